@@ -1,0 +1,320 @@
+//! Setting a timer: order, waiter, record, in an order that leaves no gap.
+//!
+//! The waiter is started first, and blocks until it is told to go on. The record
+//! that names it is then committed: that is the moment at which the promise is
+//! made and an older timer of the same name is replaced. If we die before it, the
+//! waiter finds itself unnamed and ends; if after it, the waiter finds itself named
+//! and goes on without having been told.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::commands::wait;
+use crate::state::history::{Entry, What};
+use crate::state::order::{Order, Ticket, encode};
+use crate::state::record::{Timer, VERSION};
+use crate::state::store::{Locked, Store};
+use crate::sys::pidfd::{self, Handle};
+use crate::sys::process::Identity;
+use crate::sys::spawn::{self, Plan};
+use crate::sys::{attributes::SignalState, title};
+
+/// How long systemd may take to make a scope.
+const SCOPE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a program may take to start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a replaced waiter may take to end before it is killed.
+const REPLACED_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is to be armed.
+#[derive(Debug)]
+pub struct Arm<'a> {
+    /// The timer's name.
+    pub name: &'a str,
+    /// The timer; its waiter and scope are filled in here.
+    pub timer: Timer,
+    /// What it runs.
+    pub order: &'a Order,
+    /// The run to wait for.
+    pub run: Option<&'a Handle>,
+    /// Whether the environment is kept on disk.
+    pub save_environment: bool,
+    /// Whether to try for a scope of systemd's.
+    pub scope: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Armed {
+    /// The timer as recorded.
+    pub timer: Timer,
+    /// The timer it replaced.
+    pub replaced: Option<Timer>,
+    /// Why there is no scope, where there should be one.
+    pub scope_failed: Option<String>,
+}
+
+/// Arms a timer and commits the record. On failure nothing is left behind.
+///
+/// # Errors
+/// What failed on which file or process; the record is then as it was.
+pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
+    let Arm {
+        name,
+        mut timer,
+        order,
+        run,
+        save_environment,
+        scope,
+    } = arm;
+    let id = locked.record.id.clone();
+    let ticket = Ticket {
+        state_dir: store.root().into(),
+        target: id.clone(),
+        name: name.to_owned(),
+        token: timer.token.clone(),
+        run: run.map(Handle::identity),
+    };
+    let full = encode(&ticket, order)?;
+    let on_disk = if save_environment {
+        full.clone()
+    } else {
+        let without = Order {
+            environment: None,
+            ..order.clone()
+        };
+        encode(&ticket, &without)?
+    };
+    let lock: OwnedFd = store.write_order(&id, &timer.token, &on_disk)?.into();
+    let undo = |e: anyhow::Error| {
+        store.remove_order(&id, &timer.token);
+        e
+    };
+    let memory = spawn::memory_file(c"again-order", &full)
+        .context("cannot pass the order to the waiter")
+        .map_err(undo)?;
+    let started = start_waiter(name, &timer, run, &memory, &lock, scope).map_err(undo)?;
+    let (waiter, go, scope_name, scope_failed) = started;
+
+    timer.waiter = Some(waiter);
+    timer.scope = scope_name;
+    let before = locked.record.clone();
+    let replaced = locked.record.timers.insert(name.to_owned(), timer.clone());
+    if let Err(e) = locked.commit() {
+        // The waiter finds that no record names it, and ends.
+        drop(go);
+        locked.record = before;
+        store.remove_order(&id, &timer.token);
+        return Err(e);
+    }
+    spawn::tell_ready(go);
+    if let Some(old) = &replaced {
+        store.note(&entry(
+            &id,
+            name,
+            old,
+            What::Merged,
+            "replaced by a newer request of the same name",
+        ));
+    }
+    Ok(Armed {
+        timer,
+        replaced,
+        scope_failed,
+    })
+}
+
+/// Ends the waiter of a timer that is no longer on record, and removes its order.
+/// Call without the target's lock: the waiter may be waiting for it.
+///
+/// Returns false if the process could not be verified or did not end; it will find
+/// for itself that it is no longer in charge.
+pub fn dismiss(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
+    let mut gone = true;
+    if timer.boot == boot
+        && let Some(waiter) = timer.waiter
+        && let Ok(handle) = pidfd::open(waiter)
+    {
+        let _ = handle.signal(nix::libc::SIGTERM);
+        gone = handle.wait(REPLACED_LIMIT);
+        if !gone {
+            let _ = handle.signal(nix::libc::SIGKILL);
+            gone = handle.wait(REPLACED_LIMIT);
+        }
+    }
+    store.remove_order(id, &timer.token);
+    gone
+}
+
+/// A line of history about a timer.
+pub fn entry(id: &str, name: &str, timer: &Timer, what: What, reason: &str) -> Entry {
+    Entry {
+        version: VERSION,
+        at: crate::commands::moment(),
+        what,
+        target: id.to_owned(),
+        timer: name.to_owned(),
+        token: timer.token.clone(),
+        chain: timer.chain.clone(),
+        run: timer.run,
+        reason: reason.to_owned(),
+    }
+}
+
+type Waiter = (Identity, OwnedFd, Option<String>, Option<String>);
+
+/// Starts the waiter, in a scope of its own if it can be had.
+fn start_waiter(
+    name: &str,
+    timer: &Timer,
+    run: Option<&Handle>,
+    memory: &OwnedFd,
+    lock: &OwnedFd,
+    scope: bool,
+) -> Result<Waiter> {
+    let mut scope_failed = None;
+    if scope {
+        let unit = unit_name(name, &timer.token);
+        match start_one(name, run, memory, lock, Some(&unit)) {
+            Ok((waiter, go)) => return Ok((waiter, go, Some(unit), None)),
+            Err(e) => scope_failed = Some(format!("{e:#}")),
+        }
+    }
+    let (waiter, go) =
+        start_one(name, run, memory, lock, None).context("cannot start the waiter")?;
+    Ok((waiter, go, None, scope_failed))
+}
+
+fn start_one(
+    name: &str,
+    run: Option<&Handle>,
+    memory: &OwnedFd,
+    lock: &OwnedFd,
+    unit: Option<&str>,
+) -> Result<(Identity, OwnedFd)> {
+    let (go_reader, go_writer) = spawn::pipe().context("cannot make a pipe")?;
+    let (ready_reader, ready_writer) = spawn::pipe().context("cannot make a pipe")?;
+    let program = own_program();
+    let run_fd = match run {
+        Some(Handle::Pidfd(fd, _)) => Some(fd),
+        _ => None,
+    };
+    let mut arguments: Vec<OsString> = Vec::new();
+    if let Some(unit) = unit {
+        arguments.extend(
+            [
+                "systemd-run",
+                "--scope",
+                "--quiet",
+                "--collect",
+                // One process killed for want of memory must not take the rest along.
+                "--property=OOMPolicy=continue",
+                &format!("--unit={unit}"),
+                &format!("--description=again: timer '{name}'"),
+                "--",
+            ]
+            .map(OsString::from),
+        );
+        arguments.push(program.clone().into_os_string());
+    } else {
+        arguments.push("again".into());
+    }
+    arguments.extend(wait::arguments(
+        memory,
+        lock,
+        run_fd,
+        &go_reader,
+        &ready_writer,
+    ));
+    arguments.push(" ".repeat(title::ROOM).into());
+    let program = match unit {
+        Some(_) => PathBuf::from("/usr/bin/systemd-run"),
+        None => program,
+    };
+    let mut keep = vec![memory, lock, &go_reader, &ready_writer];
+    keep.extend(run_fd);
+    let started = spawn::start(
+        &Plan {
+            program: &program,
+            arguments: &arguments,
+            environment: &[],
+            keep: &keep,
+            signals: SignalState::default(),
+            errors_to_ready: unit.is_some(),
+        },
+        &ready_writer,
+    )
+    .context("cannot start a process")?;
+    drop(ready_writer);
+    drop(go_reader);
+    let limit = if unit.is_some() {
+        SCOPE_LIMIT
+    } else {
+        START_LIMIT
+    };
+    if let Err(e) = spawn::await_ready(ready_reader, limit) {
+        // Our own child, not yet reaped: its pid cannot be anybody else's.
+        if let Ok(handle) = pidfd::open(started) {
+            let _ = handle.signal(nix::libc::SIGKILL);
+        }
+        spawn::reap(started.pid);
+        return Err(e).with_context(|| program.display().to_string());
+    }
+    Ok((started, go_writer))
+}
+
+/// Our own program, also when it was replaced or removed since we started.
+fn own_program() -> PathBuf {
+    match std::env::current_exe() {
+        Ok(path) if !crate::observe::is_deleted(&path) => path,
+        // Whoever opens this gets the file that we run, whatever its name is now.
+        _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
+    }
+}
+
+/// The name of a timer's scope, such as `again-kick_start-0123abcd.scope`.
+fn unit_name(name: &str, token: &str) -> String {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .take(64)
+        .collect();
+    format!("again-{plain}-{}.scope", token.get(..8).unwrap_or(token))
+}
+
+/// Whether systemd is here to make a scope, by sd_booted(3).
+pub fn systemd_is_here() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// Whether this process is in the cgroup of a service or of a login session, so
+/// that something may clean up after it (proc_pid_cgroup(5)).
+pub fn is_in_a_unit() -> bool {
+    std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| {
+        text.lines().any(|line| {
+            let path = line.splitn(3, ':').nth(2).unwrap_or_default();
+            path.split('/').any(|part| {
+                Path::new(part)
+                    .extension()
+                    .is_some_and(|e| e == OsStr::new("service") || e == OsStr::new("scope"))
+            })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_units_name_has_nothing_odd_in_it() {
+        assert_eq!(
+            unit_name("peers joined/é", "0123456789abcdef"),
+            "again-peers_joined__-01234567.scope"
+        );
+    }
+}

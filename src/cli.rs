@@ -1,0 +1,134 @@
+//! What was typed. No environment, files or clock here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::policy::time::Span;
+use crate::state::record::OnCap;
+
+/// Run the same puppet command line again, once the current run has ended.
+///
+/// Called by a Puppet manifest (notify => Exec['again']) from inside a run, or by
+/// a person to look at what is pending and to stop it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "again",
+    version,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// Where things are, and how much is said.
+    #[command(flatten)]
+    pub global: Global,
+    /// Without a command, `run` is meant.
+    #[command(flatten)]
+    pub run: Run,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// State directory [default: /var/lib/again, or ~/.local/state/again]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Directory for the output of reruns [default: /var/log/again, or 'log' in the state directory]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Settings [default: /etc/again.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say more; twice for still more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Ask for a rerun of the puppet run above this process, or of COMMAND
+    Run(Box<Run>),
+    /// Show what is pending, what runs, and how the last rerun ended
+    Status(Status),
+    /// Cancel pending timers: those named, or all
+    Stop(Stop),
+    /// Say what would be run again and why, or why not; changes nothing
+    Explain(Explain),
+}
+
+/// `again run`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Run {
+    /// Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub delta: Option<Span>,
+    /// Add a random wait of up to this much [default: a quarter of delta, at least 2s]
+    #[arg(long, value_name = "DURATION")]
+    pub jitter: Option<Span>,
+    /// Count delta from now rather than from the end of the run
+    #[arg(long)]
+    pub start_timer_now: bool,
+    /// Name of the timer; a newer request of the same name replaces the older one [default: again]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Cap: at most this many reruns of the target within the window [default: 10]
+    #[arg(long, value_name = "N")]
+    pub max_runs: Option<u32>,
+    /// The cap's window [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    pub window: Option<Span>,
+    /// At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]
+    #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
+    pub on_cap: Option<OnCap>,
+    /// Puppet's setting of that name, in the run that asks
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub agent_catalog_run_lockfile: Option<PathBuf>,
+    /// Puppet's setting of that name, in the run that asks
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub agent_disabled_lockfile: Option<PathBuf>,
+    /// Puppet's setting of that name, in the run that asks
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub lastrunfile: Option<PathBuf>,
+    /// Puppet's setting of that name, in the agent's daemon
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub pidfile: Option<PathBuf>,
+    /// Run this instead of the run's own command line
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `again status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Write JSON, as described in again(8)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `again stop`.
+#[derive(Debug, Args)]
+pub struct Stop {
+    /// Names of timers; all without one
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Also end reruns that are under way (TERM, after 10 seconds KILL)
+    #[arg(long)]
+    pub run: bool,
+}
+
+/// `again explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Look at this process and its parents, rather than at our own
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<i32>,
+    /// The request to judge
+    #[command(flatten)]
+    pub run: Run,
+}

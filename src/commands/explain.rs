@@ -1,0 +1,210 @@
+//! `again explain`: what would be run again and why, or why not. Changes nothing.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use anyhow::{Result, bail};
+use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+use super::{moment, say};
+use crate::cli::{Explain, Global};
+use crate::config::{self, Surroundings};
+use crate::exit::Exit;
+use crate::observe::{self, Observation};
+use crate::policy::cap;
+use crate::policy::delay;
+use crate::policy::judge::{Case, Verdict, judge};
+use crate::policy::time::Span;
+use crate::state::order::Order;
+use crate::state::store::Store;
+use crate::sys::attributes::SignalState;
+use crate::sys::{process, user};
+use crate::target;
+
+/// Explains.
+///
+/// # Errors
+/// What could not be looked at.
+pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exit> {
+    let around = Surroundings::of_this_process();
+    let settings = config::settings(global, &args.run, &around)?;
+    let from = args.pid.unwrap_or_else(observe::parent);
+    if process::stat(from).is_err() {
+        bail!("there is no process with pid {from}");
+    }
+    let seen = observe::observe(
+        from,
+        &args.run.command,
+        &config::given_paths(&args.run),
+        &settings,
+        &around,
+        signals,
+    )?;
+    let mut out = vec!["processes, the nearest first:".to_owned()];
+    out.extend(tree(&seen));
+    let store = Store::existing(&settings.state_dir);
+    let now = moment();
+    let record = seen
+        .order
+        .as_ref()
+        .map(|order| target::id(order, around.uid))
+        .map(|id| store.read(&id).map(|record| (id, record)))
+        .transpose()?;
+    let starts = record
+        .as_ref()
+        .and_then(|(_, record)| record.as_ref())
+        .map(|record| record.starts.clone())
+        .unwrap_or_default();
+    let usage = cap::usage(settings.cap, &starts, &now);
+    if let (Some(order), Some((id, _))) = (&seen.order, &record) {
+        out.extend(plan(&seen, order, id));
+        let place = super::run::place(&seen, &store, &now);
+        out.push(format!(
+            "chain: {}, the rerun would be run {}",
+            place.chain, place.run
+        ));
+        let delta = args.run.delta.unwrap_or(Span::ZERO);
+        let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
+        out.push(format!(
+            "wait: {delta}, and up to {range} of jitter, after the run has ended"
+        ));
+        out.extend(blockers(order));
+        out.push(format!(
+            "cap: {} of {} reruns within {} used",
+            usage.used, settings.cap.max_runs, settings.cap.window
+        ));
+    }
+    let verdict = judge(&Case {
+        above: seen.above.clone(),
+        disabled: store.disabled().map(|disabled| disabled.reason),
+        cap: settings.cap,
+        usage,
+        on_cap: settings.on_cap,
+    });
+    let exit = match verdict {
+        Verdict::Schedule { not_before } if not_before > Span::ZERO => {
+            out.push(format!(
+                "verdict: would be scheduled once the cap allows it, in {not_before}"
+            ));
+            Exit::Success
+        }
+        Verdict::Schedule { .. } => {
+            out.push("verdict: would be scheduled".to_owned());
+            Exit::Success
+        }
+        Verdict::Refuse(refusal) => {
+            out.push(format!("verdict: {refusal}"));
+            refusal.exit
+        }
+    };
+    say(&out.join("\n"))?;
+    Ok(exit)
+}
+
+/// The processes, with a mark at the one that is taken for the run.
+fn tree(seen: &Observation) -> Vec<String> {
+    let pids: Vec<Pid> = seen
+        .chain
+        .iter()
+        .filter_map(|s| u32::try_from(s.identity.pid).ok().map(Pid::from_u32))
+        .collect();
+    let mut system = System::new().ok();
+    if let Some(system) = &mut system {
+        system.refresh_processes_specifics(
+            ProcessesToUpdate::Some(&pids),
+            false,
+            ProcessRefreshKind::nothing(),
+        );
+    }
+    seen.chain
+        .iter()
+        .enumerate()
+        .map(|(at, s)| {
+            let words: Vec<String> = process::split_block(&s.cmdline)
+                .iter()
+                .filter(|word| !word.is_empty())
+                .map(|word| String::from_utf8_lossy(word).trim().to_owned())
+                .collect();
+            let line: String = words.join(" ").chars().take(100).collect();
+            let age = u32::try_from(s.identity.pid)
+                .ok()
+                .and_then(|pid| system.as_ref()?.process(Pid::from_u32(pid)))
+                .map_or_else(String::new, |p| {
+                    format!(", up {}", Span::from_secs(p.run_time()))
+                });
+            let mark = if seen.run == Some(at) {
+                "  <- the run"
+            } else {
+                ""
+            };
+            format!(
+                "  {} {} ({}{age}){mark}",
+                s.identity.pid,
+                if line.is_empty() {
+                    String::from_utf8_lossy(&s.comm).into_owned()
+                } else {
+                    line
+                },
+                user::name(s.euid),
+            )
+        })
+        .collect()
+}
+
+fn words(line: &[Vec<u8>]) -> String {
+    line.iter()
+        .map(|word| super::run::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
+    let line: Vec<Vec<u8>> = order.arguments.iter().map(|a| a.0.clone()).collect();
+    let mut out = vec![
+        format!(
+            "target: {id}, {} of {}",
+            order.kind,
+            user::name(user::effective())
+        ),
+        format!("would run: {}", words(&line)),
+    ];
+    if line == seen.original {
+        out.push("  the same command line as the run's".to_owned());
+    } else {
+        out.push(format!("  the run's own: {}", words(&seen.original)));
+    }
+    let program = order.programs.iter().find(|p| p.path().exists());
+    out.push(format!(
+        "  program: {}",
+        program.map_or_else(|| "not found".to_owned(), |p| p.lossy())
+    ));
+    out.push(format!("  in the directory: {}", order.directory.lossy()));
+    out.push(format!(
+        "  with {} environment variables, umask {:04o}, nice level {}, standard input {}",
+        order.environment.as_ref().map_or(0, Vec::len),
+        order.attributes.umask.unwrap_or(0o022),
+        order.attributes.nice.unwrap_or(0),
+        order
+            .input
+            .as_ref()
+            .map_or_else(|| "/dev/null".to_owned(), |p| p.lossy()),
+    ));
+    out
+}
+
+/// What a rerun that were due now would have to wait for.
+fn blockers(order: &Order) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(path) = &order.paths.agent_catalog_run_lockfile {
+        out.push(match observe::lock_holder(&order.paths) {
+            Some(who) => format!("agent's lock: {}, held by pid {}", path.lossy(), who.pid),
+            None => format!("agent's lock: {}, not held", path.lossy()),
+        });
+    }
+    if let Some(path) = &order.paths.agent_disabled_lockfile
+        && let Some(reason) = observe::agent_disabled(&order.paths)
+    {
+        out.push(format!("agent disabled: {} ({reason})", path.lossy()));
+    }
+    out
+}

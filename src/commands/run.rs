@@ -1,0 +1,323 @@
+//! `again run`: a request.
+
+use anyhow::{Context, Result, bail};
+
+use super::{complain, moment, say};
+use crate::arm::{self, Arm, Armed};
+use crate::cli::{Global, Run};
+use crate::config::{self, Scope, Settings, Surroundings};
+use crate::exit::Exit;
+use crate::observe::{self, Observation};
+use crate::outcome;
+use crate::policy::cap::{self, Moment, Use};
+use crate::policy::delay;
+use crate::policy::judge::{Case, Refusal, Verdict, judge};
+use crate::policy::time::Span;
+use crate::state::history::What;
+use crate::state::order::Order;
+use crate::state::record::{Base, Origin, Refused, Timer};
+use crate::state::store::{self, Store};
+use crate::sys::attributes::SignalState;
+use crate::sys::pidfd;
+use crate::target;
+
+/// The name of a timer that got none.
+const DEFAULT_NAME: &str = "again";
+
+/// Makes a request.
+///
+/// # Errors
+/// What went wrong; no timer was set then.
+pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
+    let around = Surroundings::of_this_process();
+    let settings = config::settings(global, run, &around)?;
+    let name = name(run)?;
+    let given = config::given_paths(run);
+    let seen = observe::observe(
+        observe::parent(),
+        &run.command,
+        &given,
+        &settings,
+        &around,
+        signals,
+    )?;
+    let now = moment();
+    let Some(order) = &seen.order else {
+        return refuse_without_target(&seen, &settings, &now);
+    };
+    // Taken hold of while the run waits for us: no later process can be taken for it.
+    let handle = seen
+        .run_identity()
+        .map(|who| {
+            pidfd::open(who)
+                .with_context(|| format!("cannot take hold of the run (pid {})", who.pid))
+        })
+        .transpose()?;
+    let store = Store::open(&settings.state_dir)?;
+    let id = target::id(order, around.uid);
+    let mut locked = store.lock(&id, order.kind, around.uid)?;
+    if let Some(what) = &locked.set_aside {
+        complain(&format!("again: warning: a record was unreadable: {what}"));
+    }
+    outcome::settle(&store, &mut locked.record, &now);
+    if let Some(who) = seen.run_identity() {
+        locked.record.note_run(&started_moment(who, &now));
+    }
+    let usage = cap::usage(settings.cap, &locked.record.starts, &now);
+    let case = Case {
+        above: seen.above.clone(),
+        disabled: store.disabled().map(|disabled| disabled.reason),
+        cap: settings.cap,
+        usage,
+        on_cap: settings.on_cap,
+    };
+    let not_before = match judge(&case) {
+        Verdict::Schedule { not_before } => not_before,
+        Verdict::Refuse(refusal) => {
+            let place = place(&seen, &store, &now);
+            locked.record.refused = Some(Refused {
+                at: now.clone(),
+                timer: name.clone(),
+                reason: refusal.to_string(),
+            });
+            locked.commit()?;
+            let timer = timer(run, &settings, &now, &place, Span::ZERO, Span::ZERO);
+            store.note(&arm::entry(
+                &id,
+                &name,
+                &timer,
+                What::Refused,
+                &refusal.to_string(),
+            ));
+            return report(&refusal);
+        }
+    };
+    let place = place(&seen, &store, &now);
+    let delta = run.delta.unwrap_or(Span::ZERO);
+    let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
+    let jitter = delay::draw(range, &mut rand::rng());
+    let mut timer = timer(run, &settings, &now, &place, delta.max(not_before), jitter);
+    timer.waits_for = seen.run_identity();
+    if timer.base == Base::Request || handle.is_none() {
+        let wait = timer.delta + timer.jitter;
+        timer.due = Some(now.uptime + wait);
+        timer.due_wall = Some(now.wall + wait);
+    }
+    let armed = arm::arm(
+        &store,
+        &mut locked,
+        Arm {
+            name: &name,
+            timer,
+            order,
+            run: handle.as_ref(),
+            save_environment: settings.save_environment,
+            scope: wants_scope(&settings, around.uid),
+        },
+    )?;
+    drop(locked);
+    if let Some(old) = &armed.replaced {
+        arm::dismiss(&store, &id, old, &now.boot);
+    }
+    let line = scheduled_line(&name, &armed, order, range, usage, &settings);
+    let wait = format!("delta {}, jitter {}", armed.timer.delta, armed.timer.jitter);
+    store.note(&arm::entry(
+        &id,
+        &name,
+        &armed.timer,
+        What::Requested,
+        &wait,
+    ));
+    say(&line)?;
+    Ok(Exit::Success)
+}
+
+/// Whether the waiter is to move into a scope of its own.
+pub fn wants_scope(settings: &Settings, uid: u32) -> bool {
+    settings.scope == Scope::Auto && uid == 0 && arm::systemd_is_here() && arm::is_in_a_unit()
+}
+
+/// A timer's name, checked.
+fn name(run: &Run) -> Result<String> {
+    let name = run.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
+    if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+        bail!(
+            "'{}' is no name for a timer: use 1 to 200 bytes without control characters",
+            name.escape_debug()
+        );
+    }
+    Ok(name)
+}
+
+/// Judges what needs no target: there is nothing that could be run.
+fn refuse_without_target(seen: &Observation, settings: &Settings, now: &Moment) -> Result<Exit> {
+    let case = Case {
+        above: seen.above.clone(),
+        disabled: None,
+        cap: settings.cap,
+        usage: Use {
+            used: 0,
+            frees_in: Span::ZERO,
+        },
+        on_cap: settings.on_cap,
+    };
+    match judge(&case) {
+        Verdict::Refuse(refusal) => report(&refusal),
+        Verdict::Schedule { .. } => bail!("nothing to run was found (at {})", now.wall.millis()),
+    }
+}
+
+/// Prints a refusal in its one line.
+fn report(refusal: &Refusal) -> Result<Exit> {
+    let line = format!("again: {refusal}");
+    if refusal.exit == Exit::Success {
+        say(&line)?;
+    } else {
+        complain(&line);
+    }
+    Ok(refusal.exit)
+}
+
+/// Where a rerun stands in its chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The chain's id.
+    pub chain: String,
+    /// The number of the rerun asked for; the first run is 1.
+    pub run: u32,
+    /// Where the request came from.
+    pub origin: Origin,
+}
+
+/// Finds the chain by the processes above us: a record says which of them is a rerun.
+pub fn place(seen: &Observation, store: &Store, now: &Moment) -> Place {
+    let from = seen.run.unwrap_or(0);
+    let rerun = seen
+        .chain
+        .iter()
+        .skip(from)
+        .find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot))
+        .filter(|_| seen.run.is_some());
+    let origin = if seen.run.is_some() {
+        Origin::Run
+    } else {
+        Origin::Command
+    };
+    if let Some(rerun) = rerun {
+        return Place {
+            chain: rerun.chain,
+            run: rerun.run.saturating_add(1),
+            origin,
+        };
+    }
+    // Outside any run, each request begins a chain of its own.
+    let chain = seen.run_identity().map_or_else(
+        || store::token().get(..8).unwrap_or_default().to_owned(),
+        |who| target::chain_id(who, &now.boot),
+    );
+    Place {
+        chain,
+        run: 2,
+        origin,
+    }
+}
+
+fn timer(
+    run: &Run,
+    settings: &Settings,
+    now: &Moment,
+    place: &Place,
+    delta: Span,
+    jitter: Span,
+) -> Timer {
+    Timer {
+        token: store::token(),
+        chain: place.chain.clone(),
+        run: place.run,
+        origin: place.origin.clone(),
+        delta,
+        jitter,
+        base: if run.start_timer_now {
+            Base::Request
+        } else {
+            Base::End
+        },
+        requested: now.clone(),
+        waits_for: None,
+        due: None,
+        due_wall: None,
+        hurry: false,
+        held: None,
+        waiter: None,
+        boot: now.boot.clone(),
+        cap: settings.cap,
+        on_cap: settings.on_cap,
+        scope: None,
+    }
+}
+
+/// When the run started, on both clocks.
+fn started_moment(who: crate::sys::process::Identity, now: &Moment) -> Moment {
+    let uptime = observe::started(who);
+    Moment {
+        boot: now.boot.clone(),
+        uptime,
+        wall: now.wall - now.uptime.since(uptime),
+    }
+}
+
+fn scheduled_line(
+    name: &str,
+    armed: &Armed,
+    order: &Order,
+    range: Span,
+    usage: Use,
+    settings: &Settings,
+) -> String {
+    let timer = &armed.timer;
+    let wait = if range == Span::ZERO {
+        timer.delta.to_string()
+    } else {
+        format!("{} to {}", timer.delta, timer.delta + range)
+    };
+    let from = match (timer.base, timer.waits_for) {
+        (_, None) => "from now".to_owned(),
+        (Base::Request, Some(run)) => {
+            format!("from now, and after this run has ended (pid {})", run.pid)
+        }
+        (Base::End, Some(run)) => format!("after this run has ended (pid {})", run.pid),
+    };
+    let mut line = format!(
+        "again: scheduled: {} runs again {wait} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns within {} used); 'again status' shows it, 'again stop {}' cancels it",
+        order.kind,
+        timer.run,
+        timer.chain,
+        usage.used,
+        settings.cap.max_runs,
+        settings.cap.window,
+        quoted(name),
+    );
+    if armed.replaced.is_some() {
+        line.push_str("; it replaces the pending timer of that name");
+    }
+    if let Some(why) = &armed.scope_failed {
+        line.push_str(&format!(
+            "; without a systemd scope of its own, it may be killed with this service ({})",
+            why.replace('\n', " ")
+        ));
+    }
+    line
+}
+
+/// A name as it can be typed into a shell.
+pub fn quoted(name: &str) -> String {
+    if !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-+:@%/".contains(&b))
+    {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', "'\\''"))
+    }
+}

@@ -1,0 +1,168 @@
+//! `again stop`: cancels timers, and with `--run` ends reruns under way.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::say;
+use crate::arm::{self, entry};
+use crate::cli::{Global, Run, Stop};
+use crate::config::{self, Surroundings};
+use crate::exit::Exit;
+use crate::outcome;
+use crate::state::history::What;
+use crate::state::record::{Running, Timer};
+use crate::state::store::Store;
+use crate::sys::{clock, pidfd, user};
+
+/// How long a rerun may take to end after TERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Stops what is named, or everything.
+///
+/// # Errors
+/// What could not be stopped; the rest was.
+pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
+    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let store = Store::existing(&settings.state_dir);
+    let is_wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| n == name);
+    let mut found: Vec<String> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    for id in store.targets() {
+        match stop_target(&store, &id, &is_wanted, args.run) {
+            Ok((timers, runs, failed)) => {
+                failures.extend(failed);
+                found.extend(timers);
+                found.extend(runs);
+            }
+            Err(e) => failures.push(format!("target {id}: {e:#}")),
+        }
+    }
+    for name in args.names.iter().filter(|name| !found.contains(name)) {
+        say(&format!(
+            "again: nothing to do: no timer named '{name}' is pending (state in {})",
+            settings.state_dir.display()
+        ))?;
+    }
+    if args.names.is_empty() && found.is_empty() && failures.is_empty() {
+        say(&format!(
+            "again: nothing to do: nothing is pending (state in {})",
+            settings.state_dir.display()
+        ))?;
+    }
+    if !failures.is_empty() {
+        bail!("{}", failures.join("; "));
+    }
+    Ok(Exit::Success)
+}
+
+type Stopped = (Vec<String>, Vec<String>, Vec<String>);
+
+fn stop_target(
+    store: &Store,
+    id: &str,
+    is_wanted: &dyn Fn(&str) -> bool,
+    with_runs: bool,
+) -> Result<Stopped> {
+    // Looked at without its lock first: nothing of it may concern us.
+    let concerns_us = match store.read(id) {
+        Ok(Some(record)) => {
+            record.timers.keys().any(|name| is_wanted(name))
+                || (with_runs && !record.running.is_empty())
+        }
+        Ok(None) => false,
+        Err(e) => return Err(e),
+    };
+    if !concerns_us {
+        return Ok((Vec::new(), Vec::new(), Vec::new()));
+    }
+    let mut locked = store.lock_existing(id)?;
+    let now = super::moment();
+    outcome::settle(store, &mut locked.record, &now);
+    let names: Vec<String> = locked
+        .record
+        .timers
+        .keys()
+        .filter(|name| is_wanted(name))
+        .cloned()
+        .collect();
+    let timers: Vec<(String, Timer)> = names
+        .into_iter()
+        .filter_map(|name| {
+            locked
+                .record
+                .timers
+                .remove(&name)
+                .map(|timer| (name, timer))
+        })
+        .collect();
+    // From this commit on no waiter of these timers starts anything.
+    locked.commit()?;
+    let running = locked.record.running.clone();
+    let kind = locked.record.kind;
+    drop(locked);
+
+    let mut failures = Vec::new();
+    let mut stopped = Vec::new();
+    for (name, timer) in timers {
+        if !arm::dismiss(store, id, &timer, &now.boot) {
+            failures.push(format!(
+                "the waiter of timer '{name}' does not end; it will start nothing"
+            ));
+        }
+        let by = format!("stopped by {}", user::name(user::effective()));
+        store.note(&entry(id, &name, &timer, What::Stopped, &by));
+        let when = timer.due.map_or_else(
+            || format!("{} after its run", timer.delta),
+            |due| format!("due in {}", due.since(clock::boottime())),
+        );
+        say(&format!(
+            "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
+            timer.run, timer.chain
+        ))?;
+        stopped.push(name);
+    }
+    let mut ended = Vec::new();
+    for run in running
+        .into_iter()
+        .filter(|run| with_runs && is_wanted(&run.timer))
+    {
+        match end_run(&run) {
+            Ok(how) => {
+                say(&format!(
+                    "again: stopped: run {} of chain {} (pid {}, {how})",
+                    run.run, run.chain, run.process.pid
+                ))?;
+                ended.push(run.timer.clone());
+            }
+            Err(e) => failures.push(format!(
+                "run {} of chain {} (pid {}): {e}",
+                run.run, run.chain, run.process.pid
+            )),
+        }
+    }
+    if !ended.is_empty() {
+        let mut locked = store.lock_existing(id)?;
+        outcome::settle(store, &mut locked.record, &super::moment());
+        locked.commit()?;
+    }
+    Ok((stopped, ended, failures))
+}
+
+/// TERM, and KILL if that does not help; only ever to the process on record.
+fn end_run(run: &Running) -> std::io::Result<&'static str> {
+    let handle = match pidfd::open(run.process) {
+        Ok(handle) => handle,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok("it had ended"),
+        Err(e) => return Err(e),
+    };
+    handle.signal(nix::libc::SIGTERM)?;
+    if handle.wait(GRACE) {
+        return Ok("ended by TERM");
+    }
+    handle.signal(nix::libc::SIGKILL)?;
+    if handle.wait(GRACE) {
+        return Ok("ended by KILL");
+    }
+    Err(std::io::Error::other("it does not end, not even by KILL"))
+}

@@ -1,0 +1,688 @@
+//! The waiter: sleeps until it is time, then becomes the rerun.
+//!
+//! Not for people; `again run` starts it with descriptors that are open already.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::moment;
+use crate::arm::entry;
+use crate::observe;
+use crate::outcome;
+use crate::policy::cap::{self, Moment};
+use crate::policy::time::{Boottime, Span};
+use crate::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
+use crate::puppet::environment;
+use crate::state::bytes::Bytes;
+use crate::state::history::What;
+use crate::state::order::{Order, Ticket, decode};
+use crate::state::record::{Kind, Record, Refused, Running, Timer};
+use crate::state::store::{Rerun, Store, make_directory};
+use crate::sys::pidfd::{self, Handle};
+use crate::sys::process;
+use crate::sys::signals::Signals;
+use crate::sys::spawn::{self, Image};
+use crate::sys::wait::{Sleeper, Watch, Woken};
+use crate::sys::{attributes, clock, localtime, memory, title, user};
+
+/// The verb, which the ordinary command line does not know.
+pub const NAME: &str = "wait";
+
+/// The waiter's own arguments: its verb and the numbers of its descriptors.
+pub fn arguments(
+    order: &OwnedFd,
+    lock: &OwnedFd,
+    run: Option<&OwnedFd>,
+    go: &OwnedFd,
+    ready: &OwnedFd,
+) -> Vec<OsString> {
+    let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
+    vec![
+        NAME.into(),
+        number(order),
+        number(lock),
+        run.map_or_else(|| "-".into(), number),
+        number(go),
+        number(ready),
+    ]
+}
+
+/// The descriptors a waiter was started with.
+struct Inherited {
+    order: File,
+    lock: OwnedFd,
+    run: Option<OwnedFd>,
+    go: OwnedFd,
+    ready: OwnedFd,
+}
+
+fn inherit(arguments: &[OsString]) -> Option<Inherited> {
+    let take = |at: usize| {
+        let number: i32 = arguments.get(at)?.to_str()?.parse().ok()?;
+        pidfd::inherit(number).ok()
+    };
+    Some(Inherited {
+        order: File::from(take(2)?),
+        lock: take(3)?,
+        run: take(4),
+        go: take(5)?,
+        ready: take(6)?,
+    })
+}
+
+/// Runs a waiter to its end. Returns its exit status, unless it becomes the rerun.
+pub fn main(arguments: &[OsString]) -> i32 {
+    let Some(inherited) = inherit(arguments) else {
+        super::complain(
+            "again: error: 'wait' is what 'again run' starts; it cannot be called by hand",
+        );
+        return crate::exit::Exit::Usage as i32;
+    };
+    // systemd-run's standard error was the ready pipe.
+    spawn::silence_standard_descriptors();
+    title::set_short(c"again");
+    match run(inherited) {
+        Ok(()) => 0,
+        Err(e) => {
+            tracing::error!("a waiter has to give up: {e:#}");
+            1
+        }
+    }
+}
+
+fn run(inherited: Inherited) -> Result<()> {
+    let ticket = read_ticket(&inherited.order)?;
+    let store = Store::existing(&ticket.state_dir.path());
+    crate::log::to_system(store.root().join("again.log"));
+    // From here on a signal to end finds us able to act on it.
+    let sleeper = Sleeper::new(Signals::catch()?)?;
+    spawn::tell_ready(inherited.ready);
+    let run = match (inherited.run, ticket.run) {
+        (Some(fd), Some(who)) => Some(Handle::Pidfd(fd, who)),
+        (None, Some(who)) => pidfd::open(who).ok(),
+        (_, None) => None,
+    };
+    // Told to go on, or left alone: either way the record says who is in charge.
+    let _ = File::from(inherited.go).read(&mut [0]);
+    let mut waiter = Waiter {
+        store,
+        ticket,
+        order: inherited.order,
+        _lock: inherited.lock,
+        run,
+        due: None,
+        told_to_end: false,
+        boot: clock::boot_id(),
+        sleeper,
+    };
+    waiter.live()
+}
+
+/// Reads the first line of the order, and no more of it than needed.
+fn read_ticket(order: &File) -> Result<Ticket> {
+    let mut text = vec![0; 4096];
+    loop {
+        let length = order
+            .read_at(&mut text, 0)
+            .context("cannot read the order")?;
+        if let Some(end) = text[..length].iter().position(|&b| b == b'\n') {
+            return serde_json::from_slice(&text[..end]).context("the order is damaged");
+        }
+        if length < text.len() {
+            bail!("the order is cut short");
+        }
+        text.resize(text.len() * 2, 0);
+    }
+}
+
+struct Waiter {
+    store: Store,
+    ticket: Ticket,
+    order: File,
+    /// Held while we live: the sign of life that needs no pid.
+    _lock: OwnedFd,
+    run: Option<Handle>,
+    /// Kept here too, should the record refuse to be written.
+    due: Option<Boottime>,
+    told_to_end: bool,
+    boot: String,
+    sleeper: Sleeper,
+}
+
+impl Waiter {
+    fn live(&mut self) -> Result<()> {
+        let mut looked_around = false;
+        let mut watch: Option<Watch> = None;
+        loop {
+            let record = self.store.read(&self.ticket.target);
+            let record = match record {
+                Ok(Some(record)) => record,
+                Ok(None) => bail!(
+                    "timer '{}' is lost: its record in {} is gone",
+                    self.ticket.name,
+                    self.store.root().display()
+                ),
+                Err(e) => return Err(e.context(format!("timer '{}' is lost", self.ticket.name))),
+            };
+            let order = if looked_around {
+                Some(self.read_order()?)
+            } else {
+                None
+            };
+            let view = self.view(&record, order.as_ref());
+            looked_around = false;
+            let next = step(&view);
+            let holding = matches!(next, Step::Hold(_));
+            match next {
+                Step::AwaitRun => {
+                    self.show(&format!(
+                        "waits for the run with pid {} to end",
+                        self.run_pid()
+                    ));
+                    let Waiter { run, sleeper, .. } = self;
+                    let woken = sleep(sleeper, run.as_ref(), None, None)?;
+                    self.note_wake(woken);
+                }
+                Step::SetDue(due) => self.set_due(due)?,
+                Step::AwaitDue(due) => {
+                    self.show(&format!(
+                        "waits until {}",
+                        localtime::local(self.wall_of(due))
+                    ));
+                    let woken = sleep(&mut self.sleeper, None, Some(due), None)?;
+                    self.note_wake(woken);
+                }
+                Step::LookAround => looked_around = true,
+                Step::AwaitProcess(who) => {
+                    if let Ok(handle) = pidfd::open(who) {
+                        self.show(&format!(
+                            "is due, waits for the run with pid {} to end",
+                            who.pid
+                        ));
+                        let woken = sleep(&mut self.sleeper, Some(&handle), None, None)?;
+                        self.note_wake(woken);
+                    }
+                }
+                Step::Hold(reason) => match &watch {
+                    // Look once more after the watch is set, lest a change falls between.
+                    None => {
+                        let disabled = order.as_ref().and_then(|o| {
+                            o.paths.agent_disabled_lockfile.as_ref().map(Bytes::path)
+                        });
+                        let directories = [
+                            Some(self.store.root()),
+                            disabled.as_deref().and_then(Path::parent),
+                        ];
+                        watch = Some(Watch::on(directories.into_iter().flatten())?);
+                        looked_around = true;
+                    }
+                    Some(set) => {
+                        self.note_held(Some(&reason))?;
+                        self.show(&format!("is due, held: {reason}"));
+                        let woken = sleep(&mut self.sleeper, None, None, Some(set))?;
+                        self.note_wake(woken);
+                    }
+                },
+                Step::Finish(finish) => return self.finish(&finish),
+                Step::Launch => self.launch(&order.context("no order was read")?)?,
+            }
+            if !holding {
+                watch = None;
+            }
+        }
+    }
+
+    fn run_pid(&self) -> i32 {
+        self.ticket.run.map_or(0, |who| who.pid)
+    }
+
+    fn show(&self, what: &str) {
+        title::set(&format!("again: timer '{}' {what}", self.ticket.name));
+        memory::give_back_clean_pages();
+    }
+
+    fn note_wake(&mut self, woken: Woken) {
+        match woken {
+            Woken::End => self.told_to_end = true,
+            Woken::Ended => self.run = self.run.take().filter(|run| run.identity().is_alive()),
+            Woken::Now | Woken::Time | Woken::Changed => {}
+        }
+    }
+
+    fn wall_of(&self, due: Boottime) -> crate::policy::time::Walltime {
+        clock::walltime() + due.since(clock::boottime())
+    }
+
+    fn read_order(&self) -> Result<Order> {
+        let mut text = Vec::new();
+        let length = self
+            .order
+            .metadata()
+            .context("cannot read the order")?
+            .len();
+        text.resize(usize::try_from(length)?, 0);
+        self.order
+            .read_exact_at(&mut text, 0)
+            .context("cannot read the order")?;
+        decode(&text)
+            .map(|(_, order)| order)
+            .map_err(|e| anyhow!("the order is damaged: {e}"))
+    }
+
+    /// Our timer, if the record still names us for it.
+    fn timer<'a>(&self, record: &'a Record) -> Option<&'a Timer> {
+        record
+            .timers
+            .get(&self.ticket.name)
+            .filter(|timer| timer.token == self.ticket.token)
+    }
+
+    fn view(&self, record: &Record, order: Option<&Order>) -> View {
+        let timer = self.timer(record);
+        let now = moment();
+        let hurry = timer.is_some_and(|timer| timer.hurry);
+        let wait = |span: Option<Span>| span.filter(|_| !hurry).unwrap_or(Span::ZERO);
+        View {
+            now: now.uptime,
+            told_to_end: self.told_to_end,
+            in_charge: timer.is_some(),
+            run_alive: self
+                .run
+                .as_ref()
+                .is_some_and(|run| !run.wait(std::time::Duration::ZERO)),
+            due: timer
+                .filter(|timer| timer.boot == self.boot)
+                .and_then(|timer| timer.due)
+                .or(self.due),
+            delta: wait(timer.map(|timer| timer.delta)),
+            jitter: wait(timer.map(|timer| timer.jitter)),
+            at_due: timer
+                .zip(order)
+                .map(|(timer, order)| self.at_due(record, timer, order, &now)),
+        }
+    }
+
+    fn at_due(&self, record: &Record, timer: &Timer, order: &Order, now: &Moment) -> AtDue {
+        let is_agent = matches!(order.kind, Kind::Agent | Kind::Daemon);
+        let me = process::own_identity().ok();
+        AtDue {
+            // An agent's run does not do the job of an apply, but is not disturbed by it.
+            holder: observe::lock_holder(&order.paths)
+                .filter(|holder| Some(*holder) != me && order.kind != Kind::Command)
+                .map(|process| Blocker {
+                    process,
+                    started: if is_agent {
+                        observe::started(process)
+                    } else {
+                        Boottime::default()
+                    },
+                }),
+            rerun: record
+                .running
+                .iter()
+                .find(|rerun| rerun.started.boot == self.boot && rerun.process.is_alive())
+                .map(|rerun| Blocker {
+                    process: rerun.process,
+                    started: rerun.started.uptime,
+                }),
+            newest_run: record.newest_run(&self.boot),
+            disabled: self.store.disabled().map(|disabled| disabled.reason),
+            agent_disabled: is_agent
+                .then(|| observe::agent_disabled(&order.paths))
+                .flatten(),
+            service: match order.daemon {
+                None => Service::None,
+                Some(daemon) if observe::daemon_lives(daemon, &order.paths) => Service::Alive,
+                Some(_) => Service::Stopped,
+            },
+            missing: missing(order),
+            cap: timer.cap,
+            usage: cap::usage(timer.cap, &record.starts, now),
+            on_cap: timer.on_cap,
+        }
+    }
+
+    /// Writes down when the timer is due, for others to see and for after a reboot.
+    fn set_due(&mut self, due: Boottime) -> Result<()> {
+        self.due = Some(due);
+        let wall = self.wall_of(due);
+        self.change(|timer| {
+            timer.due = Some(due);
+            timer.due_wall = Some(wall);
+        })
+    }
+
+    fn note_held(&mut self, reason: Option<&str>) -> Result<()> {
+        let reason = reason.map(str::to_owned);
+        self.change(|timer| timer.held = reason)
+    }
+
+    /// Changes our timer in the record, if it is still ours. What cannot be written
+    /// is logged: the wait goes on all the same.
+    fn change(&self, change: impl FnOnce(&mut Timer)) -> Result<()> {
+        let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        let Some(timer) = locked.record.timers.get_mut(&self.ticket.name) else {
+            return Ok(());
+        };
+        let before = timer.clone();
+        if timer.token == self.ticket.token {
+            change(timer);
+            if *timer != before
+                && let Err(e) = locked.commit()
+            {
+                tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, finish: &Finish) -> Result<()> {
+        let (what, reason) = match finish {
+            Finish::Superseded => {
+                self.store
+                    .remove_order(&self.ticket.target, &self.ticket.token);
+                return Ok(());
+            }
+            Finish::Interrupted => {
+                tracing::warn!(
+                    timer = %self.ticket.name,
+                    target_id = %self.ticket.target,
+                    "a waiter was ended by a signal; its timer stays on record"
+                );
+                return Ok(());
+            }
+            Finish::Satisfied(reason) => (What::Satisfied, reason),
+            Finish::Stopped(reason) => (What::Stopped, reason),
+            Finish::Capped(reason) => (What::Refused, reason),
+            Finish::Failed(reason) => (What::Failed, reason),
+        };
+        let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        if self.timer(&locked.record).is_none() {
+            return Ok(());
+        }
+        let Some(timer) = locked.record.timers.remove(&self.ticket.name) else {
+            return Ok(());
+        };
+        if what == What::Refused {
+            locked.record.refused = Some(Refused {
+                at: moment(),
+                timer: self.ticket.name.clone(),
+                reason: format!("refused: {reason}"),
+            });
+        }
+        locked.commit()?;
+        let line = entry(&self.ticket.target, &self.ticket.name, &timer, what, reason);
+        self.store.note(&line);
+        self.store
+            .remove_order(&self.ticket.target, &self.ticket.token);
+        match what {
+            What::Refused | What::Failed => tracing::warn!(
+                timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
+                "no rerun: {reason}"
+            ),
+            _ => tracing::info!(
+                timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
+                "no rerun: {reason}"
+            ),
+        }
+        Ok(())
+    }
+
+    /// Judges once more under the lock, records the start, and becomes the rerun.
+    /// Returns if it is not to be after all.
+    fn launch(&mut self, order: &Order) -> Result<()> {
+        let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        let now = moment();
+        outcome::settle(&self.store, &mut locked.record, &now);
+        if step(&self.view(&locked.record, Some(order))) != Step::Launch {
+            return Ok(());
+        }
+        let Some(timer) = locked.record.timers.remove(&self.ticket.name) else {
+            return Ok(());
+        };
+        let me = process::own_identity().context("cannot read /proc")?;
+        let log_dir = order.log_dir.path();
+        let log = open_log(&log_dir, &timer, now.wall);
+        let running = Running {
+            process: me,
+            token: timer.token.clone(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            timer: self.ticket.name.clone(),
+            started: now.clone(),
+            log: log
+                .as_ref()
+                .map(|(path, _)| path.display().to_string())
+                .unwrap_or_default(),
+            lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
+        };
+        // Refers to this process only, so it is harmless should we die before the commit.
+        self.store.note_rerun(&Rerun {
+            process: me,
+            boot: self.boot.clone(),
+            target: self.ticket.target.clone(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            timer: self.ticket.name.clone(),
+        })?;
+        locked.record.note_start(running, timer.cap);
+        locked.commit()?;
+        drop(locked);
+        let started = entry(
+            &self.ticket.target,
+            &self.ticket.name,
+            &timer,
+            What::Started,
+            "",
+        );
+        self.store.note(&started);
+        self.store
+            .remove_order(&self.ticket.target, &self.ticket.token);
+        tracing::info!(
+            timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
+            "starts the rerun"
+        );
+        if let Err(e) = &log {
+            tracing::warn!("the output of the rerun is lost: {e:#}");
+        }
+        prune_logs(&log_dir, order.keep_logs);
+        let error = self.become_rerun(order, &timer, log.ok().map(|(_, file)| file));
+        // Only reached when it could not be done.
+        let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        locked.record.running.retain(|rerun| rerun.process != me);
+        locked.commit()?;
+        drop(locked);
+        self.store.forget_rerun(me);
+        let reason = format!("{error:#}");
+        let failed = entry(
+            &self.ticket.target,
+            &self.ticket.name,
+            &timer,
+            What::Failed,
+            &reason,
+        );
+        self.store.note(&failed);
+        Err(error.context(format!(
+            "timer '{}': the rerun could not be started",
+            self.ticket.name
+        )))
+    }
+
+    fn become_rerun(&self, order: &Order, timer: &Timer, log: Option<File>) -> anyhow::Error {
+        let directory = order.directory.path();
+        if let Err(e) = std::env::set_current_dir(&directory) {
+            return anyhow!("cannot change to {}: {e}", directory.display());
+        }
+        let input = order
+            .input
+            .as_ref()
+            .map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
+        let input = match File::open(&input) {
+            Ok(file) => file,
+            Err(e) => return anyhow!("cannot open the standard input {}: {e}", input.display()),
+        };
+        if let Err(e) = spawn::set_standard_descriptors(input, log) {
+            return anyhow!("cannot set the standard descriptors: {e}");
+        }
+        let mut variables: Vec<OsString> = order
+            .environment
+            .clone()
+            .unwrap_or_else(clean_environment)
+            .iter()
+            .map(Bytes::os)
+            .collect();
+        for (name, value) in [
+            ("AGAIN_CHAIN", timer.chain.clone()),
+            ("AGAIN_RUN", timer.run.to_string()),
+            ("AGAIN_TIMER", self.ticket.name.clone()),
+        ] {
+            variables.push(format!("{name}={value}").into());
+        }
+        for failed in attributes::apply(&order.attributes) {
+            tracing::warn!(timer = %self.ticket.name, "cannot set {failed}");
+        }
+        let (program, error) = spawn::become_image(&Image {
+            programs: order.programs.iter().map(Bytes::path).collect(),
+            arguments: order.arguments.iter().map(Bytes::os).collect(),
+            environment: variables,
+        });
+        anyhow!("cannot execute {}: {error}", program.display())
+    }
+}
+
+fn sleep(
+    sleeper: &mut Sleeper,
+    process: Option<&Handle>,
+    until: Option<Boottime>,
+    watch: Option<&Watch>,
+) -> Result<Woken> {
+    sleeper.sleep(process, until, watch).context("cannot wait")
+}
+
+/// What has to be there for the rerun and is not.
+fn missing(order: &Order) -> Option<String> {
+    let directory = order.directory.path();
+    if !directory.is_dir() {
+        return Some(format!("the working directory {}", directory.display()));
+    }
+    let named = [
+        ("the manifest", &order.manifest),
+        ("the manifest on standard input", &order.input),
+    ];
+    named.into_iter().find_map(|(what, path)| {
+        let path = path.as_ref()?.path();
+        (!path.exists()).then(|| format!("{what} {}", path.display()))
+    })
+}
+
+/// Where no environment was kept: what a service manager would give.
+fn clean_environment() -> Vec<Bytes> {
+    let uid = user::effective();
+    let path = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_vec();
+    let home = user::home(uid);
+    let home = home
+        .as_deref()
+        .map(|home| std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));
+    environment::restored(vec![path], home, user::name(uid).as_bytes())
+        .into_iter()
+        .map(Bytes)
+        .collect()
+}
+
+/// The end of every log's name.
+const LOG_SUFFIX: &str = ".log";
+
+/// Opens the file for a rerun's output: its name begins with the time, so that
+/// names sort by age. Only its owner may read it: output may hold secrets.
+fn open_log(
+    directory: &Path,
+    timer: &Timer,
+    now: crate::policy::time::Walltime,
+) -> Result<(PathBuf, File)> {
+    make_directory(directory, 0o755)?;
+    let stamp: String = localtime::utc(now)
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(18)
+        .collect();
+    let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
+    let file = File::options()
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((path, file))
+}
+
+/// Removes the oldest logs but for the newest `keep`.
+fn prune_logs(directory: &Path, keep: u32) {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return;
+    };
+    let mut names: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| name.to_str().is_some_and(is_log_name))
+        .collect();
+    names.sort_unstable();
+    let surplus = names.len().saturating_sub(keep.max(1) as usize);
+    for name in names.iter().take(surplus) {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+}
+
+/// `20261121T140307123-0123abcd-2.log`: one of ours, and nobody else's.
+fn is_log_name(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
+        return false;
+    };
+    let parts: Vec<&str> = stem.split('-').collect();
+    matches!(parts.as_slice(), [stamp, chain, run]
+        if stamp.len() == 18
+            && stamp.as_bytes().get(8) == Some(&b'T')
+            && chain.len() == 8
+            && chain.bytes().all(|b| b.is_ascii_hexdigit())
+            && !run.is_empty()
+            && run.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_the_oldest_logs_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for n in 0..5 {
+            let name = format!("2026112{n}T140307123-0123abcd-2.log");
+            std::fs::write(dir.path().join(name), "").expect("written");
+        }
+        for other in ["precious.log", "20261120T140307123-x-2.log", "x"] {
+            std::fs::write(dir.path().join(other), "").expect("written");
+        }
+        prune_logs(dir.path(), 2);
+        let mut left: Vec<String> = std::fs::read_dir(dir.path())
+            .expect("dir")
+            .flatten()
+            .map(|e| e.file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            [
+                "20261120T140307123-x-2.log",
+                "20261123T140307123-0123abcd-2.log",
+                "20261124T140307123-0123abcd-2.log",
+                "precious.log",
+                "x"
+            ]
+        );
+    }
+}

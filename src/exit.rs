@@ -1,0 +1,17 @@
+//! The only table of exit statuses. The manual page is checked against it.
+
+/// How a command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done, or refused for a reason that is no failure.
+    Success = 0,
+    /// An error, or the cap under `on_cap = fail`; converge: the last run failed.
+    Failure = 1,
+    /// The command line or the settings are wrong.
+    Usage = 2,
+    /// status: nothing is pending and nothing runs.
+    NothingPending = 3,
+    /// converge: not converged within the cap or the timeout.
+    NotConverged = 75,
+}

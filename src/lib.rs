@@ -1,0 +1,91 @@
+//! `again` runs the same puppet command line again, once the current run has ended.
+//!
+//! # Theory of operation
+//!
+//! A request ([`commands::run`]) is made from inside a puppet run, which waits for
+//! it. It *observes* the run above it ([`observe`]), *judges* whether there is to
+//! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
+//! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
+//!
+//! The waiter ([`commands::wait`]) looks at the world, asks [`policy::waiter`] for
+//! one step, takes it, and looks again, until it becomes the rerun by exec or has
+//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
+//! pipe, and never wakes up to look.
+//!
+//! Everything anyone decides by lies in the target's record, which is changed only
+//! under its lock and only by renaming a new file over it: whoever commits first
+//! wins, and a process that dies at any point leaves the old record or the new one.
+
+pub mod arm;
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod exit;
+pub mod log;
+pub mod observe;
+pub mod outcome;
+pub mod policy;
+pub mod puppet;
+pub mod state;
+pub mod sys;
+pub mod target;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use exit::Exit;
+use sys::attributes::SignalState;
+
+/// Runs the program; `arguments` holds the program's name first. The exit status.
+pub fn main(arguments: Vec<OsString>) -> i32 {
+    let signals = SignalState::of_this_process();
+    sys::start::fill_standard_descriptors();
+    // A reader that has gone is an error to handle, not a reason to die.
+    sys::signals::ignore_broken_pipes();
+    if arguments
+        .get(1)
+        .is_some_and(|word| word == commands::wait::NAME)
+    {
+        return commands::wait::main(&arguments);
+    }
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let status = e.exit_code();
+            let _ = e.print();
+            return status;
+        }
+    };
+    log::to_stderr(cli.global.verbose);
+    match dispatch(cli, signals) {
+        Ok(status) => status as i32,
+        Err(e) if is_broken_pipe(&e) => 0,
+        Err(e) => {
+            commands::complain(&format!("again: error: {e:#}"));
+            if e.is::<config::Wrong>() {
+                Exit::Usage as i32
+            } else {
+                Exit::Failure as i32
+            }
+        }
+    }
+}
+
+fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
+    let global = &cli.global;
+    match cli.command {
+        None => commands::run::main(global, &cli.run, signals),
+        Some(Command::Run(run)) => commands::run::main(global, &run, signals),
+        Some(Command::Status(args)) => commands::status::main(global, &args),
+        Some(Command::Stop(args)) => commands::stop::main(global, &args),
+        Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,206 @@
+//! Where `tracing` events go: a command's to standard error, a waiter's to the
+//! journal, else to syslog, else to a file. One line per event.
+//!
+//! A subscriber of our own, because the usual one is larger than all that a
+//! waiter needs and opens nothing but standard error.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// The journal's socket for messages with fields (systemd, "Native Journal Protocol").
+const JOURNAL: &str = "/run/systemd/journal/socket";
+/// The socket of syslog(3).
+const SYSLOG: &str = "/dev/log";
+
+/// Where events go.
+#[derive(Debug)]
+enum Sink {
+    Stderr,
+    /// For a process that nobody looks at; the file is the last resort.
+    System(PathBuf),
+}
+
+#[derive(Debug)]
+struct Log {
+    sink: Sink,
+    most: Level,
+}
+
+/// Sends events to standard error: warnings, or what `-v` and `AGAIN_LOG` ask for.
+pub fn to_stderr(verbose: u8) {
+    let by_flag = match verbose {
+        0 => Level::WARN,
+        1 => Level::INFO,
+        2 => Level::DEBUG,
+        _ => Level::TRACE,
+    };
+    install(Sink::Stderr, wanted().unwrap_or(by_flag));
+}
+
+/// Sends events to the system's log, or where there is none to `file`.
+pub fn to_system(file: PathBuf) {
+    install(Sink::System(file), wanted().unwrap_or(Level::INFO));
+}
+
+fn wanted() -> Option<Level> {
+    std::env::var("AGAIN_LOG").ok()?.parse().ok()
+}
+
+fn install(sink: Sink, most: Level) {
+    // Fails only if it was done before.
+    let _ = tracing::subscriber::set_global_default(Log { sink, most });
+}
+
+/// An event's message and its fields.
+#[derive(Debug, Default)]
+struct Text {
+    message: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
+        } else {
+            self.fields.push((field.name(), format!("{value:?}")));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.message.push_str(value);
+        } else {
+            self.fields.push((field.name(), value.to_owned()));
+        }
+    }
+}
+
+impl Text {
+    /// The message and its fields on one line.
+    fn line(&self) -> String {
+        let mut line = self.message.replace('\n', " ");
+        for (name, value) in &self.fields {
+            let _ = write!(line, " {name}={}", value.replace('\n', " "));
+        }
+        line
+    }
+
+    /// The journal's form: upper-case names, values with their length where
+    /// they hold a line feed.
+    fn journal(&self, priority: u8) -> Vec<u8> {
+        let mut datagram =
+            format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=again\nSYSLOG_FACILITY=3\n")
+                .into_bytes();
+        let own = std::iter::once(("MESSAGE".to_owned(), &self.message));
+        let fields = self
+            .fields
+            .iter()
+            .map(|(name, value)| (format!("AGAIN_{}", name.to_uppercase()), value));
+        for (name, value) in own.chain(fields) {
+            datagram.extend_from_slice(name.as_bytes());
+            if value.contains('\n') {
+                datagram.push(b'\n');
+                datagram.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            } else {
+                datagram.push(b'=');
+            }
+            datagram.extend_from_slice(value.as_bytes());
+            datagram.push(b'\n');
+        }
+        datagram
+    }
+}
+
+/// Severity as syslog(3) counts it.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+fn send(socket: &str, datagram: &[u8]) -> bool {
+    UnixDatagram::unbound()
+        .and_then(|unbound| unbound.send_to(datagram, socket))
+        .is_ok()
+}
+
+fn append(file: &Path, line: &str) {
+    let at = crate::sys::localtime::utc(crate::sys::clock::walltime());
+    let _ = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(file)
+        .and_then(|mut file| file.write_all(format!("{at} {line}\n").as_bytes()));
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.most
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let level = *event.metadata().level();
+        let mut text = Text::default();
+        event.record(&mut text);
+        match &self.sink {
+            Sink::Stderr => {
+                let line = format!(
+                    "again: {}: {}\n",
+                    level.as_str().to_lowercase(),
+                    text.line()
+                );
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+            Sink::System(file) => {
+                let priority = priority(level);
+                // 3 is the facility of daemons.
+                let syslog = || {
+                    let pid = std::process::id();
+                    format!("<{}>again[{pid}]: {}", 3 * 8 + priority, text.line())
+                };
+                if !send(JOURNAL, &text.journal(priority)) && !send(SYSLOG, syslog().as_bytes()) {
+                    append(file, &text.line());
+                }
+            }
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_the_journals_native_form() {
+        let text = Text {
+            message: "two\nlines".into(),
+            fields: vec![("timer", "again".into())],
+        };
+        let datagram = text.journal(6);
+        let expected = b"PRIORITY=6\nSYSLOG_IDENTIFIER=again\nSYSLOG_FACILITY=3\nMESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\nAGAIN_TIMER=again\n";
+        assert_eq!(datagram, expected);
+        assert_eq!(text.line(), "two lines timer=again");
+    }
+}

@@ -1,0 +1,18 @@
+//! The entry point. Everything is in the library; this hands over the arguments.
+//!
+//! The program has a C `main` of its own because Rust's start-up code ignores
+//! SIGPIPE before it calls a Rust `main`, and a rerun must get the signal
+//! dispositions that its first run had.
+#![no_main]
+
+use std::ffi::{c_char, c_int};
+
+/// The symbol that the C runtime calls.
+// SAFETY: the name is the one the C runtime looks for, and the types are its own.
+#[allow(unsafe_code, clippy::not_unsafe_ptr_arg_deref)]
+#[unsafe(no_mangle)]
+pub extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: argc and argv come unchanged from the C runtime.
+    let arguments = unsafe { again::sys::start::arguments(argc, argv) };
+    again::main(arguments)
+}

@@ -1,0 +1,551 @@
+//! Gathering what a request is judged by: the run above us and all that its
+//! rerun needs. Reads /proc and Puppet's files; decides nothing.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::config::{Settings, Surroundings};
+use crate::policy::judge::{Above, Input};
+use crate::policy::time::Boottime;
+use crate::puppet::ancestry::{Found, Seen, find_run};
+use crate::puppet::cmdline::{Application, Invocation};
+use crate::puppet::conf::Conf;
+use crate::puppet::paths::{self, Layout, Paths};
+use crate::puppet::rerun::{Started, is_daemon, rewrite};
+use crate::puppet::{environment, locks};
+use crate::state::bytes::Bytes;
+use crate::state::order::Order;
+use crate::state::record::{Kind, VERSION};
+use crate::sys::attributes::{self, SignalState};
+use crate::sys::process::{self, Identity, os, split_block};
+use crate::sys::user;
+
+/// What was seen above us.
+#[derive(Debug)]
+pub struct Observation {
+    /// For the judgement.
+    pub above: Above,
+    /// The ancestors, the nearest first.
+    pub chain: Vec<Seen>,
+    /// Index of the run in `chain`.
+    pub run: Option<usize>,
+    /// The command line the run was started with.
+    pub original: Vec<Vec<u8>>,
+    /// What is to be run again, if anything is.
+    pub order: Option<Order>,
+}
+
+impl Observation {
+    /// The run's process.
+    pub fn run_identity(&self) -> Option<Identity> {
+        Some(self.chain.get(self.run?)?.identity)
+    }
+}
+
+/// Clock ticks of /proc are a hundredth of a second on Linux: proc_pid_stat(5), sysconf(3).
+const NANOS_PER_TICK: u64 = 10_000_000;
+
+/// When a process started. Rounded down to a tick, so never later than it was.
+pub fn started(who: Identity) -> Boottime {
+    Boottime::from_nanos(who.start.saturating_mul(NANOS_PER_TICK))
+}
+
+/// The processes from `pid` up to the first, as far as they can be seen.
+pub fn chain_from(pid: i32) -> Vec<Seen> {
+    let mut chain: Vec<Seen> = Vec::new();
+    let mut next = pid;
+    // A loop is impossible in a living tree; a pid that is used again could fake one.
+    while next > 0 && chain.len() < 256 {
+        let (Ok(stat), Ok(status)) = (process::stat(next), process::status(next)) else {
+            break;
+        };
+        chain.push(Seen {
+            identity: Identity {
+                pid: next,
+                start: stat.start,
+            },
+            comm: stat.comm,
+            cmdline: process::cmdline(next).unwrap_or_default(),
+            exe: process::exe(next).ok(),
+            euid: status.euid,
+        });
+        next = stat.ppid;
+    }
+    chain
+}
+
+/// Our parent's pid.
+pub fn parent() -> i32 {
+    nix::unistd::getppid().as_raw()
+}
+
+/// Looks at the processes from `pid` upwards.
+///
+/// # Errors
+/// What could not be read of the run, and why.
+pub fn observe(
+    pid: i32,
+    command: &[OsString],
+    given: &Paths,
+    settings: &Settings,
+    around: &Surroundings,
+    signals: SignalState,
+) -> Result<Observation> {
+    let chain = chain_from(pid);
+    let home = if around.uid == 0 {
+        None
+    } else {
+        around.home.as_deref()
+    };
+    let exe = |seen: Option<&Seen>| seen.and_then(|seen| seen.exe.clone()).unwrap_or_default();
+    let layout_of = |seen: Option<&Seen>| paths::layout(&exe(seen), home, |path| path.exists());
+    let layout = layout_of(chain.iter().find(|seen| seen.exe.is_some()));
+    let found = find_run(&chain, |invocation| {
+        is_daemon(invocation, &read_conf(Some(invocation), &layout))
+    });
+    let replaced = if command.is_empty() {
+        settings.command.as_deref().unwrap_or_default()
+    } else {
+        command
+    };
+    match found {
+        Found::Run {
+            at,
+            argv,
+            invocation,
+            started,
+            daemon,
+        } => {
+            let layout = layout_of(chain.get(at));
+            let finder = Finder {
+                chain: &chain,
+                at,
+                argv: &argv,
+                invocation: &invocation,
+                started,
+                daemon,
+                layout: &layout,
+                settings,
+                around,
+                signals,
+            };
+            let above = finder.above()?;
+            let order = if finder.is_ours() {
+                Some(finder.order(given, replaced)?)
+            } else {
+                None
+            };
+            Ok(Observation {
+                above,
+                run: Some(at),
+                original: argv,
+                order,
+                chain,
+            })
+        }
+        Found::Nothing if !command.is_empty() => {
+            let order = command_order(command, settings, around, signals, given, &layout)?;
+            Ok(Observation {
+                above: Above::Command,
+                run: None,
+                original: command.iter().map(|w| w.as_bytes().to_vec()).collect(),
+                order: Some(order),
+                chain,
+            })
+        }
+        other => {
+            let pid_at = |at: usize| chain.get(at).map_or(0, |seen| seen.identity.pid);
+            let above = match other {
+                Found::Orphan { at } => Above::Orphan { pid: pid_at(at) },
+                Found::Retitled { at } => Above::Retitled { pid: pid_at(at) },
+                Found::DaemonItself { at } => Above::DaemonItself { pid: pid_at(at) },
+                Found::Nothing | Found::Run { .. } => Above::Nothing(
+                    chain
+                        .iter()
+                        .map(|seen| String::from_utf8_lossy(&seen.comm).into_owned())
+                        .collect(),
+                ),
+            };
+            Ok(Observation {
+                above,
+                run: None,
+                original: Vec::new(),
+                order: None,
+                chain,
+            })
+        }
+    }
+}
+
+/// The configuration file of a command line.
+fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
+    match std::fs::read(paths::conf_file(invocation, layout)) {
+        Ok(text) => Conf::parse(&text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
+        Err(_) => Conf::unreadable(),
+    }
+}
+
+/// A run that was found, and where to look for the rest.
+struct Finder<'a> {
+    chain: &'a [Seen],
+    at: usize,
+    argv: &'a [Vec<u8>],
+    invocation: &'a Invocation,
+    started: Started,
+    daemon: Option<usize>,
+    layout: &'a Layout,
+    settings: &'a Settings,
+    around: &'a Surroundings,
+    signals: SignalState,
+}
+
+impl Finder<'_> {
+    fn run(&self) -> &Seen {
+        &self.chain[self.at]
+    }
+
+    fn pid(&self) -> i32 {
+        self.run().identity.pid
+    }
+
+    fn is_ours(&self) -> bool {
+        self.run().euid == self.around.uid
+    }
+
+    fn above(&self) -> Result<Above> {
+        let pid = self.pid();
+        if !self.is_ours() {
+            return Ok(Above::Run {
+                pid,
+                other_user: Some(user::name(self.run().euid)),
+                noop: false,
+                input: Input::NotRead,
+                directory_gone: None,
+            });
+        }
+        let directory = process::cwd(pid)
+            .with_context(|| format!("cannot see the working directory of the run (pid {pid})"))?;
+        let gone = self.invocation.application == Application::Apply && is_deleted(&directory);
+        Ok(Above::Run {
+            pid,
+            other_user: None,
+            noop: self.invocation.noop == Some(true),
+            input: self.input()?,
+            directory_gone: gone.then(|| directory.display().to_string()),
+        })
+    }
+
+    fn input(&self) -> Result<Input> {
+        if !self.invocation.reads_standard_input() {
+            return Ok(Input::NotRead);
+        }
+        let pid = self.pid();
+        let what = process::descriptor(pid, 0)
+            .with_context(|| format!("cannot see the standard input of the run (pid {pid})"))?;
+        let kind = std::fs::metadata(format!("/proc/{pid}/fd/0")).map(|meta| meta.file_type());
+        Ok(match kind {
+            Ok(kind) if kind.is_file() && !is_deleted(&what) => Input::File,
+            Ok(kind) if kind.is_char_device() && what == Path::new("/dev/null") => Input::NotRead,
+            _ => Input::Once(what.display().to_string()),
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        match (self.invocation.application, self.started) {
+            (Application::Apply, _) => Kind::Apply,
+            (Application::Agent, Started::OneOff) => Kind::Agent,
+            (Application::Agent, Started::ByDaemon) => Kind::Daemon,
+        }
+    }
+
+    /// The run's own environment; from the daemon's process where there is one,
+    /// since the run's is overwritten by its title; else ours, mended.
+    fn environment(&self) -> Vec<Vec<u8>> {
+        let own_title = self.daemon.is_some();
+        let from = self.daemon.unwrap_or(self.at);
+        let block = self
+            .chain
+            .get(from)
+            .and_then(|seen| process::environ(seen.identity.pid).ok())
+            .filter(|block| environment::is_whole(block) && !(own_title && block.is_empty()));
+        let entries = block.map_or_else(
+            || {
+                let own = self
+                    .around
+                    .environment
+                    .iter()
+                    .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+                    .collect();
+                environment::restored(
+                    own,
+                    self.around
+                        .home
+                        .as_ref()
+                        .map(|home| home.as_os_str().as_bytes()),
+                    user::name(self.around.uid).as_bytes(),
+                )
+            },
+            |block| split_block(&block),
+        );
+        environment::without_ours(entries)
+    }
+
+    fn order(&self, given: &Paths, replaced: &[OsString]) -> Result<Order> {
+        let pid = self.pid();
+        let conf = read_conf(Some(self.invocation), self.layout);
+        let environment = self.environment();
+        let directory = process::cwd(pid)
+            .ok()
+            .filter(|directory| !is_deleted(directory))
+            .unwrap_or_else(|| PathBuf::from("/"));
+        let (arguments, programs) = if replaced.is_empty() {
+            let arguments = rewrite(self.argv, self.invocation, self.started, &conf);
+            let programs = programs(
+                self.run().exe.as_deref(),
+                arguments.first().map(Vec::as_slice).unwrap_or_default(),
+                &environment,
+                &directory,
+            );
+            (arguments, programs)
+        } else {
+            let arguments: Vec<Vec<u8>> = replaced.iter().map(|w| w.as_bytes().to_vec()).collect();
+            let programs = programs(None, &arguments[0], &environment, &directory);
+            (arguments, programs)
+        };
+        let file = |path: &[u8]| directory.join(os(path));
+        let input = match self.input()? {
+            Input::File => Some(process::descriptor(pid, 0)?),
+            _ => None,
+        };
+        Ok(Order {
+            version: VERSION,
+            kind: self.kind(),
+            programs: programs.iter().map(|p| Bytes::from(p.as_path())).collect(),
+            arguments: arguments.into_iter().map(Bytes).collect(),
+            directory: Bytes::from(directory.as_path()),
+            environment: Some(environment.into_iter().map(Bytes).collect()),
+            attributes: attributes::of_process(pid, self.signals)
+                .with_context(|| format!("cannot see the attributes of the run (pid {pid})"))?,
+            manifest: self
+                .invocation
+                .manifest()
+                .filter(|_| replaced.is_empty())
+                .map(|path| Bytes::from(file(path).as_path())),
+            input: input.map(|path| Bytes::from(path.as_path())),
+            paths: paths::resolve(
+                given,
+                &self.settings.paths,
+                Some(self.invocation),
+                &conf,
+                self.layout,
+            ),
+            daemon: self
+                .daemon
+                .and_then(|at| self.chain.get(at))
+                .map(|seen| seen.identity),
+            log_dir: Bytes::from(self.settings.log_dir.as_path()),
+            keep_logs: self.settings.keep_logs,
+        })
+    }
+}
+
+/// The order for a command that a person named, outside any run.
+fn command_order(
+    command: &[OsString],
+    settings: &Settings,
+    around: &Surroundings,
+    signals: SignalState,
+    given: &Paths,
+    layout: &Layout,
+) -> Result<Order> {
+    let directory = std::env::current_dir().context("cannot see the working directory")?;
+    let environment: Vec<Vec<u8>> = around
+        .environment
+        .iter()
+        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect();
+    let environment = environment::without_ours(environment);
+    let mut arguments: Vec<Vec<u8>> = command.iter().map(|w| w.as_bytes().to_vec()).collect();
+    // Two programs of the same relative name in two directories are two targets.
+    if let Some(first) = arguments.first_mut()
+        && first.contains(&b'/')
+    {
+        *first = directory.join(os(first)).into_os_string().into_vec();
+    }
+    let programs = programs(
+        None,
+        arguments.first().map(Vec::as_slice).unwrap_or_default(),
+        &environment,
+        &directory,
+    );
+    let me = process::own_identity().context("cannot read /proc")?;
+    let none = Paths::default();
+    Ok(Order {
+        version: VERSION,
+        kind: Kind::Command,
+        programs: programs.iter().map(|p| Bytes::from(p.as_path())).collect(),
+        arguments: arguments.into_iter().map(Bytes).collect(),
+        directory: Bytes::from(directory.as_path()),
+        environment: Some(environment.into_iter().map(Bytes).collect()),
+        attributes: attributes::of_process(me.pid, signals).context("cannot read /proc")?,
+        manifest: None,
+        input: None,
+        paths: if *given == none && settings.paths == none {
+            none
+        } else {
+            paths::resolve(
+                given,
+                &settings.paths,
+                None,
+                &read_conf(None, layout),
+                layout,
+            )
+        },
+        daemon: None,
+        log_dir: Bytes::from(settings.log_dir.as_path()),
+        keep_logs: settings.keep_logs,
+    })
+}
+
+/// Whether the kernel says that what a link in /proc points to was deleted.
+pub fn is_deleted(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b" (deleted)")
+}
+
+/// Where the program of a command line may be found at the time of the rerun, the
+/// best first: what the run executes; what its first argument names. If the file
+/// was replaced meanwhile, the name goes first, then what is now at its old place.
+fn programs(
+    exe: Option<&Path>,
+    first: &[u8],
+    environment: &[Vec<u8>],
+    directory: &Path,
+) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let named: Vec<PathBuf> = if first.contains(&b'/') {
+        vec![directory.join(os(first))]
+    } else {
+        let path = environment
+            .iter()
+            .find_map(|entry| entry.strip_prefix(b"PATH="))
+            .unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        path.split(|&b| b == b':')
+            // An empty or relative element would make it depend on a directory.
+            .filter(|dir| dir.starts_with(b"/"))
+            .map(|dir| PathBuf::from(os(dir)).join(os(first)))
+            .collect()
+    };
+    match exe {
+        Some(exe) if is_deleted(exe) => {
+            found.extend(named);
+            let bytes = exe.as_os_str().as_bytes();
+            let name = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+            found.push(PathBuf::from(os(name)));
+        }
+        Some(exe) => {
+            found.push(exe.to_owned());
+            found.extend(named);
+        }
+        None => found.extend(named),
+    }
+    found
+}
+
+/// The process that holds the agent's lock, if it is held by a living puppet.
+pub fn lock_holder(paths: &Paths) -> Option<Identity> {
+    let path = paths.agent_catalog_run_lockfile.as_ref()?.path();
+    let pid = read_pid(&path)?;
+    let who = process::identify(pid).ok()?;
+    let stat = process::stat(pid).ok()?;
+    let cmdline = process::cmdline(pid).ok()?;
+    (stat.start == who.start && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
+}
+
+/// Why the agent is disabled, if it is; empty where no reason was given.
+pub fn agent_disabled(paths: &Paths) -> Option<String> {
+    let path = paths.agent_disabled_lockfile.as_ref()?.path();
+    match read_small(&path) {
+        Ok(text) => Some(locks::disabled_message(&text).unwrap_or_default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        // Its presence alone disables.
+        Err(_) => path.symlink_metadata().is_ok().then(String::new),
+    }
+}
+
+/// Whether an agent daemon lives: the one that asked, or the one in the pid file.
+pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
+    daemon.is_alive()
+        || paths
+            .pidfile
+            .as_ref()
+            .and_then(|path| read_pid(&path.path()))
+            .is_some_and(|pid| {
+                let looks_right = || -> Option<bool> {
+                    let stat = process::stat(pid).ok()?;
+                    let cmdline = process::cmdline(pid).ok()?;
+                    Some(locks::may_hold(&stat.comm, &cmdline))
+                };
+                process::identify(pid).is_ok() && looks_right() == Some(true)
+            })
+}
+
+fn read_pid(path: &Path) -> Option<i32> {
+    locks::parse_pid(&read_small(path).ok()?)
+}
+
+/// Reads at most a few kilobytes of a regular file; never blocks on a fifo.
+fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut text = Vec::new();
+    file.take(64 * 1024).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_program_is_looked_up_by_name_first() {
+        let environment = [b"PATH=/a:rel::/b".to_vec()];
+        let list = |exe: &str, first: &[u8]| -> Vec<String> {
+            programs(Some(Path::new(exe)), first, &environment, Path::new("/d"))
+                .iter()
+                .map(|p| p.display().to_string())
+                .collect()
+        };
+        assert_eq!(
+            list("/usr/bin/ruby3.1", b"/usr/bin/ruby"),
+            ["/usr/bin/ruby3.1", "/usr/bin/ruby"]
+        );
+        assert_eq!(
+            list("/usr/bin/ruby3.1 (deleted)", b"ruby"),
+            ["/a/ruby", "/b/ruby", "/usr/bin/ruby3.1"]
+        );
+        assert_eq!(list("/x", b"./y"), ["/x", "/d/./y"]);
+    }
+
+    #[test]
+    fn the_chain_ends_at_the_first_process() {
+        let chain = chain_from(i32::try_from(std::process::id()).expect("pid"));
+        assert_eq!(chain[1].identity.pid, parent());
+        assert!(
+            chain
+                .last()
+                .is_some_and(|seen| process::stat(seen.identity.pid).is_ok_and(|s| s.ppid == 0))
+        );
+    }
+}

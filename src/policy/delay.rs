@@ -1,0 +1,88 @@
+//! How long to wait: delta and jitter.
+
+use super::time::Span;
+
+/// The least jitter by default: runs that end together must not start together.
+const LEAST_JITTER: Span = Span::from_secs(2);
+
+/// The number in its chain from which on the jitter of a rerun doubles.
+const DOUBLES_FROM: u32 = 4;
+
+/// The widest jitter that the `rerun`th rerun of a chain may get (1 for the first).
+///
+/// `asked` is J where somebody set it; else J is a quarter of delta, at least
+/// 2 s. From the fourth rerun on J doubles with each rerun, up to `most`; a J
+/// that was set above `most` stays as it was set. Zero stays zero.
+pub fn jitter_range(delta: Span, asked: Option<Span>, most: Span, rerun: u32) -> Span {
+    let base = asked.unwrap_or_else(|| Span::from_nanos(delta.nanos() / 4).max(LEAST_JITTER));
+    let doublings = rerun.saturating_sub(DOUBLES_FROM - 1);
+    if doublings == 0 {
+        return base;
+    }
+    let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+    base.times(factor).min(most.max(base))
+}
+
+/// One draw, uniform in `[0, range]`, from a generator of the caller.
+pub fn draw(range: Span, dice: &mut impl rand::Rng) -> Span {
+    use rand::RngExt;
+    Span::from_nanos(dice.random_range(0..=range.nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    const fn s(seconds: u64) -> Span {
+        Span::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_quarter_of_delta_at_least_two_seconds() {
+        assert_eq!(jitter_range(s(0), None, s(300), 1), s(2));
+        assert_eq!(jitter_range(s(120), None, s(300), 3), s(30));
+    }
+
+    #[test]
+    fn doubles_from_the_fourth_rerun() {
+        let ranges: Vec<u64> = (1..=10)
+            .map(|n| jitter_range(s(0), None, s(300), n).secs())
+            .collect();
+        assert_eq!(ranges, [2, 2, 2, 4, 8, 16, 32, 64, 128, 256]);
+        assert_eq!(jitter_range(s(0), None, s(300), 11), s(300));
+        assert_eq!(jitter_range(s(0), None, s(300), u32::MAX), s(300));
+    }
+
+    #[test]
+    fn both_ends_of_the_range_are_reached() {
+        let mut dice = rand::rngs::StdRng::seed_from_u64(7);
+        let range = Span::from_nanos(3);
+        let mut seen = [false; 4];
+        for _ in 0..1000 {
+            seen[usize::try_from(draw(range, &mut dice).nanos()).expect("small")] = true;
+        }
+        assert_eq!(seen, [true; 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn zero_means_zero(delta in 0..1_000_000u64, rerun in 0..100u32) {
+            prop_assert_eq!(jitter_range(s(delta), Some(s(0)), s(300), rerun), s(0));
+        }
+
+        #[test]
+        fn never_shrinks_along_a_chain(delta in 0..1_000_000u64, asked in proptest::option::of(0..1000u64), rerun in 1..80u32) {
+            let at = |n| jitter_range(s(delta), asked.map(s), s(300), n);
+            prop_assert!(at(rerun) <= at(rerun + 1));
+            prop_assert!(at(rerun) <= at(1).max(s(300)));
+        }
+
+        #[test]
+        fn a_draw_stays_in_range(range in 0..u64::MAX, seed in any::<u64>()) {
+            let mut dice = rand::rngs::StdRng::seed_from_u64(seed);
+            prop_assert!(draw(Span::from_nanos(range), &mut dice).nanos() <= range);
+        }
+    }
+}

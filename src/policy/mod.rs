@@ -1,0 +1,9 @@
+//! Decisions, as functions of data. Time and dice are arguments; nothing here
+//! reads a clock, a file or a process.
+#![forbid(unsafe_code)]
+
+pub mod cap;
+pub mod delay;
+pub mod judge;
+pub mod time;
+pub mod waiter;

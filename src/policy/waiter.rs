@@ -1,0 +1,499 @@
+//! What a waiter does next.
+//!
+//! It looks at the world, takes one step, and looks again after every wait, so
+//! that nothing it saw before a wait is relied on after it.
+
+use super::cap::{Cap, Use};
+use super::judge::cap_reached;
+use super::time::{Boottime, Span};
+use crate::state::record::OnCap;
+use crate::sys::process::Identity;
+
+/// A process that has to end first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocker {
+    /// Who.
+    pub process: Identity,
+    /// When that run started.
+    pub started: Boottime,
+}
+
+/// The agent daemon whose run asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// No daemon asked.
+    None,
+    /// It lives, or another one in its place.
+    Alive,
+    /// No agent daemon lives.
+    Stopped,
+}
+
+/// The world as a waiter sees it at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The time.
+    pub now: Boottime,
+    /// A signal asked this process to end.
+    pub told_to_end: bool,
+    /// The record still names this waiter for its timer.
+    pub in_charge: bool,
+    /// The requesting run is alive.
+    pub run_alive: bool,
+    /// When the timer is due, if that is known.
+    pub due: Option<Boottime>,
+    /// The least time after the run's end.
+    pub delta: Span,
+    /// What was drawn on top of it.
+    pub jitter: Span,
+    /// What only matters once the timer is due; `None` until then.
+    pub at_due: Option<AtDue>,
+}
+
+/// The part of the world that matters once a timer is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtDue {
+    /// A run that holds the agent's lock.
+    pub holder: Option<Blocker>,
+    /// A rerun of the same target.
+    pub rerun: Option<Blocker>,
+    /// The start of the newest run of this target that is known of.
+    pub newest_run: Option<Boottime>,
+    /// The reason of `again disable`.
+    pub disabled: Option<String>,
+    /// The reason of `puppet agent --disable`.
+    pub agent_disabled: Option<String>,
+    /// The agent daemon.
+    pub service: Service,
+    /// The manifest or directory that is gone, if one is.
+    pub missing: Option<String>,
+    /// The cap.
+    pub cap: Cap,
+    /// How much of it is used.
+    pub usage: Use,
+    /// What to do at the cap.
+    pub on_cap: OnCap,
+}
+
+/// The next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// Sleep until the run has ended.
+    AwaitRun,
+    /// Write down when the timer is due.
+    SetDue(Boottime),
+    /// Sleep until then.
+    AwaitDue(Boottime),
+    /// Look at what matters once it is due.
+    LookAround,
+    /// Sleep until that process has ended.
+    AwaitProcess(Identity),
+    /// Sleep until a file changes.
+    Hold(String),
+    /// End, for this reason.
+    Finish(Finish),
+    /// Record the start, and become the rerun.
+    Launch,
+}
+
+/// Why a waiter ends without a rerun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// Told to by a signal; the timer stays on record.
+    Interrupted,
+    /// The record names another waiter, or none.
+    Superseded,
+    /// Another run did the job.
+    Satisfied(String),
+    /// The service was stopped.
+    Stopped(String),
+    /// The cap.
+    Capped(String),
+    /// It cannot be run.
+    Failed(String),
+}
+
+/// Decides the next step.
+pub fn step(view: &View) -> Step {
+    if !view.in_charge {
+        return Step::Finish(Finish::Superseded);
+    }
+    if view.told_to_end {
+        return Step::Finish(Finish::Interrupted);
+    }
+    if view.run_alive {
+        return Step::AwaitRun;
+    }
+    let Some(due) = view.due else {
+        return Step::SetDue(view.now + (view.delta + view.jitter));
+    };
+    if view.now < due {
+        return Step::AwaitDue(due);
+    }
+    let Some(at_due) = &view.at_due else {
+        return Step::LookAround;
+    };
+    step_at_due(due, view.now, at_due)
+}
+
+fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
+    let did_it = |started: Boottime| started >= due;
+    if at_due.newest_run.is_some_and(did_it) {
+        return Step::Finish(Finish::Satisfied(
+            "a run of this target started after it was due".into(),
+        ));
+    }
+    if let Some(holder) = at_due.holder {
+        if did_it(holder.started) {
+            return Step::Finish(Finish::Satisfied(format!(
+                "the agent run with pid {} started after it was due",
+                holder.process.pid
+            )));
+        }
+        return Step::AwaitProcess(holder.process);
+    }
+    if let Some(rerun) = at_due.rerun {
+        return Step::AwaitProcess(rerun.process);
+    }
+    if at_due.service == Service::Stopped {
+        return Step::Finish(Finish::Stopped("stopped with the service".into()));
+    }
+    let with_reason = |what: &str, reason: &str| {
+        if reason.is_empty() {
+            what.to_owned()
+        } else {
+            format!("{what}: {reason}")
+        }
+    };
+    if let Some(reason) = &at_due.disabled {
+        return Step::Hold(with_reason("again is disabled", reason));
+    }
+    if let Some(reason) = &at_due.agent_disabled {
+        return Step::Hold(with_reason("the puppet agent is disabled", reason));
+    }
+    if let Some(missing) = &at_due.missing {
+        return Step::Finish(Finish::Failed(format!("{missing} is gone")));
+    }
+    if at_due.usage.is_reached() {
+        return match at_due.on_cap {
+            OnCap::Wait if at_due.cap.max_runs > 0 => Step::SetDue(now + at_due.usage.frees_in),
+            _ => Step::Finish(Finish::Capped(cap_reached(at_due.cap, at_due.usage))),
+        };
+    }
+    Step::Launch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cap::{Moment, usage};
+    use crate::policy::time::Walltime;
+    use proptest::prelude::*;
+
+    const OTHER: Identity = Identity { pid: 11, start: 2 };
+    const CAP: Cap = Cap {
+        max_runs: 2,
+        window: Span::from_secs(100),
+    };
+
+    fn s(seconds: u64) -> Boottime {
+        Boottime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn at_due() -> AtDue {
+        AtDue {
+            holder: None,
+            rerun: None,
+            newest_run: None,
+            disabled: None,
+            agent_disabled: None,
+            service: Service::None,
+            missing: None,
+            cap: CAP,
+            usage: Use {
+                used: 0,
+                frees_in: Span::ZERO,
+            },
+            on_cap: OnCap::Fail,
+        }
+    }
+
+    fn view() -> View {
+        View {
+            now: s(100),
+            told_to_end: false,
+            in_charge: true,
+            run_alive: false,
+            due: Some(s(90)),
+            delta: Span::from_secs(5),
+            jitter: Span::from_secs(1),
+            at_due: Some(at_due()),
+        }
+    }
+
+    fn when_due(change: impl Fn(&mut AtDue)) -> Step {
+        let mut view = view();
+        change(view.at_due.as_mut().expect("there"));
+        step(&view)
+    }
+
+    #[test]
+    fn waits_for_the_run_then_for_the_time_then_looks_around() {
+        let alive = View {
+            run_alive: true,
+            due: None,
+            at_due: None,
+            ..view()
+        };
+        assert_eq!(step(&alive), Step::AwaitRun);
+        let ended = View {
+            run_alive: false,
+            ..alive
+        };
+        assert_eq!(step(&ended), Step::SetDue(s(106)));
+        let known = View {
+            due: Some(s(106)),
+            ..ended
+        };
+        assert_eq!(step(&known), Step::AwaitDue(s(106)));
+        assert_eq!(
+            step(&View {
+                now: s(106),
+                ..known
+            }),
+            Step::LookAround
+        );
+        assert_eq!(step(&view()), Step::Launch);
+    }
+
+    #[test]
+    fn a_run_that_started_when_due_or_later_does_the_job() {
+        let blocker = |at| {
+            Some(Blocker {
+                process: OTHER,
+                started: s(at),
+            })
+        };
+        assert_eq!(
+            when_due(|a| a.holder = blocker(89)),
+            Step::AwaitProcess(OTHER)
+        );
+        assert!(matches!(
+            when_due(|a| a.holder = blocker(90)),
+            Step::Finish(Finish::Satisfied(_))
+        ));
+        assert!(matches!(
+            when_due(|a| a.newest_run = Some(s(90))),
+            Step::Finish(Finish::Satisfied(_))
+        ));
+        assert_eq!(when_due(|a| a.newest_run = Some(s(89))), Step::Launch);
+        assert_eq!(
+            when_due(|a| a.rerun = blocker(80)),
+            Step::AwaitProcess(OTHER)
+        );
+    }
+
+    #[test]
+    fn holds_stops_and_refuses_with_the_reason() {
+        assert_eq!(
+            when_due(|a| a.agent_disabled = Some("why".into())),
+            Step::Hold("the puppet agent is disabled: why".into())
+        );
+        assert_eq!(
+            when_due(|a| a.disabled = Some(String::new())),
+            Step::Hold("again is disabled".into())
+        );
+        assert_eq!(
+            when_due(|a| a.service = Service::Stopped),
+            Step::Finish(Finish::Stopped("stopped with the service".into()))
+        );
+        assert_eq!(
+            when_due(|a| a.missing = Some("/x.pp".into())),
+            Step::Finish(Finish::Failed("/x.pp is gone".into()))
+        );
+    }
+
+    #[test]
+    fn the_cap_ends_it_or_puts_it_off() {
+        let reached = Use {
+            used: 2,
+            frees_in: Span::from_secs(7),
+        };
+        assert!(matches!(
+            when_due(|a| a.usage = reached),
+            Step::Finish(Finish::Capped(_))
+        ));
+        let waits = when_due(|a| {
+            a.usage = reached;
+            a.on_cap = OnCap::Wait;
+        });
+        assert_eq!(waits, Step::SetDue(s(107)));
+    }
+
+    /// A machine with one requesting run, one other run, an operator and a clock.
+    #[derive(Debug, Clone)]
+    struct World {
+        clock: u64,
+        run_ends: u64,
+        other: Option<(u64, u64)>,
+        stopped_at: Option<u64>,
+        disabled: (u64, u64),
+        starts: Vec<Moment>,
+        due: Option<Boottime>,
+    }
+
+    impl World {
+        fn now(&self) -> Moment {
+            Moment {
+                boot: "b".into(),
+                uptime: Boottime::from_nanos(self.clock),
+                wall: Walltime::from_millis(0),
+            }
+        }
+
+        fn look(&self, delta: u64, jitter: u64, on_cap: OnCap, looked: bool) -> View {
+            let now = self.now();
+            View {
+                now: now.uptime,
+                told_to_end: false,
+                in_charge: self.stopped_at.is_none_or(|at| self.clock < at),
+                run_alive: self.clock < self.run_ends,
+                due: self.due,
+                delta: Span::from_nanos(delta),
+                jitter: Span::from_nanos(jitter),
+                at_due: looked.then(|| AtDue {
+                    holder: self
+                        .other
+                        .filter(|(from, to)| (*from..*to).contains(&self.clock))
+                        .map(|(from, _)| Blocker {
+                            process: OTHER,
+                            started: Boottime::from_nanos(from),
+                        }),
+                    disabled: (self.disabled.0..self.disabled.1)
+                        .contains(&self.clock)
+                        .then(String::new),
+                    usage: usage(CAP, &self.starts, &now),
+                    on_cap,
+                    ..at_due()
+                }),
+            }
+        }
+
+        /// Runs one waiter to its end; the time of its launch, if it comes to one.
+        fn live(&mut self, delta: u64, jitter: u64, on_cap: OnCap) -> Result<Option<u64>, String> {
+            let mut looked = false;
+            for _ in 0..200 {
+                let took = step(&self.look(delta, jitter, on_cap, looked));
+                looked = false;
+                let next = match took {
+                    Step::AwaitRun => self.run_ends,
+                    Step::SetDue(due) => {
+                        self.due = Some(due);
+                        self.clock
+                    }
+                    Step::AwaitDue(due) => due.nanos(),
+                    Step::LookAround => {
+                        looked = true;
+                        self.clock
+                    }
+                    Step::AwaitProcess(who) => {
+                        if who != OTHER {
+                            return Err("waits for a stranger".into());
+                        }
+                        self.other.map_or(self.clock, |(_, to)| to)
+                    }
+                    Step::Hold(_) => self.disabled.1,
+                    Step::Finish(_) => return Ok(None),
+                    Step::Launch => {
+                        self.starts.push(self.now());
+                        return Ok(Some(self.clock));
+                    }
+                };
+                // A stop wakes it wherever it is.
+                self.clock = match self.stopped_at {
+                    Some(at) if at > self.clock => next.min(at),
+                    _ => next,
+                };
+            }
+            Err("never ends".into())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_early_never_after_a_stop_and_never_beyond_the_cap(
+            run_ends in 0..50u64,
+            delta in 0..50u64,
+            jitter in 0..20u64,
+            other in proptest::option::of((0..120u64, 1..60u64)),
+            stopped_at in proptest::option::of(0..200u64),
+            disabled in (0..150u64, 0..80u64),
+            earlier in proptest::collection::vec(0..1u64, 0..4),
+            waits in any::<bool>(),
+        ) {
+            // One unit is a second, so that the cap's window matters.
+            let unit = 1_000_000_000;
+            let mut world = World {
+                clock: 0,
+                run_ends: run_ends * unit,
+                other: other.map(|(from, length)| (from * unit, (from + length) * unit)),
+                stopped_at: stopped_at.map(|at| at * unit),
+                disabled: (disabled.0 * unit, (disabled.0 + disabled.1) * unit),
+                starts: Vec::new(),
+                due: None,
+            };
+            for at in earlier {
+                let start = Moment { uptime: Boottime::from_nanos(at * unit), ..world.now() };
+                if !usage(CAP, &world.starts, &start).is_reached() {
+                    world.starts.push(start);
+                }
+            }
+            let on_cap = if waits { OnCap::Wait } else { OnCap::Fail };
+            let before = world.clone();
+            let launched = world.live(delta * unit, jitter * unit, on_cap).map_err(TestCaseError::fail)?;
+            if let Some(at) = launched {
+                prop_assert!(at >= (run_ends + delta) * unit);
+                prop_assert!(stopped_at.is_none_or(|stop| at < stop * unit));
+                if let Some((from, to)) = before.other {
+                    prop_assert!(!(from..to).contains(&at));
+                }
+                prop_assert!(!(before.disabled.0..before.disabled.1).contains(&at));
+                for start in &world.starts {
+                    let within = world.starts.iter().filter(|o| {
+                        o.uptime >= start.uptime && o.uptime.since(start.uptime) < CAP.window
+                    });
+                    prop_assert!(within.count() <= CAP.max_runs as usize);
+                }
+            } else if stopped_at.is_none() && before.starts.len() < CAP.max_runs as usize {
+                // It is only ever dropped because a run did its job.
+                let did_it = before.other.is_some_and(|(from, _)| from >= (run_ends + delta + jitter) * unit);
+                prop_assert!(did_it, "dropped: {:?}", world);
+            }
+        }
+
+        #[test]
+        fn a_waiter_not_in_charge_does_nothing(alive in any::<bool>(), told in any::<bool>(), now in any::<u64>()) {
+            let view = View { in_charge: false, run_alive: alive, told_to_end: told, now: Boottime::from_nanos(now), ..view() };
+            prop_assert_eq!(step(&view), Step::Finish(Finish::Superseded));
+        }
+
+        #[test]
+        fn a_living_run_is_always_waited_for(now in any::<u64>(), due in proptest::option::of(any::<u64>())) {
+            let view = View { run_alive: true, now: Boottime::from_nanos(now), due: due.map(Boottime::from_nanos), ..view() };
+            prop_assert_eq!(step(&view), Step::AwaitRun);
+        }
+
+        #[test]
+        fn never_launches_before_it_is_due(now in 0..1000u64, due in 0..1000u64) {
+            let view = View { now: s(now), due: Some(s(due)), ..view() };
+            prop_assert_eq!(step(&view) == Step::Launch, now >= due);
+        }
+
+        #[test]
+        fn told_to_end_never_launches(alive in any::<bool>(), due in proptest::option::of(0..200u64)) {
+            let view = View { told_to_end: true, run_alive: alive, due: due.map(s), ..view() };
+            prop_assert_eq!(step(&view), Step::Finish(Finish::Interrupted));
+        }
+    }
+}

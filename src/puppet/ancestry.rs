@@ -1,0 +1,267 @@
+//! Which of our ancestors is the puppet run.
+
+use std::path::PathBuf;
+
+use super::cmdline::{Invocation, base_name, is_ruby_name, parse};
+use super::rerun::Started;
+use crate::sys::process::{Identity, split_block};
+
+/// A process as it was seen, the nearest ancestor first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Who it is.
+    pub identity: Identity,
+    /// Its short name.
+    pub comm: Vec<u8>,
+    /// Its raw command line block.
+    pub cmdline: Vec<u8>,
+    /// Its executable, where we may see it.
+    pub exe: Option<PathBuf>,
+    /// Its effective user.
+    pub euid: u32,
+}
+
+/// What was found above us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// A run.
+    Run {
+        /// Index of the run's process.
+        at: usize,
+        /// The command line it was started with (its daemon's, if it has one).
+        argv: Vec<Vec<u8>>,
+        /// That command line, understood.
+        invocation: Box<Invocation>,
+        /// How it was started.
+        started: Started,
+        /// Index of the daemon that started it.
+        daemon: Option<usize>,
+    },
+    /// A run whose daemon has gone; the command line went with it.
+    Orphan {
+        /// Index of the run's process.
+        at: usize,
+    },
+    /// A run that shows a title in place of its command line, as bundler leaves it.
+    Retitled {
+        /// Index of the run's process.
+        at: usize,
+    },
+    /// An agent daemon, and no run of its own in between.
+    DaemonItself {
+        /// Index of the daemon.
+        at: usize,
+    },
+    /// Nothing of puppet's.
+    Nothing,
+}
+
+/// The title of a daemon's run begins with this in every language that had one
+/// (lib/puppet/agent.rb; translated until 6.9, hence only a help to the orphan).
+const TITLE: &[u8] = b"puppet agent: ";
+
+/// Finds the nearest run.
+///
+/// A process whose command line is that of a puppet agent daemon, or is no
+/// command line at all, is a run if its parent is such a daemon: the daemon forks
+/// a child for each run and gives it a title (lib/puppet/agent.rb).
+pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Invocation) -> bool) -> Found {
+    let read = |at: usize| -> Option<(Vec<Vec<u8>>, Invocation)> {
+        let seen = chain.get(at)?;
+        let argv = split_block(&seen.cmdline);
+        let invocation = parse(&argv)?;
+        // A script named ruby or a link named puppet is not Puppet.
+        if seen.exe.as_ref().is_some_and(|exe| {
+            use std::os::unix::ffi::OsStrExt;
+            let name = base_name(exe.as_os_str().as_bytes());
+            invocation.script > 0 && !is_ruby_name(name)
+        }) {
+            return None;
+        }
+        Some((argv, invocation))
+    };
+    for (at, seen) in chain.iter().enumerate() {
+        let daemon = read(at + 1).filter(|(_, invocation)| is_daemon(invocation));
+        match (read(at), daemon) {
+            (Some((argv, invocation)), _) if !is_daemon(&invocation) => {
+                return Found::Run {
+                    at,
+                    argv,
+                    invocation: Box::new(invocation),
+                    started: Started::OneOff,
+                    daemon: None,
+                };
+            }
+            (Some(_), None) => return Found::DaemonItself { at },
+            (Some(_), Some((argv, invocation))) => {
+                return by_daemon(at, argv, invocation);
+            }
+            (None, Some((argv, invocation))) if is_titled(seen, &chain[at + 1]) => {
+                return by_daemon(at, argv, invocation);
+            }
+            (None, _) if seen.cmdline.starts_with(TITLE) && runs_ruby(seen) => {
+                return Found::Orphan { at };
+            }
+            (None, _) if is_bundled(seen) => return Found::Retitled { at },
+            (None, _) => {}
+        }
+    }
+    Found::Nothing
+}
+
+fn by_daemon(at: usize, argv: Vec<Vec<u8>>, invocation: Invocation) -> Found {
+    Found::Run {
+        at,
+        argv,
+        invocation: Box::new(invocation),
+        started: Started::ByDaemon,
+        daemon: Some(at + 1),
+    }
+}
+
+/// A fork of the daemon: the same program, under a title.
+fn is_titled(seen: &Seen, daemon: &Seen) -> bool {
+    let same_program = match (&seen.exe, &daemon.exe) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        _ => runs_ruby(seen),
+    };
+    same_program && (seen.cmdline.starts_with(TITLE) || is_one_text(&seen.cmdline))
+}
+
+/// A title is one text, with padding behind it.
+fn is_one_text(cmdline: &[u8]) -> bool {
+    let mut parts = cmdline.splitn(2, |&b| b == 0);
+    let title = parts.next().unwrap_or_default();
+    title.contains(&b' ')
+        && parts
+            .next()
+            .is_none_or(|rest| rest.iter().all(|b| *b == 0 || *b == b' '))
+}
+
+fn runs_ruby(seen: &Seen) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    match &seen.exe {
+        Some(exe) => is_ruby_name(base_name(exe.as_os_str().as_bytes())),
+        None => is_ruby_name(&seen.comm) || seen.comm.starts_with(b"puppet"),
+    }
+}
+
+/// `bundle exec` loads puppet into its own process and writes a title of all the
+/// words, joined by spaces (bundler/cli/exec.rb): the words cannot be told apart.
+fn is_bundled(seen: &Seen) -> bool {
+    if !runs_ruby(seen) || !is_one_text(&seen.cmdline) {
+        return false;
+    }
+    let words: Vec<Vec<u8>> = seen
+        .cmdline
+        .split(|&b| b == b' ' || b == 0)
+        .filter(|word| !word.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect();
+    parse(&words).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seen(exe: &str, cmdline: &str) -> Seen {
+        Seen {
+            identity: Identity { pid: 1, start: 1 },
+            comm: b"x".to_vec(),
+            cmdline: cmdline.replace('|', "\0").into_bytes(),
+            exe: (!exe.is_empty()).then(|| PathBuf::from(exe)),
+            euid: 0,
+        }
+    }
+
+    const RUBY: &str = "/usr/bin/ruby3.1";
+
+    fn find(chain: &[Seen]) -> Found {
+        find_run(chain, |i| {
+            crate::puppet::rerun::is_daemon(i, &crate::puppet::conf::Conf::default())
+        })
+    }
+
+    #[test]
+    fn an_apply_behind_shells_and_wrappers() {
+        let chain = [
+            seen("/usr/bin/dash", "sh|-c|again > /dev/null|"),
+            seen("/usr/bin/timeout", "timeout|5|sh|"),
+            seen(RUBY, "/usr/bin/ruby|/usr/bin/puppet|apply|x.pp|"),
+            seen(RUBY, "/usr/bin/ruby|/usr/bin/puppet|agent|--onetime|"),
+        ];
+        assert!(matches!(
+            find(&chain),
+            Found::Run {
+                at: 2,
+                started: Started::OneOff,
+                daemon: None,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn a_daemons_run_under_whatever_title() {
+        let daemon = seen(RUBY, "/usr/bin/ruby|/usr/bin/puppet|agent|--no-daemonize|");
+        for title in [
+            "puppet agent: applying configuration||||",
+            "puppet agent: applying configuration      ",
+            "puppet agent: 設定を適用しています|",
+            "エージェント: 適用 中|||",
+            "/usr/bin/ruby|/usr/bin/puppet|agent|--no-daemonize|",
+        ] {
+            let found = find(&[seen(RUBY, title), daemon.clone()]);
+            assert!(
+                matches!(
+                    found,
+                    Found::Run {
+                        at: 0,
+                        started: Started::ByDaemon,
+                        daemon: Some(1),
+                        ..
+                    }
+                ),
+                "{title}"
+            );
+        }
+        assert_eq!(
+            find(std::slice::from_ref(&daemon)),
+            Found::DaemonItself { at: 0 }
+        );
+        // A shell below the daemon is not a run of it.
+        let found = find(&[seen("/usr/bin/dash", "sh -c x"), daemon]);
+        assert_eq!(found, Found::DaemonItself { at: 1 });
+    }
+
+    #[test]
+    fn a_run_without_its_daemon_or_its_words_is_told_apart() {
+        let init = seen("/usr/lib/systemd/systemd", "/sbin/init|");
+        let orphan = seen(RUBY, "puppet agent: applying configuration|");
+        assert_eq!(find(&[orphan, init]), Found::Orphan { at: 0 });
+        let bundled = seen(RUBY, "/usr/bin/puppet apply a b.pp|||");
+        assert_eq!(find(&[bundled]), Found::Retitled { at: 0 });
+    }
+
+    #[test]
+    fn what_merely_looks_like_puppet_is_not() {
+        for (exe, cmdline) in [
+            ("/usr/bin/vim", "vim|/usr/bin/puppet|apply|"),
+            ("/usr/bin/dash", "/usr/bin/ruby|/usr/bin/puppet|apply|x|"),
+            ("/usr/bin/perl", "puppet agent: applying configuration|"),
+            (RUBY, "/usr/bin/ruby|/usr/bin/puppet|config|print|"),
+        ] {
+            assert_eq!(find(&[seen(exe, cmdline)]), Found::Nothing, "{cmdline}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn total(lines in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..4)) {
+            let chain: Vec<Seen> = lines.into_iter().map(|cmdline| Seen { cmdline, ..seen(RUBY, "") }).collect();
+            let _ = find(&chain);
+        }
+    }
+}

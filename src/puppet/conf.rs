@@ -1,0 +1,102 @@
+//! puppet.conf, as far as it is needed: sections, settings, `$name` in values.
+
+use std::collections::BTreeMap;
+
+/// Settings by section, as Puppet's own parser (settings/config_file.rb) reads them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Conf {
+    settings: BTreeMap<(String, String), String>,
+    unreadable: bool,
+}
+
+impl Conf {
+    /// Reads a file's text; anything it does not understand is left out.
+    pub fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let mut section = "main".to_owned();
+        let mut settings = BTreeMap::new();
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                section = name.trim().to_owned();
+            } else if let Some((name, value)) = line.split_once('=') {
+                settings.insert((section.clone(), name.trim().to_owned()), plain(value));
+            }
+        }
+        Conf {
+            settings,
+            unreadable: false,
+        }
+    }
+
+    /// A file that is there and cannot be read: nothing is known.
+    pub fn unreadable() -> Self {
+        Conf {
+            unreadable: true,
+            ..Conf::default()
+        }
+    }
+
+    /// A setting of the agent: its own section before `main`.
+    pub fn agent(&self, name: &str) -> Option<&str> {
+        ["agent", "main"].iter().find_map(|section| {
+            self.settings
+                .get(&((*section).to_owned(), name.to_owned()))
+                .map(String::as_str)
+        })
+    }
+
+    /// A setting that is true or false.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        match self.agent(name) {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Whether the file is known not to set it.
+    pub fn is_without(&self, name: &str) -> bool {
+        !self.unreadable && self.agent(name).is_none()
+    }
+}
+
+/// A value without the `{owner = …}` that may follow it.
+fn plain(value: &str) -> String {
+    let value = value.trim();
+    match value.split_once('{') {
+        // `${name}` is part of the value.
+        Some((before, _)) if !before.ends_with('$') && value.ends_with('}') => {
+            before.trim_end().to_owned()
+        }
+        _ => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_agents_section_goes_before_main() {
+        let conf = Conf::parse(
+            b"vardir = /a\n[main]\n# splay = false\nsplay = true\nlogdir=/l { owner = root }\n[agent]\n splay=false\nrundir = ${vardir}/run\n",
+        );
+        assert_eq!(conf.flag("splay"), Some(false));
+        assert_eq!(conf.agent("vardir"), Some("/a"));
+        assert_eq!(conf.agent("logdir"), Some("/l"));
+        assert_eq!(conf.agent("rundir"), Some("${vardir}/run"));
+        assert!(conf.is_without("daemonize"));
+        assert!(!Conf::unreadable().is_without("daemonize"));
+    }
+
+    proptest! {
+        #[test]
+        fn total(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Conf::parse(&text).flag("splay");
+        }
+    }
+}

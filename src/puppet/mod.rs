@@ -1,0 +1,12 @@
+//! What Puppet is, knowing nothing of us.
+#![forbid(unsafe_code)]
+
+pub mod ancestry;
+pub mod cmdline;
+pub mod conf;
+pub mod environment;
+pub mod locks;
+pub mod options;
+pub mod paths;
+pub mod rerun;
+pub mod summary;

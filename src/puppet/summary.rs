@@ -1,0 +1,123 @@
+//! Puppet's last_run_summary.yaml, and what it says of a run.
+
+use std::collections::BTreeMap;
+
+/// The scalars of a summary, by `section.key`.
+///
+/// Puppet writes two levels, two spaces deep (lib/puppet/transaction/report.rb,
+/// `raw_summary`); anything else is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary(BTreeMap<String, String>);
+
+/// How a run went, as far as its summary tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Resources were changed.
+    Changed,
+    /// Nothing had to be changed.
+    Unchanged,
+    /// Resources failed, or the catalog did.
+    Failed,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Outcome::Changed => "changed",
+            Outcome::Unchanged => "unchanged",
+            Outcome::Failed => "failed",
+        })
+    }
+}
+
+impl Summary {
+    /// Reads a summary's text.
+    pub fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let mut section = String::new();
+        let mut scalars = BTreeMap::new();
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else {
+                continue;
+            };
+            let unquoted = |text: &str| text.trim().trim_matches(['"', '\'']).to_owned();
+            let depth = key.len() - key.trim_start().len();
+            if depth == 0 {
+                section = unquoted(key);
+            } else if depth == 2 {
+                scalars.insert(format!("{section}.{}", unquoted(key)), unquoted(value));
+            }
+        }
+        Summary(scalars)
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.0.get(key)?.parse().ok()
+    }
+
+    /// When the run ended, in seconds after 1970.
+    pub fn last_run(&self) -> Option<u64> {
+        self.number("time.last_run")
+    }
+
+    /// What the summary says, with the numbers that say it. `None` for a text
+    /// that is no summary.
+    pub fn outcome(&self) -> Option<(Outcome, String)> {
+        self.last_run()?;
+        let version = self.0.get("version.config").map(String::as_str);
+        let applied = self.0.contains_key("time.config_retrieval")
+            || self.0.contains_key("time.catalog_application");
+        // A catalog that failed to compile counts no failed resource at all.
+        if matches!(version, None | Some("" | "~" | "null")) && !applied {
+            return Some((Outcome::Failed, "no catalog was applied".into()));
+        }
+        let failed = self.number("resources.failed").unwrap_or(0);
+        let restarts = self.number("resources.failed_to_restart").unwrap_or(0);
+        let events = self.number("events.failure").unwrap_or(0);
+        if failed + restarts + events > 0 {
+            return Some((
+                Outcome::Failed,
+                format!("{failed} resources failed, {restarts} failed to restart"),
+            ));
+        }
+        let changed = self.number("resources.changed").unwrap_or(0);
+        Some(if changed > 0 {
+            (Outcome::Changed, format!("{changed} resources changed"))
+        } else {
+            (Outcome::Unchanged, "no resource changed".into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOOD: &str = "---\nversion:\n  config: 1700000000\n  puppet: 7.23.0\nresources:\n  changed: 2\n  failed: 0\n  failed_to_restart: 0\ntime:\n  config_retrieval: 0.1\n  last_run: 1700000001\nevents:\n  failure: 0\n";
+
+    #[test]
+    fn tells_the_outcomes_apart() {
+        let outcome = |text: &str| Summary::parse(text.as_bytes()).outcome().map(|(o, _)| o);
+        assert_eq!(outcome(GOOD), Some(Outcome::Changed));
+        assert_eq!(
+            outcome(&GOOD.replace("changed: 2", "changed: 0")),
+            Some(Outcome::Unchanged)
+        );
+        assert_eq!(
+            outcome(&GOOD.replace("failed: 0", "failed: 1")),
+            Some(Outcome::Failed)
+        );
+        assert_eq!(outcome(""), None);
+        // What Puppet leaves behind when the catalog does not compile.
+        let failed = "---\nversion:\n  config:\n  puppet: 7.23.0\nresources:\n  failed: 0\ntime:\n  total: 0.1\n  last_run: 1700000001\n";
+        assert_eq!(outcome(failed), Some(Outcome::Failed));
+    }
+
+    proptest! {
+        #[test]
+        fn total(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Summary::parse(&text).outcome();
+        }
+    }
+}

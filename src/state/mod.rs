@@ -1,0 +1,9 @@
+//! What is kept on disk: one record per target, one private order per timer,
+//! the history.
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+pub mod history;
+pub mod order;
+pub mod record;
+pub mod store;

@@ -1,0 +1,154 @@
+//! The private part of a timer: what exactly is run again. Only its owner can read it.
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::Bytes;
+use super::record::Kind;
+use crate::puppet::paths::Paths;
+use crate::sys::attributes::Attributes;
+use crate::sys::process::Identity;
+
+/// What a waiter needs while it waits; kept small.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The state directory.
+    pub state_dir: Bytes,
+    /// The target's id.
+    pub target: String,
+    /// The timer's name.
+    pub name: String,
+    /// The timer's token.
+    pub token: String,
+    /// The run to wait for, and its description for people.
+    pub run: Option<Identity>,
+}
+
+/// The rerun itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// The record's version.
+    pub version: u32,
+    /// What kind of run it is.
+    pub kind: Kind,
+    /// Paths of the program, tried in turn.
+    pub programs: Vec<Bytes>,
+    /// The command line.
+    pub arguments: Vec<Bytes>,
+    /// The working directory.
+    pub directory: Bytes,
+    /// `NAME=VALUE` each. Not on disk with `save_environment = false`.
+    pub environment: Option<Vec<Bytes>>,
+    /// Umask, limits, signals and so on.
+    pub attributes: Attributes,
+    /// A file to reopen as standard input; else /dev/null.
+    pub input: Option<Bytes>,
+    /// A manifest that must be there when the time comes.
+    pub manifest: Option<Bytes>,
+    /// Puppet's own files.
+    pub paths: Paths,
+    /// The daemon whose run asked, if one did.
+    pub daemon: Option<Identity>,
+    /// Where logs of reruns go.
+    pub log_dir: Bytes,
+    /// How many of them are kept.
+    pub keep_logs: u32,
+}
+
+/// Writes the ticket and the order as two lines of JSON.
+///
+/// # Errors
+/// Those of serde_json, which these types do not provoke.
+pub fn encode(ticket: &Ticket, order: &Order) -> serde_json::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(ticket)?;
+    text.push(b'\n');
+    serde_json::to_writer(&mut text, order)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Reads back what [`encode`] wrote.
+///
+/// # Errors
+/// A sentence that says what is wrong with it; anything cut short is an error.
+pub fn decode(text: &[u8]) -> Result<(Ticket, Order), String> {
+    let mut lines = text.split_inclusive(|&b| b == b'\n');
+    let mut line = |what: &str| match lines.next().and_then(|line| line.strip_suffix(b"\n")) {
+        Some(line) => Ok(line),
+        None => Err(format!("{what} is cut short")),
+    };
+    let ticket: Ticket =
+        serde_json::from_slice(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
+    let order: Order =
+        serde_json::from_slice(line("the order")?).map_err(|e| format!("order: {e}"))?;
+    if order.version > super::record::VERSION {
+        return Err(format!(
+            "it was written by a newer version of again (record version {})",
+            order.version
+        ));
+    }
+    Ok((ticket, order))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        proptest::collection::vec(any::<u8>(), 0..12).prop_map(Bytes)
+    }
+
+    fn orders() -> impl Strategy<Value = (Ticket, Order)> {
+        (
+            bytes(),
+            proptest::collection::vec(bytes(), 0..4),
+            proptest::option::of(proptest::collection::vec(bytes(), 0..4)),
+            "\\PC{0,12}",
+            any::<(i32, u64)>(),
+        )
+            .prop_map(|(one, many, environment, name, (pid, start))| {
+                let ticket = Ticket {
+                    state_dir: one.clone(),
+                    target: "0123".into(),
+                    name,
+                    token: "t".into(),
+                    run: Some(Identity { pid, start }),
+                };
+                let order = Order {
+                    version: 1,
+                    kind: Kind::Apply,
+                    programs: many.clone(),
+                    arguments: many,
+                    directory: one.clone(),
+                    environment,
+                    attributes: Attributes::default(),
+                    input: None,
+                    manifest: Some(one.clone()),
+                    paths: Paths::default(),
+                    daemon: None,
+                    log_dir: one,
+                    keep_logs: 20,
+                };
+                (ticket, order)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn decode_undoes_encode((ticket, order) in orders()) {
+            let text = encode(&ticket, &order).expect("json");
+            prop_assert_eq!(decode(&text), Ok((ticket, order)));
+        }
+
+        #[test]
+        fn any_truncation_is_an_error((ticket, order) in orders(), cut in any::<proptest::sample::Index>()) {
+            let text = encode(&ticket, &order).expect("json");
+            prop_assert!(decode(&text[..cut.index(text.len())]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&text);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The public record of a target: times, counts, outcomes; no command lines.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::cap::{Cap, Moment};
+use crate::policy::time::{Boottime, Span, Walltime};
+use crate::sys::process::Identity;
+
+/// The version written into records.
+pub const VERSION: u32 = 1;
+
+/// What kind of run a target is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `puppet apply`.
+    Apply,
+    /// A one-off `puppet agent`.
+    Agent,
+    /// A run of the agent daemon; its rerun is a one-off.
+    Daemon,
+    /// A command that somebody named.
+    Command,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Apply => "puppet apply",
+            Kind::Agent | Kind::Daemon => "puppet agent",
+            Kind::Command => "command",
+        })
+    }
+}
+
+/// What to do when the cap is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnCap {
+    /// Refuse, exit 1.
+    Fail,
+    /// Schedule for the moment the window allows.
+    Wait,
+    /// Refuse, exit 0.
+    Skip,
+}
+
+/// From when on delta counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// The end of the requesting run.
+    End,
+    /// The moment of the request.
+    Request,
+}
+
+/// Where a request came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// A puppet run on this machine.
+    Run,
+    /// A command line outside any run.
+    Command,
+}
+
+/// A pending request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// Tells this request from an earlier or later one of the same name.
+    pub token: String,
+    /// The chain's id.
+    pub chain: String,
+    /// The number its rerun will have in the chain; the first run is 1.
+    pub run: u32,
+    /// Where the request came from.
+    pub origin: Origin,
+    /// The least wait.
+    pub delta: Span,
+    /// What was drawn on top of it.
+    pub jitter: Span,
+    /// From when on both count.
+    pub base: Base,
+    /// When it was asked for.
+    pub requested: Moment,
+    /// The run that asked, which has to end first.
+    pub waits_for: Option<Identity>,
+    /// When it is due, once known. Valid under `due_boot`.
+    pub due: Option<Boottime>,
+    /// The same on the wall clock as it stood then, for people and for after a reboot.
+    pub due_wall: Option<Walltime>,
+    /// A person asked not to wait for it.
+    #[serde(default)]
+    pub hurry: bool,
+    /// Why it is held though it is due.
+    #[serde(default)]
+    pub held: Option<String>,
+    /// The waiter, and under which boot.
+    pub waiter: Option<Identity>,
+    /// The boot under which `waiter`, `waits_for` and `due` mean something.
+    pub boot: String,
+    /// The cap it is subject to.
+    pub cap: Cap,
+    /// What it does at the cap.
+    pub on_cap: OnCap,
+    /// The systemd scope the waiter sits in, if any.
+    #[serde(default)]
+    pub scope: Option<String>,
+}
+
+/// A rerun that was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The process that the waiter became.
+    pub process: Identity,
+    /// The token of its timer.
+    pub token: String,
+    /// The chain.
+    pub chain: String,
+    /// Its number in the chain.
+    pub run: u32,
+    /// The timer it came from.
+    pub timer: String,
+    /// When it started.
+    pub started: Moment,
+    /// The file with its output.
+    pub log: String,
+    /// Puppet's summary, by which its outcome can be told.
+    #[serde(default)]
+    pub lastrunfile: Option<String>,
+}
+
+/// A rerun that was seen to have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The rerun.
+    pub rerun: Running,
+    /// `changed`, `unchanged`, `failed` or `unknown`.
+    pub outcome: String,
+    /// What that is known by.
+    pub evidence: String,
+    /// When it was seen that it had ended.
+    pub noticed: Moment,
+}
+
+/// The last request that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// When.
+    pub at: Moment,
+    /// The timer's name.
+    pub timer: String,
+    /// The line that was printed, or logged.
+    pub reason: String,
+}
+
+/// Everything public about a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The record's version.
+    pub version: u32,
+    /// The target's id.
+    pub id: String,
+    /// What is run again.
+    pub kind: Kind,
+    /// Whose it is.
+    pub uid: u32,
+    /// When reruns started, oldest first: what the cap counts.
+    #[serde(default)]
+    pub starts: Vec<Moment>,
+    /// Pending timers by name.
+    #[serde(default)]
+    pub timers: BTreeMap<String, Timer>,
+    /// Reruns that were started and not yet seen to have ended, newest last.
+    #[serde(default)]
+    pub running: Vec<Running>,
+    /// The newest rerun that was seen to have ended.
+    #[serde(default)]
+    pub last: Option<Ended>,
+    /// The newest refusal.
+    #[serde(default)]
+    pub refused: Option<Refused>,
+    /// The newest start of a run of this target that is known of, whoever started it.
+    #[serde(default)]
+    pub seen_run: Option<Moment>,
+}
+
+/// How many starts are remembered at least, whatever the cap.
+const STARTS_KEPT: usize = 1000;
+
+impl Record {
+    /// The record of a target nothing is known about yet.
+    pub fn new(id: &str, kind: Kind, uid: u32) -> Self {
+        Record {
+            version: VERSION,
+            id: id.to_owned(),
+            kind,
+            uid,
+            starts: Vec::new(),
+            timers: BTreeMap::new(),
+            running: Vec::new(),
+            last: None,
+            refused: None,
+            seen_run: None,
+        }
+    }
+
+    /// Notes that a rerun starts. The cap needs no more than its own number of starts.
+    pub fn note_start(&mut self, running: Running, cap: Cap) {
+        self.starts.push(running.started.clone());
+        let keep = STARTS_KEPT.max(cap.max_runs as usize);
+        let surplus = self.starts.len().saturating_sub(keep);
+        self.starts.drain(..surplus);
+        self.note_run(&running.started);
+        self.running.push(running);
+    }
+
+    /// Notes that a run of this target started.
+    pub fn note_run(&mut self, started: &Moment) {
+        let newer = self
+            .seen_run
+            .as_ref()
+            .is_none_or(|seen| seen.boot != started.boot || seen.uptime < started.uptime);
+        if newer {
+            self.seen_run = Some(started.clone());
+        }
+    }
+
+    /// The start of the newest known run under this boot.
+    pub fn newest_run(&self, boot: &str) -> Option<Boottime> {
+        self.seen_run
+            .as_ref()
+            .filter(|seen| seen.boot == boot)
+            .map(|seen| seen.uptime)
+    }
+
+    /// Takes out the reruns that are no longer alive, oldest first.
+    pub fn take_ended(&mut self, boot: &str, alive: impl Fn(Identity) -> bool) -> Vec<Running> {
+        let (still, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|run| run.started.boot == boot && alive(run.process));
+        self.running = still;
+        ended
+    }
+}

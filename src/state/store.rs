@@ -1,0 +1,531 @@
+//! The state directory: one folder per target, changed only under its lock, and
+//! only by writing a new file and renaming it over the old one.
+//!
+//! ```text
+//! targets/ID/state.json    what anyone may see
+//! targets/ID/lock          held while state.json is read and replaced
+//! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
+//! reruns/PID               which target a rerun belongs to
+//! history.jsonl            what became of every request
+//! disabled                 there while requests are refused
+//! ```
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+
+use super::history::{self, Entry};
+use super::record::{Kind, Record, VERSION};
+use crate::sys::process::Identity;
+use crate::sys::user;
+
+/// A state directory of our own.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// A target's record, with its lock held until this is dropped.
+#[derive(Debug)]
+pub struct Locked {
+    directory: PathBuf,
+    /// The record as it was read; change it, then [`Locked::commit`].
+    pub record: Record,
+    /// What was wrong with the record that was found, if it was set aside.
+    pub set_aside: Option<String>,
+    _lock: File,
+}
+
+/// Which target a rerun belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rerun {
+    /// The rerun's process.
+    pub process: Identity,
+    /// Under which boot.
+    pub boot: String,
+    /// The target's id.
+    pub target: String,
+    /// The chain.
+    pub chain: String,
+    /// Its number in the chain.
+    pub run: u32,
+    /// The timer it came from.
+    pub timer: String,
+}
+
+/// `again disable`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disabled {
+    /// Why, as the operator put it; may be empty.
+    pub reason: String,
+    /// Since when, in milliseconds after 1970.
+    pub since: u64,
+}
+
+/// Files are opened so that a link or a fifo in their place does no harm.
+const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+
+/// No record is anywhere near this size; a larger file is not one of ours.
+const LARGEST: u64 = 64 << 20;
+
+impl Store {
+    /// The directory, made if it is missing, and checked to be ours alone to write to.
+    ///
+    /// # Errors
+    /// What is wrong with which directory, and what to do.
+    pub fn open(root: &Path) -> Result<Self> {
+        make_directory(root, 0o755)?;
+        make_directory(&root.join("targets"), 0o755)?;
+        make_directory(&root.join("reruns"), 0o755)?;
+        Ok(Store {
+            root: root.to_owned(),
+        })
+    }
+
+    /// The directory as it is, for reading; it may not exist.
+    pub fn existing(root: &Path) -> Self {
+        Store {
+            root: root.to_owned(),
+        }
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn target_dir(&self, id: &str) -> PathBuf {
+        self.root.join("targets").join(id)
+    }
+
+    /// The ids of all targets, sorted.
+    pub fn targets(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.root.join("targets")) else {
+            return Vec::new();
+        };
+        let mut ids: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| is_id(name))
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Reads a record without its lock: as it is at this moment.
+    ///
+    /// # Errors
+    /// Why it cannot be read. `None` when there is none.
+    pub fn read(&self, id: &str) -> Result<Option<Record>> {
+        let path = self.target_dir(id).join("state.json");
+        match read_bounded(&path) {
+            Ok(text) => parse_record(&text, id)
+                .map(Some)
+                .with_context(|| format!("the record {} cannot be used", path.display())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Locks a target that exists.
+    ///
+    /// # Errors
+    /// As [`Store::lock`]; also when there is no such target.
+    pub fn lock_existing(&self, id: &str) -> Result<Locked> {
+        let Some(known) = self.read(id).ok().flatten() else {
+            // Whether it is missing or unreadable shows when it is locked.
+            if !self.target_dir(id).join("state.json").exists() {
+                bail!("there is no target {id} in {}", self.root.display());
+            }
+            return self.lock(id, Kind::Command, user::effective());
+        };
+        self.lock(id, known.kind, known.uid)
+    }
+
+    /// Locks a target and reads its record, or begins one.
+    ///
+    /// A record that cannot be read is set aside, and its count of starts is taken
+    /// from the history, so that damage does not open the cap.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
+        let directory = self.target_dir(id);
+        make_directory(&directory, 0o755)?;
+        make_directory(&directory.join("orders"), 0o700)?;
+        let lock_path = directory.join("lock");
+        let lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(GUARDED)
+            .open(&lock_path)
+            .with_context(|| format!("cannot open {}", lock_path.display()))?;
+        lock.lock()
+            .with_context(|| format!("cannot lock {}", lock_path.display()))?;
+        let path = directory.join("state.json");
+        let mut set_aside = None;
+        let record = match read_bounded(&path) {
+            Ok(text) => match parse_record(&text, id) {
+                Ok(record) => record,
+                Err(e) => {
+                    let aside = directory.join(format!("state.json.unreadable-{}", token()));
+                    std::fs::rename(&path, &aside)
+                        .with_context(|| format!("cannot set {} aside", path.display()))?;
+                    set_aside = Some(format!("{e:#}; it is now {}", aside.display()));
+                    let mut record = Record::new(id, kind, uid);
+                    record.starts = self.starts_from_history(id);
+                    record
+                }
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Record::new(id, kind, uid),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        };
+        Ok(Locked {
+            directory,
+            record,
+            set_aside,
+            _lock: lock,
+        })
+    }
+
+    fn starts_from_history(&self, id: &str) -> Vec<crate::policy::cap::Moment> {
+        let (entries, _) = history::read(&self.root);
+        entries
+            .into_iter()
+            .filter(|entry| entry.target == id && entry.what == history::What::Started)
+            .map(|entry| entry.at)
+            .collect()
+    }
+
+    /// Appends to the history; a failure is logged, since the record is what counts.
+    pub fn note(&self, entry: &Entry) {
+        if let Err(e) = history::append(&self.root, entry) {
+            tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
+        }
+    }
+
+    /// Writes a timer's order, readable by its owner only, and locks it. The lock
+    /// goes with the descriptor, to whoever holds a copy of it.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
+        let path = self.order_path(id, token);
+        let write = || -> io::Result<File> {
+            let mut file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
+            file.lock()?;
+            file.write_all(text)?;
+            Ok(file)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Where a timer's order is.
+    pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
+        self.target_dir(id).join("orders").join(token)
+    }
+
+    /// Reads a timer's order.
+    ///
+    /// # Errors
+    /// Those of open(2) and read(2).
+    pub fn read_order(&self, id: &str, token: &str) -> io::Result<Vec<u8>> {
+        read_bounded(&self.order_path(id, token))
+    }
+
+    /// Removes a timer's order once nothing refers to it.
+    pub fn remove_order(&self, id: &str, token: &str) {
+        let _ = std::fs::remove_file(self.order_path(id, token));
+    }
+
+    /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
+    /// whatever pid namespace. `None` where that cannot be told.
+    pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
+        let file = File::options()
+            .read(true)
+            .custom_flags(GUARDED)
+            .open(self.order_path(id, token))
+            .ok()?;
+        match file.try_lock_shared() {
+            Ok(()) => Some(false),
+            Err(std::fs::TryLockError::WouldBlock) => Some(true),
+            Err(std::fs::TryLockError::Error(_)) => None,
+        }
+    }
+
+    /// Notes to which target the process of a rerun belongs.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
+        let directory = self.root.join("reruns");
+        replace_file(
+            &directory,
+            &rerun.process.pid.to_string(),
+            &serde_json::to_vec(rerun)?,
+            0o644,
+        )
+    }
+
+    /// The rerun that the process `who` is, if it is one.
+    pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
+        let text = read_bounded(&self.root.join("reruns").join(who.pid.to_string())).ok()?;
+        serde_json::from_slice::<Rerun>(&text)
+            .ok()
+            .filter(|rerun| rerun.process == who && rerun.boot == boot)
+    }
+
+    /// Forgets the process of a rerun that has ended.
+    pub fn forget_rerun(&self, who: Identity) {
+        let path = self.root.join("reruns").join(who.pid.to_string());
+        let is_it = read_bounded(&path)
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok())
+            .is_some_and(|rerun| rerun.process == who);
+        if is_it {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Whether, why and since when requests are refused. An unreadable file counts.
+    pub fn disabled(&self) -> Option<Disabled> {
+        match read_bounded(&self.root.join("disabled")) {
+            Ok(text) => Some(serde_json::from_slice(&text).unwrap_or(Disabled {
+                reason: "the file 'disabled' in the state directory cannot be read".into(),
+                since: 0,
+            })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => Some(Disabled {
+                reason: format!("cannot read the file 'disabled' in the state directory: {e}"),
+                since: 0,
+            }),
+        }
+    }
+}
+
+impl Locked {
+    /// Replaces the record on disk by what `self.record` says now: all or nothing.
+    ///
+    /// # Errors
+    /// What failed; the old record is then still there.
+    pub fn commit(&self) -> Result<()> {
+        let mut text = serde_json::to_vec(&self.record)?;
+        text.push(b'\n');
+        replace_file(&self.directory, "state.json", &text, 0o644)
+    }
+}
+
+/// Whether a name is a target's id.
+pub fn is_id(name: &str) -> bool {
+    name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// A random name for a request or a temporary file: 16 hexadecimal digits.
+pub fn token() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+fn parse_record(text: &[u8], id: &str) -> Result<Record> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let version = serde_json::from_slice::<Version>(text)?.version;
+    if version > VERSION {
+        bail!("it was written by a newer version of again (record version {version})");
+    }
+    let record: Record = serde_json::from_slice(text)?;
+    if record.id != id {
+        bail!("it belongs to target {}", record.id);
+    }
+    Ok(record)
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let file = File::options()
+        .read(true)
+        .custom_flags(GUARDED)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() > LARGEST {
+        return Err(io::Error::other("it is not a file of a sensible size"));
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Writes a temporary file, syncs it, and renames it to `name`.
+fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
+    let temporary = directory.join(format!(".{name}.{}", token()));
+    let write = || -> io::Result<()> {
+        let mut file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&temporary)?;
+        // A strict umask of the run must not hide from others what is theirs to see.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(text)?;
+        file.sync_data()?;
+        std::fs::rename(&temporary, directory.join(name))
+    };
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&temporary);
+        anyhow!(e).context(format!("cannot write {}", directory.join(name).display()))
+    })
+}
+
+/// Makes a directory if it is missing, and refuses one that others could tamper with.
+pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path);
+    let meta = match (std::fs::symlink_metadata(path), made) {
+        (Ok(meta), _) => meta,
+        (Err(_), Err(e)) => {
+            return Err(e).with_context(|| format!("cannot make the directory {}", path.display()));
+        }
+        (Err(e), Ok(())) => {
+            return Err(e).with_context(|| format!("cannot look at {}", path.display()));
+        }
+    };
+    let remedy = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
+    if meta.file_type().is_symlink() {
+        bail!("{} is a symbolic link; {remedy}", path.display());
+    }
+    if !meta.is_dir() {
+        bail!("{} is not a directory; {remedy}", path.display());
+    }
+    if meta.uid() != user::effective() {
+        bail!(
+            "{} belongs to {}, not to {}; {remedy}",
+            path.display(),
+            user::name(meta.uid()),
+            user::name(user::effective())
+        );
+    }
+    if meta.mode() & 0o022 != 0 {
+        bail!(
+            "{} can be written to by others (mode {:o}); {remedy}",
+            path.display(),
+            meta.mode() & 0o7777
+        );
+    }
+    // The umask of the run may have taken away what others are to see.
+    if meta.mode() & 0o777 != mode && meta.mode() & 0o777 == mode & !0o077 {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))
+            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state")).expect("a store");
+        (dir, store)
+    }
+
+    const ID: &str = "0123456789abcdef";
+
+    #[test]
+    fn a_record_comes_back_as_it_was_committed() {
+        let (_dir, store) = store();
+        assert!(store.read(ID).expect("none yet").is_none());
+        let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        locked.record.version = VERSION;
+        locked.commit().expect("committed");
+        let read = store.read(ID).expect("readable").expect("there");
+        assert_eq!(read, locked.record);
+        assert_eq!(store.targets(), [ID]);
+    }
+
+    #[test]
+    fn damage_is_set_aside_and_does_not_open_the_cap() {
+        let (_dir, store) = store();
+        let path = store.target_dir(ID).join("state.json");
+        store
+            .lock(ID, Kind::Apply, 0)
+            .expect("locked")
+            .commit()
+            .expect("written");
+        store.note(&Entry {
+            version: 1,
+            at: crate::policy::cap::Moment {
+                boot: "b".into(),
+                uptime: crate::policy::time::Boottime::from_nanos(5),
+                wall: crate::policy::time::Walltime::from_millis(5),
+            },
+            what: history::What::Started,
+            target: ID.into(),
+            timer: "again".into(),
+            token: "t".into(),
+            chain: "c".into(),
+            run: 2,
+            reason: String::new(),
+        });
+        for damage in [&b""[..], b"{", b"{\"version\":2}", b"\xff\xfe", b"[]"] {
+            std::fs::write(&path, damage).expect("damaged");
+            assert!(store.read(ID).is_err());
+            let locked = store.lock(ID, Kind::Apply, 0).expect("still usable");
+            assert!(locked.set_aside.is_some());
+            assert_eq!(locked.record.starts.len(), 1);
+            locked.commit().expect("a new record");
+        }
+        let aside = std::fs::read_dir(store.target_dir(ID))
+            .expect("dir")
+            .flatten()
+            .filter(|e| e.file_name().to_string_lossy().contains("unreadable"))
+            .count();
+        assert_eq!(aside, 5);
+    }
+
+    #[test]
+    fn refuses_a_directory_that_others_can_write_to_or_a_link() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = dir.path().join("open");
+        std::fs::create_dir(&open).expect("made");
+        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("opened");
+        let error = Store::open(&open).expect_err("refused");
+        assert!(format!("{error:#}").contains("written to by others"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).expect("linked");
+        let error = Store::open(&link).expect_err("refused");
+        assert!(format!("{error:#}").contains("symbolic link"));
+    }
+
+    #[test]
+    fn an_order_is_private_and_its_lock_is_seen() {
+        let (_dir, store) = store();
+        let _locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        let held = store.write_order(ID, "t", b"secret").expect("written");
+        let path = store.order_path(ID, "t");
+        assert_eq!(
+            std::fs::metadata(&path).expect("there").mode() & 0o777,
+            0o600
+        );
+        assert_eq!(store.order_is_held(ID, "t"), Some(true));
+        drop(held);
+        assert_eq!(store.order_is_held(ID, "t"), Some(false));
+        store.remove_order(ID, "t");
+        assert_eq!(store.order_is_held(ID, "t"), None);
+    }
+}

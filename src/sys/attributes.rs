@@ -1,0 +1,187 @@
+//! What a process hands down besides arguments and environment: umask, nice
+//! level, resource limits, signal dispositions and the blocked signals.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use serde::{Deserialize, Serialize};
+
+use super::process;
+
+/// The attributes of a run, as its rerun is to have them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// File mode creation mask.
+    pub umask: Option<u32>,
+    /// Nice level.
+    pub nice: Option<i32>,
+    /// Resource limits: the name in /proc/PID/limits, soft, hard (`u64::MAX`: unlimited).
+    #[serde(default)]
+    pub limits: Vec<(String, u64, u64)>,
+    /// Ignored signals, one bit each, signal 1 lowest (proc_pid_status(5), SigIgn).
+    pub ignored: u64,
+    /// Blocked signals (SigBlk).
+    pub blocked: u64,
+}
+
+/// The signals that this process ignored and blocked when it was started.
+///
+/// Ruby installs handlers of its own, so a run's /proc entry does not tell what
+/// it was started with; what it hands to an Exec does (Puppet resets the rest).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SignalState {
+    /// As in [`Attributes::ignored`].
+    pub ignored: u64,
+    /// As in [`Attributes::blocked`].
+    pub blocked: u64,
+}
+
+impl SignalState {
+    /// Reads it from /proc/self/status; call before any handler is installed.
+    pub fn of_this_process() -> Self {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+                .unwrap_or(0)
+        };
+        SignalState {
+            ignored: field("SigIgn:"),
+            blocked: field("SigBlk:"),
+        }
+    }
+}
+
+/// The attributes of a running process.
+///
+/// # Errors
+/// Those of reading its /proc entry.
+pub fn of_process(pid: i32, signals: SignalState) -> io::Result<Attributes> {
+    Ok(Attributes {
+        umask: process::status(pid)?.umask,
+        nice: Some(process::stat(pid)?.nice),
+        limits: parse_limits(&std::fs::read_to_string(format!("/proc/{pid}/limits"))?),
+        ignored: signals.ignored,
+        blocked: signals.blocked,
+    })
+}
+
+const LIMITS: [(&str, Resource); 16] = [
+    ("Max cpu time", Resource::RLIMIT_CPU),
+    ("Max file size", Resource::RLIMIT_FSIZE),
+    ("Max data size", Resource::RLIMIT_DATA),
+    ("Max stack size", Resource::RLIMIT_STACK),
+    ("Max core file size", Resource::RLIMIT_CORE),
+    ("Max resident set", Resource::RLIMIT_RSS),
+    ("Max processes", Resource::RLIMIT_NPROC),
+    ("Max open files", Resource::RLIMIT_NOFILE),
+    ("Max locked memory", Resource::RLIMIT_MEMLOCK),
+    ("Max address space", Resource::RLIMIT_AS),
+    ("Max file locks", Resource::RLIMIT_LOCKS),
+    ("Max pending signals", Resource::RLIMIT_SIGPENDING),
+    ("Max msgqueue size", Resource::RLIMIT_MSGQUEUE),
+    ("Max nice priority", Resource::RLIMIT_NICE),
+    ("Max realtime priority", Resource::RLIMIT_RTPRIO),
+    ("Max realtime timeout", Resource::RLIMIT_RTTIME),
+];
+
+/// Parses /proc/PID/limits; lines it does not know are left out.
+pub fn parse_limits(text: &str) -> Vec<(String, u64, u64)> {
+    let number = |word: &str| match word {
+        "unlimited" => Some(u64::MAX),
+        digits => digits.parse().ok(),
+    };
+    text.lines()
+        .filter_map(|line| {
+            let (name, _) = LIMITS.iter().find(|(name, _)| {
+                line.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with(' '))
+            })?;
+            let mut words = line.get(name.len()..)?.split_ascii_whitespace();
+            Some((
+                (*name).to_owned(),
+                number(words.next()?)?,
+                number(words.next()?)?,
+            ))
+        })
+        .collect()
+}
+
+/// Gives this process the attributes, just before it becomes the rerun.
+///
+/// Returns what could not be set, in words; the rerun is started all the same.
+pub fn apply(attributes: &Attributes) -> Vec<String> {
+    let mut failed = Vec::new();
+    if let Some(mask) = attributes.umask {
+        umask(Mode::from_bits_truncate(mask as libc::mode_t));
+    }
+    for (name, soft, hard) in &attributes.limits {
+        let Some((_, resource)) = LIMITS.iter().find(|(known, _)| known == name) else {
+            continue;
+        };
+        if let Err(e) = setrlimit(*resource, *soft, *hard) {
+            failed.push(format!("{}: {e}", name.to_lowercase()));
+        }
+    }
+    if let Some(nice) = attributes.nice {
+        let ours = process::stat(i32::try_from(std::process::id()).unwrap_or(0)).map(|s| s.nice);
+        if ours.ok() != Some(nice) {
+            // SAFETY: three integers; 0 means this process.
+            let done = unsafe { libc::setpriority(libc::PRIO_PROCESS as _, 0, nice) };
+            if done != 0 {
+                failed.push(format!("nice level {nice}: {}", io::Error::last_os_error()));
+            }
+        }
+    }
+    set_signals(SignalState {
+        ignored: attributes.ignored,
+        blocked: attributes.blocked,
+    });
+    failed
+}
+
+/// Sets every signal's disposition to ignored or default, and the mask.
+pub fn set_signals(state: SignalState) {
+    for signal in 1..=64 {
+        let handler = if state.ignored >> (signal - 1) & 1 == 1 {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        };
+        // SAFETY: no handler function is installed, only the two constants. It
+        // fails harmlessly for KILL, STOP and the C library's own signals.
+        unsafe { libc::signal(signal, handler) };
+    }
+    // SAFETY: a sigset_t may be all zeroes before sigemptyset fills it in.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid set that outlives the calls; unknown numbers are refused.
+    unsafe {
+        libc::sigemptyset(&raw mut set);
+        for signal in (1..=64).filter(|signal| state.blocked >> (signal - 1) & 1 == 1) {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn our_own_limits_are_all_understood() {
+        let text = std::fs::read_to_string("/proc/self/limits").expect("/proc");
+        assert_eq!(parse_limits(&text).len(), LIMITS.len());
+    }
+
+    proptest! {
+        #[test]
+        fn limits_are_total(text in "(Max (cpu time|open files|x)? ?[a-z0-9 ]{0,40}\n){0,6}") {
+            let _ = parse_limits(&text);
+        }
+    }
+}

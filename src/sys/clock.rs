@@ -1,0 +1,40 @@
+//! The two clocks. Waiting is measured on CLOCK_BOOTTIME, which counts suspend
+//! and which nobody can set; the wall clock is for people to read, and to tell
+//! apart what happened before a reboot.
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::policy::time::{Boottime, Walltime};
+
+/// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
+pub fn boottime() -> Boottime {
+    match clock_gettime(ClockId::CLOCK_BOOTTIME) {
+        Ok(t) => Boottime::from_nanos(nanos(t.tv_sec(), t.tv_nsec())),
+        // CLOCK_BOOTTIME exists since Linux 2.6.39; Rust itself needs 3.2.
+        Err(_) => unreachable!("the kernel has no CLOCK_BOOTTIME"),
+    }
+}
+
+/// The wall clock, for display and across reboots only.
+pub fn walltime() -> Walltime {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Walltime::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id.
+///
+/// Empty where /proc does not show it; then every record counts as of this boot.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn nanos(seconds: i64, nanoseconds: i64) -> u64 {
+    u64::try_from(seconds)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(u64::try_from(nanoseconds).unwrap_or(0))
+}

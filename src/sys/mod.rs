@@ -1,0 +1,14 @@
+//! The kernel, and the only room with unsafe code: one module per need.
+
+pub mod attributes;
+pub mod clock;
+pub mod localtime;
+pub mod memory;
+pub mod pidfd;
+pub mod process;
+pub mod signals;
+pub mod spawn;
+pub mod start;
+pub mod title;
+pub mod user;
+pub mod wait;

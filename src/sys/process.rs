@@ -1,0 +1,234 @@
+//! Processes as /proc shows them. A process is a pid and its start time, never
+//! a pid alone: pids are used again, the pair is not (within one boot).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Who a process is: its pid, and when it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process id, in our pid namespace.
+    pub pid: i32,
+    /// Clock ticks after boot: proc_pid_stat(5), field 22.
+    pub start: u64,
+}
+
+/// The fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The name between the parentheses, which may itself hold parentheses.
+    pub comm: Vec<u8>,
+    /// One letter; `Z` is a process that has ended and was not yet reaped.
+    pub state: u8,
+    /// Parent's pid.
+    pub ppid: i32,
+    /// Session id.
+    pub session: i32,
+    /// Controlling terminal, 0 for none.
+    pub tty: i32,
+    /// Nice level.
+    pub nice: i32,
+    /// Start time in clock ticks after boot.
+    pub start: u64,
+}
+
+/// The lines of /proc/PID/status that are used here (proc_pid_status(5)).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Effective user id.
+    pub euid: u32,
+    /// File mode creation mask, where the kernel shows it (Linux 4.7).
+    pub umask: Option<u32>,
+}
+
+/// Parses /proc/PID/stat. `None` for anything that is not one.
+pub fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let open = text.iter().position(|&b| b == b'(')?;
+    let close = text.iter().rposition(|&b| b == b')')?;
+    let comm = text.get(open + 1..close)?.to_vec();
+    let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // fields[0] is field 3 of the manual page.
+    Some(Stat {
+        comm,
+        state: *fields.first()?.as_bytes().first()?,
+        ppid: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        tty: fields.get(4)?.parse().ok()?,
+        nice: fields.get(16)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Parses /proc/PID/status. `None` without a `Uid:` line.
+pub fn parse_status(text: &str) -> Option<Status> {
+    let mut status = Status::default();
+    let mut seen = false;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("Uid:") {
+            status.euid = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
+            seen = true;
+        } else if let Some(rest) = line.strip_prefix("Umask:") {
+            status.umask = u32::from_str_radix(rest.trim(), 8).ok();
+        }
+    }
+    seen.then_some(status)
+}
+
+/// Splits a NUL-separated block (cmdline, environ), empty elements kept.
+pub fn split_block(block: &[u8]) -> Vec<Vec<u8>> {
+    if block.is_empty() {
+        return Vec::new();
+    }
+    let body = block.strip_suffix(b"\0").unwrap_or(block);
+    body.split(|&b| b == 0).map(<[u8]>::to_vec).collect()
+}
+
+fn path(pid: i32, name: &str) -> String {
+    format!("/proc/{pid}/{name}")
+}
+
+/// Reads and parses /proc/PID/stat.
+///
+/// # Errors
+/// Those of open(2) and read(2); `NotFound` when there is no such process.
+pub fn stat(pid: i32) -> io::Result<Stat> {
+    let text = std::fs::read(path(pid, "stat"))?;
+    parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Reads and parses /proc/PID/status.
+///
+/// # Errors
+/// As for [`stat`].
+pub fn status(pid: i32) -> io::Result<Status> {
+    let text = std::fs::read(path(pid, "status"))?;
+    parse_status(&String::from_utf8_lossy(&text))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// The raw command line block.
+///
+/// # Errors
+/// As for [`stat`].
+pub fn cmdline(pid: i32) -> io::Result<Vec<u8>> {
+    std::fs::read(path(pid, "cmdline"))
+}
+
+/// The raw block of the environment the process was started with.
+///
+/// # Errors
+/// `PermissionDenied` for another user's process; otherwise as for [`stat`].
+pub fn environ(pid: i32) -> io::Result<Vec<u8>> {
+    std::fs::read(path(pid, "environ"))
+}
+
+/// The executable, ` (deleted)` at the end where it was replaced.
+///
+/// # Errors
+/// As for [`environ`].
+pub fn exe(pid: i32) -> io::Result<PathBuf> {
+    std::fs::read_link(path(pid, "exe"))
+}
+
+/// The working directory.
+///
+/// # Errors
+/// As for [`environ`].
+pub fn cwd(pid: i32) -> io::Result<PathBuf> {
+    std::fs::read_link(path(pid, "cwd"))
+}
+
+/// What a descriptor of the process refers to, as proc_pid_fd(5) words it.
+///
+/// # Errors
+/// As for [`environ`].
+pub fn descriptor(pid: i32, fd: i32) -> io::Result<PathBuf> {
+    std::fs::read_link(path(pid, &format!("fd/{fd}")))
+}
+
+/// Who the process with this pid is at this moment; a zombie is nobody.
+///
+/// # Errors
+/// `NotFound` when there is none; otherwise as for [`stat`].
+pub fn identify(pid: i32) -> io::Result<Identity> {
+    let stat = stat(pid)?;
+    if matches!(stat.state, b'Z' | b'X') {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    Ok(Identity {
+        pid,
+        start: stat.start,
+    })
+}
+
+/// Our own identity.
+///
+/// # Errors
+/// As for [`stat`]: only where /proc is not mounted.
+pub fn own_identity() -> io::Result<Identity> {
+    identify(i32::try_from(std::process::id()).unwrap_or(i32::MAX))
+}
+
+impl Identity {
+    /// Whether this very process still runs.
+    pub fn is_alive(self) -> bool {
+        identify(self.pid).is_ok_and(|now| now == self)
+    }
+}
+
+/// Turns bytes from the kernel into what `Command` and paths take.
+pub fn os(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_a_name_with_parentheses_and_spaces() {
+        let text = b"12 (a) (b c) S 7 12 9 34816 -1 0 0 0 0 0 0 0 0 0 20 5 1 0 4242 1 1";
+        let stat = parse_stat(text).expect("a stat line");
+        assert_eq!(stat.comm, b"a) (b c");
+        assert_eq!((stat.state, stat.ppid, stat.session), (b'S', 7, 9));
+        assert_eq!((stat.tty, stat.nice, stat.start), (34816, 5, 4242));
+    }
+
+    #[test]
+    fn keeps_empty_elements() {
+        assert_eq!(split_block(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
+        assert_eq!(split_block(b"a\0\0"), [&b"a"[..], b""]);
+        assert!(split_block(b"").is_empty());
+    }
+
+    #[test]
+    fn a_live_process_is_alive_and_a_wrong_start_time_is_not() {
+        let me = own_identity().expect("/proc");
+        assert!(me.is_alive());
+        assert!(
+            !Identity {
+                start: me.start + 1,
+                ..me
+            }
+            .is_alive()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parsers_are_total(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse_stat(&bytes);
+            let _ = parse_status(&String::from_utf8_lossy(&bytes));
+            let parts = split_block(&bytes);
+            // Joining gives the block back, but for one closing NUL.
+            let joined = parts.join(&0u8);
+            prop_assert!(joined == bytes || [&joined[..], b"\0"].concat() == bytes);
+        }
+    }
+}

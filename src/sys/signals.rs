@@ -1,0 +1,63 @@
+//! Signals that a waiter or a driver acts on, as readable descriptors.
+#![allow(unsafe_code)]
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+/// Makes a write to a pipe without a reader fail rather than kill us.
+pub fn ignore_broken_pipes() {
+    // SAFETY: SIG_IGN installs no function of ours.
+    let _ = unsafe {
+        nix::sys::signal::signal(
+            nix::sys::signal::Signal::SIGPIPE,
+            nix::sys::signal::SigHandler::SigIgn,
+        )
+    };
+}
+
+/// Two pipes: one readable after a signal that says end, one after one that says now.
+#[derive(Debug)]
+pub struct Signals {
+    end: UnixStream,
+    now: UnixStream,
+}
+
+impl Signals {
+    /// Catches SIGTERM, SIGINT, SIGHUP (end) and SIGUSR1 (now).
+    ///
+    /// # Errors
+    /// Those of socketpair(2) and sigaction(2).
+    pub fn catch() -> io::Result<Self> {
+        let (end, end_writer) = UnixStream::pair()?;
+        let (now, now_writer) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, end_writer.try_clone()?)?;
+        }
+        signal_hook::low_level::pipe::register(SIGUSR1, now_writer)?;
+        end.set_nonblocking(true)?;
+        now.set_nonblocking(true)?;
+        Ok(Signals { end, now })
+    }
+
+    /// Readable once a signal said to end.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+
+    /// Readable once a signal said not to wait any longer.
+    pub fn now(&self) -> BorrowedFd<'_> {
+        self.now.as_fd()
+    }
+
+    /// Takes back what arrived: (end, now).
+    pub fn take(&mut self) -> (bool, bool) {
+        let mut byte = [0; 64];
+        (
+            self.end.read(&mut byte).is_ok_and(|n| n > 0),
+            self.now.read(&mut byte).is_ok_and(|n| n > 0),
+        )
+    }
+}
