@@ -292,23 +292,44 @@ pub fn systemd_is_here() -> bool {
 }
 
 /// Whether this process is in the cgroup of a service or of a login session, so
-/// that something may clean up after it (proc_pid_cgroup(5)).
+/// that something may clean up after it.
 pub fn is_in_a_unit() -> bool {
-    std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| {
-        text.lines().any(|line| {
-            let path = line.splitn(3, ':').nth(2).unwrap_or_default();
-            path.split('/').any(|part| {
-                Path::new(part)
-                    .extension()
-                    .is_some_and(|e| e == OsStr::new("service") || e == OsStr::new("scope"))
-            })
+    std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| is_a_units_cgroup(&text))
+}
+
+/// Reads proc_pid_cgroup(5): systemd's own hierarchy is the unified one, or on older
+/// systems the one named systemd. The others may have been set up by anybody.
+fn is_a_units_cgroup(text: &str) -> bool {
+    text.lines()
+        .filter_map(|line| {
+            line.strip_prefix("0::")
+                .or_else(|| line.split_once(":name=systemd:").map(|(_, path)| path))
         })
-    })
+        .flat_map(|path| path.split('/'))
+        .any(|part| {
+            Path::new(part)
+                .extension()
+                .is_some_and(|e| e == OsStr::new("service") || e == OsStr::new("scope"))
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn knows_a_units_cgroup() {
+        assert!(is_a_units_cgroup("0::/system.slice/puppet-run.service\n"));
+        assert!(is_a_units_cgroup(
+            "0::/user.slice/user-0.slice/session-1.scope\n"
+        ));
+        assert!(is_a_units_cgroup(
+            "4:cpu:/\n1:name=systemd:/system.slice/cron.service\n"
+        ));
+        assert!(!is_a_units_cgroup("0::/\n9:memory:/docker/x.scope\n"));
+        assert!(!is_a_units_cgroup("0::/user.slice\n"));
+        assert!(!is_a_units_cgroup(""));
+    }
 
     #[test]
     fn a_units_name_has_nothing_odd_in_it() {

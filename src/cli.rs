@@ -60,6 +60,8 @@ pub enum Command {
     Stop(Stop),
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
+    /// Give new waiters to pending timers that lost theirs; for the boot unit
+    Resume,
 }
 
 /// `again run`.

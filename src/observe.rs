@@ -112,41 +112,54 @@ pub fn observe(
     } else {
         command
     };
-    match found {
+    let run = match &found {
         Found::Run {
             at,
             argv,
             invocation,
             started,
             daemon,
-        } => {
-            let layout = layout_of(chain.get(at));
-            let finder = Finder {
-                chain: &chain,
-                at,
-                argv: &argv,
-                invocation: &invocation,
-                started,
-                daemon,
-                layout: &layout,
-                settings,
-                around,
-                signals,
-            };
-            let above = finder.above()?;
-            let order = if finder.is_ours() {
-                Some(finder.order(given, replaced)?)
-            } else {
-                None
-            };
-            Ok(Observation {
-                above,
-                run: Some(at),
-                original: argv,
-                order,
-                chain,
-            })
-        }
+        } => Some((
+            *at,
+            argv.clone(),
+            invocation.as_ref().clone(),
+            *started,
+            daemon.and_then(|at| chain.get(at)).cloned(),
+        )),
+        Found::Orphan { at } => living_daemon(&chain, *at, given, settings, &layout).map(
+            |(daemon, argv, invocation)| (*at, argv, invocation, Started::ByDaemon, Some(daemon)),
+        ),
+        _ => None,
+    };
+    if let Some((at, argv, invocation, started, daemon)) = run {
+        let layout = layout_of(chain.get(at));
+        let finder = Finder {
+            chain: &chain,
+            at,
+            argv: &argv,
+            invocation: &invocation,
+            started,
+            daemon: daemon.as_ref(),
+            layout: &layout,
+            settings,
+            around,
+            signals,
+        };
+        let above = finder.above()?;
+        let order = if finder.is_ours() {
+            Some(finder.order(given, replaced)?)
+        } else {
+            None
+        };
+        return Ok(Observation {
+            above,
+            run: Some(at),
+            original: argv,
+            order,
+            chain,
+        });
+    }
+    match found {
         Found::Nothing if !command.is_empty() => {
             let order = command_order(command, settings, around, signals, given, &layout)?;
             Ok(Observation {
@@ -181,6 +194,27 @@ pub fn observe(
     }
 }
 
+/// The agent daemon that the pid file names, when the one that started a run was
+/// restarted meanwhile, perhaps by that very run.
+fn living_daemon(
+    chain: &[Seen],
+    at: usize,
+    given: &Paths,
+    settings: &Settings,
+    layout: &Layout,
+) -> Option<(Seen, Vec<Vec<u8>>, Invocation)> {
+    let conf = read_conf(None, layout);
+    let paths = paths::resolve(given, &settings.paths, None, &conf, layout);
+    let pid = read_pid(&paths.pidfile?.path())?;
+    let daemon = chain_from(pid).into_iter().next()?;
+    let run = chain.get(at)?;
+    let argv = split_block(&daemon.cmdline);
+    let invocation = crate::puppet::cmdline::parse(&argv)?;
+    let conf = read_conf(Some(&invocation), layout);
+    (daemon.euid == run.euid && daemon.exe == run.exe && is_daemon(&invocation, &conf))
+        .then_some((daemon, argv, invocation))
+}
+
 /// The configuration file of a command line.
 fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
     match std::fs::read(paths::conf_file(invocation, layout)) {
@@ -197,7 +231,7 @@ struct Finder<'a> {
     argv: &'a [Vec<u8>],
     invocation: &'a Invocation,
     started: Started,
-    daemon: Option<usize>,
+    daemon: Option<&'a Seen>,
     layout: &'a Layout,
     settings: &'a Settings,
     around: &'a Surroundings,
@@ -267,11 +301,9 @@ impl Finder<'_> {
     /// since the run's is overwritten by its title; else ours, mended.
     fn environment(&self) -> Vec<Vec<u8>> {
         let own_title = self.daemon.is_some();
-        let from = self.daemon.unwrap_or(self.at);
-        let block = self
-            .chain
-            .get(from)
-            .and_then(|seen| process::environ(seen.identity.pid).ok())
+        let from = self.daemon.unwrap_or(self.run());
+        let block = process::environ(from.identity.pid)
+            .ok()
             .filter(|block| environment::is_whole(block) && !(own_title && block.is_empty()));
         let entries = block.map_or_else(
             || {
@@ -344,10 +376,7 @@ impl Finder<'_> {
                 &conf,
                 self.layout,
             ),
-            daemon: self
-                .daemon
-                .and_then(|at| self.chain.get(at))
-                .map(|seen| seen.identity),
+            daemon: self.daemon.map(|seen| seen.identity),
             log_dir: Bytes::from(self.settings.log_dir.as_path()),
             keep_logs: self.settings.keep_logs,
         })

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod explain;
+pub mod resume;
 pub mod run;
 pub mod status;
 pub mod stop;

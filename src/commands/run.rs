@@ -288,14 +288,14 @@ fn scheduled_line(
         (Base::End, Some(run)) => format!("after this run has ended (pid {})", run.pid),
     };
     let mut line = format!(
-        "again: scheduled: {} runs again {wait} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns within {} used); 'again status' shows it, 'again stop {}' cancels it",
+        "again: scheduled: {} runs again {wait} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns within {} used); see it by: again status; cancel it by: again stop {}",
         order.kind,
         timer.run,
         timer.chain,
         usage.used,
         settings.cap.max_runs,
         settings.cap.window,
-        quoted(name),
+        as_argument(name),
     );
     if armed.replaced.is_some() {
         line.push_str("; it replaces the pending timer of that name");
@@ -309,15 +309,34 @@ fn scheduled_line(
     line
 }
 
-/// A name as it can be typed into a shell.
-pub fn quoted(name: &str) -> String {
-    if !name.is_empty()
-        && name
+/// A word as it can be typed into a shell.
+pub fn quoted(word: &str) -> String {
+    if !word.is_empty()
+        && word
             .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-+:@%/".contains(&b))
+            .all(|b| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b))
     {
-        name.to_owned()
+        word.to_owned()
     } else {
-        format!("'{}'", name.replace('\'', "'\\''"))
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// A timer's name as it can be given to `again stop`.
+fn as_argument(name: &str) -> String {
+    let dashes = if name.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", quoted(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_be_typed_as_it_is_shown() {
+        assert_eq!(quoted("again"), "again");
+        assert_eq!(quoted("peers joined"), "'peers joined'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(as_argument("-dash"), "-- -dash");
     }
 }

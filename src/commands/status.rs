@@ -462,7 +462,7 @@ fn heading(target: &TargetReport) -> String {
 fn timer_line(timer: &TimerReport, now: &Moment) -> String {
     let when = match (timer.state, timer.due_wall) {
         ("dead", _) => {
-            "its waiter is dead: nothing will start it; 'again stop' clears it".to_owned()
+            "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
         }
         ("waiting for the run", _) => format!(
             "waits for the run to end (pid {}), then {} and up to {} more",

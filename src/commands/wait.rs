@@ -393,7 +393,8 @@ impl Waiter {
                 tracing::warn!(
                     timer = %self.ticket.name,
                     target_id = %self.ticket.target,
-                    "a waiter was ended by a signal; its timer stays on record"
+                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: 'again resume' starts another waiter, 'again stop' cancels it",
+                    self.ticket.name, self.ticket.target, std::process::id()
                 );
                 return Ok(());
             }

@@ -5,5 +5,6 @@
 pub mod cap;
 pub mod delay;
 pub mod judge;
+pub mod resume;
 pub mod time;
 pub mod waiter;

@@ -29,7 +29,9 @@ pub enum What {
     Stopped,
     /// It was due and could not be run.
     Failed,
-    /// The waiter was found dead.
+    /// It lost its waiter, and got another.
+    Resumed,
+    /// It lost its waiter, and what it was to run cannot be known.
     Lost,
 }
 

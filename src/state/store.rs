@@ -250,6 +250,25 @@ impl Store {
         let _ = std::fs::remove_file(self.order_path(id, token));
     }
 
+    /// Removes the orders that no timer of the record refers to and nobody holds,
+    /// as a process leaves them that was killed at the wrong moment.
+    pub fn remove_stray_orders(&self, record: &Record) {
+        let directory = self.target_dir(&record.id).join("orders");
+        let Ok(entries) = std::fs::read_dir(directory) else {
+            return;
+        };
+        for token in entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| is_id(name))
+        {
+            let is_known = record.timers.values().any(|timer| timer.token == token);
+            if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
+                self.remove_order(&record.id, &token);
+            }
+        }
+    }
+
     /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
     /// whatever pid namespace. `None` where that cannot be told.
     pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {

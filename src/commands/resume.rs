@@ -1,0 +1,173 @@
+//! `again resume`: arms again what has lost its waiter, after a reboot above all.
+
+use anyhow::{Result, bail};
+
+use super::{complain, moment, say};
+use crate::arm::{self, Arm, entry};
+use crate::cli::{Global, Run};
+use crate::config::{self, Settings, Surroundings};
+use crate::exit::Exit;
+use crate::outcome;
+use crate::policy::cap::Moment;
+use crate::policy::{delay, resume};
+use crate::state::history::What;
+use crate::state::order::{Order, decode};
+use crate::state::record::Timer;
+use crate::state::store::{self, Locked, Store};
+use crate::sys::localtime;
+use crate::sys::process::Identity;
+
+/// Resumes everything.
+///
+/// # Errors
+/// What could not be resumed; the rest was.
+pub fn main(global: &Global) -> Result<Exit> {
+    let around = Surroundings::of_this_process();
+    let settings = config::settings(global, &Run::default(), &around)?;
+    let store = Store::existing(&settings.state_dir);
+    let scope = super::run::wants_scope(&settings, around.uid);
+    let mut resumed = 0;
+    let mut failures = Vec::new();
+    for id in store.targets() {
+        match resume_target(&store, &id, &settings, scope) {
+            Ok((count, failed)) => {
+                resumed += count;
+                failures.extend(failed);
+            }
+            Err(e) => failures.push(format!("target {id}: {e:#}")),
+        }
+    }
+    if resumed == 0 && failures.is_empty() {
+        say(&format!(
+            "again: nothing to do: every pending timer has its waiter (state in {})",
+            settings.state_dir.display()
+        ))?;
+    }
+    if !failures.is_empty() {
+        bail!("{}", failures.join("; "));
+    }
+    Ok(Exit::Success)
+}
+
+fn resume_target(
+    store: &Store,
+    id: &str,
+    settings: &Settings,
+    scope: bool,
+) -> Result<(usize, Vec<String>)> {
+    let mut locked = store.lock_existing(id)?;
+    if let Some(what) = &locked.set_aside {
+        complain(&format!("again: warning: a record was unreadable: {what}"));
+    }
+    let now = moment();
+    outcome::settle(store, &mut locked.record, &now);
+    locked.commit()?;
+    let without_waiter: Vec<(String, Timer)> = locked
+        .record
+        .timers
+        .iter()
+        .filter(|(_, timer)| !has_waiter(store, id, timer, &now))
+        .map(|(name, timer)| (name.clone(), timer.clone()))
+        .collect();
+    let mut resumed = 0;
+    let mut failures = Vec::new();
+    for (name, old) in without_waiter {
+        match resume_timer(store, &mut locked, &name, &old, settings, scope, &now) {
+            Ok(()) => resumed += 1,
+            Err(e) => failures.push(format!("timer '{name}': {e:#}")),
+        }
+    }
+    store.remove_stray_orders(&locked.record);
+    Ok((resumed, failures))
+}
+
+/// Whether a living process waits for this timer.
+fn has_waiter(store: &Store, id: &str, timer: &Timer, now: &Moment) -> bool {
+    timer.boot == now.boot
+        && (timer.waiter.is_some_and(Identity::is_alive)
+            || store.order_is_held(id, &timer.token) == Some(true))
+}
+
+fn resume_timer(
+    store: &Store,
+    locked: &mut Locked,
+    name: &str,
+    old: &Timer,
+    settings: &Settings,
+    scope: bool,
+    now: &Moment,
+) -> Result<()> {
+    let id = locked.record.id.clone();
+    let order = match read_order(store, &id, old) {
+        Ok(order) => order,
+        Err(e) => {
+            // Nobody will ever know what it was to run.
+            locked.record.timers.remove(name);
+            locked.commit()?;
+            let reason = format!("what it was to run cannot be read: {e}");
+            store.note(&entry(&id, name, old, What::Lost, &reason));
+            store.remove_order(&id, &old.token);
+            bail!("it is lost: {reason}");
+        }
+    };
+    let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, old.run - 1);
+    let due = resume::due(old, now, delay::draw(range, &mut rand::rng()));
+    let timer = Timer {
+        token: store::token(),
+        boot: now.boot.clone(),
+        waits_for: None,
+        waiter: None,
+        scope: None,
+        held: None,
+        due: Some(due),
+        due_wall: Some(now.wall + due.since(now.uptime)),
+        ..old.clone()
+    };
+    let before = locked.record.timers.remove(name);
+    let armed = arm::arm(
+        store,
+        locked,
+        Arm {
+            name,
+            timer,
+            order: &order,
+            run: None,
+            save_environment: order.environment.is_some(),
+            scope,
+        },
+    );
+    let armed = match armed {
+        Ok(armed) => armed,
+        Err(e) => {
+            if let Some(before) = before {
+                locked.record.timers.insert(name.to_owned(), before);
+            }
+            return Err(e);
+        }
+    };
+    store.remove_order(&id, &old.token);
+    let why = if old.boot == now.boot {
+        "its waiter had died"
+    } else {
+        "the machine was rebooted"
+    };
+    store.note(&entry(&id, name, &armed.timer, What::Resumed, why));
+    let unscoped = armed.scope_failed.map_or_else(String::new, |why| {
+        format!("; without a systemd scope of its own ({why})")
+    });
+    say(&format!(
+        "again: resumed: timer '{name}' of {} is due at {} ({why}; run {} of chain {}){unscoped}",
+        locked.record.kind,
+        localtime::local(now.wall + due.since(now.uptime)),
+        old.run,
+        old.chain
+    ))?;
+    Ok(())
+}
+
+fn read_order(store: &Store, id: &str, timer: &Timer) -> Result<Order, String> {
+    let text = store
+        .read_order(id, &timer.token)
+        .map_err(|e| e.to_string())?;
+    decode(&text).map(|(_, order)| order)
+}

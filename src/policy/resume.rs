@@ -1,0 +1,105 @@
+//! When a timer is due that outlived its waiter.
+
+use super::cap::Moment;
+use super::time::{Boottime, Span};
+use crate::state::record::Timer;
+
+/// The new due time, on the clock of `now`'s boot.
+///
+/// Under the same boot it stays what it was, if it was known. After a reboot the
+/// wall clock tells what is left, but never more than the whole wait, since that
+/// clock may have been set; `fresh` is a new draw of the jitter, because machines
+/// that lost power together boot together. Where the due time was not yet known,
+/// the run that was waited for has ended by now: the whole wait begins here.
+pub fn due(timer: &Timer, now: &Moment, fresh: Span) -> Boottime {
+    let whole = timer.delta + timer.jitter;
+    if timer.boot == now.boot {
+        return timer.due.unwrap_or(now.uptime + whole);
+    }
+    let left = match timer.due_wall {
+        Some(due) => due.since(now.wall).min(whole),
+        None => timer.delta,
+    };
+    now.uptime + (left + fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cap::Cap;
+    use crate::policy::time::Walltime;
+    use crate::state::record::{Base, OnCap, Origin};
+    use proptest::prelude::*;
+
+    fn s(seconds: u64) -> Span {
+        Span::from_secs(seconds)
+    }
+
+    fn at(boot: &str, uptime: u64, wall: u64) -> Moment {
+        Moment {
+            boot: boot.into(),
+            uptime: Boottime::from_nanos(s(uptime).nanos()),
+            wall: Walltime::from_millis(wall * 1000),
+        }
+    }
+
+    fn timer(due_wall: Option<u64>) -> Timer {
+        Timer {
+            token: "t".into(),
+            chain: "c".into(),
+            run: 2,
+            origin: Origin::Run,
+            delta: s(30),
+            jitter: s(5),
+            base: Base::End,
+            requested: at("old", 1000, 1000),
+            waits_for: None,
+            due: due_wall.map(|_| Boottime::from_nanos(s(1035).nanos())),
+            due_wall: due_wall.map(|at| Walltime::from_millis(at * 1000)),
+            hurry: false,
+            held: None,
+            waiter: None,
+            boot: "old".into(),
+            cap: Cap {
+                max_runs: 10,
+                window: s(3600),
+            },
+            on_cap: OnCap::Fail,
+            scope: None,
+        }
+    }
+
+    #[test]
+    fn after_a_reboot_the_rest_is_waited_for() {
+        let after = |timer: &Timer, uptime, wall| {
+            (due(timer, &at("new", uptime, wall), s(2)).nanos() - s(uptime).nanos()) / 1_000_000_000
+        };
+        // 25 s are left, and the fresh jitter.
+        assert_eq!(after(&timer(Some(1035)), 7, 1010), 27);
+        // It is overdue: the fresh jitter only.
+        assert_eq!(after(&timer(Some(1035)), 7, 5000), 2);
+        // The clock was set back a day: no more than the whole wait.
+        assert_eq!(after(&timer(Some(90_000)), 7, 3600), 37);
+        assert_eq!(after(&timer(None), 7, 1010), 32);
+    }
+
+    #[test]
+    fn under_the_same_boot_nothing_changes() {
+        let known = timer(Some(1035));
+        assert_eq!(
+            due(&known, &at("old", 1100, 9999), s(2)),
+            Boottime::from_nanos(s(1035).nanos())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_before_it_was_due(due_wall in 0..5000u64, wall in 900..5000u64, uptime in 0..100u64, fresh in 0..9u64) {
+            let timer = timer(Some(due_wall));
+            let new = due(&timer, &at("new", uptime, wall), s(fresh));
+            let waits = new.since(Boottime::from_nanos(s(uptime).nanos()));
+            prop_assert!(waits >= s(due_wall.saturating_sub(wall).min(35)));
+            prop_assert!(waits <= s(35 + fresh));
+        }
+    }
+}
