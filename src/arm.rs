@@ -44,7 +44,18 @@ pub struct Arm<'a> {
     /// Whether the environment is kept on disk.
     pub save_environment: bool,
     /// Whether to try for a scope of systemd's.
-    pub scope: bool,
+    pub scope: ScopeWish,
+}
+
+/// Whether a waiter is to move into a systemd scope of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScopeWish {
+    /// It stays where it is.
+    None,
+    /// It needs one.
+    Own,
+    /// It needs one and cannot have it, for this reason.
+    Refused(&'static str),
 }
 
 /// What came of it.
@@ -174,10 +185,13 @@ fn start_waiter(
     run: Option<&Handle>,
     memory: &OwnedFd,
     lock: &OwnedFd,
-    scope: bool,
+    scope: ScopeWish,
 ) -> Result<Waiter> {
     let mut scope_failed = None;
-    if scope {
+    if let ScopeWish::Refused(why) = scope {
+        scope_failed = Some(why.to_owned());
+    }
+    if scope == ScopeWish::Own {
         let unit = unit_name(name, &timer.token);
         match start_one(name, run, memory, lock, Some(&unit)) {
             Ok((waiter, go)) => return Ok((waiter, go, Some(unit), None)),

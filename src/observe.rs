@@ -60,22 +60,34 @@ pub fn chain_from(pid: i32) -> Vec<Seen> {
     let mut next = pid;
     // A loop is impossible in a living tree; a pid that is used again could fake one.
     while next > 0 && chain.len() < 256 {
-        let (Ok(stat), Ok(status)) = (process::stat(next), process::status(next)) else {
+        let Some((seen, parent)) = see_with_parent(next) else {
             break;
         };
-        chain.push(Seen {
-            identity: Identity {
-                pid: next,
-                start: stat.start,
-            },
-            comm: stat.comm,
-            cmdline: process::cmdline(next).unwrap_or_default(),
-            exe: process::exe(next).ok(),
-            euid: status.euid,
-        });
-        next = stat.ppid;
+        chain.push(seen);
+        next = parent;
     }
     chain
+}
+
+/// A process as it is at this moment.
+fn see(pid: i32) -> Option<Seen> {
+    see_with_parent(pid).map(|(seen, _)| seen)
+}
+
+fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
+    let stat = process::stat(pid).ok()?;
+    let status = process::status(pid).ok()?;
+    let seen = Seen {
+        identity: Identity {
+            pid,
+            start: stat.start,
+        },
+        comm: stat.comm,
+        cmdline: process::cmdline(pid).unwrap_or_default(),
+        exe: process::exe(pid).ok(),
+        euid: status.euid,
+    };
+    Some((seen, stat.ppid))
 }
 
 /// Our parent's pid.
@@ -194,8 +206,9 @@ pub fn observe(
     }
 }
 
-/// The agent daemon that the pid file names, when the one that started a run was
-/// restarted meanwhile, perhaps by that very run.
+/// The agent daemon that lives now, when the one that started a run was restarted
+/// meanwhile, perhaps by that very run: the one that the pid file names, or, since
+/// a new daemon writes that only seconds after its start, the only one there is.
 fn living_daemon(
     chain: &[Seen],
     at: usize,
@@ -205,14 +218,50 @@ fn living_daemon(
 ) -> Option<(Seen, Vec<Vec<u8>>, Invocation)> {
     let conf = read_conf(None, layout);
     let paths = paths::resolve(given, &settings.paths, None, &conf, layout);
-    let pid = read_pid(&paths.pidfile?.path())?;
-    let daemon = chain_from(pid).into_iter().next()?;
     let run = chain.get(at)?;
-    let argv = split_block(&daemon.cmdline);
-    let invocation = crate::puppet::cmdline::parse(&argv)?;
-    let conf = read_conf(Some(&invocation), layout);
-    (daemon.euid == run.euid && daemon.exe == run.exe && is_daemon(&invocation, &conf))
-        .then_some((daemon, argv, invocation))
+    let look = |pid: i32| {
+        let daemon = see(pid)?;
+        let argv = split_block(&daemon.cmdline);
+        let invocation = crate::puppet::cmdline::parse(&argv)?;
+        let conf = read_conf(Some(&invocation), layout);
+        (daemon.euid == run.euid && daemon.exe == run.exe && is_daemon(&invocation, &conf))
+            .then_some((daemon, argv, invocation))
+    };
+    let named = paths
+        .pidfile
+        .and_then(|path| read_pid(&path.path()))
+        .and_then(look);
+    if named.is_some() {
+        return named;
+    }
+    let mut found: Option<(Seen, Vec<Vec<u8>>, Invocation)> = None;
+    for pid in all_pids() {
+        let Some(daemon) = look(pid) else { continue };
+        if found.as_ref().is_some_and(|(_, argv, _)| *argv != daemon.1) {
+            // Two that differ: which one it would be is a guess.
+            return None;
+        }
+        found = Some(daemon);
+    }
+    found
+}
+
+/// The pids of all processes that can be seen.
+fn all_pids() -> Vec<i32> {
+    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
+    let Ok(mut system) = System::new() else {
+        return Vec::new();
+    };
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::All,
+        false,
+        ProcessRefreshKind::nothing(),
+    );
+    system
+        .processes()
+        .keys()
+        .filter_map(|pid| i32::try_from(pid.as_u32()).ok())
+        .collect()
 }
 
 /// The configuration file of a command line.

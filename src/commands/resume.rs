@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::{complain, moment, say};
-use crate::arm::{self, Arm, entry};
+use crate::arm::{self, Arm, ScopeWish, entry};
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
 use crate::exit::Exit;
@@ -53,7 +53,7 @@ fn resume_target(
     store: &Store,
     id: &str,
     settings: &Settings,
-    scope: bool,
+    scope: ScopeWish,
 ) -> Result<(usize, Vec<String>)> {
     let mut locked = store.lock_existing(id)?;
     if let Some(what) = &locked.set_aside {
@@ -94,7 +94,7 @@ fn resume_timer(
     name: &str,
     old: &Timer,
     settings: &Settings,
-    scope: bool,
+    scope: ScopeWish,
     now: &Moment,
 ) -> Result<()> {
     let id = locked.record.id.clone();

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 
 use super::{complain, moment, say};
-use crate::arm::{self, Arm, Armed};
+use crate::arm::{self, Arm, Armed, ScopeWish};
 use crate::cli::{Global, Run};
 use crate::config::{self, Scope, Settings, Surroundings};
 use crate::exit::Exit;
@@ -133,8 +133,14 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
 }
 
 /// Whether the waiter is to move into a scope of its own.
-pub fn wants_scope(settings: &Settings, uid: u32) -> bool {
-    settings.scope == Scope::Auto && uid == 0 && arm::systemd_is_here() && arm::is_in_a_unit()
+pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
+    if settings.scope == Scope::Never || !arm::systemd_is_here() || !arm::is_in_a_unit() {
+        ScopeWish::None
+    } else if uid == 0 {
+        ScopeWish::Own
+    } else {
+        ScopeWish::Refused("only root gets one")
+    }
 }
 
 /// A timer's name, checked.

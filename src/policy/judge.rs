@@ -150,7 +150,7 @@ fn refusal_by_run(above: &Above) -> Option<Refusal> {
             "the puppet agent daemon is above this process, but no run of it (pid {pid}); ask from inside a run, or with 'again run -- COMMAND'"
         ))),
         Above::Orphan { pid } => Some(Refusal::refused(format!(
-            "the agent daemon that started this run has gone, and the command line with it; the pid file names no other (run pid {pid}); start the agent, or run it once by hand"
+            "the agent daemon that started this run has gone, and the command line with it; no other lives in its place (run pid {pid}); start the agent, or run it once by hand"
         ))),
         Above::Retitled { pid } => Some(Refusal::error(format!(
             "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); {wrapper}"
