@@ -1,0 +1,36 @@
+# @summary
+#   The command by which an Exec asks for a run
+#
+# Puppet's own paths come from the fact, which was evaluated inside this very run: no file that another run wrote, no second Puppet.
+# Without the fact no path is passed, and the helper looks for itself. A path that the class sets is in the configuration file.
+#
+# @param options
+#   Options of `again run`.
+#
+# @return [Array[String[1]]]
+#   The command and its arguments.
+#
+# @example
+#   common::again::request('--name=cluster', '--delta=120')
+#
+# @api private
+function common::again::request(String[1] *$options) >> Array[String[1]] {
+  if $common::again::ensure == 'absent' {
+    ['/bin/sh', '-c', 'echo "again: nothing to do: removed from this node (common::again has ensure absent)"']
+  } else {
+    $known = $common::again::fact['paths'] ? {
+      Hash    => $common::again::fact['paths'],
+      default => {},
+    }
+    $configured = $common::again::manage_config ? {
+      true    => $common::again::settings,
+      default => {},
+    }
+    $names = ['agent_catalog_run_lockfile', 'agent_disabled_lockfile', 'lastrunfile', 'pidfile']
+    $paths = $names
+      .filter |$name| { $known[$name] =~ Common::Again::Absolutepath and !($name in $configured) }
+      .map |$name| { "--${regsubst($name, '_', '-', 'G')}=${known[$name]}" }
+
+    [$common::again::binary_path, 'run'] + $common::again::config_option + $options + $paths
+  }
+}

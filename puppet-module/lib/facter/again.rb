@@ -1,0 +1,128 @@
+# frozen_string_literal: true
+
+require 'json'
+
+# What a manifest, and the Execs of this module, can know of `again`. Facts are evaluated inside the run, so Puppet's paths are those of
+# this very run, and `again status` finds it among its own parents. Nothing in here may fail a run or hold it up.
+#
+# No constants: Puppet loads this file anew in every run of a daemon.
+module AgainFact
+  module_function
+
+  def value
+    fact = { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false }
+    fact.merge!(reported)
+    # The directory is sd_booted(3)'s test.
+    fact.merge('systemd' => File.directory?('/run/systemd/system'), 'paths' => paths)
+  end
+
+  # Both locks and the pid file are the agent's: `puppet apply` would name its own pid file (user.pid) and leave out what puppet.conf says
+  # under [agent]. The summary is this run's own.
+  def paths
+    return {} unless defined?(Puppet) && Puppet.respond_to?(:settings)
+
+    %w[agent_catalog_run_lockfile agent_disabled_lockfile lastrunfile pidfile].each_with_object({}) do |name, known|
+      path = name == 'lastrunfile' ? Puppet[:lastrunfile] : as_agent(name.to_sym)
+      known[name] = path.to_s unless path.to_s.empty?
+    rescue StandardError => e
+      Facter.debug("again: no #{name}: #{e}")
+    end
+  end
+
+  def as_agent(name)
+    Puppet.settings.values(nil, :agent).interpolate(name)
+  rescue NoMethodError
+    # Not of Puppet's public interface.
+    Puppet[name]
+  end
+
+  # Whatever calls itself `again` on this node, and whatever it says.
+  def reported
+    program = binary
+    program ? from_status(JSON.parse(output(program, 'status', '--json'))) : {}
+  rescue StandardError => e
+    Facter.debug("again: no status: #{e}")
+    {}
+  end
+
+  def from_status(status)
+    return {} unless status.is_a?(Hash) && status['version']
+
+    fact = { 'version' => status['version'].to_s }
+    return fact unless status['schema'] == 1
+
+    fact['disabled'] = compact(status['disabled']) if status['disabled'].is_a?(Hash)
+    this_run = status['this_run']
+    return fact unless this_run.is_a?(Hash)
+
+    fact.merge!(compact(this_run.slice('run', 'chain', 'timer')))
+    target = Array(status['targets']).find { |candidate| candidate['id'] == this_run['target'] }
+    return fact unless target
+
+    fact['cap'] = compact(target['cap'] || {})
+    fact['pending'] = Array(target['timers']).to_h { |timer| [timer['name'], pending(timer)] }
+    fact
+  end
+
+  # No times that count down: they would make a new fact of the same state in every run.
+  def pending(timer)
+    compact(timer.slice('state', 'run', 'chain', 'delta_seconds', 'requested_at', 'due_at'))
+  end
+
+  # Puppet turns nil into an empty string, which is true in a manifest.
+  def compact(hash)
+    hash.reject { |_key, value| value.nil? }
+  end
+
+  def binary
+    places = [configured, '/usr/local/bin/again', '/usr/bin/again', '/usr/local/sbin/again', '/opt/again/bin/again']
+    places = [ENV['AGAIN_BIN']] if ENV['AGAIN_BIN']
+    places.compact.find { |path| File.file?(path) && File.executable?(path) }
+  end
+
+  # The class notes in the configuration file where it has put the helper.
+  def configured
+    File.open(ENV['AGAIN_CONFIG'] || '/etc/again.toml', 'r:UTF-8') { |file| file.read(4096).to_s.scrub[%r{^# binary: (/\S+)$}, 1] }
+  rescue SystemCallError
+    nil
+  end
+
+  # What the helper prints, without a shell, and no longer than two seconds.
+  def output(*command)
+    deadline = now + 2
+    reader, writer = IO.pipe
+    child = Process.spawn(*command, in: File::NULL, out: writer, err: File::NULL)
+    writer.close
+    text = +''
+    loop do
+      raise "#{command.first} takes too long" unless IO.select([reader], nil, nil, [deadline - now, 0].max)
+
+      text << reader.readpartial(65_536)
+      raise "#{command.first} says too much" if text.bytesize > 16 * 1024 * 1024
+    end
+  rescue EOFError
+    text.force_encoding(Encoding::UTF_8)
+  ensure
+    [reader, writer].compact.each(&:close)
+    reap(child, deadline) if child
+  end
+
+  def reap(child, deadline)
+    until Process.wait(child, Process::WNOHANG)
+      if now > deadline
+        Process.kill(:KILL, child)
+        return Process.detach(child)
+      end
+      sleep 0.001
+    end
+  end
+
+  def now
+    Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  end
+end
+
+Facter.add(:again) do
+  confine kernel: 'Linux'
+  setcode { AgainFact.value }
+end

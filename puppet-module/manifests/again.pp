@@ -1,0 +1,237 @@
+# @summary
+#   Lets a manifest ask for another Puppet run: `notify => Exec['again']`
+#
+# Installs the helper `again`, writes its settings, and declares `Exec['again']`. A resource that changes and notifies this Exec gets one
+# more run of the very same Puppet command once the present run has ended. However many resources notify it in a run, one run follows.
+# What is asked for, when it is due and how to stop it is in the Exec's line in the report, and in `again status`.
+#
+# Five things to know:
+#
+# - Puppet skips a refresh if **one** of the notifying resources failed. Where the rerun is wanted in spite of a failure, use
+#   `common::again::until`.
+# - Under `--tags` Puppet evaluates only what carries one of the tags. The Execs of this module all carry the tag `again`, those of the
+#   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
+#   without a matching tag cannot ask. The rerun has the same `--tags`.
+# - Under noop nothing is asked for.
+# - The Execs wait for the helper and its settings only, not for this class as a whole. To order something after the installation, require
+#   `Class['common::again::install']`; a `require => Class['common::again']` would wait for everything that notifies the Exec.
+# - Declare the class with parameters before anything includes it, or set them in Hiera.
+#
+# @param ensure
+#   `absent` stops what is pending and then takes away what this class had put there, including state and logs. The Execs stay in the
+#   catalog, so that manifests which notify them still compile, but ask for nothing.
+#
+# @param manage_binary
+#   Where the helper comes from: `file`, from this module's files for the node's architecture; `package`, from a package; `none`, from
+#   elsewhere.
+#
+# @param binary
+#   Path of the helper. Defaults to /usr/local/bin/again, or /usr/bin/again with `manage_binary => package`.
+#
+# @param package_name
+#   Name of the package, with `manage_binary => package`.
+#
+# @param package_ensure
+#   `ensure` of the package.
+#
+# @param manage_config
+#   Whether to write the configuration file. Without it the settings below have no effect.
+#
+# @param config_file
+#   Path of the configuration file. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there, and in the
+#   environment of Puppet for the fact.
+#
+# @param manage_man
+#   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
+#   this applies to `manage_binary => file` only.
+#
+# @param manage_completions
+#   Whether to install the completions for bash, zsh and fish, as far as the module's files have them. As with `manage_man`, for
+#   `manage_binary => file` only.
+#
+# @param manage_boot_unit
+#   Whether to install and enable again-resume.service, which arms what was pending again after a boot. By default where systemd runs and
+#   Puppet runs as root; `true` is for images that are built without it.
+#
+# @param share_dir
+#   Directory under which manual pages and completions go.
+#
+# @param unit_dir
+#   Directory of systemd's units.
+#
+# @param tags
+#   More tags for the Execs of this module, so that runs with `--tags` reach them.
+#
+# @param jitter
+#   Setting: the random part of the delay is at most this. By default a quarter of the delta and at least 2 seconds. `0` means none.
+#
+# @param max_jitter
+#   Setting: the bound up to which the jitter grows in a chain of reruns that does not settle. The helper's default is 300 seconds.
+#
+# @param max_runs
+#   Setting: at most so many reruns in a window. The helper's default is 10.
+#
+# @param window
+#   Setting: the length of the window. The helper's default is one hour.
+#
+# @param on_cap
+#   Setting: what a request does once the cap is reached. The helper's default is `fail`.
+#
+# @param save_environment
+#   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, for a boot in between.
+#   The helper's default is true.
+#
+# @param scope
+#   Setting: `auto` moves a pending request out of the systemd service it was made in, `never` leaves it there.
+#
+# @param command
+#   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper.
+#
+# @param state_dir
+#   Setting: where records are kept. `ensure => absent` removes this directory only if the last part of its path has `again` in it.
+#
+# @param log_dir
+#   Setting: where the output of reruns is kept. `ensure => absent` removes it as it does `state_dir`.
+#
+# @param keep_logs
+#   Setting: how many logs of reruns to keep. The helper's default is 20.
+#
+# @param agent_catalog_run_lockfile
+#   Setting: path of the agent's run lock. By default what the fact says of this very run.
+#
+# @param agent_disabled_lockfile
+#   Setting: path of the file that says the agent is disabled. By default what the fact says.
+#
+# @param lastrunfile
+#   Setting: path of the last run's summary. By default what the fact says.
+#
+# @param pidfile
+#   Setting: path of the agent daemon's pid file. By default what the fact says.
+#
+# @example Run again once this file is there
+#   include common::again
+#
+#   file { '/etc/cluster/joined':
+#     ensure => file,
+#     notify => Exec['again'],
+#   }
+#
+# @example A cap of six reruns in half an hour, and the helper from a package
+#   class { 'common::again':
+#     manage_binary => 'package',
+#     max_runs      => 6,
+#     window        => '30m',
+#   }
+#
+# @example Take it away again
+#   class { 'common::again':
+#     ensure => absent,
+#   }
+#
+# @api public
+class common::again (
+  Common::Again::Path $config_file,
+  Common::Again::Path $share_dir,
+  Common::Again::Path $unit_dir,
+  Enum['present', 'absent'] $ensure = 'present',
+  Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Common::Again::Path] $binary = undef,
+  String[1] $package_name = 'again',
+  String[1] $package_ensure = 'installed',
+  Boolean $manage_config = true,
+  Boolean $manage_man = true,
+  Boolean $manage_completions = true,
+  Optional[Boolean] $manage_boot_unit = undef,
+  Array[String[1]] $tags = [],
+  Optional[Common::Again::Duration] $jitter = undef,
+  Optional[Common::Again::Duration] $max_jitter = undef,
+  Optional[Integer[0, 4294967295]] $max_runs = undef,
+  Optional[Common::Again::Duration] $window = undef,
+  Optional[Common::Again::OnCap] $on_cap = undef,
+  Optional[Boolean] $save_environment = undef,
+  Optional[Enum['auto', 'never']] $scope = undef,
+  Optional[Common::Again::Command] $command = undef,
+  Optional[Common::Again::Absolutepath] $state_dir = undef,
+  Optional[Common::Again::Absolutepath] $log_dir = undef,
+  Optional[Integer[0, 4294967295]] $keep_logs = undef,
+  Optional[Common::Again::Absolutepath] $agent_catalog_run_lockfile = undef,
+  Optional[Common::Again::Absolutepath] $agent_disabled_lockfile = undef,
+  Optional[Common::Again::Absolutepath] $lastrunfile = undef,
+  Optional[Common::Again::Absolutepath] $pidfile = undef,
+) {
+  $binary_path = $binary ? {
+    undef   => $manage_binary ? { 'package' => '/usr/bin/again', default => '/usr/local/bin/again' },
+    default => $binary,
+  }
+
+  # Missing in a first run without pluginsync.
+  $fact = $facts['again'] ? {
+    Hash    => $facts['again'],
+    default => {},
+  }
+
+  # The helper looks in /etc by itself.
+  $config_option = $config_file ? {
+    '/etc/again.toml' => [],
+    default           => ["--config=${config_file}"],
+  }
+
+  # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
+  $durations = { 'jitter' => $jitter, 'max_jitter' => $max_jitter, 'window' => $window }.reduce({}) |$all, $pair| {
+    $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
+  }
+  $settings = ($durations + {
+      'max_runs'                   => $max_runs,
+      'on_cap'                     => $on_cap,
+      'save_environment'           => $save_environment,
+      'scope'                      => $scope,
+      'command'                    => $command,
+      'state_dir'                  => $state_dir,
+      'log_dir'                    => $log_dir,
+      'keep_logs'                  => $keep_logs,
+      'agent_catalog_run_lockfile' => $agent_catalog_run_lockfile,
+      'agent_disabled_lockfile'    => $agent_disabled_lockfile,
+      'lastrunfile'                => $lastrunfile,
+      'pidfile'                    => $pidfile,
+  }).filter |$_key, $value| { $value =~ NotUndef }
+
+  # The parts of a request that every Exec of this module shares. `logoutput`, because otherwise Puppet hides the line of a request that
+  # succeeded. The undefs, because a site's `Exec { … }` defaults are meant for its own commands: another user or umask would be taken
+  # for the run's.
+  $exec = {
+    provider    => 'posix',
+    logoutput   => true,
+    timeout     => 60,
+    tag         => ['again'] + $tags,
+    require     => Class['common::again::install'],
+    user        => undef,
+    group       => undef,
+    umask       => undef,
+    cwd         => undef,
+    path        => undef,
+    environment => undef,
+  }
+
+  $file_ensure = $ensure ? {
+    'present' => 'file',
+    default   => 'absent',
+  }
+  $file = { ensure => $file_ensure, owner => 'root', group => 'root' }
+
+  contain common::again::install
+  contain common::again::extras
+
+  Class['common::again::install'] -> Class['common::again::extras']
+
+  if $ensure == 'absent' {
+    contain common::again::stop
+
+    Class['common::again::stop'] -> Class['common::again::install']
+  }
+
+  exec { 'again':
+    command     => common::again::request(),
+    refreshonly => true,
+    *           => $exec,
+  }
+}

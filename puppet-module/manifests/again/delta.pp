@@ -1,0 +1,41 @@
+# @summary
+#   Asks for another Puppet run after a while: `notify => Common::Again::Delta['title']`
+#
+# The define can be notified, and so can its `Exec["again-delta-title"]`. Deltas of different titles stay apart: each gets its run. A
+# request under the title of one that is still pending replaces it.
+#
+# @param delta
+#   How long after the end of this run the next one is due at the earliest: seconds as a number or as a string of digits, or a string with
+#   a unit, such as `2m`. A random part is added to it, see `jitter` of `common::again`.
+#
+# @param start_timer_now
+#   Whether the time counts from the moment of the request and not from the end of the run.
+#
+# @example Look again in two minutes
+#   common::again::delta { 'cluster':
+#     delta => 120,
+#   }
+#
+#   file { '/etc/cluster/nodes':
+#     ensure => file,
+#     notify => Common::Again::Delta['cluster'],
+#   }
+#
+# @api public
+define common::again::delta (
+  Common::Again::Duration $delta = 0,
+  Boolean $start_timer_now = false,
+) {
+  include common::again
+
+  $base = $start_timer_now ? {
+    true    => ['--start-timer-now'],
+    default => [],
+  }
+
+  exec { "again-delta-${title}":
+    command     => common::again::request("--name=${title}", "--delta=${delta}", *$base),
+    refreshonly => true,
+    *           => $common::again::exec,
+  }
+}

@@ -1,0 +1,110 @@
+# @summary
+#   What a request can do without: manual pages, completions, the boot unit; and the removal of state and logs
+#
+# Apart from `common::again::install`, so that a read-only /usr/local/share costs the manual pages and not the rerun.
+#
+# @example
+#   include common::again
+#
+# @api private
+class common::again::extras {
+  if $caller_module_name != $module_name {
+    fail("${title} is private: include common::again")
+  }
+
+  $present = $common::again::ensure == 'present'
+  $share = $common::again::share_dir
+  $units = $common::again::unit_dir
+
+  # A package has its own pages and completions.
+  $own = $common::again::manage_binary == 'file'
+  $man = $own and $common::again::manage_man
+  $completions = $own and $common::again::manage_completions
+  $boot_unit = $common::again::manage_boot_unit ? {
+    undef   => !$present or ($common::again::fact['systemd'] == true and $facts.dig('identity', 'privileged') != false),
+    default => $common::again::manage_boot_unit,
+  }
+
+  # A file of the module, its directory and name on the node, and whether it is ours to manage.
+  $carried = [
+    ['man/again.8', "${share}/man/man8", 'again.8', $man],
+    ['man/again.toml.5', "${share}/man/man5", 'again.toml.5', $man],
+    ['completions/again.bash', "${share}/bash-completion/completions", 'again', $completions],
+    ['completions/_again', "${share}/zsh/site-functions", '_again', $completions],
+    ['completions/again.fish', "${share}/fish/vendor_completions.d", 'again.fish', $completions],
+  ].filter |$entry| { $entry[3] and (!$present or find_file("${module_name}/${entry[0]}")) }
+
+  $unit = "${units}/again-resume.service"
+  $wants = "${units}/multi-user.target.wants"
+  $link = "${wants}/again-resume.service"
+
+  $directories = $carried.map |$entry| { $entry[1] } + [$wants].filter |$_wants| { $boot_unit }
+  $targets = $carried.map |$entry| { "${entry[1]}/${entry[2]}" } + [$unit, $link].filter |$_path| { $boot_unit }
+
+  if $present and !empty($directories) {
+    # No File resources: these directories are everyone's, and another module may well manage them.
+    exec { 'again-directories':
+      command     => ['/bin/sh', '-c', 'umask 022; mkdir -p -- "$@"', 'sh'] + $directories,
+      unless      => [['/bin/sh', '-c', 'for d; do test -d "$d" || exit 1; done', 'sh'] + $directories],
+      before      => File[$targets],
+      refreshonly => false,
+      *           => $common::again::exec - ['require', 'logoutput'],
+    }
+  }
+
+  $carried.each |$entry| {
+    $source = $present ? {
+      true    => "puppet:///modules/${module_name}/${entry[0]}",
+      default => undef,
+    }
+
+    file { "${entry[1]}/${entry[2]}":
+      source => $source,
+      mode   => '0644',
+      *      => $common::again::file,
+    }
+  }
+
+  if $boot_unit {
+    $variables = { 'binary' => $common::again::binary_path, 'options' => $common::again::config_option }
+    $content = $present ? {
+      true    => epp("${module_name}/again-resume.service.epp", $variables),
+      default => undef,
+    }
+    $enabled = $present ? {
+      true    => 'link',
+      default => 'absent',
+    }
+
+    file { $unit:
+      content => $content,
+      mode    => '0644',
+      *       => $common::again::file,
+    }
+
+    # What `systemctl enable` does, but also in an image where systemd does not run yet.
+    file { $link:
+      ensure  => $enabled,
+      target  => $unit,
+      require => File[$unit],
+    }
+  }
+
+  unless $present {
+    # Of directories that the site chose, only those that are plainly ours: `state_dir => '/srv'` must not cost /srv.
+    [
+      [$common::again::state_dir, '/var/lib/again'],
+      [$common::again::log_dir, '/var/log/again'],
+    ].map |$pair| { $pair[0].lest || { $pair[1] } }
+      .filter |$path| { $path =~ /again[^\/]*\z/ }
+      .unique
+      .each |$path| {
+        # No copies in the filebucket: records may hold secrets.
+        file { $path:
+          force  => true,
+          backup => false,
+          *      => $common::again::file,
+        }
+      }
+  }
+}

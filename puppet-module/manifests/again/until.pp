@@ -1,0 +1,72 @@
+# @summary
+#   Asks for another Puppet run as long as a check fails
+#
+# The check is made when Puppet comes to this resource: order it after what it depends on. Nothing has to notify it, so that a failed
+# resource elsewhere cannot keep it from asking. Once the check succeeds nothing happens any more. If it never does, the cap ends the
+# chain, and the Exec fails with the line that says so.
+#
+# A check that cannot be executed, dies of a signal or takes too long has failed. Puppet makes checks under noop too, but asks for nothing
+# then.
+#
+# @param check
+#   The command that succeeds once there is nothing to wait for. An array is run as it is, its first element an absolute path. A string
+#   is given to /bin/sh.
+#
+# @param delta
+#   As with `common::again::delta`.
+#
+# @param timeout
+#   How many seconds the check may take.
+#
+# @param max_runs
+#   At most so many reruns in the window, instead of the setting of `common::again`.
+#
+# @param on_cap
+#   What to do at the cap, instead of the setting of `common::again`. Something that may take its time wants `wait`.
+#
+# @example Until the peers have joined
+#   common::again::until { 'peers joined':
+#     check => ['/usr/bin/test', '-f', '/var/lib/cluster/joined'],
+#     delta => 30,
+#   }
+#
+# @example Until something listens, however long it takes
+#   common::again::until { 'database is up':
+#     check  => 'ss -Hltn sport = :5432 | grep -q .',
+#     delta  => '2m',
+#     on_cap => 'wait',
+#   }
+#
+# @api public
+define common::again::until (
+  Common::Again::Check $check,
+  Common::Again::Duration $delta = 30,
+  Integer[1, 3600] $timeout = 60,
+  Optional[Integer[0, 4294967295]] $max_runs = undef,
+  Optional[Common::Again::OnCap] $on_cap = undef,
+) {
+  include common::again
+
+  $argv = $check ? {
+    String  => ['/bin/sh', '-c', $check],
+    default => $check,
+  }
+  # Puppet would take a check that is missing (127) for an error and one that exceeds the Exec's timeout for a success. With nothing to ask
+  # for, nothing is checked, or every report would show a change.
+  $unless = $common::again::ensure ? {
+    'absent' => ['/bin/sh', '-c', ':'],
+    default  => ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1', String($timeout)] + $argv,
+  }
+
+  $cap = { '--max-runs' => $max_runs, '--on-cap' => $on_cap }
+    .filter |$_option, $value| { $value =~ NotUndef }
+    .map |$option, $value| { "${option}=${value}" }
+
+  # The name of the timer is not the bare title, which a delta may have too.
+  exec { "again-until-${title}":
+    command     => common::again::request("--name=until ${title}", "--delta=${delta}", *$cap),
+    unless      => [$unless],
+    refreshonly => false,
+    *           => $common::again::exec + { timeout => $timeout + 60 },
+  }
+}

@@ -1,0 +1,301 @@
+# frozen_string_literal: true
+
+require 'spec_helper'
+
+describe 'common::again' do
+  on_supported_os(hardwaremodels: ['x86_64']).each do |os, os_facts|
+    context "on #{os}" do
+      let(:facts) { os_facts.merge('again' => FACT) }
+
+      context 'with defaults' do
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_class('common::again::install').that_comes_before('Class[common::again::extras]') }
+        it { is_expected.not_to contain_class('common::again::stop') }
+        it { is_expected.not_to contain_package('again') }
+
+        it 'installs the helper of the node\'s architecture' do
+          is_expected.to contain_file('/usr/local/bin/again')
+            .with_ensure('file').with_mode('0755').with_owner('root').with_group('root').with_backup(false)
+            .with_source('puppet:///modules/common/x86_64/again')
+        end
+
+        it 'writes a configuration without a setting' do
+          is_expected.to contain_file('/etc/again.toml').with_ensure('file').with_mode('0644')
+            .with_content("# Written by Puppet (common::again): changes made here do not last.\n# binary: /usr/local/bin/again\n")
+        end
+
+        it 'declares the Exec' do
+          is_expected.to contain_exec('again')
+            .with_command(['/usr/local/bin/again', 'run', *PATH_FLAGS])
+            .with_refreshonly(true).with_logoutput(true).with_provider('posix')
+            .that_requires('Class[common::again::install]')
+          is_expected.not_to contain_exec('again').that_requires('Class[common::again::extras]')
+        end
+
+        it 'is silent about what belongs to the site\'s Exec defaults' do
+          is_expected.to contain_exec('again').without_path.without_user.without_environment.without_cwd.without_umask
+        end
+
+        it 'tags the Exec' do
+          expect(catalogue.resource('exec', 'again').tags.to_a).to include('again', 'common::again')
+        end
+
+        it 'installs manual pages and completions' do
+          {
+            'man/man8/again.8'                         => 'man/again.8',
+            'man/man5/again.toml.5'                    => 'man/again.toml.5',
+            'bash-completion/completions/again'        => 'completions/again.bash',
+            'zsh/site-functions/_again'                => 'completions/_again',
+            'fish/vendor_completions.d/again.fish'     => 'completions/again.fish',
+          }.each do |path, source|
+            is_expected.to contain_file("/usr/local/share/#{path}").with_ensure('file').with_mode('0644')
+              .with_source("puppet:///modules/common/#{source}").that_requires('Exec[again-directories]')
+          end
+        end
+
+        it 'manages no directory that others may manage' do
+          is_expected.not_to contain_file('/usr/local/share/man/man8')
+          is_expected.not_to contain_file('/etc/systemd/system/multi-user.target.wants')
+        end
+
+        it 'enables the boot unit' do
+          is_expected.to contain_file('/etc/systemd/system/again-resume.service').with_ensure('file')
+            .with_content(%r{^ExecStart=/usr/local/bin/again resume$}).with_content(%r{^KillMode=process$})
+          is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-resume.service')
+            .with_ensure('link').with_target('/etc/systemd/system/again-resume.service')
+        end
+      end
+
+      context 'without the fact' do
+        let(:facts) { os_facts }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run']) }
+        it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
+      end
+
+      [nil, '', 'stringified', {}, { 'paths' => nil }, { 'paths' => 'x' }, { 'paths' => { 'pidfile' => 'relative' } },
+       { 'paths' => { 'pidfile' => 7, 'lastrunfile' => '' } }].each do |value|
+        context "with the fact #{value.inspect}" do
+          let(:facts) { os_facts.merge('again' => value) }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run']) }
+        end
+      end
+
+      context 'without systemd' do
+        let(:facts) { os_facts.merge('again' => FACT.merge('systemd' => false)) }
+
+        it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
+
+        context 'but with manage_boot_unit' do
+          let(:params) { { 'manage_boot_unit' => true } }
+
+          it { is_expected.to contain_file('/etc/systemd/system/again-resume.service') }
+        end
+      end
+
+      context 'when Puppet does not run as root' do
+        let(:facts) { super().merge('identity' => { 'privileged' => false }) }
+
+        it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
+      end
+
+      context 'with every setting' do
+        let(:params) do
+          {
+            'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'window' => 1800, 'on_cap' => 'wait', 'save_environment' => false,
+            'scope' => 'never', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
+            'keep_logs' => 3, 'agent_catalog_run_lockfile' => '/l1', 'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3',
+            'pidfile' => '/l4'
+          }
+        end
+
+        it { is_expected.to compile.with_all_deps }
+
+        it 'writes them' do
+          is_expected.to contain_file('/etc/again.toml').with_content(<<~TOML)
+            # Written by Puppet (common::again): changes made here do not last.
+            # binary: /usr/local/bin/again
+            jitter = 8
+            max_jitter = "5m"
+            window = 1800
+            max_runs = 6
+            on_cap = "wait"
+            save_environment = false
+            scope = "never"
+            command = ["/opt/bin/run \\"it\\"", "a\\\\b", "\u00fc\\t"]
+            state_dir = "/srv/again"
+            log_dir = "/srv/log"
+            keep_logs = 3
+            agent_catalog_run_lockfile = "/l1"
+            agent_disabled_lockfile = "/l2"
+            lastrunfile = "/l3"
+            pidfile = "/l4"
+          TOML
+        end
+
+        it 'does not outvote a path that was set' do
+          is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run'])
+        end
+      end
+
+      context 'with other places' do
+        let(:params) do
+          { 'binary' => '/opt/again/bin/again', 'config_file' => '/opt/again/again.toml', 'share_dir' => '/opt/share', 'unit_dir' => '/opt/units' }
+        end
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_file('/opt/again/bin/again') }
+        it { is_expected.to contain_file('/opt/again/again.toml').with_content(%r{^# binary: /opt/again/bin/again$}) }
+        it { is_expected.to contain_file('/opt/share/man/man8/again.8') }
+
+        it 'passes the configuration on' do
+          is_expected.to contain_exec('again').with_command(['/opt/again/bin/again', 'run', '--config=/opt/again/again.toml', *PATH_FLAGS])
+          is_expected.to contain_file('/opt/units/again-resume.service')
+            .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
+            .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
+        end
+      end
+
+      context 'with a package' do
+        let(:params) { { 'manage_binary' => 'package', 'package_name' => 'again-static', 'package_ensure' => '0.1.0-1' } }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_package('again-static').with_ensure('0.1.0-1') }
+        it { is_expected.to contain_exec('again').with_command(['/usr/bin/again', 'run', *PATH_FLAGS]) }
+        it { is_expected.not_to contain_file('/usr/bin/again') }
+        it { is_expected.not_to contain_file('/usr/local/share/man/man8/again.8') }
+      end
+
+      context 'with a helper from elsewhere' do
+        let(:params) { { 'manage_binary' => 'none', 'manage_config' => false } }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.not_to contain_file('/usr/local/bin/again') }
+        it { is_expected.not_to contain_file('/etc/again.toml') }
+        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', *PATH_FLAGS]) }
+      end
+
+      context 'without manual pages, completions and boot unit' do
+        let(:params) { { 'manage_man' => false, 'manage_completions' => false, 'manage_boot_unit' => false } }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.not_to contain_exec('again-directories') }
+        it { is_expected.to have_file_resource_count(2) }
+      end
+
+      context 'with tags' do
+        let(:params) { { 'tags' => ['profile::db'] } }
+
+        it { expect(catalogue.resource('exec', 'again').tags.to_a).to include('again', 'profile::db') }
+      end
+
+      context 'with Exec defaults of the site' do
+        let(:pre_condition) { "Exec { path => '/bin', user => 'nobody', environment => ['A=1'], logoutput => on_failure, umask => '077', refreshonly => true }" }
+
+        it { is_expected.to contain_exec('again').without_user.without_path.without_environment.without_umask.with_logoutput(true) }
+        it { is_expected.to contain_exec('again-directories').without_user.with_refreshonly(false) }
+      end
+
+      context 'with ensure => absent' do
+        let(:params) { { 'ensure' => 'absent' } }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_class('common::again::stop').that_comes_before('Class[common::again::install]') }
+        it { is_expected.to contain_exec('again-stop').with_command(['/bin/sh', '-c', 'exec "$0" stop "$@"', '/usr/local/bin/again']) }
+        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', %r{\Aecho "again: nothing to do: }]).with_refreshonly(true) }
+        it { is_expected.not_to contain_exec('again-directories') }
+
+        %w[
+          /usr/local/bin/again /etc/again.toml /usr/local/share/man/man8/again.8 /usr/local/share/man/man5/again.toml.5
+          /usr/local/share/bash-completion/completions/again /usr/local/share/zsh/site-functions/_again
+          /usr/local/share/fish/vendor_completions.d/again.fish /etc/systemd/system/again-resume.service
+          /etc/systemd/system/multi-user.target.wants/again-resume.service
+        ].each do |path|
+          it { is_expected.to contain_file(path).with_ensure('absent') }
+        end
+
+        %w[/var/lib/again /var/log/again].each do |path|
+          it { is_expected.to contain_file(path).with_ensure('absent').with_force(true).with_backup(false) }
+        end
+
+        context 'and directories of the site' do
+          let(:params) { super().merge('state_dir' => '/srv', 'log_dir' => '/data/again-logs') }
+
+          it { is_expected.not_to contain_file('/srv') }
+          it { is_expected.not_to contain_file('/var/lib/again') }
+          it { is_expected.to contain_file('/data/again-logs').with_ensure('absent') }
+        end
+
+        context 'and a package' do
+          let(:params) { super().merge('manage_binary' => 'package') }
+
+          it { is_expected.to contain_package('again').with_ensure('absent') }
+        end
+
+        context 'and a helper from elsewhere' do
+          let(:params) { super().merge('manage_binary' => 'none') }
+
+          it { is_expected.not_to contain_file('/usr/local/bin/again') }
+          it { is_expected.to contain_exec('again-stop') }
+        end
+
+        context 'and no architecture that the module knows' do
+          let(:facts) { os_facts.merge('os' => os_facts[:os].merge('hardware' => 'riscv64')) }
+
+          it { is_expected.to compile.with_all_deps }
+        end
+      end
+
+      context 'on aarch64' do
+        let(:facts) { os_facts.merge('os' => os_facts[:os].merge('hardware' => 'aarch64')) }
+
+        it { is_expected.to contain_file('/usr/local/bin/again').with_source('puppet:///modules/common/aarch64/again') }
+      end
+
+      context 'on an architecture that the module has no helper for' do
+        let(:facts) { os_facts.merge('os' => os_facts[:os].merge('hardware' => 'riscv64')) }
+
+        it { is_expected.to compile.and_raise_error(%r{no helper for Linux on riscv64: build files/riscv64/again, or set manage_binary}) }
+      end
+
+      context 'on another kernel' do
+        let(:facts) { os_facts.merge('kernel' => 'Darwin') }
+
+        it { is_expected.to compile.and_raise_error(%r{no helper for Darwin on x86_64}) }
+      end
+
+      {
+        'binary'      => ['again', '/opt/with space/again', '/opt/a;b', "/opt/a\nb"],
+        'config_file' => ['etc/again.toml', '/etc/%h'],
+        'jitter'      => [-1, '1w', '2 m', '', '1.5', 1.5],
+        'window'      => ["60\n", '99999999999'],
+        'max_runs'    => [-1, '10'],
+        'on_cap'      => ['never'],
+        'scope'       => [true],
+        'command'     => [[], 'puppet agent -t', ['']],
+        'state_dir'   => ['relative', "/a\tb"],
+        'ensure'      => ['latest'],
+        'tags'        => ['one', ['']],
+      }.each do |name, values|
+        values.each do |value|
+          context "with #{name} => #{value.inspect}" do
+            let(:params) { { name => value } }
+
+            it { is_expected.to compile.and_raise_error(%r{parameter '#{name}'}) }
+          end
+        end
+      end
+    end
+  end
+
+  %w[install extras stop].each do |name|
+    context "when common::again::#{name} is included from outside" do
+      let(:pre_condition) { "include common::again::#{name}" }
+
+      it { is_expected.to compile.and_raise_error(%r{is private: include common::again}) }
+    end
+  end
+end
