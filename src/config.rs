@@ -327,10 +327,12 @@ fn default_state_dir(around: &Surroundings) -> Result<PathBuf> {
     {
         return Ok(dir.join("again"));
     }
+    // The user database first: Puppet takes HOME away from what an Exec runs, and
+    // state must be found at the same place by hand.
     around
-        .path("HOME")
-        .filter(|home| home.is_absolute())
-        .or_else(|| around.home.clone())
+        .home
+        .clone()
+        .or_else(|| around.path("HOME").filter(|home| home.is_absolute()))
         .map(|home| home.join(".local/state/again"))
         .context("this user has no home directory to keep state in; name one with --state-dir or AGAIN_STATE_DIR")
 }
@@ -438,7 +440,10 @@ mod tests {
             with("", environment, &none).expect("settings").state_dir
         };
         assert_eq!(dir(&[]), Path::new("/home/u/.local/state/again"));
-        assert_eq!(dir(&[("HOME", "/h")]), Path::new("/h/.local/state/again"));
+        assert_eq!(
+            dir(&[("HOME", "/h")]),
+            Path::new("/home/u/.local/state/again")
+        );
         assert_eq!(dir(&[("XDG_STATE_HOME", "/x")]), Path::new("/x/again"));
         assert_eq!(dir(&[("AGAIN_STATE_DIR", "/s")]), Path::new("/s"));
         assert!(with("", &[("AGAIN_STATE_DIR", "s")], &none).is_err());

@@ -16,6 +16,7 @@ use crate::policy::delay;
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::policy::time::Span;
 use crate::state::order::Order;
+use crate::state::record::Record;
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::{process, user};
@@ -55,10 +56,13 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         .and_then(|(_, record)| record.as_ref())
         .map(|record| record.starts.clone())
         .unwrap_or_default();
-    let usage = cap::usage(settings.cap, &starts, &now);
-    if let (Some(order), Some((id, _))) = (&seen.order, &record) {
+    let usage = cap::usage(settings.cap, starts.iter().map(|start| &start.at), &now);
+    if let (Some(order), Some((id, record))) = (&seen.order, &record) {
         out.extend(plan(&seen, order, id));
-        let place = super::run::place(&seen, &store, &now);
+        let known = record
+            .clone()
+            .unwrap_or_else(|| Record::new(id, order.kind, around.uid));
+        let place = super::run::place(&seen, &store, &known, &now);
         out.push(format!(
             "chain: {}, the rerun would be run {}",
             place.chain, place.run

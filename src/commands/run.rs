@@ -15,7 +15,7 @@ use crate::policy::judge::{Case, Refusal, Verdict, judge};
 use crate::policy::time::Span;
 use crate::state::history::What;
 use crate::state::order::Order;
-use crate::state::record::{Base, Origin, Refused, Timer};
+use crate::state::record::{Base, Origin, Record, Refused, Timer};
 use crate::state::store::{self, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd;
@@ -63,7 +63,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     if let Some(who) = seen.run_identity() {
         locked.record.note_run(&started_moment(who, &now));
     }
-    let usage = cap::usage(settings.cap, &locked.record.starts, &now);
+    let usage = cap::usage(settings.cap, locked.record.moments(), &now);
     let case = Case {
         above: seen.above.clone(),
         disabled: store.disabled().map(|disabled| disabled.reason),
@@ -74,7 +74,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let not_before = match judge(&case) {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
-            let place = place(&seen, &store, &now);
+            let place = place(&seen, &store, &locked.record, &now);
             locked.record.refused = Some(Refused {
                 at: now.clone(),
                 timer: name.clone(),
@@ -92,7 +92,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
             return report(&refusal);
         }
     };
-    let place = place(&seen, &store, &now);
+    let place = place(&seen, &store, &locked.record, &now);
     let delta = run.delta.unwrap_or(Span::ZERO);
     let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
     let jitter = delay::draw(range, &mut rand::rng());
@@ -196,7 +196,7 @@ pub struct Place {
 }
 
 /// Finds the chain by the processes above us: a record says which of them is a rerun.
-pub fn place(seen: &Observation, store: &Store, now: &Moment) -> Place {
+pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -> Place {
     let from = seen.run.unwrap_or(0);
     let rerun = seen
         .chain
@@ -211,8 +211,8 @@ pub fn place(seen: &Observation, store: &Store, now: &Moment) -> Place {
     };
     if let Some(rerun) = rerun {
         return Place {
+            run: record.next_number(&rerun.chain, rerun.run.saturating_add(1)),
             chain: rerun.chain,
-            run: rerun.run.saturating_add(1),
             origin,
         };
     }
@@ -222,8 +222,8 @@ pub fn place(seen: &Observation, store: &Store, now: &Moment) -> Place {
         |who| target::chain_id(who, &now.boot),
     );
     Place {
+        run: record.next_number(&chain, 2),
         chain,
-        run: 2,
         origin,
     }
 }

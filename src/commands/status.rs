@@ -229,7 +229,7 @@ fn target_report(
         .values()
         .next()
         .map_or(settings.cap, |timer| timer.cap);
-    let usage = cap::usage(cap, &record.starts, now);
+    let usage = cap::usage(cap, record.moments(), now);
     // Only the owner and root can read an order.
     let order = record
         .timers

@@ -343,7 +343,7 @@ impl Waiter {
             },
             missing: missing(order),
             cap: timer.cap,
-            usage: cap::usage(timer.cap, &record.starts, now),
+            usage: cap::usage(timer.cap, record.moments(), now),
             on_cap: timer.on_cap,
         }
     }
@@ -444,9 +444,10 @@ impl Waiter {
         if step(&self.view(&locked.record, Some(order))) != Step::Launch {
             return Ok(());
         }
-        let Some(timer) = locked.record.timers.remove(&self.ticket.name) else {
+        let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
+        timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = process::own_identity().context("cannot read /proc")?;
         let log_dir = order.log_dir.path();
         let log = open_log(&log_dir, &timer, now.wall);

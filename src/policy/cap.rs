@@ -57,9 +57,9 @@ impl Use {
 ///
 /// A start exactly one window old no longer counts. With `max_runs` of 0 nothing
 /// ever may start.
-pub fn usage(cap: Cap, starts: &[Moment], now: &Moment) -> Use {
+pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &Moment) -> Use {
     let mut ages: Vec<Span> = starts
-        .iter()
+        .into_iter()
         .map(|start| start.age(now))
         .filter(|age| *age < cap.window)
         .collect();

@@ -146,6 +146,17 @@ pub struct Ended {
     pub noticed: Moment,
 }
 
+/// The start of a rerun, as the cap counts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// When.
+    pub at: Moment,
+    /// In which chain.
+    pub chain: String,
+    /// As which run of it.
+    pub run: u32,
+}
+
 /// The last request that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
@@ -170,7 +181,7 @@ pub struct Record {
     pub uid: u32,
     /// When reruns started, oldest first: what the cap counts.
     #[serde(default)]
-    pub starts: Vec<Moment>,
+    pub starts: Vec<Start>,
     /// Pending timers by name.
     #[serde(default)]
     pub timers: BTreeMap<String, Timer>,
@@ -210,12 +221,35 @@ impl Record {
 
     /// Notes that a rerun starts. The cap needs no more than its own number of starts.
     pub fn note_start(&mut self, running: Running, cap: Cap) {
-        self.starts.push(running.started.clone());
+        self.starts.push(Start {
+            at: running.started.clone(),
+            chain: running.chain.clone(),
+            run: running.run,
+        });
         let keep = STARTS_KEPT.max(cap.max_runs as usize);
         let surplus = self.starts.len().saturating_sub(keep);
         self.starts.drain(..surplus);
         self.note_run(&running.started);
         self.running.push(running);
+    }
+
+    /// When reruns started.
+    pub fn moments(&self) -> impl Iterator<Item = &Moment> {
+        self.starts.iter().map(|start| &start.at)
+    }
+
+    /// The number that the next rerun of a chain gets, if its request is known to
+    /// come from the run before `least`.
+    ///
+    /// Two requests of one run lead to two reruns, and each has a number of its own.
+    pub fn next_number(&self, chain: &str, least: u32) -> u32 {
+        self.starts
+            .iter()
+            .filter(|start| start.chain == chain)
+            .map(|start| start.run.saturating_add(1))
+            .max()
+            .unwrap_or(0)
+            .max(least)
     }
 
     /// Notes that a run of this target started.
@@ -244,5 +278,29 @@ impl Record {
             .partition(|run| run.started.boot == boot && alive(run.process));
         self.running = still;
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rerun_of_a_chain_gets_a_number_of_its_own() {
+        let mut record = Record::new("0123456789abcdef", Kind::Apply, 0);
+        let start = |chain: &str, run| Start {
+            at: Moment {
+                boot: String::new(),
+                uptime: Boottime::default(),
+                wall: Walltime::default(),
+            },
+            chain: chain.into(),
+            run,
+        };
+        assert_eq!(record.next_number("a", 2), 2);
+        record.starts = vec![start("a", 2), start("b", 7)];
+        assert_eq!(record.next_number("a", 2), 3);
+        assert_eq!(record.next_number("a", 5), 5);
+        assert_eq!(record.next_number("c", 2), 2);
     }
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::history::{self, Entry};
-use super::record::{Kind, Record, VERSION};
+use super::record::{Kind, Record, Start, VERSION};
 use crate::sys::process::Identity;
 use crate::sys::user;
 
@@ -195,12 +195,16 @@ impl Store {
         })
     }
 
-    fn starts_from_history(&self, id: &str) -> Vec<crate::policy::cap::Moment> {
+    fn starts_from_history(&self, id: &str) -> Vec<Start> {
         let (entries, _) = history::read(&self.root);
         entries
             .into_iter()
             .filter(|entry| entry.target == id && entry.what == history::What::Started)
-            .map(|entry| entry.at)
+            .map(|entry| Start {
+                at: entry.at,
+                chain: entry.chain,
+                run: entry.run,
+            })
             .collect()
     }
 
