@@ -16,7 +16,8 @@ use crate::state::record::OnCap;
 #[command(
     name = "again",
     version,
-    args_conflicts_with_subcommands = true,
+    override_usage = "again [run] [OPTIONS] [-- COMMAND...]
+       again COMMAND [OPTIONS]",
     disable_help_subcommand = true
 )]
 pub struct Cli {
@@ -65,7 +66,8 @@ pub enum Command {
 }
 
 /// `again run`.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Request options")]
 pub struct Run {
     /// Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]

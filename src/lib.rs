@@ -58,6 +58,12 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
             return status;
         }
     };
+    if cli.command.is_some() && cli.run != cli::Run::default() {
+        commands::complain(
+            "again: error: the options of a request go behind 'run' (again run --delta 120), and no other command takes them",
+        );
+        return Exit::Usage as i32;
+    }
     log::to_stderr(cli.global.verbose);
     match dispatch(cli, signals) {
         Ok(status) => status as i32,

@@ -308,7 +308,7 @@ fn scheduled_line(
     }
     if let Some(why) = &armed.scope_failed {
         line.push_str(&format!(
-            "; without a systemd scope of its own, it may be killed with this service ({})",
+            "; without a systemd scope of its own it ends with the unit it is in ({})",
             why.replace('\n', " ")
         ));
     }

@@ -41,7 +41,8 @@ pub struct SignalState {
 impl SignalState {
     /// Reads it from /proc/self/status; call before any handler is installed.
     pub fn of_this_process() -> Self {
-        let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let text = process::read_whole("/proc/self/status").unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         let field = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name))
@@ -63,7 +64,9 @@ pub fn of_process(pid: i32, signals: SignalState) -> io::Result<Attributes> {
     Ok(Attributes {
         umask: process::status(pid)?.umask,
         nice: Some(process::stat(pid)?.nice),
-        limits: parse_limits(&std::fs::read_to_string(format!("/proc/{pid}/limits"))?),
+        limits: parse_limits(&String::from_utf8_lossy(&process::read_whole(&format!(
+            "/proc/{pid}/limits"
+        ))?)),
         ignored: signals.ignored,
         blocked: signals.blocked,
     })
@@ -155,15 +158,17 @@ pub fn set_signals(state: SignalState) {
         // fails harmlessly for KILL, STOP and the C library's own signals.
         unsafe { libc::signal(signal, handler) };
     }
-    // SAFETY: a sigset_t may be all zeroes before sigemptyset fills it in.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid set that outlives the calls; unknown numbers are refused.
+    // The C library keeps some realtime signals out of its own sets, so the kernel is
+    // asked itself; its set on every 64-bit Linux is one 64-bit word.
+    // SAFETY: a valid word of the size that is named, and no old set.
     unsafe {
-        libc::sigemptyset(&raw mut set);
-        for signal in (1..=64).filter(|signal| state.blocked >> (signal - 1) & 1 == 1) {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const state.blocked,
+            std::ptr::null_mut::<u64>(),
+            size_of::<u64>(),
+        );
     }
 }
 

@@ -27,8 +27,8 @@ pub fn walltime() -> Walltime {
 ///
 /// Empty where /proc does not show it; then every record counts as of this boot.
 pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|id| id.trim().to_owned())
+    super::process::read_whole("/proc/sys/kernel/random/boot_id")
+        .map(|id| String::from_utf8_lossy(&id).trim().to_owned())
         .unwrap_or_default()
 }
 

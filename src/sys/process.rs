@@ -92,12 +92,24 @@ fn path(pid: i32, name: &str) -> String {
     format!("/proc/{pid}/{name}")
 }
 
+/// Reads a file of /proc whole. These files claim to be empty, and a reader that
+/// believes it begins with a few bytes at a time.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_whole(path: &str) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut text = Vec::with_capacity(4096);
+    std::fs::File::open(path)?.read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// Reads and parses /proc/PID/stat.
 ///
 /// # Errors
 /// Those of open(2) and read(2); `NotFound` when there is no such process.
 pub fn stat(pid: i32) -> io::Result<Stat> {
-    let text = std::fs::read(path(pid, "stat"))?;
+    let text = read_whole(&path(pid, "stat"))?;
     parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
@@ -106,7 +118,7 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
 /// # Errors
 /// As for [`stat`].
 pub fn status(pid: i32) -> io::Result<Status> {
-    let text = std::fs::read(path(pid, "status"))?;
+    let text = read_whole(&path(pid, "status"))?;
     parse_status(&String::from_utf8_lossy(&text))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
@@ -116,7 +128,7 @@ pub fn status(pid: i32) -> io::Result<Status> {
 /// # Errors
 /// As for [`stat`].
 pub fn cmdline(pid: i32) -> io::Result<Vec<u8>> {
-    std::fs::read(path(pid, "cmdline"))
+    read_whole(&path(pid, "cmdline"))
 }
 
 /// The raw block of the environment the process was started with.
@@ -124,7 +136,7 @@ pub fn cmdline(pid: i32) -> io::Result<Vec<u8>> {
 /// # Errors
 /// `PermissionDenied` for another user's process; otherwise as for [`stat`].
 pub fn environ(pid: i32) -> io::Result<Vec<u8>> {
-    std::fs::read(path(pid, "environ"))
+    read_whole(&path(pid, "environ"))
 }
 
 /// The executable, ` (deleted)` at the end where it was replaced.
