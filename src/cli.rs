@@ -58,6 +58,8 @@ pub enum Command {
     Status(Status),
     /// Cancel pending timers: those named, or all
     Stop(Stop),
+    /// Let pending timers wait no longer: those named, or all
+    Now(Names),
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
     /// Give new waiters to pending timers that lost theirs; for the boot unit
@@ -122,6 +124,14 @@ pub struct Stop {
     /// Also end reruns that are under way (TERM, after 10 seconds KILL)
     #[arg(long)]
     pub run: bool,
+}
+
+/// `again now`.
+#[derive(Debug, Args)]
+pub struct Names {
+    /// Names of timers; all without one
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
 }
 
 /// `again explain`.

@@ -81,6 +81,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Status(args)) => commands::status::main(global, &args),
         Some(Command::Stop(args)) => commands::stop::main(global, &args),
         Some(Command::Resume) => commands::resume::main(global),
+        Some(Command::Now(args)) => commands::now::main(global, &args),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod explain;
 pub mod resume;
+pub mod now;
 pub mod run;
 pub mod status;
 pub mod stop;
@@ -11,7 +12,10 @@ pub mod wait;
 use std::io::{self, Write};
 
 use crate::policy::cap::Moment;
+use crate::state::record::Timer;
+use crate::state::store::Store;
 use crate::sys::clock;
+use crate::sys::process::Identity;
 
 /// Writes a line to standard output.
 ///
@@ -35,4 +39,41 @@ pub fn moment() -> Moment {
         uptime: clock::boottime(),
         wall: clock::walltime(),
     }
+}
+
+/// Whether a timer has a waiter that lives: seen by its pid or, from another pid
+/// namespace, by the lock that it holds.
+pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
+    timer.boot == boot
+        && (timer.waiter.is_some_and(Identity::is_alive)
+            || store.order_is_held(id, &timer.token) == Some(true))
+}
+
+/// `s` if there is not just one of them.
+pub fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Says which of the names asked for are not pending, or that nothing is.
+///
+/// # Errors
+/// Those of [`say`].
+pub fn say_what_is_not_pending(
+    names: &[String],
+    found: &[String],
+    failures: &[String],
+    store: &Store,
+) -> io::Result<()> {
+    let place = store.root().display();
+    for name in names.iter().filter(|name| !found.contains(name)) {
+        say(&format!(
+            "again: nothing to do: no timer named '{name}' is pending (state in {place})"
+        ))?;
+    }
+    if names.is_empty() && found.is_empty() && failures.is_empty() {
+        say(&format!(
+            "again: nothing to do: nothing is pending (state in {place})"
+        ))?;
+    }
+    Ok(())
 }

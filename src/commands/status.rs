@@ -296,9 +296,7 @@ fn cap_report(cap: Cap, usage: cap::Use, now: &Moment) -> CapReport {
 
 fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment) -> TimerReport {
     let this_boot = timer.boot == now.boot;
-    let alive = this_boot
-        && (timer.waiter.is_some_and(Identity::is_alive)
-            || store.order_is_held(id, &timer.token) == Some(true));
+    let alive = super::has_waiter(store, id, timer, &now.boot);
     let due = timer.due.filter(|_| this_boot);
     let run_alive = this_boot && timer.waits_for.is_some_and(Identity::is_alive);
     let state = if !alive {

@@ -189,7 +189,7 @@ impl Waiter {
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
                 }
-                Step::SetDue(due) => self.set_due(due)?,
+                Step::SetDue(due) => self.set_due(due, view.due)?,
                 Step::AwaitDue(due) => {
                     self.show(&format!(
                         "waits until {}",
@@ -349,12 +349,15 @@ impl Waiter {
     }
 
     /// Writes down when the timer is due, for others to see and for after a reboot.
-    fn set_due(&mut self, due: Boottime) -> Result<()> {
+    /// One that was due `before` is put off by the cap.
+    fn set_due(&mut self, due: Boottime, before: Option<Boottime>) -> Result<()> {
         self.due = Some(due);
         let wall = self.wall_of(due);
+        let by_cap = before.map_or(Span::ZERO, |_| due.since(clock::boottime()));
         self.change(|timer| {
             timer.due = Some(due);
             timer.due_wall = Some(wall);
+            timer.put_off = timer.put_off + by_cap;
         })
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::cap::{Cap, Moment};
+use crate::policy::hurry::Pending;
 use crate::policy::time::{Boottime, Span, Walltime};
 use crate::sys::process::Identity;
 
@@ -95,6 +96,9 @@ pub struct Timer {
     /// A person asked not to wait for it.
     #[serde(default)]
     pub hurry: bool,
+    /// How much of its wait it owes to the cap (`on_cap = wait`).
+    #[serde(default)]
+    pub put_off: Span,
     /// Why it is held though it is due.
     #[serde(default)]
     pub held: Option<String>,
@@ -109,6 +113,27 @@ pub struct Timer {
     /// The systemd scope the waiter sits in, if any.
     #[serde(default)]
     pub scope: Option<String>,
+}
+
+impl Timer {
+    /// How its haste stands, under the boot it was set in.
+    pub fn pending(&self) -> Pending {
+        Pending {
+            due: self.due,
+            delta: self.delta,
+            put_off: self.put_off,
+            hurry: self.hurry,
+        }
+    }
+
+    /// Takes over what became of it.
+    pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
+        self.due = pending.due;
+        self.due_wall = pending.due.map(|due| now.wall + due.since(now.uptime));
+        self.delta = pending.delta;
+        self.put_off = pending.put_off;
+        self.hurry = pending.hurry;
+    }
 }
 
 /// A rerun that was started.
