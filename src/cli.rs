@@ -60,6 +60,12 @@ pub enum Command {
     Stop(Stop),
     /// Let pending timers wait no longer: those named, or all
     Now(Names),
+    /// Refuse requests and hold pending timers until 'again enable'
+    Disable(Disable),
+    /// Grant requests again, and let go of timers that were held
+    Enable,
+    /// Forget the reruns that count towards the cap
+    Reset(Reset),
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
     /// Give new waiters to pending timers that lost theirs; for the boot unit
@@ -132,6 +138,22 @@ pub struct Names {
     /// Names of timers; all without one
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
+}
+
+/// `again disable`.
+#[derive(Debug, Args)]
+pub struct Disable {
+    /// Why, for everyone who meets it
+    #[arg(value_name = "REASON")]
+    pub reason: Vec<String>,
+}
+
+/// `again reset`.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// Only this target: its id, or how that begins
+    #[arg(long, value_name = "ID")]
+    pub target: Option<String>,
 }
 
 /// `again explain`.

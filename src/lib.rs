@@ -82,6 +82,9 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Stop(args)) => commands::stop::main(global, &args),
         Some(Command::Resume) => commands::resume::main(global),
         Some(Command::Now(args)) => commands::now::main(global, &args),
+        Some(Command::Disable(args)) => commands::disable::main(global, &args),
+        Some(Command::Enable) => commands::enable::main(global),
+        Some(Command::Reset(args)) => commands::reset::main(global, &args),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
     }
 }

@@ -1,9 +1,12 @@
 //! One file per verb.
 #![forbid(unsafe_code)]
 
+pub mod disable;
+pub mod enable;
 pub mod explain;
 pub mod resume;
 pub mod now;
+pub mod reset;
 pub mod run;
 pub mod status;
 pub mod stop;

@@ -7,3 +7,5 @@
 mod bench;
 /// `again now`.
 mod now;
+/// `again disable`, `enable`, `reset`.
+mod switch;
