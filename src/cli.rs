@@ -66,6 +66,10 @@ pub enum Command {
     Enable,
     /// Forget the reruns that count towards the cap
     Reset(Reset),
+    /// Show every request and what became of it
+    History(History),
+    /// Show the output of a rerun
+    Log(Log),
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
     /// Give new waiters to pending timers that lost theirs; for the boot unit
@@ -154,6 +158,31 @@ pub struct Reset {
     /// Only this target: its id, or how that begins
     #[arg(long, value_name = "ID")]
     pub target: Option<String>,
+}
+
+/// `again history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// Write a line of JSON for each event, as described in again(8)
+    #[arg(long)]
+    pub json: bool,
+    /// Only the newest N chains [default: 10; with --json all]
+    #[arg(short = 'n', value_name = "N")]
+    pub newest: Option<usize>,
+    /// Only this chain: its id, or how that begins
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<String>,
+}
+
+/// `again log`.
+#[derive(Debug, Args)]
+pub struct Log {
+    /// Which: CHAIN, CHAIN-N, or N of the newest chain [default: the newest]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Go on until the rerun has ended
+    #[arg(short, long)]
+    pub follow: bool,
 }
 
 /// `again explain`.

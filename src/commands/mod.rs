@@ -4,9 +4,11 @@
 pub mod disable;
 pub mod enable;
 pub mod explain;
-pub mod resume;
+pub mod history;
+pub mod log;
 pub mod now;
 pub mod reset;
+pub mod resume;
 pub mod run;
 pub mod status;
 pub mod stop;
@@ -14,8 +16,11 @@ pub mod wait;
 
 use std::io::{self, Write};
 
+use anyhow::Result;
+
+use crate::outcome;
 use crate::policy::cap::Moment;
-use crate::state::record::Timer;
+use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
 use crate::sys::clock;
 use crate::sys::process::Identity;
@@ -79,4 +84,31 @@ pub fn say_what_is_not_pending(
         ))?;
     }
     Ok(())
+}
+
+/// A record in which reruns that have ended are taken as such; written back if
+/// we may write.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
+    let Some(mut record) = store.read(id)? else {
+        return Ok(None);
+    };
+    let has_ended = |record: &Record| {
+        record
+            .running
+            .iter()
+            .any(|run| run.started.boot != now.boot || !run.process.is_alive())
+    };
+    if has_ended(&record) {
+        if let Ok(mut locked) = store.lock_existing(id) {
+            outcome::settle(store, &mut locked.record, now);
+            let _ = locked.commit();
+            return Ok(Some(locked.record.clone()));
+        }
+        // Another user's: seen the same way, and left as it is.
+        record.last = outcome::ended(&mut record, now).pop().or(record.last);
+    }
+    Ok(Some(record))
 }

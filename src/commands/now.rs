@@ -70,8 +70,7 @@ fn hurry_target(
             now.uptime,
         ) {
             Hurry::Dead => failures.push(format!(
-                "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again stop {}' clears it",
-                super::run::quoted(name)
+                "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
             )),
             Hurry::Already => lines.push(format!(
                 "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",

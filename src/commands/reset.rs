@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::policy::hurry::release;
 use crate::policy::time::Span;
 use crate::state::history::{Entry, What};
-use crate::state::record::VERSION;
+use crate::state::record::{Timer, VERSION};
 use crate::state::store::Store;
 use crate::sys::user;
 
@@ -59,20 +59,19 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
 
 /// The line that says what was done, if anything was.
 fn reset_target(store: &Store, id: &str) -> Result<Option<String>> {
-    let waits = |record: &crate::state::record::Record| {
-        record
-            .timers
-            .values()
-            .any(|timer| timer.put_off > Span::ZERO)
-    };
-    match store.read(id)? {
-        Some(record) if !record.starts.is_empty() || waits(&record) => {}
-        _ => return Ok(None),
+    let concerns_us = store.read(id)?.is_some_and(|record| {
+        let put_off = |timer: &Timer| timer.put_off > Span::ZERO;
+        record.moments().next().is_some() || record.timers.values().any(put_off)
+    });
+    if !concerns_us {
+        return Ok(None);
     }
     let mut locked = store.lock_existing(id)?;
     let now = moment();
-    let counted = locked.record.starts.len();
-    locked.record.starts.clear();
+    let counted = locked.record.moments().count();
+    for start in &mut locked.record.starts {
+        start.forgotten = true;
+    }
     let mut released = Vec::new();
     for (name, timer) in &mut locked.record.timers {
         if timer.put_off > Span::ZERO && timer.boot == now.boot {

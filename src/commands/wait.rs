@@ -601,7 +601,7 @@ fn clean_environment() -> Vec<Bytes> {
 }
 
 /// The end of every log's name.
-const LOG_SUFFIX: &str = ".log";
+pub const LOG_SUFFIX: &str = ".log";
 
 /// Opens the file for a rerun's output: its name begins with the time, so that
 /// names sort by age. Only its owner may read it: output may hold secrets.
@@ -644,7 +644,7 @@ fn prune_logs(directory: &Path, keep: u32) {
 }
 
 /// `20261121T140307123-0123abcd-2.log`: one of ours, and nobody else's.
-fn is_log_name(name: &str) -> bool {
+pub fn is_log_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
         return false;
     };

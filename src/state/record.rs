@@ -180,6 +180,9 @@ pub struct Start {
     pub chain: String,
     /// As which run of it.
     pub run: u32,
+    /// No longer counted: `again reset`. Its number in the chain stays taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
 }
 
 /// The last request that was refused.
@@ -250,6 +253,7 @@ impl Record {
             at: running.started.clone(),
             chain: running.chain.clone(),
             run: running.run,
+            forgotten: false,
         });
         let keep = STARTS_KEPT.max(cap.max_runs as usize);
         let surplus = self.starts.len().saturating_sub(keep);
@@ -258,9 +262,10 @@ impl Record {
         self.running.push(running);
     }
 
-    /// When reruns started.
+    /// When the reruns started that the cap counts.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
-        self.starts.iter().map(|start| &start.at)
+        let counted = self.starts.iter().filter(|start| !start.forgotten);
+        counted.map(|start| &start.at)
     }
 
     /// The number that the next rerun of a chain gets, if its request is known to
@@ -321,6 +326,7 @@ mod tests {
             },
             chain: chain.into(),
             run,
+            forgotten: false,
         };
         assert_eq!(record.next_number("a", 2), 2);
         record.starts = vec![start("a", 2), start("b", 7)];

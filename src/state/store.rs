@@ -200,15 +200,16 @@ impl Store {
 
     fn starts_from_history(&self, id: &str) -> Vec<Start> {
         let (entries, _) = history::read(&self.root);
-        let mut starts = Vec::new();
+        let mut starts: Vec<Start> = Vec::new();
         for entry in entries.into_iter().filter(|entry| entry.target == id) {
             match entry.what {
                 history::What::Started => starts.push(Start {
                     at: entry.at,
                     chain: entry.chain,
                     run: entry.run,
+                    forgotten: false,
                 }),
-                history::What::Reset => starts.clear(),
+                history::What::Reset => starts.iter_mut().for_each(|s| s.forgotten = true),
                 _ => {}
             }
         }

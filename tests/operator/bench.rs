@@ -68,7 +68,11 @@ impl Bench {
         };
         std::fs::create_dir(bench.path("bin")).expect("made");
         bench.write("bin/puppet", PUPPET);
-        bench.write("again.toml", "");
+        let summary = bench.path("summary.yaml");
+        bench.write(
+            "again.toml",
+            &format!("lastrunfile = \"{}\"\n", summary.display()),
+        );
         bench
     }
 

@@ -5,6 +5,10 @@
 
 /// The directory, the runs and the commands that the tests stand on.
 mod bench;
+/// `again history`.
+mod history;
+/// `again log`.
+mod log;
 /// `again now`.
 mod now;
 /// `again disable`, `enable`, `reset`.

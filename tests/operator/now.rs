@@ -97,7 +97,7 @@ fn a_dead_waiter_is_an_error_that_says_what_to_do() {
         said.err.contains("the waiter of timer 'slow' is dead"),
         "{said:?}"
     );
-    assert!(said.err.contains("'again stop slow' clears it"), "{said:?}");
+    assert!(said.err.contains("'again stop' clears it"), "{said:?}");
 }
 
 /// A rerun has its waiter's pid: a signal that came too late would end it.
