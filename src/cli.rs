@@ -59,6 +59,18 @@ pub enum Command {
     Status(Status),
     /// Cancel pending timers: those named, or all
     Stop(Stop),
+    /// Let pending timers wait no longer: those named, or all
+    Now(Names),
+    /// Refuse requests and hold pending timers until 'again enable'
+    Disable(Disable),
+    /// Grant requests again, and let go of timers that were held
+    Enable,
+    /// Forget the reruns that count towards the cap
+    Reset(Reset),
+    /// Show every request and what became of it
+    History(History),
+    /// Show the output of a rerun
+    Log(Log),
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
     /// Give new waiters to pending timers that lost theirs; for the boot unit
@@ -124,6 +136,55 @@ pub struct Stop {
     /// Also end reruns that are under way (TERM, after 10 seconds KILL)
     #[arg(long)]
     pub run: bool,
+}
+
+/// `again now`.
+#[derive(Debug, Args)]
+pub struct Names {
+    /// Names of timers; all without one
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// `again disable`.
+#[derive(Debug, Args)]
+pub struct Disable {
+    /// Why, for everyone who meets it
+    #[arg(value_name = "REASON")]
+    pub reason: Vec<String>,
+}
+
+/// `again reset`.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// Only this target: its id, or how that begins
+    #[arg(long, value_name = "ID")]
+    pub target: Option<String>,
+}
+
+/// `again history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// Write a line of JSON for each event, as described in again(8)
+    #[arg(long)]
+    pub json: bool,
+    /// Only the newest N chains [default: 10; with --json all]
+    #[arg(short = 'n', value_name = "N")]
+    pub newest: Option<usize>,
+    /// Only this chain: its id, or how that begins
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<String>,
+}
+
+/// `again log`.
+#[derive(Debug, Args)]
+pub struct Log {
+    /// Which: CHAIN, CHAIN-N, or N of the newest chain [default: the newest]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Go on until the rerun has ended
+    #[arg(short, long)]
+    pub follow: bool,
 }
 
 /// `again explain`.

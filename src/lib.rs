@@ -21,6 +21,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod exit;
+pub mod layout;
 pub mod log;
 pub mod observe;
 pub mod outcome;
@@ -87,6 +88,12 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Status(args)) => commands::status::main(global, &args),
         Some(Command::Stop(args)) => commands::stop::main(global, &args),
         Some(Command::Resume) => commands::resume::main(global),
+        Some(Command::Now(args)) => commands::now::main(global, &args),
+        Some(Command::Disable(args)) => commands::disable::main(global, &args),
+        Some(Command::Enable) => commands::enable::main(global),
+        Some(Command::Reset(args)) => commands::reset::main(global, &args),
+        Some(Command::History(args)) => commands::history::main(global, &args),
+        Some(Command::Log(args)) => commands::log::main(global, &args),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
     }
 }

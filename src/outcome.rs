@@ -9,27 +9,37 @@ use crate::sys::process::Identity;
 
 /// Takes reruns that have ended out of the record, and notes how they ended.
 pub fn settle(store: &Store, record: &mut Record, now: &Moment) {
-    for rerun in record.take_ended(&now.boot, Identity::is_alive) {
+    for ended in ended(record, now) {
+        let rerun = &ended.rerun;
         store.forget_rerun(rerun.process);
-        let (outcome, evidence) = judge(&rerun);
         store.note(&Entry {
             version: VERSION,
-            at: now.clone(),
+            at: ended.noticed.clone(),
             what: What::Ended,
             target: record.id.clone(),
             timer: rerun.timer.clone(),
             token: rerun.token.clone(),
             chain: rerun.chain.clone(),
             run: rerun.run,
-            reason: format!("{outcome} ({evidence})"),
+            reason: format!("{} ({})", ended.outcome, ended.evidence),
         });
-        record.last = Some(Ended {
+        record.last = Some(ended);
+    }
+}
+
+/// Takes reruns that have ended out of the record, oldest first.
+pub fn ended(record: &mut Record, now: &Moment) -> Vec<Ended> {
+    let ended = record.take_ended(&now.boot, Identity::is_alive);
+    let how = |rerun: Running| {
+        let (outcome, evidence) = judge(&rerun);
+        Ended {
             rerun,
             outcome,
             evidence,
             noticed: now.clone(),
-        });
-    }
+        }
+    };
+    ended.into_iter().map(how).collect()
 }
 
 /// How a rerun ended: by Puppet's own summary if that was written since it started.

@@ -54,9 +54,8 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
     let starts = record
         .as_ref()
         .and_then(|(_, record)| record.as_ref())
-        .map(|record| record.starts.clone())
-        .unwrap_or_default();
-    let usage = cap::usage(settings.cap, starts.iter().map(|start| &start.at), &now);
+        .map_or_else(Vec::new, |record| record.moments().cloned().collect());
+    let usage = cap::usage(settings.cap, &starts, &now);
     if let (Some(order), Some((id, record))) = (&seen.order, &record) {
         out.extend(plan(&seen, order, id));
         let known = record

@@ -1,7 +1,13 @@
 //! One file per verb.
 #![forbid(unsafe_code)]
 
+pub mod disable;
+pub mod enable;
 pub mod explain;
+pub mod history;
+pub mod log;
+pub mod now;
+pub mod reset;
 pub mod resume;
 pub mod run;
 pub mod status;
@@ -10,8 +16,14 @@ pub mod wait;
 
 use std::io::{self, Write};
 
+use anyhow::Result;
+
+use crate::outcome;
 use crate::policy::cap::Moment;
+use crate::state::record::{Record, Timer};
+use crate::state::store::Store;
 use crate::sys::clock;
+use crate::sys::process::Identity;
 
 /// Writes a line to standard output.
 ///
@@ -35,4 +47,68 @@ pub fn moment() -> Moment {
         uptime: clock::boottime(),
         wall: clock::walltime(),
     }
+}
+
+/// Whether a timer has a waiter that lives: seen by its pid or, from another pid
+/// namespace, by the lock that it holds.
+pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
+    timer.boot == boot
+        && (timer.waiter.is_some_and(Identity::is_alive)
+            || store.order_is_held(id, &timer.token) == Some(true))
+}
+
+/// `s` if there is not just one of them.
+pub fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Says which of the names asked for are not pending, or that nothing is.
+///
+/// # Errors
+/// Those of [`say`].
+pub fn say_what_is_not_pending(
+    names: &[String],
+    found: &[String],
+    failures: &[String],
+    store: &Store,
+) -> io::Result<()> {
+    let place = store.root().display();
+    for name in names.iter().filter(|name| !found.contains(name)) {
+        say(&format!(
+            "again: nothing to do: no timer named '{name}' is pending (state in {place})"
+        ))?;
+    }
+    if names.is_empty() && found.is_empty() && failures.is_empty() {
+        say(&format!(
+            "again: nothing to do: nothing is pending (state in {place})"
+        ))?;
+    }
+    Ok(())
+}
+
+/// A record in which reruns that have ended are taken as such; written back if
+/// we may write.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
+    let Some(mut record) = store.read(id)? else {
+        return Ok(None);
+    };
+    let has_ended = |record: &Record| {
+        record
+            .running
+            .iter()
+            .any(|run| run.started.boot != now.boot || !run.process.is_alive())
+    };
+    if has_ended(&record) {
+        if let Ok(mut locked) = store.lock_existing(id) {
+            outcome::settle(store, &mut locked.record, now);
+            let _ = locked.commit();
+            return Ok(Some(locked.record.clone()));
+        }
+        // Another user's: seen the same way, and left as it is.
+        record.last = outcome::ended(&mut record, now).pop().or(record.last);
+    }
+    Ok(Some(record))
 }

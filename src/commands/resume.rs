@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{complain, moment, say};
+use super::{complain, has_waiter, moment, say};
 use crate::arm::{self, Arm, ScopeWish, entry};
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
@@ -15,7 +15,6 @@ use crate::state::order::{Order, decode};
 use crate::state::record::Timer;
 use crate::state::store::{self, Locked, Store};
 use crate::sys::localtime;
-use crate::sys::process::Identity;
 
 /// Resumes everything.
 ///
@@ -66,7 +65,7 @@ fn resume_target(
         .record
         .timers
         .iter()
-        .filter(|(_, timer)| !has_waiter(store, id, timer, &now))
+        .filter(|(_, timer)| !has_waiter(store, id, timer, &now.boot))
         .map(|(name, timer)| (name.clone(), timer.clone()))
         .collect();
     let mut resumed = 0;
@@ -79,13 +78,6 @@ fn resume_target(
     }
     store.remove_stray_orders(&locked.record);
     Ok((resumed, failures))
-}
-
-/// Whether a living process waits for this timer.
-fn has_waiter(store: &Store, id: &str, timer: &Timer, now: &Moment) -> bool {
-    timer.boot == now.boot
-        && (timer.waiter.is_some_and(Identity::is_alive)
-            || store.order_is_held(id, &timer.token) == Some(true))
 }
 
 fn resume_timer(

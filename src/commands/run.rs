@@ -97,6 +97,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
     let jitter = delay::draw(range, &mut rand::rng());
     let mut timer = timer(run, &settings, &now, &place, delta.max(not_before), jitter);
+    timer.put_off = Span::from_nanos(timer.delta.nanos().saturating_sub(delta.nanos()));
     timer.waits_for = seen.run_identity();
     if timer.base == Base::Request || handle.is_none() {
         let wait = timer.delta + timer.jitter;
@@ -253,6 +254,7 @@ fn timer(
         due: None,
         due_wall: None,
         hurry: false,
+        put_off: Span::ZERO,
         held: None,
         waiter: None,
         boot: now.boot.clone(),

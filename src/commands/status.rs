@@ -10,7 +10,6 @@ use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::exit::Exit;
 use crate::observe;
-use crate::outcome;
 use crate::policy::cap::{self, Cap, Moment};
 use crate::policy::time::{Span, Walltime};
 use crate::state::order::decode;
@@ -171,7 +170,7 @@ fn gather(
     let mut unreadable = Vec::new();
     let mut targets = Vec::new();
     for id in store.targets() {
-        match read_settled(store, &id, now) {
+        match super::read_settled(store, &id, now) {
             Ok(Some(record)) => targets.push(target_report(store, &record, settings, now)),
             Ok(None) => {}
             Err(e) => unreadable.push(format!("{e:#}")),
@@ -192,29 +191,6 @@ fn gather(
         targets,
         unreadable,
     }
-}
-
-/// A record in which reruns that have ended are taken as such; written back if
-/// we may write.
-fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
-    let Some(mut record) = store.read(id)? else {
-        return Ok(None);
-    };
-    let has_ended = |record: &Record| {
-        record
-            .running
-            .iter()
-            .any(|run| run.started.boot != now.boot || !run.process.is_alive())
-    };
-    if has_ended(&record) {
-        if let Ok(mut locked) = store.lock_existing(id) {
-            outcome::settle(store, &mut locked.record, now);
-            let _ = locked.commit();
-            return Ok(Some(locked.record.clone()));
-        }
-        record.take_ended(&now.boot, Identity::is_alive);
-    }
-    Ok(Some(record))
 }
 
 fn target_report(
@@ -296,9 +272,7 @@ fn cap_report(cap: Cap, usage: cap::Use, now: &Moment) -> CapReport {
 
 fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment) -> TimerReport {
     let this_boot = timer.boot == now.boot;
-    let alive = this_boot
-        && (timer.waiter.is_some_and(Identity::is_alive)
-            || store.order_is_held(id, &timer.token) == Some(true));
+    let alive = super::has_waiter(store, id, timer, &now.boot);
     let due = timer.due.filter(|_| this_boot);
     let run_alive = this_boot && timer.waits_for.is_some_and(Identity::is_alive);
     let state = if !alive {

@@ -38,18 +38,7 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
             Err(e) => failures.push(format!("target {id}: {e:#}")),
         }
     }
-    for name in args.names.iter().filter(|name| !found.contains(name)) {
-        say(&format!(
-            "again: nothing to do: no timer named '{name}' is pending (state in {})",
-            settings.state_dir.display()
-        ))?;
-    }
-    if args.names.is_empty() && found.is_empty() && failures.is_empty() {
-        say(&format!(
-            "again: nothing to do: nothing is pending (state in {})",
-            settings.state_dir.display()
-        ))?;
-    }
+    super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
     if !failures.is_empty() {
         bail!("{}", failures.join("; "));
     }

@@ -189,7 +189,7 @@ impl Waiter {
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
                 }
-                Step::SetDue(due) => self.set_due(due)?,
+                Step::SetDue(due) => self.set_due(due, view.due)?,
                 Step::AwaitDue(due) => {
                     self.show(&format!(
                         "waits until {}",
@@ -349,12 +349,15 @@ impl Waiter {
     }
 
     /// Writes down when the timer is due, for others to see and for after a reboot.
-    fn set_due(&mut self, due: Boottime) -> Result<()> {
+    /// One that was due `before` is put off by the cap.
+    fn set_due(&mut self, due: Boottime, before: Option<Boottime>) -> Result<()> {
         self.due = Some(due);
         let wall = self.wall_of(due);
+        let by_cap = before.map_or(Span::ZERO, |_| due.since(clock::boottime()));
         self.change(|timer| {
             timer.due = Some(due);
             timer.due_wall = Some(wall);
+            timer.put_off = timer.put_off + by_cap;
         })
     }
 
@@ -598,7 +601,7 @@ fn clean_environment() -> Vec<Bytes> {
 }
 
 /// The end of every log's name.
-const LOG_SUFFIX: &str = ".log";
+pub const LOG_SUFFIX: &str = ".log";
 
 /// Opens the file for a rerun's output: its name begins with the time, so that
 /// names sort by age. Only its owner may read it: output may hold secrets.
@@ -641,7 +644,7 @@ fn prune_logs(directory: &Path, keep: u32) {
 }
 
 /// `20261121T140307123-0123abcd-2.log`: one of ours, and nobody else's.
-fn is_log_name(name: &str) -> bool {
+pub fn is_log_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
         return false;
     };

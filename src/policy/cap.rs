@@ -37,6 +37,17 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// How long before `self` something was.
+    pub fn age_of(&self, earlier: &Moment) -> Span {
+        if self.boot == earlier.boot {
+            self.uptime.since(earlier.uptime)
+        } else {
+            self.wall.since(earlier.wall)
+        }
+    }
+}
+
 /// How much of a cap is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {

@@ -4,6 +4,7 @@
 
 pub mod cap;
 pub mod delay;
+pub mod hurry;
 pub mod judge;
 pub mod resume;
 pub mod time;

@@ -33,6 +33,8 @@ pub enum What {
     Resumed,
     /// It lost its waiter, and what it was to run cannot be known.
     Lost,
+    /// The reruns that counted towards the target's cap were forgotten.
+    Reset,
 }
 
 /// One line of the history.

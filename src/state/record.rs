@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::cap::{Cap, Moment};
+use crate::policy::hurry::Pending;
 use crate::policy::time::{Boottime, Span, Walltime};
 use crate::sys::process::Identity;
 
@@ -95,6 +96,9 @@ pub struct Timer {
     /// A person asked not to wait for it.
     #[serde(default)]
     pub hurry: bool,
+    /// How much of its wait it owes to the cap (`on_cap = wait`).
+    #[serde(default)]
+    pub put_off: Span,
     /// Why it is held though it is due.
     #[serde(default)]
     pub held: Option<String>,
@@ -109,6 +113,27 @@ pub struct Timer {
     /// The systemd scope the waiter sits in, if any.
     #[serde(default)]
     pub scope: Option<String>,
+}
+
+impl Timer {
+    /// How its haste stands, under the boot it was set in.
+    pub fn pending(&self) -> Pending {
+        Pending {
+            due: self.due,
+            delta: self.delta,
+            put_off: self.put_off,
+            hurry: self.hurry,
+        }
+    }
+
+    /// Takes over what became of it.
+    pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
+        self.due = pending.due;
+        self.due_wall = pending.due.map(|due| now.wall + due.since(now.uptime));
+        self.delta = pending.delta;
+        self.put_off = pending.put_off;
+        self.hurry = pending.hurry;
+    }
 }
 
 /// A rerun that was started.
@@ -155,6 +180,9 @@ pub struct Start {
     pub chain: String,
     /// As which run of it.
     pub run: u32,
+    /// No longer counted: `again reset`. Its number in the chain stays taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
 }
 
 /// The last request that was refused.
@@ -225,6 +253,7 @@ impl Record {
             at: running.started.clone(),
             chain: running.chain.clone(),
             run: running.run,
+            forgotten: false,
         });
         let keep = STARTS_KEPT.max(cap.max_runs as usize);
         let surplus = self.starts.len().saturating_sub(keep);
@@ -233,9 +262,10 @@ impl Record {
         self.running.push(running);
     }
 
-    /// When reruns started.
+    /// When the reruns started that the cap counts.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
-        self.starts.iter().map(|start| &start.at)
+        let counted = self.starts.iter().filter(|start| !start.forgotten);
+        counted.map(|start| &start.at)
     }
 
     /// The number that the next rerun of a chain gets, if its request is known to
@@ -296,6 +326,7 @@ mod tests {
             },
             chain: chain.into(),
             run,
+            forgotten: false,
         };
         assert_eq!(record.next_number("a", 2), 2);
         record.starts = vec![start("a", 2), start("b", 7)];

@@ -69,6 +69,9 @@ pub struct Disabled {
 /// Files are opened so that a link or a fifo in their place does no harm.
 const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 
+/// The file whose presence disables.
+const DISABLED: &str = "disabled";
+
 /// No record is anywhere near this size; a larger file is not one of ours.
 const LARGEST: u64 = 64 << 20;
 
@@ -197,15 +200,20 @@ impl Store {
 
     fn starts_from_history(&self, id: &str) -> Vec<Start> {
         let (entries, _) = history::read(&self.root);
-        entries
-            .into_iter()
-            .filter(|entry| entry.target == id && entry.what == history::What::Started)
-            .map(|entry| Start {
-                at: entry.at,
-                chain: entry.chain,
-                run: entry.run,
-            })
-            .collect()
+        let mut starts: Vec<Start> = Vec::new();
+        for entry in entries.into_iter().filter(|entry| entry.target == id) {
+            match entry.what {
+                history::What::Started => starts.push(Start {
+                    at: entry.at,
+                    chain: entry.chain,
+                    run: entry.run,
+                    forgotten: false,
+                }),
+                history::What::Reset => starts.iter_mut().for_each(|s| s.forgotten = true),
+                _ => {}
+            }
+        }
+        starts
     }
 
     /// Appends to the history; a failure is logged, since the record is what counts.
@@ -322,9 +330,30 @@ impl Store {
         }
     }
 
+    /// Writes down that requests are refused, for all who look and all who wait.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn disable(&self, disabled: &Disabled) -> Result<()> {
+        replace_file(&self.root, DISABLED, &serde_json::to_vec(disabled)?, 0o644)
+    }
+
+    /// Takes that back. False if it was not so.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn enable(&self) -> Result<bool> {
+        let path = self.root.join(DISABLED);
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("cannot remove {}", path.display())),
+        }
+    }
+
     /// Whether, why and since when requests are refused. An unreadable file counts.
     pub fn disabled(&self) -> Option<Disabled> {
-        match read_bounded(&self.root.join("disabled")) {
+        match read_bounded(&self.root.join(DISABLED)) {
             Ok(text) => Some(serde_json::from_slice(&text).unwrap_or(Disabled {
                 reason: "the file 'disabled' in the state directory cannot be read".into(),
                 since: 0,

@@ -9,6 +9,7 @@ pub mod process;
 pub mod signals;
 pub mod spawn;
 pub mod start;
+pub mod terminal;
 pub mod title;
 pub mod user;
 pub mod wait;

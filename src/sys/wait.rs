@@ -157,4 +157,14 @@ impl Watch {
         }
         Ok(Watch(inotify))
     }
+
+    /// Watches one file for what is written to it.
+    ///
+    /// # Errors
+    /// Those of inotify_init1(2) and inotify_add_watch(2).
+    pub fn on_growth(file: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        inotify.add_watch(file, AddWatchFlags::IN_MODIFY)?;
+        Ok(Watch(inotify))
+    }
 }

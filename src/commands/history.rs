@@ -1,0 +1,371 @@
+//! `again history`: every request and what became of it.
+//!
+//! For people, the events of a chain are one story. For machines, a line of JSON
+//! for each event, oldest first:
+//!
+//! ```text
+//! {"schema":1,"at":"2026-11-21T14:03:07.123Z","what":"requested","target":"…16 hex…",
+//!  "kind":"apply|agent|daemon|command"|null,"timer":"again","request":"…16 hex…",
+//!  "chain":"…8 hex…","run":2,"outcome":null,"reason":"delta 0s, jitter 1.2s"}
+//! ```
+//!
+//! `what` is one of requested, refused, merged, started, ended, satisfied, stopped,
+//! failed, resumed, lost and reset; `outcome` is that of an ended rerun. Where lines
+//! of the history could not be read, a last line `{"schema":1,"unreadable":N}` says
+//! how many. Fields may be added under the same schema number, none is changed.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::{complain, moment, plural, read_settled, say};
+use crate::cli::{self, Global, Run};
+use crate::config::{self, Surroundings};
+use crate::exit::Exit;
+use crate::layout::{Look, Tone};
+use crate::policy::cap::Moment;
+use crate::policy::time::Span;
+use crate::state::history::{self, Entry, What};
+use crate::state::record::Kind;
+use crate::state::store::Store;
+use crate::sys::localtime;
+
+/// The version of the JSON's schema.
+const SCHEMA: u32 = 1;
+
+/// How many chains are shown to people who did not say.
+const CHAINS: usize = 10;
+
+#[derive(Debug, Serialize)]
+struct Event<'a> {
+    schema: u32,
+    at: String,
+    what: What,
+    target: &'a str,
+    kind: Option<Kind>,
+    timer: &'a str,
+    request: &'a str,
+    chain: &'a str,
+    run: u32,
+    outcome: Option<&'a str>,
+    reason: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct Unreadable {
+    schema: u32,
+    unreadable: usize,
+}
+
+/// Shows the history.
+///
+/// # Errors
+/// Those of the settings and of writing; a chain that is not there.
+pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
+    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let store = Store::existing(&settings.state_dir);
+    let now = moment();
+    // Reruns that have ended since anyone looked become part of it.
+    let kinds: BTreeMap<String, Kind> = store
+        .targets()
+        .into_iter()
+        .filter_map(|id| {
+            let record = read_settled(&store, &id, &now).ok().flatten()?;
+            Some((id, record.kind))
+        })
+        .collect();
+    let (entries, unreadable) = history::read(store.root());
+    let place = settings.state_dir.display();
+    let chosen = choose(&entries, args, if args.json { usize::MAX } else { CHAINS });
+    if let (Some(chain), true) = (&args.chain, chosen.is_empty()) {
+        bail!("no chain in the history begins with '{chain}' (state in {place})");
+    }
+    if args.json {
+        for entry in &chosen {
+            say(&serde_json::to_string(&event(entry, &kinds))?)?;
+        }
+        if unreadable > 0 {
+            let schema = SCHEMA;
+            say(&serde_json::to_string(&Unreadable { schema, unreadable })?)?;
+        }
+        return Ok(Exit::Success);
+    }
+    if chosen.is_empty() {
+        say(&format!("no request was ever made (state in {place})"))?;
+    } else {
+        say(&stories(&chosen, &kinds, &Look::of_this_process(), &now))?;
+    }
+    if unreadable > 0 {
+        complain(&format!(
+            "again: warning: {unreadable} line{} of the history cannot be read and {} left out (history.jsonl in {place})",
+            plural(unreadable),
+            if unreadable == 1 { "was" } else { "were" }
+        ));
+    }
+    Ok(Exit::Success)
+}
+
+fn event<'a>(entry: &'a Entry, kinds: &BTreeMap<String, Kind>) -> Event<'a> {
+    Event {
+        schema: SCHEMA,
+        at: localtime::utc(entry.at.wall),
+        what: entry.what,
+        target: &entry.target,
+        kind: kinds.get(&entry.target).copied(),
+        timer: &entry.timer,
+        request: &entry.token,
+        chain: &entry.chain,
+        run: entry.run,
+        outcome: outcome(entry),
+        reason: &entry.reason,
+    }
+}
+
+/// How an ended rerun ended.
+fn outcome(entry: &Entry) -> Option<&str> {
+    let first = || entry.reason.split(' ').next();
+    (entry.what == What::Ended).then(first).flatten()
+}
+
+/// What belongs together: a chain, or what was done to a target as a whole.
+fn story(entry: &Entry) -> (&str, &str) {
+    let target = if entry.chain.is_empty() {
+        entry.target.as_str()
+    } else {
+        ""
+    };
+    (&entry.chain, target)
+}
+
+/// The events of the newest stories, by their last event, as they happened.
+fn choose<'a>(entries: &'a [Entry], args: &cli::History, default: usize) -> Vec<&'a Entry> {
+    let wanted: Vec<&Entry> = entries
+        .iter()
+        .filter(|entry| {
+            args.chain
+                .as_ref()
+                .is_none_or(|chain| !entry.chain.is_empty() && entry.chain.starts_with(chain))
+        })
+        .collect();
+    let mut newest: Vec<(&str, &str)> = Vec::new();
+    for entry in wanted.iter().rev() {
+        if newest.len() == args.newest.unwrap_or(default) {
+            break;
+        }
+        if !newest.contains(&story(entry)) {
+            newest.push(story(entry));
+        }
+    }
+    let mut chosen = wanted;
+    chosen.retain(|entry| newest.contains(&story(entry)));
+    chosen
+}
+
+/// The stories, the one with the newest event last.
+fn stories(
+    entries: &[&Entry],
+    kinds: &BTreeMap<String, Kind>,
+    look: &Look,
+    now: &Moment,
+) -> String {
+    let mut order: Vec<(&str, &str)> = Vec::new();
+    for entry in entries.iter().rev() {
+        if !order.contains(&story(entry)) {
+            order.insert(0, story(entry));
+        }
+    }
+    let mut out = Vec::new();
+    for wanted in order {
+        let events: Vec<&Entry> = entries
+            .iter()
+            .copied()
+            .filter(|entry| story(entry) == wanted)
+            .collect();
+        let Some(first) = events.first() else {
+            continue;
+        };
+        let kind = kinds
+            .get(&first.target)
+            .map_or_else(|| "a target".to_owned(), ToString::to_string);
+        let name = if first.chain.is_empty() {
+            kind
+        } else {
+            format!("chain {} of {kind}", first.chain)
+        };
+        let about = format!("(target {}, {} ago)", first.target, first.at.age(now));
+        out.push(look.entry(&format!("{name} "), Tone::Heading, &about));
+        for (at, entry) in events.iter().enumerate() {
+            out.push(line(entry, &events[..at], look));
+        }
+        out.push(String::new());
+    }
+    out.pop();
+    out.join("\n")
+}
+
+/// One event, with the time since the one that it follows from.
+fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
+    let since = |what: What| -> Option<Span> {
+        let before = earlier
+            .iter()
+            .rev()
+            .find(|e| e.token == entry.token && e.what == what)?;
+        Some(entry.at.age_of(&before.at))
+    };
+    let after = match entry.what {
+        What::Started => since(What::Requested),
+        What::Ended | What::Failed => since(What::Started).or_else(|| since(What::Requested)),
+        What::Merged | What::Satisfied | What::Stopped => since(What::Requested),
+        _ => None,
+    };
+    let (word, tone) = match entry.what {
+        What::Requested => ("requested", Tone::Plain),
+        What::Refused => ("refused", Tone::Attention),
+        What::Merged => ("merged", Tone::Plain),
+        What::Started => ("started", Tone::Plain),
+        What::Ended => match outcome(entry) {
+            Some("failed") => ("ended", Tone::Bad),
+            Some("unknown") => ("ended", Tone::Attention),
+            _ => ("ended", Tone::Good),
+        },
+        What::Satisfied => ("satisfied", Tone::Good),
+        What::Stopped => ("stopped", Tone::Attention),
+        What::Failed => ("failed", Tone::Bad),
+        What::Resumed => ("resumed", Tone::Plain),
+        What::Lost => ("lost", Tone::Bad),
+        What::Reset => ("reset", Tone::Plain),
+    };
+    let run = match entry.run {
+        0 => String::new(),
+        run => format!("run {run}"),
+    };
+    let label = format!("  {}  {run:<7} {word:<10}", localtime::local(entry.at.wall));
+    let mut parts = Vec::new();
+    if let Some(after) = after {
+        parts.push(format!("after {after}"));
+    }
+    if matches!(entry.what, What::Requested | What::Refused) {
+        parts.push(format!("timer '{}'", entry.timer));
+    }
+    // The word is there already.
+    let reason = entry
+        .reason
+        .strip_prefix("refused: ")
+        .unwrap_or(&entry.reason);
+    if !reason.is_empty() {
+        parts.push(reason.to_owned());
+    }
+    look.entry(&label, tone, &parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::time::{Boottime, Walltime};
+    use proptest::prelude::*;
+
+    fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {
+        Entry {
+            version: 1,
+            at: Moment {
+                boot: "b".into(),
+                uptime: Boottime::from_nanos(seconds * 1_000_000_000),
+                wall: Walltime::from_millis(1_795_219_387_000 + seconds * 1000),
+            },
+            what,
+            target: "0123456789abcdef".into(),
+            timer: "again".into(),
+            token: "t".into(),
+            chain: chain.into(),
+            run: if chain.is_empty() { 0 } else { 2 },
+            reason: reason.into(),
+        }
+    }
+
+    fn args(newest: Option<usize>, chain: Option<&str>) -> cli::History {
+        cli::History {
+            json: false,
+            newest,
+            chain: chain.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_chain_is_one_story_with_its_waits() {
+        let entries = [
+            entry("aaaa0000", 0, What::Requested, "delta 0s, jitter 2s"),
+            entry(
+                "bbbb0000",
+                1,
+                What::Refused,
+                "refused: again is disabled (x)",
+            ),
+            entry("aaaa0000", 2, What::Started, ""),
+            entry("", 3, What::Reset, "1 counted reruns forgotten by root"),
+            entry(
+                "aaaa0000",
+                7,
+                What::Ended,
+                "changed (1 resources changed, by /x)",
+            ),
+        ];
+        let chosen = choose(&entries, &args(None, None), CHAINS);
+        let look = Look {
+            width: None,
+            colour: false,
+        };
+        let now = entry("", 67, What::Reset, "").at;
+        let text = stories(&chosen, &BTreeMap::new(), &look, &now);
+        let wanted = "\
+chain bbbb0000 of a target (target 0123456789abcdef, 1m6s ago)
+  TIME  run 2   refused   timer 'again', again is disabled (x)
+
+a target (target 0123456789abcdef, 1m4s ago)
+  TIME          reset     1 counted reruns forgotten by root
+
+chain aaaa0000 of a target (target 0123456789abcdef, 1m7s ago)
+  TIME  run 2   requested timer 'again', delta 0s, jitter 2s
+  TIME  run 2   started   after 2s
+  TIME  run 2   ended     after 5s, changed (1 resources changed, by /x)";
+        // Local times differ from machine to machine.
+        let text: Vec<String> = text
+            .lines()
+            .map(|line| match line.strip_prefix("  20") {
+                Some(_) => format!("  TIME{}", &line[21..]),
+                None => line.to_owned(),
+            })
+            .collect();
+        assert_eq!(text.join("\n"), wanted);
+    }
+
+    #[test]
+    fn the_newest_chains_are_those_with_the_newest_events() {
+        let entries = [
+            entry("aaaa0000", 0, What::Requested, ""),
+            entry("bbbb0000", 1, What::Requested, ""),
+            entry("aaaa0000", 2, What::Started, ""),
+        ];
+        let times = |args: &cli::History| -> Vec<u64> {
+            let chosen = choose(&entries, args, CHAINS);
+            chosen
+                .iter()
+                .map(|e| e.at.uptime.nanos() / 1_000_000_000)
+                .collect()
+        };
+        assert_eq!(times(&args(Some(1), None)), [0, 2]);
+        assert_eq!(times(&args(None, Some("b"))), [1]);
+        assert_eq!(times(&args(Some(0), None)), [0; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn total(chains in proptest::collection::vec("[ab]{0,1}", 0..12), newest in 0..4usize, reason in "\\PC{0,20}") {
+            let entries: Vec<Entry> = chains.iter().map(|c| entry(c, 1, What::Ended, &reason)).collect();
+            let chosen = choose(&entries, &args(Some(newest), None), CHAINS);
+            let look = Look { width: Some(60), colour: true };
+            let now = entry("", 0, What::Reset, "").at;
+            let _ = stories(&chosen, &BTreeMap::new(), &look, &now);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! `again log`: the output of a rerun.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::moment;
+use super::wait::{LOG_SUFFIX, is_log_name};
+use crate::cli::{self, Global, Run};
+use crate::config::{self, Surroundings};
+use crate::exit::Exit;
+use crate::state::record::Running;
+use crate::state::store::Store;
+use crate::sys::pidfd;
+use crate::sys::signals::Signals;
+use crate::sys::wait::{Sleeper, Watch, Woken};
+
+/// A file with the output of a rerun.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Log {
+    /// When it was begun, in digits that sort by age.
+    stamp: String,
+    chain: String,
+    run: u32,
+    path: PathBuf,
+}
+
+impl Log {
+    fn of(path: &Path) -> Option<Self> {
+        let name = path
+            .file_name()?
+            .to_str()
+            .filter(|name| is_log_name(name))?;
+        let mut parts = name.strip_suffix(LOG_SUFFIX)?.split('-');
+        Some(Log {
+            stamp: parts.next()?.to_owned(),
+            chain: parts.next()?.to_owned(),
+            run: parts.next()?.parse().ok()?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Shows a log.
+///
+/// # Errors
+/// Which log is not there, or cannot be read.
+pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
+    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let store = Store::existing(&settings.state_dir);
+    let records = store
+        .targets()
+        .into_iter()
+        .filter_map(|id| store.read(&id).ok().flatten());
+    let mut running: Vec<Running> = Vec::new();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for record in records {
+        paths.extend(record.last.map(|last| PathBuf::from(last.rerun.log)));
+        paths.extend(record.running.iter().map(|run| PathBuf::from(&run.log)));
+        running.extend(record.running);
+    }
+    // A record may name a log in another directory, from before that was changed.
+    paths.retain(|path| path.exists());
+    paths.extend(list(&settings.log_dir)?);
+    let mut logs: Vec<Log> = paths.iter().filter_map(|path| Log::of(path)).collect();
+    logs.sort_unstable();
+    logs.dedup();
+    let log = choose(&logs, args.run.as_deref())
+        .map_err(|e| anyhow!("{e} (logs in {})", settings.log_dir.display()))?;
+    let mut file = File::open(&log.path)
+        .with_context(|| format!("cannot read the output {}", log.path.display()))?;
+    tracing::info!(
+        "run {} of chain {}: {}",
+        log.run,
+        log.chain,
+        log.path.display()
+    );
+    let boot = moment().boot;
+    let writer = running
+        .iter()
+        .filter(|run| run.started.boot == boot)
+        .find(|run| Path::new(&run.log) == log.path);
+    match writer {
+        Some(writer) if args.follow => follow(&mut file, &log.path, writer)?,
+        _ => show(&mut file)?,
+    }
+    Ok(Exit::Success)
+}
+
+/// The files in the log directory.
+fn list(directory: &Path) -> Result<Vec<PathBuf>> {
+    match std::fs::read_dir(directory) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", directory.display())),
+    }
+}
+
+/// Finds the log that is meant: `logs` are sorted, the newest last.
+fn choose<'a>(logs: &'a [Log], wanted: Option<&str>) -> Result<&'a Log, String> {
+    let newest = logs.last().ok_or("there is no output of any rerun")?;
+    let Some(wanted) = wanted else {
+        return Ok(newest);
+    };
+    let find = |chain: &str, run: Option<u32>| {
+        logs.iter()
+            .rev()
+            .find(|log| log.chain.starts_with(chain) && run.is_none_or(|run| log.run == run))
+    };
+    let found = match wanted.split_once('-') {
+        Some((chain, run)) if !chain.is_empty() => {
+            run.parse().ok().and_then(|run| find(chain, Some(run)))
+        }
+        Some(_) => None,
+        // Eight digits may be a chain's id; fewer are a number.
+        None => (wanted.len() >= 8 || wanted.parse::<u32>().is_err())
+            .then(|| find(wanted, None))
+            .flatten()
+            .or_else(|| find(&newest.chain, Some(wanted.parse().ok()?))),
+    };
+    found.ok_or_else(|| {
+        let of = format!(
+            "the newest is run {} of chain {}, '{}-{}'",
+            newest.run, newest.chain, newest.chain, newest.run
+        );
+        if wanted.parse::<u32>().is_ok() {
+            format!("there is no output of run {wanted} of the newest chain; {of}")
+        } else {
+            format!("there is no output of a rerun '{wanted}'; {of}")
+        }
+    })
+}
+
+/// Copies what there is to standard output.
+fn show(file: &mut File) -> Result<()> {
+    let mut out = io::stdout().lock();
+    io::copy(file, &mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Copies what there is and what comes, until the rerun has ended.
+fn follow(file: &mut File, path: &Path, writer: &Running) -> Result<()> {
+    // Before the first look, lest something be written in between.
+    let watch =
+        Watch::on_growth(path).with_context(|| format!("cannot watch {}", path.display()))?;
+    let process = match pidfd::open(writer.process) {
+        Ok(process) => process,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return show(file),
+        Err(e) => return Err(e).context("cannot take hold of the rerun"),
+    };
+    let mut sleeper = Sleeper::new(Signals::catch()?)?;
+    loop {
+        show(file)?;
+        match sleeper.sleep(Some(&process), None, Some(&watch))? {
+            Woken::Changed | Woken::Now | Woken::Time => {}
+            Woken::Ended => return show(file),
+            Woken::End => bail!(
+                "interrupted; run {} of chain {} goes on (pid {})",
+                writer.run,
+                writer.chain,
+                writer.process.pid
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn logs() -> Vec<Log> {
+        [
+            "20261120T140307123-0123abcd-2.log",
+            "20261121T140307123-12345678-2.log",
+            "20261121T150307123-12345678-3.log",
+            "20261122T140307123-0123abcd-13.log",
+        ]
+        .iter()
+        .map(|name| Log::of(&Path::new("/log").join(name)).expect("a log"))
+        .collect()
+    }
+
+    #[test]
+    fn finds_what_is_meant() {
+        let logs = logs();
+        let run = |wanted: Option<&str>| {
+            choose(&logs, wanted).map(|log| format!("{}-{}", log.chain, log.run))
+        };
+        for (wanted, found) in [
+            (None, "0123abcd-13"),
+            (Some("2"), "0123abcd-2"),
+            (Some("13"), "0123abcd-13"),
+            (Some("12345678"), "12345678-3"),
+            (Some("12345678-2"), "12345678-2"),
+            (Some("0123a"), "0123abcd-13"),
+            (Some("0123a-2"), "0123abcd-2"),
+        ] {
+            assert_eq!(run(wanted).as_deref(), Ok(found), "{wanted:?}");
+        }
+        for wanted in ["4", "ffff", "0123abcd-4", "-", "-2", "0123abcd-", "é"] {
+            assert!(run(Some(wanted)).is_err(), "{wanted}");
+        }
+        assert!(choose(&[], None).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn total(wanted in "\\PC{0,12}") {
+            let _ = choose(&logs(), Some(&wanted));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `again now`: pending timers wait no longer for their time.
+
+use anyhow::{Result, bail};
+
+use super::{has_waiter, moment, say};
+use crate::cli::{Global, Names, Run};
+use crate::config::{self, Surroundings};
+use crate::exit::Exit;
+use crate::policy::cap::Moment;
+use crate::policy::hurry::{Hurry, hurry};
+use crate::state::record::{Record, Timer};
+use crate::state::store::Store;
+use crate::sys::pidfd;
+use crate::sys::process::Identity;
+
+/// Hurries what is named, or everything.
+///
+/// # Errors
+/// What could not be hurried; the rest was.
+pub fn main(global: &Global, args: &Names) -> Result<Exit> {
+    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let store = Store::existing(&settings.state_dir);
+    let is_wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| n == name);
+    let mut found: Vec<String> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    for id in store.targets() {
+        match hurry_target(&store, &id, &is_wanted, &mut found) {
+            Ok(failed) => failures.extend(failed),
+            Err(e) => failures.push(format!("target {id}: {e:#}")),
+        }
+    }
+    super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
+    if !failures.is_empty() {
+        bail!("{}", failures.join("; "));
+    }
+    Ok(Exit::Success)
+}
+
+fn hurry_target(
+    store: &Store,
+    id: &str,
+    is_wanted: &dyn Fn(&str) -> bool,
+    found: &mut Vec<String>,
+) -> Result<Vec<String>> {
+    // Looked at without its lock first: nothing of it may concern us.
+    let concerns_us = store
+        .read(id)?
+        .is_some_and(|record| record.timers.keys().any(|name| is_wanted(name)));
+    if !concerns_us {
+        return Ok(Vec::new());
+    }
+    let mut locked = store.lock_existing(id)?;
+    let now = moment();
+    let mut lines = Vec::new();
+    let mut failures = Vec::new();
+    let mut wake = Vec::new();
+    let before = locked.record.clone();
+    for (name, timer) in locked
+        .record
+        .timers
+        .iter_mut()
+        .filter(|(name, _)| is_wanted(name))
+    {
+        found.push(name.clone());
+        let what = format!("timer '{name}' of {}", before.kind);
+        let which = format!("run {} of chain {}", timer.run, timer.chain);
+        match hurry(
+            timer.pending(),
+            has_waiter(store, id, timer, &now.boot),
+            now.uptime,
+        ) {
+            Hurry::Dead => failures.push(format!(
+                "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
+            )),
+            Hurry::Already => lines.push(format!(
+                "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",
+                waits_for(&before, timer)
+            )),
+            Hurry::Changed(pending) => {
+                lines.push(brought_forward(&what, &which, timer, &now));
+                timer.set_pending(pending, &now);
+                wake.push((name.clone(), timer.waiter));
+            }
+        }
+    }
+    if !wake.is_empty() {
+        locked.commit()?;
+    }
+    // Still under the lock: a waiter leaves the record under it before it becomes
+    // the rerun, so none of these has, and no rerun gets the signal.
+    for (name, waiter) in wake {
+        if let Err(e) = wake_waiter(waiter) {
+            failures.push(format!("the waiter of timer '{name}' cannot be woken: {e}"));
+        }
+    }
+    drop(locked);
+    for line in lines {
+        say(&line)?;
+    }
+    Ok(failures)
+}
+
+/// Makes a waiter look at its record. Call with the target's lock held.
+///
+/// # Errors
+/// Those of pidfd_open(2) and pidfd_send_signal(2).
+pub fn wake_waiter(waiter: Option<Identity>) -> std::io::Result<()> {
+    let nobody = || std::io::Error::from(std::io::ErrorKind::NotFound);
+    pidfd::open(waiter.ok_or_else(nobody)?)?.signal(nix::libc::SIGUSR1)
+}
+
+fn brought_forward(what: &str, which: &str, timer: &Timer, now: &Moment) -> String {
+    let was = match timer.due {
+        Some(due) => format!("it was due in {}", due.since(now.uptime)),
+        None => format!("it would have waited {} more", timer.delta + timer.jitter),
+    };
+    match timer.waits_for.filter(|who| who.is_alive()) {
+        Some(run) => format!(
+            "again: brought forward: {what} starts as soon as its run has ended ({which}; waits for pid {}; {was})",
+            run.pid
+        ),
+        None => format!("again: brought forward: {what} is due now ({which}; {was})"),
+    }
+}
+
+/// What a timer waits for when it is not its time.
+fn waits_for(record: &Record, timer: &Timer) -> String {
+    if let Some(run) = timer.waits_for.filter(|who| who.is_alive()) {
+        return format!("it waits for its run to end, pid {}", run.pid);
+    }
+    if let Some(rerun) = record.running.iter().find(|run| run.process.is_alive()) {
+        return format!("it waits for a rerun to end, pid {}", rerun.process.pid);
+    }
+    match &timer.held {
+        Some(reason) => format!("it is held: {reason}"),
+        None => "it is due".to_owned(),
+    }
+}

@@ -1,0 +1,161 @@
+//! Text for people: lines that fit the terminal, and a few colours on one.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsStr;
+
+/// How text is to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Lines are broken at this many characters; `None`: never.
+    pub width: Option<usize>,
+    /// Whether colours are used.
+    pub colour: bool,
+}
+
+/// What a piece of text is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// A heading.
+    Heading,
+    /// As it should be.
+    Good,
+    /// Somebody may have to act.
+    Attention,
+    /// Something failed.
+    Bad,
+    /// Neither.
+    Plain,
+}
+
+impl Look {
+    /// By the terminal's width, if there is one, and NO_COLOR (no-color.org).
+    pub fn new(columns: Option<usize>, no_color: Option<&OsStr>, term: Option<&OsStr>) -> Self {
+        Look {
+            // Narrower than this, breaking lines makes matters worse.
+            width: columns.map(|columns| columns.max(40)),
+            colour: columns.is_some()
+                && no_color.is_none_or(OsStr::is_empty)
+                && term.is_none_or(|term| term != "dumb"),
+        }
+    }
+
+    /// That of standard output.
+    pub fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name);
+        Look::new(
+            crate::sys::terminal::columns(),
+            variable("NO_COLOR").as_deref(),
+            variable("TERM").as_deref(),
+        )
+    }
+
+    /// Text in the colour of its tone.
+    pub fn paint(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Heading => "1",
+            Tone::Good => "32",
+            Tone::Attention => "33",
+            Tone::Bad => "31",
+            Tone::Plain => return text.to_owned(),
+        };
+        if self.colour && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// A line that begins with `label` in its tone, and goes on below the text
+    /// behind it where it is too long. What is unprintable is replaced.
+    pub fn entry(&self, label: &str, tone: Tone, text: &str) -> String {
+        let indent = label.chars().count();
+        let text: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let body = match self.width {
+            // No room is left for text beside such a label.
+            Some(width) if width > indent + 16 => wrap(&text, width - indent),
+            _ => vec![text],
+        };
+        let body = body.join(&format!("\n{}", " ".repeat(indent)));
+        format!("{}{body}", self.paint(tone, label))
+    }
+}
+
+/// Breaks a text at spaces into lines of at most `width` characters; a longer word
+/// stays whole.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        let fits = line.chars().count() + 1 + word.chars().count() <= width;
+        if !line.is_empty() && !fits {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLAIN: Look = Look {
+        width: Some(40),
+        colour: false,
+    };
+
+    #[test]
+    fn goes_on_below_the_text() {
+        assert_eq!(
+            PLAIN.entry(
+                "  label     ",
+                Tone::Good,
+                "one two three four five six seven eight"
+            ),
+            "  label     one two three four five six\n            seven eight"
+        );
+        let look = Look {
+            width: None,
+            ..PLAIN
+        };
+        assert_eq!(look.entry("a ", Tone::Good, "b\nc\x1b[31m"), "a b c [31m");
+    }
+
+    #[test]
+    fn colours_only_on_a_terminal_that_wants_them() {
+        let look = |columns, no_color: &'static str, term: &'static str| {
+            Look::new(columns, Some(OsStr::new(no_color)), Some(OsStr::new(term))).colour
+        };
+        assert!(look(Some(80), "", "xterm"));
+        assert!(!look(None, "", "xterm"));
+        assert!(!look(Some(80), "1", "xterm"));
+        assert!(!look(Some(80), "", "dumb"));
+        let painted = Look {
+            colour: true,
+            ..PLAIN
+        }
+        .paint(Tone::Bad, "x");
+        assert_eq!(painted, "\x1b[31mx\x1b[0m");
+        assert_eq!(PLAIN.paint(Tone::Bad, "x"), "x");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_what_can_fits(text in "[a-z ]{0,200}", width in 1..60usize) {
+            let lines = wrap(&text, width);
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            prop_assert_eq!(words(&lines.join(" ")), words(&text));
+            for line in lines {
+                prop_assert!(line.trim().chars().count() <= width || !line.trim().contains(' '));
+            }
+        }
+    }
+}

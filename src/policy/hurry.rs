@@ -1,0 +1,158 @@
+//! What `again now` and `again reset` do to a pending timer.
+
+use super::time::{Boottime, Span};
+
+/// A pending timer, as far as its haste is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// When it is due, once known.
+    pub due: Option<Boottime>,
+    /// The least wait after its base.
+    pub delta: Span,
+    /// How much of its wait it owes to the cap.
+    pub put_off: Span,
+    /// A person asked not to wait for it.
+    pub hurry: bool,
+}
+
+/// What is to be done, and why nothing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Hurry {
+    /// Its waiter is dead, and would not hear of it.
+    Dead,
+    /// It does not wait for its time any longer.
+    Already,
+    /// It is to be as this says from now on.
+    Changed(Pending),
+}
+
+/// Takes away what is left of a timer's wait. It goes on waiting for what is not
+/// time: its run, another run, a cap, an operator.
+pub fn hurry(pending: Pending, waiter_alive: bool, now: Boottime) -> Hurry {
+    if !waiter_alive {
+        return Hurry::Dead;
+    }
+    let waits = match pending.due {
+        Some(due) => due > now,
+        None => !pending.hurry,
+    };
+    if !waits {
+        return Hurry::Already;
+    }
+    Hurry::Changed(Pending {
+        due: pending.due.map(|_| now),
+        put_off: Span::ZERO,
+        hurry: true,
+        ..pending
+    })
+}
+
+/// Takes away what the cap added to a timer's wait, once its count is forgotten.
+pub fn release(pending: Pending, now: Boottime) -> Pending {
+    let less = |span: Span| Span::from_nanos(span.nanos().saturating_sub(pending.put_off.nanos()));
+    Pending {
+        due: pending.due.map(|due| {
+            let asked = Boottime::from_nanos(due.nanos().saturating_sub(pending.put_off.nanos()));
+            // Not into the past: a run since then did not do what is only due now.
+            if pending.put_off > Span::ZERO {
+                asked.max(now).min(due.max(now))
+            } else {
+                due
+            }
+        }),
+        delta: if pending.due.is_none() {
+            less(pending.delta)
+        } else {
+            pending.delta
+        },
+        put_off: Span::ZERO,
+        ..pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn s(seconds: u64) -> Span {
+        Span::from_secs(seconds)
+    }
+
+    fn at(seconds: u64) -> Boottime {
+        Boottime::from_nanos(0) + s(seconds)
+    }
+
+    const WAITING: Pending = Pending {
+        due: None,
+        delta: s(120),
+        put_off: s(0),
+        hurry: false,
+    };
+
+    #[test]
+    fn a_dead_waiter_hears_nothing() {
+        assert_eq!(hurry(WAITING, false, at(1)), Hurry::Dead);
+    }
+
+    #[test]
+    fn the_caps_share_is_given_back_and_no_more() {
+        let put_off = Pending {
+            put_off: s(100),
+            ..WAITING
+        };
+        assert_eq!(release(put_off, at(0)).delta, s(20));
+        let due = Pending {
+            due: Some(at(130)),
+            ..put_off
+        };
+        assert_eq!(release(due, at(10)).due, Some(at(30)));
+        assert_eq!(release(due, at(50)).due, Some(at(50)));
+    }
+
+    fn pending() -> impl Strategy<Value = Pending> {
+        (
+            proptest::option::of(0..1000u64),
+            0..1000u64,
+            0..1000u64,
+            any::<bool>(),
+        )
+            .prop_map(|(due, delta, put_off, hurry)| Pending {
+                due: due.map(at),
+                delta: s(delta),
+                put_off: s(put_off),
+                hurry,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn asking_twice_is_asking_once(pending in pending(), now in 0..1000u64, later in 0..10u64) {
+            if let Hurry::Changed(hurried) = hurry(pending, true, at(now)) {
+                prop_assert_eq!(hurry(hurried, true, at(now + later)), Hurry::Already);
+            }
+            let once = release(pending, at(now));
+            prop_assert_eq!(release(once, at(now)), once);
+        }
+
+        #[test]
+        fn never_later_than_it_was(pending in pending(), now in 0..1000u64) {
+            let now = at(now);
+            if let Hurry::Changed(hurried) = hurry(pending, true, now) {
+                prop_assert!(hurried.due <= pending.due);
+                prop_assert_eq!(hurried.due.is_some(), pending.due.is_some());
+            }
+            let released = release(pending, now);
+            prop_assert!(released.delta <= pending.delta);
+            // What was due already is due now at the latest.
+            prop_assert!(released.due <= pending.due.map(|due| due.max(now)));
+        }
+
+        #[test]
+        fn without_a_cap_in_the_way_nothing_is_released(pending in pending(), now in 0..1000u64) {
+            let free = Pending { put_off: s(0), ..pending };
+            prop_assert_eq!(release(free, at(now)), free);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::bench::{Bench, wait_for};
+
+#[test]
+fn shows_the_rerun_that_is_meant() {
+    let mut bench = Bench::new();
+    let said = bench.again(&["log"]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.err
+            .starts_with("again: error: there is no output of any rerun (logs in "),
+        "{said:?}"
+    );
+    bench.apply("echo \"this is run ${AGAIN_RUN:-1}\"\ntest \"$AGAIN_RUN\" = 3 || $AGAIN run\n");
+    wait_for("the third run", || {
+        bench.status()["targets"][0]["last"]["run"]
+            .as_u64()
+            .filter(|n| *n == 3)
+    });
+    bench.settled();
+    assert_eq!(bench.again(&["log"]).ok(), "this is run 3\n");
+    let second = bench.again(&["log", "2"]).ok();
+    assert!(second.starts_with("this is run 2\n"), "{second}");
+    let chain = bench.status()["targets"][0]["last"]["chain"]
+        .as_str()
+        .expect("a chain")
+        .to_owned();
+    assert_eq!(bench.again(&["log", &chain]).ok(), "this is run 3\n");
+    assert_eq!(bench.again(&["log", &format!("{chain}-2")]).ok(), second);
+    let said = bench.again(&["log", "9"]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.err.contains(&format!(
+            "there is no output of run 9 of the newest chain; the newest is run 3 of chain {chain}"
+        )),
+        "{said:?}"
+    );
+    // An ended rerun is not waited for.
+    assert_eq!(bench.again(&["log", "-f"]).ok(), "this is run 3\n");
+}
+
+#[test]
+fn follows_until_the_rerun_has_ended_without_looking_again_and_again() {
+    let mut bench = Bench::new();
+    bench.apply("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\necho two\nuntil test -e $HERE/end; do sleep 0.05; done\n");
+    wait_for("the rerun", || {
+        bench.status()["targets"][0]["running"]
+            .as_object()
+            .map(|_| ())
+    });
+    let mut reader = bench
+        .command(&["log", "-f"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("again");
+    let mut lines = BufReader::new(reader.stdout.take().expect("a pipe")).lines();
+    let mut line = || lines.next().map(|line| line.expect("text"));
+    assert_eq!(line().as_deref(), Some("one"));
+    let switches = || {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", reader.id())).expect("/proc");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.map(str::to_owned)
+    };
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = switches();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(switches(), before, "it woke up for nothing");
+    bench.write("go", "");
+    assert_eq!(line().as_deref(), Some("two"));
+    bench.write("end", "");
+    assert_eq!(line(), None);
+    assert!(reader.wait().expect("waited").success());
+}
+
+#[test]
+fn a_reader_that_is_interrupted_leaves_the_rerun_alone() {
+    let mut bench = Bench::new();
+    bench.apply("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\n");
+    let pid = wait_for("the rerun", || {
+        bench.status()["targets"][0]["running"]["pid"].as_i64()
+    });
+    let mut reader = bench
+        .command(&["log", "-f"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("again");
+    let mut first = String::new();
+    BufReader::new(reader.stdout.as_mut().expect("a pipe"))
+        .read_line(&mut first)
+        .expect("read");
+    assert_eq!(first, "one\n");
+    bench.run("kill", &["-INT", &reader.id().to_string()]).ok();
+    let output = reader.wait_with_output().expect("waited");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("goes on (pid {pid})")), "{said}");
+    assert_eq!(bench.status()["targets"][0]["running"]["pid"], pid);
+    bench.write("go", "");
+    bench.settled();
+}
+
+#[test]
+fn what_may_not_be_read_is_an_error_that_names_it() {
+    let mut bench = Bench::new();
+    bench.apply("test -n \"$AGAIN_RUN\" || $AGAIN run\n");
+    wait_for("the rerun", || {
+        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    });
+    if bench.run("id", &["-u"]).out.trim() != "0" {
+        return;
+    }
+    // A test's own directory is not for others to enter: opened here.
+    bench.run("chmod", &["0755", "."]).ok();
+    let words = "$AGAIN log; echo status $?";
+    let said = bench.run(
+        "setpriv",
+        &[
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "sh",
+            "-c",
+            words,
+        ],
+    );
+    assert!(
+        said.err
+            .starts_with("again: error: cannot read the output "),
+        "{said:?}"
+    );
+    assert_eq!(said.out, "status 1\n");
+}

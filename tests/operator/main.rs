@@ -1,0 +1,15 @@
+//! What an operator types, against the real binary: every test has a state
+//! directory of its own and runs that take milliseconds. Real Puppet is used where
+//! its summary is the point.
+#![allow(missing_docs)]
+
+/// The directory, the runs and the commands that the tests stand on.
+mod bench;
+/// `again history`.
+mod history;
+/// `again log`.
+mod log;
+/// `again now`.
+mod now;
+/// `again disable`, `enable`, `reset`.
+mod switch;

@@ -1,0 +1,121 @@
+use crate::bench::{Bench, wait_for};
+
+/// A request with a delta that no test waits for; every run leaves a line.
+const HOUR: &str =
+    "echo run >>$HERE/runs\n$AGAIN run --delta 1h --name slow --max-runs 1 --on-cap skip\n";
+
+fn runs(bench: &Bench) -> usize {
+    bench.text("runs").lines().count()
+}
+
+#[test]
+fn a_timer_fires_at_once_and_says_when_it_was_due() {
+    let mut bench = Bench::new();
+    bench.apply(HOUR);
+    bench.timer_in_state("waiting");
+    let said = bench.again(&["now", "slow"]).ok();
+    assert!(
+        said.starts_with(
+            "again: brought forward: timer 'slow' of puppet apply is due now (run 2 of chain "
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("it was due in 59m") || said.contains("it was due in 1h"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1);
+    wait_for("the rerun", || (runs(&bench) == 2).then_some(()));
+    bench.settled();
+    assert_eq!(runs(&bench), 2);
+    assert!(
+        bench
+            .again(&["now"])
+            .ok()
+            .starts_with("again: nothing to do: nothing is pending")
+    );
+}
+
+#[test]
+fn the_requesting_run_is_waited_for_all_the_same() {
+    let mut bench = Bench::new();
+    bench.start(&format!(
+        "{HOUR}until test -e $HERE/go; do sleep 0.02; done\necho end >>$HERE/runs"
+    ));
+    bench.timer_in_state("waiting for the run");
+    let said = bench.again(&["now"]).ok();
+    assert!(
+        said.contains("starts as soon as its run has ended"),
+        "{said}"
+    );
+    assert!(said.contains("it would have waited 1h more"), "{said}");
+    let twice = bench.again(&["now"]).ok();
+    assert!(
+        twice.starts_with("again: nothing to do: timer 'slow'"),
+        "{twice}"
+    );
+    assert!(
+        twice.contains("it waits for its run to end, pid "),
+        "{twice}"
+    );
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(bench.text("runs"), "run\n");
+    bench.write("go", "");
+    bench.end();
+    bench.settled();
+    assert_eq!(bench.text("runs"), "run\nend\nrun\nend\n");
+}
+
+#[test]
+fn only_the_timers_named() {
+    let mut bench = Bench::new();
+    bench.apply("test -z \"$AGAIN_RUN\" || { echo $AGAIN_TIMER >>$HERE/runs; exit 0; }\n$AGAIN run --delta 1h --name a\n$AGAIN run --delta 1h --name b\n");
+    bench.timer_in_state("waiting");
+    let said = bench.again(&["now", "b", "c"]).ok();
+    assert!(
+        said.contains("timer 'b'") && !said.contains("timer 'a'"),
+        "{said}"
+    );
+    assert!(
+        said.contains("nothing to do: no timer named 'c' is pending"),
+        "{said}"
+    );
+    wait_for("the rerun", || (bench.text("runs") == "b\n").then_some(()));
+    assert_eq!(bench.timer_in_state("waiting")["name"], "a");
+}
+
+#[test]
+fn a_dead_waiter_is_an_error_that_says_what_to_do() {
+    let mut bench = Bench::new();
+    bench.apply(HOUR);
+    let waiter = bench.timer_in_state("waiting")["waiter"]["pid"].to_string();
+    bench.run("kill", &["-9", &waiter]).ok();
+    bench.timer_in_state("dead");
+    let said = bench.again(&["now"]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.err.contains("the waiter of timer 'slow' is dead"),
+        "{said:?}"
+    );
+    assert!(said.err.contains("'again stop' clears it"), "{said:?}");
+}
+
+/// A rerun has its waiter's pid: a signal that came too late would end it.
+#[test]
+fn however_often_it_is_asked_no_rerun_is_hit() {
+    let mut bench = Bench::new();
+    bench.apply(&HOUR.replace("--max-runs 1", "--max-runs 8"));
+    for n in 2..6 {
+        bench.timer_in_state("waiting");
+        for _ in 0..8 {
+            assert_eq!(bench.again(&["now"]).status, 0);
+        }
+        wait_for("the next rerun", || (runs(&bench) == n).then_some(()));
+    }
+    bench.timer_in_state("waiting");
+    let failed = bench
+        .text("state/history.jsonl")
+        .matches("\"failed\"")
+        .count();
+    assert_eq!(failed, 0);
+}
