@@ -4,7 +4,8 @@
 //! that names it is then committed: that is the moment at which the promise is
 //! made and an older timer of the same name is replaced. If we die before it, the
 //! waiter finds itself unnamed and ends; if after it, the waiter finds itself named
-//! and goes on without having been told.
+//! and goes on without having been told. The new waiter also ends the one that it
+//! replaces, on its own time rather than Puppet's.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use anyhow::{Context, Result};
 use crate::commands::wait;
 use crate::state::history::{Entry, What};
 use crate::state::order::{Order, Ticket, encode};
-use crate::state::record::{Timer, VERSION};
+use crate::state::record::{Leaving, Timer, VERSION};
 use crate::state::store::{Locked, Store};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::Identity;
@@ -114,7 +115,8 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
     timer.waiter = Some(waiter);
     timer.scope = scope_name;
     let before = locked.record.clone();
-    let replaced = locked.record.timers.insert(name.to_owned(), timer.clone());
+    let replaced = locked.record.take_timer(name);
+    locked.record.timers.insert(name.to_owned(), timer.clone());
     if let Err(e) = locked.commit() {
         // The waiter finds that no record names it, and ends.
         drop(go);
@@ -139,15 +141,39 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
     })
 }
 
-/// Ends the waiter of a timer that is no longer on record, and removes its order.
-/// Call without the target's lock: the waiter may be waiting for it.
+/// Finishes what a replacement, a stop or a killed process has left of a target:
+/// ends the waiters of timers that are no longer on record, and removes files that
+/// nothing refers to. Call without the target's lock: a waiter may be waiting for it.
 ///
-/// Returns false if the process could not be verified or did not end; it will find
-/// for itself that it is no longer in charge.
-pub fn dismiss(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
+/// Returns the tokens of waiters that do not end. They start nothing all the same.
+///
+/// # Errors
+/// What failed on which file.
+pub fn clean_up(store: &Store, id: &str) -> Result<Vec<String>> {
+    let boot = crate::sys::clock::boot_id();
+    let leaving = store.lock_existing(id)?.record.leaving.clone();
+    let stayed: Vec<String> = leaving
+        .iter()
+        .filter(|leaving| !dismiss(store, id, leaving, &boot))
+        .map(|leaving| leaving.token.clone())
+        .collect();
+    let mut locked = store.lock_existing(id)?;
+    let before = locked.record.leaving.len();
+    locked.record.leaving.retain(|one| {
+        stayed.contains(&one.token) || !leaving.iter().any(|done| done.token == one.token)
+    });
+    if locked.record.leaving.len() != before {
+        locked.commit()?;
+    }
+    store.remove_strays(&locked.record, &boot);
+    Ok(stayed)
+}
+
+/// Ends one waiter, and removes its order.
+fn dismiss(store: &Store, id: &str, leaving: &Leaving, boot: &str) -> bool {
     let mut gone = true;
-    if timer.boot == boot
-        && let Some(waiter) = timer.waiter
+    if leaving.boot == boot
+        && let Some(waiter) = leaving.waiter
         && let Ok(handle) = pidfd::open(waiter)
     {
         let _ = handle.signal(nix::libc::SIGTERM);
@@ -157,7 +183,7 @@ pub fn dismiss(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
             gone = handle.wait(REPLACED_LIMIT);
         }
     }
-    store.remove_order(id, &timer.token);
+    store.remove_order(id, &leaving.token);
     gone
 }
 

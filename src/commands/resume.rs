@@ -76,7 +76,8 @@ fn resume_target(
             Err(e) => failures.push(format!("timer '{name}': {e:#}")),
         }
     }
-    store.remove_stray_orders(&locked.record);
+    drop(locked);
+    arm::clean_up(store, id)?;
     Ok((resumed, failures))
 }
 

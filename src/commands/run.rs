@@ -117,9 +117,6 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         },
     )?;
     drop(locked);
-    if let Some(old) = &armed.replaced {
-        arm::dismiss(&store, &id, old, &now.boot);
-    }
     let line = scheduled_line(&name, &armed, order, range, usage, &settings);
     let wait = format!("delta {}, jitter {}", armed.timer.delta, armed.timer.jitter);
     store.note(&arm::entry(

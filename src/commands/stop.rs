@@ -57,6 +57,7 @@ fn stop_target(
     let concerns_us = match store.read(id) {
         Ok(Some(record)) => {
             record.timers.keys().any(|name| is_wanted(name))
+                || !record.leaving.is_empty()
                 || (with_runs && !record.running.is_empty())
         }
         Ok(None) => false,
@@ -77,13 +78,7 @@ fn stop_target(
         .collect();
     let timers: Vec<(String, Timer)> = names
         .into_iter()
-        .filter_map(|name| {
-            locked
-                .record
-                .timers
-                .remove(&name)
-                .map(|timer| (name, timer))
-        })
+        .filter_map(|name| locked.record.take_timer(&name).map(|timer| (name, timer)))
         .collect();
     // From this commit on no waiter of these timers starts anything.
     locked.commit()?;
@@ -93,8 +88,9 @@ fn stop_target(
 
     let mut failures = Vec::new();
     let mut stopped = Vec::new();
+    let stayed = arm::clean_up(store, id)?;
     for (name, timer) in timers {
-        if !arm::dismiss(store, id, &timer, &now.boot) {
+        if stayed.contains(&timer.token) {
             failures.push(format!(
                 "the waiter of timer '{name}' does not end; it will start nothing"
             ));

@@ -121,6 +121,11 @@ fn run(inherited: Inherited) -> Result<()> {
         boot: clock::boot_id(),
         sleeper,
     };
+    if waiter.is_in_charge()
+        && let Err(e) = crate::arm::clean_up(&waiter.store, &waiter.ticket.target)
+    {
+        tracing::warn!(timer = %waiter.ticket.name, target_id = %waiter.ticket.target, "cannot clean up: {e:#}");
+    }
     waiter.live()
 }
 
@@ -236,6 +241,10 @@ impl Waiter {
                 watch = None;
             }
         }
+    }
+
+    fn is_in_charge(&self) -> bool {
+        matches!(self.store.read(&self.ticket.target), Ok(Some(record)) if self.timer(&record).is_some())
     }
 
     fn run_pid(&self) -> i32 {

@@ -171,6 +171,27 @@ pub struct Ended {
     pub noticed: Moment,
 }
 
+/// A timer that is no longer on record, while its waiter may still have to be told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// Its token.
+    pub token: String,
+    /// Its waiter.
+    pub waiter: Option<Identity>,
+    /// The boot under which the waiter means something.
+    pub boot: String,
+}
+
+impl From<&Timer> for Leaving {
+    fn from(timer: &Timer) -> Self {
+        Leaving {
+            token: timer.token.clone(),
+            waiter: timer.waiter,
+            boot: timer.boot.clone(),
+        }
+    }
+}
+
 /// The start of a rerun, as the cap counts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -213,6 +234,10 @@ pub struct Record {
     /// Pending timers by name.
     #[serde(default)]
     pub timers: BTreeMap<String, Timer>,
+    /// Timers that were replaced or stopped, until their waiters have ended. Whoever
+    /// dies between taking a timer off the record and ending its waiter leaves it here.
+    #[serde(default)]
+    pub leaving: Vec<Leaving>,
     /// Reruns that were started and not yet seen to have ended, newest last.
     #[serde(default)]
     pub running: Vec<Running>,
@@ -240,6 +265,7 @@ impl Record {
             uid,
             starts: Vec::new(),
             timers: BTreeMap::new(),
+            leaving: Vec::new(),
             running: Vec::new(),
             last: None,
             refused: None,
@@ -260,6 +286,13 @@ impl Record {
         self.starts.drain(..surplus);
         self.note_run(&running.started);
         self.running.push(running);
+    }
+
+    /// Takes a timer off the record; its waiter has yet to be ended.
+    pub fn take_timer(&mut self, name: &str) -> Option<Timer> {
+        let timer = self.timers.remove(name)?;
+        self.leaving.push(Leaving::from(&timer));
+        Some(timer)
     }
 
     /// When the reruns started that the cap counts.

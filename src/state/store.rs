@@ -262,21 +262,36 @@ impl Store {
         let _ = std::fs::remove_file(self.order_path(id, token));
     }
 
-    /// Removes the orders that no timer of the record refers to and nobody holds,
-    /// as a process leaves them that was killed at the wrong moment.
-    pub fn remove_stray_orders(&self, record: &Record) {
-        let directory = self.target_dir(&record.id).join("orders");
-        let Ok(entries) = std::fs::read_dir(directory) else {
-            return;
-        };
-        for token in entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| is_id(name))
-        {
-            let is_known = record.timers.values().any(|timer| timer.token == token);
+    /// Removes what a process leaves that was killed at the wrong moment: orders that
+    /// no timer refers to and nobody holds, temporary files, and notes of reruns that
+    /// have ended. Call with the target's lock held: nobody else writes there then.
+    pub fn remove_strays(&self, record: &Record, boot: &str) {
+        let target = self.target_dir(&record.id);
+        for token in names(&target.join("orders")).filter(|name| is_id(name)) {
+            let is_known = record.timers.values().any(|timer| timer.token == token)
+                || record.leaving.iter().any(|leaving| leaving.token == token);
             if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
                 self.remove_order(&record.id, &token);
+            }
+        }
+        for name in names(&target).filter(|name| name.starts_with(".state.json.")) {
+            let _ = std::fs::remove_file(target.join(name));
+        }
+        let reruns = self.root.join("reruns");
+        for name in names(&reruns) {
+            let path = reruns.join(&name);
+            let rerun = read_bounded(&path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok());
+            let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !rerun.process.is_alive();
+            // A temporary file of another target may be about to be renamed.
+            let is_ours = |rerun: &Rerun| rerun.target == record.id || !name.starts_with('.');
+            let is_stray = match &rerun {
+                Some(rerun) => is_ours(rerun) && is_of_the_dead(rerun),
+                None => is_older_than_a_minute(&path),
+            };
+            if is_stray {
+                let _ = std::fs::remove_file(path);
             }
         }
     }
@@ -377,6 +392,21 @@ impl Locked {
         text.push(b'\n');
         replace_file(&self.directory, "state.json", &text, 0o644)
     }
+}
+
+fn is_older_than_a_minute(path: &Path) -> bool {
+    path.symlink_metadata()
+        .and_then(|meta| meta.modified())
+        .is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() > 60))
+}
+
+/// The names in a directory that are UTF-8, as all of ours are.
+fn names(directory: &Path) -> impl Iterator<Item = String> {
+    std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// Whether a name is a target's id.
