@@ -1,0 +1,109 @@
+//! What must hold on a real, booted machine: units, cron, login sessions, shutdowns.
+//!
+//! Every test boots its own machine (a second) and makes real Puppet runs in it. Where a promise
+//! rests on getting out of a control group there is a second test that shows the promise broken
+//! without that, so that a lab that protects what it should kill cannot pass.
+
+mod harness;
+
+mod cron;
+mod daemon;
+mod disabled;
+mod machine;
+mod oneshot;
+mod pid1;
+mod reboot;
+mod session;
+mod without_systemd_run;
+
+use harness::Lab;
+
+/// A manifest that asks for one rerun of itself: the first run changes a file, the second finds it there.
+fn asks_once(notify: &str) -> String {
+    asks_once_with("", notify)
+}
+
+/// The same, with more resources; `Exec['ask']` is the one that asks.
+fn asks_once_with(more: &str, notify: &str) -> String {
+    asks_once_set("", more, notify)
+}
+
+/// The same, with more settings of the class.
+fn asks_once_set(settings: &str, more: &str, notify: &str) -> String {
+    format!(
+        "class {{ 'common::again': manage_binary => 'none', jitter => 0, {settings} }}
+        {MARK}
+        exec {{ 'ask': command => '/bin/touch /var/lib/asked', creates => '/var/lib/asked', notify => {notify} }}
+        {more}\n"
+    )
+}
+
+/// A manifest in which the run asks again until there have been so many runs.
+fn asks_until(runs: u32) -> String {
+    format!(
+        "class {{ 'common::again': manage_binary => 'none', jitter => 0 }}
+        {MARK}
+        exec {{ 'ask':
+          command => '/bin/true',
+          unless  => 'test $(wc -l </var/log/lab/marks) -ge {runs}',
+          provider => 'shell',
+          require => Exec['mark'],
+          notify  => Exec['again'],
+        }}\n"
+    )
+}
+
+/// Every catalog that is applied leaves a line in /var/log/lab/marks: uptime, AGAIN_RUN, pid of the run.
+const MARK: &str = r#"
+        exec { 'mark':
+          command => ['/bin/sh', '-c', 'read up idle </proc/uptime; echo "$up ${AGAIN_RUN:-1} $PPID" >>/var/log/lab/marks'],
+          before  => Exec['ask'],
+        }"#;
+
+fn delta(seconds: u32) -> String {
+    format!(
+        "Common::Again::Delta['later'] }}\n        common::again::delta {{ 'later': delta => {seconds}"
+    )
+}
+
+/// One applied catalog.
+#[derive(Debug, Clone, PartialEq)]
+struct Mark {
+    uptime: f64,
+    run: u32,
+    pid: u64,
+}
+
+fn marks(lab: &Lab) -> Vec<Mark> {
+    lab.read("/var/log/lab/marks")
+        .lines()
+        .map(|line| {
+            let mut words = line.split(' ');
+            let mut next = || words.next().expect("a mark has three words");
+            Mark {
+                uptime: next().parse().unwrap(),
+                run: next().parse().unwrap(),
+                pid: next().parse().unwrap(),
+            }
+        })
+        .collect()
+}
+
+/// Nothing is pending, nothing runs, systemd has forgotten the scopes, and for a while no further run begins.
+#[track_caller]
+fn nothing_more_happens(lab: &Lab, seconds: u64) {
+    lab.wait_until("the scopes are gone", 10, || {
+        lab.scopes().is_empty().then_some(())
+    });
+    let (runs, applied) = (lab.runs().len(), marks(lab).len());
+    let timers = lab.timers();
+    assert!(timers.is_empty(), "still pending: {timers:#?}");
+    std::thread::sleep(std::time::Duration::from_secs(seconds));
+    assert_eq!(lab.runs().len(), runs, "a run too many: {:#?}", lab.runs());
+    assert_eq!(
+        marks(lab).len(),
+        applied,
+        "a catalog too many: {:#?}",
+        marks(lab)
+    );
+}

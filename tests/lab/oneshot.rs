@@ -1,0 +1,172 @@
+//! A `Type=oneshot` service started by a timer, as theforeman/puppet ships it.
+
+use crate::harness::Lab;
+use crate::{asks_once, asks_until, delta, marks, nothing_more_happens};
+
+const ARGUMENTS: [&str; 7] = [
+    "agent",
+    "--config",
+    "/etc/puppet/puppet.conf",
+    "--onetime",
+    "--no-daemonize",
+    "--detailed-exitcode",
+    "--no-usecacheonfailure",
+];
+
+fn install(lab: &Lab, more: &str) {
+    lab.write(
+        "/etc/systemd/system/puppet-run.service",
+        &format!(
+            "[Unit]\nDescription=Systemd Timer Service for Puppet Agent\nWants=basic.target\n\
+             After=basic.target network.target network-online.target\n\n\
+             [Service]\nType=oneshot\nExecStart=/usr/bin/puppet {}\nUser=root\nGroup=root\nSuccessExitStatus=2\n{more}",
+            ARGUMENTS.join(" ")
+        ),
+    );
+    lab.write(
+        "/etc/systemd/system/puppet-run.timer",
+        "[Unit]\nDescription=Systemd Timer for Puppet Agent\n[Timer]\nOnActiveSec=1\nAccuracySec=10ms\n",
+    );
+    lab.sh("systemctl daemon-reload");
+}
+
+#[test]
+fn the_rerun_of_a_oneshot_service_happens_in_a_scope_of_its_own() {
+    let lab = Lab::boot();
+    install(&lab, "");
+    lab.catalog(&asks_once(&delta(4)));
+    lab.sh("systemctl start puppet-run.timer");
+
+    let timer = lab.pending(30);
+    let waiter = timer["waiter"]["pid"].as_u64().unwrap();
+    assert_eq!(timer["name"], "later");
+    let group = lab.group_of(waiter).expect("the waiter lives");
+    let scope = group.rsplit('/').next().unwrap();
+    assert!(
+        scope.starts_with("again") && scope.ends_with(".scope"),
+        "the waiter is in {group}"
+    );
+
+    // The run ends, and with it the service. The waiter does not.
+    lab.wait_until("the service has ended", 30, || {
+        (lab.sh("systemctl show -P ActiveState puppet-run.service")
+            .trim()
+            == "inactive")
+            .then_some(())
+    });
+    assert_eq!(
+        lab.sh("systemctl show -P Result puppet-run.service").trim(),
+        "success"
+    );
+    assert_eq!(
+        lab.group_of(waiter).as_ref(),
+        Some(&group),
+        "the waiter died with the service"
+    );
+    assert_eq!(lab.scopes(), [scope]);
+    let seen = lab.sh(&format!("systemctl status --no-pager '{scope}'"));
+    assert!(
+        seen.contains("later"),
+        "systemctl status does not say which timer it is:\n{seen}"
+    );
+    assert!(
+        seen.contains(&format!("{waiter} ")),
+        "systemctl status does not show the waiter:\n{seen}"
+    );
+
+    let runs = lab.wait_until("the rerun has ended", 40, || {
+        let runs = lab.runs();
+        (runs.len() == 2 && runs[1].ended.is_some()).then_some(runs)
+    });
+    let (first, again) = (&runs[0], &runs[1]);
+    assert_eq!(
+        again.pid, waiter,
+        "the waiter became something else than the rerun"
+    );
+    assert!(
+        again.started >= first.ended.unwrap() + 4.0 - 0.02,
+        "early: {} after the end",
+        again.started - first.ended.unwrap()
+    );
+    assert_eq!(again.argv, ARGUMENTS);
+    assert_eq!(again.group, group);
+    assert_eq!(again.var("AGAIN_RUN"), Some("2"));
+    assert_eq!(again.stdin, "/dev/null");
+    assert!(
+        again.stdout.starts_with("/var/log/again/"),
+        "its output goes to {}",
+        again.stdout
+    );
+    for name in ["PATH", "HOME", "USER", "LOGNAME", "INVOCATION_ID"] {
+        assert_eq!(again.var(name), first.var(name), "{name} is not the run's");
+    }
+
+    nothing_more_happens(&lab, 3);
+    assert_eq!(marks(&lab).len(), 2);
+    assert!(
+        lab.log_of(scope).contains("later"),
+        "the journal does not know {scope}"
+    );
+    assert_eq!(lab.sh("systemctl is-system-running").trim(), "running");
+}
+
+#[test]
+fn a_chain_of_reruns_goes_on_from_scope_to_scope() {
+    let lab = Lab::boot();
+    install(&lab, "");
+    lab.catalog(&asks_until(4));
+    lab.sh("systemctl start puppet-run.service");
+    let reruns = lab.wait_for_reruns(3, 60);
+    let numbers: Vec<_> = reruns.iter().map(|r| r.var("AGAIN_RUN").unwrap()).collect();
+    assert_eq!(numbers, ["2", "3", "4"]);
+    assert!(
+        reruns
+            .iter()
+            .all(|r| r.var("AGAIN_CHAIN") == reruns[0].var("AGAIN_CHAIN"))
+    );
+    assert!(
+        reruns.iter().all(|r| r.group.ends_with(".scope")),
+        "{reruns:#?}"
+    );
+    assert!(
+        reruns
+            .windows(2)
+            .all(|w| w[1].started >= w[0].ended.unwrap() - 0.02),
+        "{reruns:#?}"
+    );
+    assert!(
+        reruns
+            .iter()
+            .all(|r| r.var("INVOCATION_ID") == lab.runs()[0].var("INVOCATION_ID"))
+    );
+    nothing_more_happens(&lab, 3);
+    assert_eq!(marks(&lab).len(), 4);
+}
+
+/// The other side: left in the service's group the waiter dies, and that is neither hidden nor harmful to the service.
+#[test]
+fn without_a_scope_the_loss_is_reported() {
+    let lab = Lab::boot();
+    install(&lab, "Environment=AGAIN_SCOPE=never\n");
+    lab.catalog(&asks_once(&delta(4)));
+    lab.sh("systemctl start puppet-run.service");
+    assert_eq!(
+        lab.sh("systemctl show -P Result puppet-run.service").trim(),
+        "success"
+    );
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    assert_eq!(
+        lab.runs().len(),
+        1,
+        "a waiter outlived the service without a scope: the lab kills nothing"
+    );
+
+    let timers = lab.timers();
+    assert_eq!(timers.len(), 1, "the lost timer is not shown");
+    assert_eq!(timers[0]["state"], "dead", "{timers:#?}");
+    let logged = lab.sh("journalctl --no-pager -o cat -t again");
+    assert!(
+        logged.contains("'later'"),
+        "the system log does not tell of the lost rerun: {logged}"
+    );
+}

@@ -1,0 +1,212 @@
+//! Reboots and power cuts while a timer is pending.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Lab, Run};
+use crate::{asks_once, asks_once_set, delta, marks, nothing_more_happens};
+
+/// A run that asks for another one in so many seconds; gives it back once it has ended.
+fn ask(lab: &Lab, seconds: u32) -> (Run, Value) {
+    ask_with(lab, "", seconds)
+}
+
+fn ask_with(lab: &Lab, settings: &str, seconds: u32) -> (Run, Value) {
+    lab.manifest(&asks_once_set(settings, "", &delta(seconds)));
+    let run = lab.exec(&[
+        "LAB=secret of the run",
+        "puppet",
+        "apply",
+        "--color=false",
+        "/root/site.pp",
+    ]);
+    assert!(run.stdout.contains("again: scheduled:"), "{run:#?}");
+    let timer = lab.pending(5);
+    (lab.runs().pop().unwrap(), timer)
+}
+
+#[track_caller]
+fn one_rerun_in_this_boot(lab: &Lab, first: &Run, seconds: f64, limit: u64) -> Run {
+    let reruns = lab.wait_for_reruns(1, limit);
+    let again = &reruns[0];
+    assert_eq!(again.boot, lab.boot_id());
+    assert_ne!(again.boot, first.boot);
+    let after = again.started_at - first.ended_at.unwrap();
+    assert!(
+        after >= seconds - 0.02,
+        "early: {after} s after the run, not {seconds}"
+    );
+    assert_eq!(again.argv, first.argv);
+    assert_eq!(again.var("AGAIN_RUN"), Some("2"));
+    assert_eq!(again.var("HOME"), first.var("HOME"));
+    assert_eq!(again.var("PATH"), first.var("PATH"));
+    assert!(
+        again.stdout.starts_with("/var/log/again/"),
+        "its output goes to {}",
+        again.stdout
+    );
+    nothing_more_happens(lab, 6);
+    assert_eq!(lab.reruns().len(), 1);
+    assert_eq!(marks(lab).len(), 2);
+    again.clone()
+}
+
+#[test]
+fn a_pending_timer_survives_a_reboot_and_fires_once_not_before_it_is_due() {
+    let lab = Lab::boot();
+    let (first, timer) = ask(&lab, 30);
+    std::thread::sleep(Duration::from_secs(5));
+    lab.reboot();
+
+    let armed = lab.pending(15);
+    assert_eq!(armed["name"], "later");
+    assert_eq!(armed["chain"], timer["chain"]);
+    assert!(lab.reruns().is_empty(), "early");
+    let waiter = armed["waiter"]["pid"].as_u64().unwrap();
+    assert_eq!(
+        lab.sh("systemctl show -P Result again-resume.service")
+            .trim(),
+        "success"
+    );
+    assert!(
+        lab.group_of(waiter).unwrap().ends_with(".scope"),
+        "the waiter is in {:?}",
+        lab.group_of(waiter)
+    );
+    // The unit started once more does not make a second waiter.
+    lab.sh("systemctl restart again-resume.service; again resume");
+    assert_eq!(lab.pending(5)["waiter"]["pid"].as_u64(), Some(waiter));
+    let again = one_rerun_in_this_boot(&lab, &first, 30.0, 50);
+    assert_eq!(again.pid, waiter);
+    assert_eq!(
+        again.var("LAB"),
+        Some("secret of the run"),
+        "not the run's environment"
+    );
+}
+
+/// Nothing of the environment is on disk, and the resumed run has a clean one.
+#[test]
+fn without_save_environment_a_resumed_run_starts_from_a_clean_one() {
+    let lab = Lab::boot();
+    let (first, _) = ask_with(&lab, "save_environment => false", 5);
+    assert_eq!(
+        lab.sh("grep -rl 'secret of the run' /var/lib/again || true"),
+        ""
+    );
+    lab.power_cut();
+    lab.boot_again();
+    let again = one_rerun_in_this_boot(&lab, &first, 5.0, 40);
+    assert_eq!(again.var("LAB"), None);
+}
+
+/// Due while the machine was down: it runs soon after the boot, once.
+#[test]
+fn a_timer_that_fell_due_while_the_machine_was_off_fires_after_the_boot() {
+    let lab = Lab::boot();
+    let (first, _) = ask(&lab, 5);
+    let before = Instant::now();
+    lab.shutdown();
+    let took = before.elapsed();
+    assert!(
+        took < Duration::from_secs(20),
+        "the waiter held up the shutdown: {took:?}"
+    );
+    std::thread::sleep(Duration::from_secs(6));
+    lab.boot_again();
+    let again = one_rerun_in_this_boot(&lab, &first, 5.0, 30);
+    assert!(
+        again.started < 15.0,
+        "only {} s after the boot",
+        again.started
+    );
+}
+
+/// Nobody was told to end: what was promised must have been on disk already. Killed the moment the request is acknowledged.
+#[test]
+fn a_pending_timer_survives_a_power_cut() {
+    let lab = Lab::boot();
+    let (first, _) = ask(&lab, 12);
+    lab.power_cut();
+    lab.boot_again();
+    lab.pending(15);
+    one_rerun_in_this_boot(&lab, &first, 12.0, 40);
+}
+
+/// Two reboots in a row, the second as soon as the timer is armed again.
+#[test]
+fn a_timer_survives_a_second_reboot_and_its_rerun_is_not_repeated_by_a_third() {
+    let lab = Lab::boot();
+    let (first, _) = ask(&lab, 15);
+    lab.reboot();
+    lab.pending(15);
+    lab.reboot();
+    lab.pending(15);
+    one_rerun_in_this_boot(&lab, &first, 15.0, 40);
+    lab.reboot();
+    nothing_more_happens(&lab, 5);
+}
+
+/// Without its boot unit nothing arms a timer again; it stays on record, and says so.
+#[test]
+fn without_resume_a_timer_of_an_earlier_boot_is_shown_as_dead() {
+    let lab = Lab::boot();
+    ask(&lab, 5);
+    lab.sh("systemctl disable --quiet again-resume.service");
+    lab.reboot();
+    std::thread::sleep(Duration::from_secs(8));
+    assert!(
+        lab.reruns().is_empty(),
+        "something else than the boot unit armed it"
+    );
+    let timers = lab.timers();
+    assert!(
+        timers.len() == 1 && timers[0]["state"] == "dead",
+        "{timers:#?}"
+    );
+    lab.exec(&["again", "resume"]).ok();
+    lab.wait_for_reruns(1, 20);
+    nothing_more_happens(&lab, 3);
+}
+
+/// The daemon's timer, with the daemon back after the boot, and its own run at the boot in between.
+#[test]
+fn a_timer_of_the_daemon_survives_a_reboot() {
+    let lab = Lab::boot();
+    lab.catalog(&asks_once(&delta(25)));
+    lab.sh("systemctl enable --now --quiet puppet");
+    let timer = lab.pending(40);
+    let asked_by = marks(&lab)[0].pid;
+    lab.wait_until("the run has ended", 20, || {
+        lab.group_of(asked_by).is_none().then_some(())
+    });
+    let ended = lab.wall();
+    lab.reboot();
+    assert_eq!(lab.pending(20)["chain"], timer["chain"]);
+    let reruns = lab.wait_for_reruns(1, 60);
+    assert!(reruns[0].started_at >= ended - 0.5 + 25.0, "early");
+    assert!(reruns[0].argv.iter().any(|a| a == "--onetime"));
+    nothing_more_happens(&lab, 4);
+    assert_eq!(lab.reruns().len(), 1);
+}
+
+/// The same, but the service does not come back: its timer does not either.
+#[test]
+fn a_timer_of_the_daemon_ends_if_the_service_is_not_back_after_the_boot() {
+    let lab = Lab::boot();
+    lab.catalog(&asks_once(&delta(10)));
+    lab.sh("systemctl start puppet");
+    lab.pending(40);
+    lab.reboot();
+    lab.wait_until("the timer has ended", 40, || {
+        lab.timers().is_empty().then_some(())
+    });
+    assert!(
+        lab.history().contains("stopped with the service"),
+        "the history does not say so:\n{}",
+        lab.history()
+    );
+    nothing_more_happens(&lab, 4);
+    assert!(lab.reruns().is_empty());
+}

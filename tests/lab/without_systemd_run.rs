@@ -1,0 +1,68 @@
+//! systemd is there, and gives no scope.
+
+use crate::harness::{Lab, Run};
+use crate::{asks_once, nothing_more_happens};
+
+/// Runs in a service that leaves its children alone, so that the fallback has a chance.
+fn falls_back_and_says_so(lab: &Lab, more: &str) -> Vec<Run> {
+    lab.manifest(&asks_once("Exec['again']"));
+    lab.write(
+        "/etc/systemd/system/apply.service",
+        &format!(
+            "[Service]\nType=oneshot\nKillMode=process\n{more}\
+             ExecStart=/usr/bin/puppet apply --color=false /root/site.pp\n"
+        ),
+    );
+    lab.sh("systemctl daemon-reload; systemctl start apply");
+    let log = lab.log_of("apply");
+    let line = log
+        .lines()
+        .find(|line| line.contains("again: scheduled:"))
+        .unwrap_or_else(|| panic!("the Exec says nothing:\n{log}"));
+    assert!(
+        line.contains("scope"),
+        "the Exec's line does not speak of the scope: {line}"
+    );
+    let reruns = lab.wait_for_reruns(1, 30);
+    assert!(
+        reruns[0].group.ends_with("/apply.service"),
+        "not the fallback: {}",
+        reruns[0].group
+    );
+    nothing_more_happens(lab, 3);
+    reruns
+}
+
+#[test]
+fn where_systemd_run_is_missing_the_request_says_so_and_falls_back() {
+    let lab = Lab::boot();
+    lab.sh("mv /usr/bin/systemd-run /usr/bin/systemd-run.away");
+    falls_back_and_says_so(&lab, "");
+}
+
+#[test]
+fn where_systemd_run_refuses_the_request_says_so_and_falls_back() {
+    let lab = Lab::boot();
+    // Neither of systemd's sockets can be reached from the service: systemd-run exits 1.
+    falls_back_and_says_so(
+        &lab,
+        "InaccessiblePaths=/run/systemd/private /run/dbus/system_bus_socket\n",
+    );
+}
+
+#[test]
+fn a_systemd_that_never_answers_does_not_hold_up_the_run() {
+    let lab = Lab::boot();
+    lab.sh("mv /usr/bin/systemd-run /usr/bin/systemd-run.away");
+    lab.write("/usr/bin/systemd-run", "#!/bin/sh\nexec sleep 600\n");
+    lab.sh("chmod 755 /usr/bin/systemd-run");
+    falls_back_and_says_so(&lab, "");
+    let run = &lab.runs()[0];
+    let took = run.ended.unwrap() - run.started;
+    assert!(took < 60.0, "the run took {took} s");
+    assert_eq!(
+        lab.sh("pgrep -x sleep || true"),
+        "",
+        "the one that hung was left behind"
+    );
+}

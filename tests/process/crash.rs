@@ -1,0 +1,510 @@
+//! `helper kill-at` kills a process as it enters its 1st, 2nd, 3rd … system call that anybody else could notice, until it
+//! gets through: every state that a SIGKILL can leave behind, not a sample of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::rig::{Process, SHORT, wait_until};
+use crate::stage::{Answer, Dice, Stage, answer, start};
+
+/// How `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and which one it was.
+fn verdict(said: &str) -> (String, u64, i64) {
+    let line = said
+        .lines()
+        .find_map(|line| line.split_once("kill-at: "))
+        .expect("a verdict")
+        .1;
+    let words: Vec<&str> = line.split(' ').collect();
+    (
+        words[0].to_owned(),
+        words[1].parse().expect("a count"),
+        words[2].parse().expect("a number"),
+    )
+}
+
+/// Runs `again` with these words through `helper kill-at`.
+fn killed_at(stage: &Stage, who: &str, n: u64, words: &[&str]) -> (Answer, String, i64) {
+    let mut command = stage.command(stage.path("bin/helper"));
+    command
+        .args(["kill-at", who, &n.to_string(), "--", &stage.at("bin/again")])
+        .args(words);
+    let done = answer(&mut command);
+    let (how, _, call) = verdict(&done.err);
+    (done, how, call)
+}
+
+/// Does it for every system call until it gets through. Gives how many there were.
+fn sweep(mut case: impl FnMut(u64) -> bool) -> u64 {
+    for n in 1..2000 {
+        if !case(n) {
+            return n - 1;
+        }
+    }
+    panic!("it never gets through");
+}
+
+/// The living processes that hold an order's lock in this state directory, by token.
+fn waiters_of(stage: &Stage, state: &str) -> BTreeMap<String, Process> {
+    let orders = format!("{}/targets/", stage.at(state));
+    stage
+        .waiters()
+        .into_iter()
+        .filter_map(|process| {
+            let descriptors = process.descriptors();
+            let order = descriptors.values().find(|to| to.starts_with(&orders))?;
+            let token = Path::new(order.trim_end_matches(" (deleted)")).file_name()?;
+            Some((token.to_str()?.to_owned(), process))
+        })
+        .collect()
+}
+
+/// The timers on record there: token and waiter.
+fn recorded(stage: &Stage, state: &str) -> BTreeMap<String, Option<i32>> {
+    let mut found = BTreeMap::new();
+    for record in stage.records(state) {
+        for timer in record["timers"].as_object().expect("timers").values() {
+            let token = timer["token"].as_str().expect("a token").to_owned();
+            found.insert(token, timer["waiter"]["pid"].as_i64().map(|pid| pid as i32));
+        }
+    }
+    found
+}
+
+/// Files in the state directory that nothing refers to: unfinished ones, orders of no timer, reruns that have ended.
+fn strays(stage: &Stage, state: &str) -> Vec<String> {
+    let tokens = recorded(stage, state);
+    let mut found = Vec::new();
+    let mut directories = vec![stage.path(state)];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().into_string().expect("a plain name");
+            let is_order = directory.ends_with("orders");
+            let is_dead_rerun = || {
+                let text = fs::read(entry.path()).expect("readable");
+                let process: Value = serde_json::from_slice(&text).expect("whole");
+                let pid = process["process"]["pid"].as_i64().expect("a pid") as i32;
+                Process::now(pid).is_none_or(|now| process["process"]["start"] != now.start)
+            };
+            if entry.path().is_dir() {
+                directories.push(entry.path());
+            } else if name.starts_with('.')
+                || is_order && !tokens.contains_key(&name)
+                || directory.ends_with("reruns") && is_dead_rerun()
+            {
+                found.push(format!(
+                    "{}/{name}",
+                    directory.file_name().expect("a name").to_string_lossy()
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong, over all cases, so that one failure shows them all.
+#[derive(Default)]
+struct Wrong(Vec<String>);
+
+impl Wrong {
+    #[track_caller]
+    fn assert_nothing(&self) {
+        assert!(
+            self.0.is_empty(),
+            "{} cases are wrong: {:#?}",
+            self.0.len(),
+            self.0
+        );
+    }
+
+    /// Every timer on record has its living waiter, and every living waiter its timer. A waiter that nobody recorded has
+    /// to find that out for itself, so this is waited for.
+    fn unless_consistent(&mut self, stage: &Stage, state: &str, case: &str) {
+        let end = Instant::now() + Duration::from_secs(if self.0.is_empty() { 5 } else { 1 });
+        loop {
+            let recorded = recorded(stage, state);
+            let waiters = waiters_of(stage, state);
+            let living = waiters
+                .iter()
+                .map(|(token, process)| (token.clone(), Some(process.pid)));
+            if recorded == living.clone().collect() {
+                return;
+            }
+            if Instant::now() > end {
+                let living: Vec<_> = living.collect();
+                self.0
+                    .push(format!("{case}: on record {recorded:?}, alive {living:?}"));
+                // So that the next case begins anew.
+                for (token, process) in &waiters {
+                    if !recorded.contains_key(token) {
+                        let _ = process.signal(Signal::SIGKILL);
+                    }
+                }
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What lies about after a crash is taken away by the next request of that target, and everything else is as ever.
+    fn unless_mended(&mut self, stage: &Stage, state: &str, case: &str, request: &[&str]) {
+        let dir = stage.at(state);
+        let words = [&["run", "--state-dir", dir.as_str()], request].concat();
+        let done = stage.again(&words);
+        assert_eq!(done.code, Some(0), "{case}, the next request: {done:?}");
+        self.unless_consistent(stage, state, case);
+        let left = strays(stage, state);
+        if !left.is_empty() {
+            self.0.push(format!("{case}: never taken away: {left:?}"));
+        }
+        stop(stage, &dir, case);
+        assert!(
+            recorded(stage, state).is_empty() && waiters_of(stage, state).is_empty(),
+            "{case}"
+        );
+    }
+}
+
+fn stop(stage: &Stage, state: &str, case: &str) {
+    let done = stage.again(&["stop", "--run", "--state-dir", state]);
+    assert_eq!(done.code, Some(0), "{case}: {done:?}");
+}
+
+#[test]
+fn the_requester_of_a_command_at_every_system_call() {
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let mut pending = 0;
+    let calls = sweep(|n| {
+        let state = format!("crash/{n}");
+        let dir = stage.at(&state);
+        let request = ["--delta", "1h", "--", "/bin/true"];
+        let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
+        let (_, how, call) = killed_at(&stage, "parent", n, &words);
+        let case = format!("killed entering call {n} (number {call})");
+        wrong.unless_consistent(&stage, &state, &case);
+        pending += u64::from(!recorded(&stage, &state).is_empty());
+        wrong.unless_mended(&stage, &state, &case, &request);
+        how == "killed"
+    });
+    assert!(stage.waiters().is_empty());
+    assert!(pending > 1 && pending < calls, "both outcomes were seen");
+    println!(
+        "{calls} moments of death, after {} of them the timer was pending",
+        pending - 1
+    );
+    wrong.assert_nothing();
+}
+
+/// The same as an Exec of a run, all in one run.
+#[test]
+fn the_requester_of_a_run_at_every_system_call() {
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let manifest = format!(
+        "(1..2000).each do |n|\n\
+           begun = begin_ask('run', '--state-dir', \"{}/#{{n}}\", '--delta', '1h', through: [HELPER, 'kill-at', 'parent', n.to_s, '--'])\n\
+           end_ask(begun)\n\
+           break unless File.read(format(\"#{{NOTES}}/ask-%03d\", n)).include?('kill-at: killed')\n\
+         end\nhold('go')",
+        stage.at("crash")
+    );
+    let run = start(&mut stage.apply("site", &manifest));
+    let gets_through = |run: &crate::stage::Past| {
+        run.asked()
+            .last()
+            .is_some_and(|asked| !asked.output.contains("kill-at: killed"))
+    };
+    wait_until("a request to get through", SHORT * 2, || {
+        stage.runs("site").first().is_some_and(gets_through)
+    });
+    let asked = stage.runs("site")[0].asked();
+    let mut pending = 0;
+    for (n, asked) in asked.iter().enumerate() {
+        let state = format!("crash/{}", n + 1);
+        let case = format!("in a run, {}", asked.output);
+        assert!(asked.pipe_closed, "{case}: its pipe outlives it");
+        wrong.unless_consistent(&stage, &state, &case);
+        pending += usize::from(!recorded(&stage, &state).is_empty());
+        stop(&stage, &stage.at(&state), &case);
+        wrong.unless_consistent(&stage, &state, &case);
+    }
+    assert!(stage.waiters().is_empty());
+    assert!(
+        pending > 1 && pending < asked.len(),
+        "both outcomes were seen"
+    );
+    println!(
+        "{} moments of death in a run, after {} of them the timer was pending",
+        asked.len() - 1,
+        pending - 1
+    );
+    stage.release("go");
+    run.wait();
+    assert_eq!(stage.runs("site").len(), 1);
+    wrong.assert_nothing();
+}
+
+/// The same while it replaces a pending timer of that name: one timer is left, the old or the new one, and one waiter.
+#[test]
+fn the_requester_that_replaces_a_timer_at_every_system_call() {
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let (mut old, mut new) = (0, 0);
+    let calls = sweep(|n| {
+        let state = format!("crash/{n}");
+        let dir = stage.at(&state);
+        let request = ["--delta", "1h", "--", "/bin/true"];
+        let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
+        stage.again_well(&words);
+        let first = recorded(&stage, &state);
+        let (_, how, call) = killed_at(&stage, "parent", n, &words);
+        let case = format!("replacing, killed entering call {n} (number {call})");
+        wrong.unless_consistent(&stage, &state, &case);
+        let now = recorded(&stage, &state);
+        assert_eq!(now.len(), 1, "{case}");
+        *(if now == first { &mut old } else { &mut new }) += 1;
+        wrong.unless_mended(&stage, &state, &case, &request);
+        how == "killed"
+    });
+    assert!(stage.waiters().is_empty());
+    assert!(old > 0 && new > 1, "both outcomes were seen");
+    println!(
+        "{calls} moments of death, after {old} of them the older timer was pending, after {} the newer",
+        new - 1
+    );
+    wrong.assert_nothing();
+}
+
+/// The waiter, from its fork to the exec of the rerun: at most one rerun, and one that did not start is either pending
+/// still, so that `again resume` makes up for it, or on record as started.
+#[test]
+fn the_waiter_at_every_system_call() {
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let stamps = stage.at("stamps");
+    let helper = stage.at("bin/helper");
+    let mut count: BTreeMap<&str, u64> = BTreeMap::new();
+    let calls = sweep(|n| {
+        let state = format!("crash/{n}");
+        let dir = stage.at(&state);
+        let name = n.to_string();
+        let request = ["--", &helper, "stamp", &stamps, &name];
+        let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
+        let (done, how, call) = killed_at(&stage, "child", n, &words);
+        let case = format!(
+            "waiter killed entering call {n} (number {call}): {}",
+            done.out
+        );
+        let times = || {
+            stage
+                .stamps()
+                .iter()
+                .filter(|stamp| stamp.words == [name.clone()])
+                .count()
+        };
+        if how == "launched" {
+            wait_until("the rerun", SHORT, || times() == 1);
+        }
+        wait_until("no process to be left", SHORT, || {
+            stage.waiters().is_empty()
+        });
+        let status = |words: &[&str]| stage.status_of(&[words, &["--state-dir", &dir]].concat());
+        let report = status(&[]);
+        let timers = crate::stage::timers(&report);
+        let kind = match (done.code, timers.len(), times()) {
+            // It died before it said that it is there.
+            (Some(1), 0, 0) => {
+                assert!(
+                    done.err.contains("again: error: cannot start the waiter"),
+                    "{case}: {done:?}"
+                );
+                "not promised"
+            }
+            (Some(0), 1, 0) => {
+                assert_eq!(timers[0]["state"], "dead", "{case}: {report:#}");
+                let resumed = stage.again(&["resume", "--state-dir", &dir]);
+                assert_eq!(resumed.code, Some(0), "{case}: {resumed:?}");
+                wait_until("the resumed rerun", SHORT, || times() == 1);
+                "resumed"
+            }
+            (Some(0), 0, 0) => {
+                let last = &report["targets"][0]["last"];
+                assert!(last.is_object(), "{case}: not on record: {report:#}");
+                assert_eq!(report["targets"][0]["cap"]["used"], 1, "{case}");
+                "on record as started"
+            }
+            (Some(0), 0, 1) => "started",
+            (code, pending, times) => {
+                panic!("{case}: status {code:?}, {pending} pending, started {times} times")
+            }
+        };
+        *count.entry(kind).or_default() += 1;
+        wait_until("everything to settle", SHORT, || {
+            stage.again(&["status", "--state-dir", &dir]).code == Some(3)
+                && stage.waiters().is_empty()
+        });
+        assert_eq!(
+            times(),
+            usize::from(kind == "started" || kind == "resumed"),
+            "{case}"
+        );
+        wrong.unless_mended(
+            &stage,
+            &state,
+            &case,
+            &["--delta", "1h", "--", &helper, "stamp", &stamps, &name],
+        );
+        how == "killed"
+    });
+    println!("{calls} moments of death: {count:?}");
+    for kind in ["not promised", "resumed", "on record as started", "started"] {
+        assert!(count.contains_key(kind), "{kind} was not among {count:?}");
+    }
+    wrong.assert_nothing();
+}
+
+/// `again stop`: whatever it got done, nothing is started that is not pending, and nothing pending lacks its waiter.
+#[test]
+fn stop_at_every_system_call() {
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let (mut pending, mut stopped) = (0, 0);
+    let calls = sweep(|n| {
+        let state = format!("crash/{n}");
+        let dir = stage.at(&state);
+        let request = ["--delta", "1h", "--", "/bin/true"];
+        stage.again_well(&[&["run", "--state-dir", dir.as_str()], &request[..]].concat());
+        let (_, how, call) = killed_at(&stage, "parent", n, &["stop", "--state-dir", &dir]);
+        let case = format!("stop killed entering call {n} (number {call})");
+        wrong.unless_consistent(&stage, &state, &case);
+        *(if recorded(&stage, &state).is_empty() {
+            &mut stopped
+        } else {
+            &mut pending
+        }) += 1;
+        wrong.unless_mended(&stage, &state, &case, &request);
+        how == "killed"
+    });
+    assert!(stage.waiters().is_empty());
+    assert!(pending > 0 && stopped > 1, "both outcomes were seen");
+    println!("{calls} moments of death, after {pending} of them the timer was still pending");
+    wrong.assert_nothing();
+}
+
+/// 200 requests of one run, a few at a time, each killed at a moment drawn from its whole life: under one name, so that
+/// they replace each other too.
+#[test]
+fn requesters_in_a_crowd_at_random_moments() {
+    const CASES: usize = 200;
+    const SEED: u64 = 0x5eed_0002;
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let mut dice = Dice(SEED);
+    // Four requests at once take about 30 ms, ruby's forks included.
+    let delays: Vec<String> = (0..CASES)
+        .map(|_| format!("{:.6}", dice.below(40_000) as f64 / 1e6))
+        .collect();
+    let manifest = format!(
+        "[{}].each_slice(4) do |delays|\n\
+           begun = delays.map {{ |delay| b = begin_ask('run'); [b, Thread.new {{ sleep delay; Process.kill(:KILL, b[1]) }}] }}\n\
+           begun.each {{ |b, death| death.join; end_ask(b) }}\n\
+         end if NTH == 1\nhold('go') if NTH == 1",
+        delays.join(", ")
+    );
+    let run = start(&mut stage.apply("site", &manifest));
+    wait_until("all requests", SHORT * 2, || {
+        stage
+            .runs("site")
+            .first()
+            .is_some_and(|run| run.asked().len() == CASES)
+    });
+    let asked = stage.runs("site")[0].asked();
+    let died = asked
+        .iter()
+        .filter(|asked| asked.code == -(Signal::SIGKILL as i32))
+        .count();
+    wrong.unless_consistent(&stage, "state", "after all of them");
+    let pending = recorded(&stage, "state").len();
+    assert!(pending <= 1, "{pending} timers of one name");
+    stage.release("go");
+    run.wait();
+    stage.wait_until_settled();
+    let runs = stage.wait_for_runs("site", 1 + pending);
+    assert_eq!(
+        runs.len(),
+        1 + pending,
+        "one rerun for the timer that was pending"
+    );
+    println!(
+        "{CASES} requests (seed {SEED:#x}), {died} of them killed, {pending} timer pending, {pending} rerun"
+    );
+    wrong.assert_nothing();
+}
+
+/// The run is killed at random moments while it asks, with whatever it is doing: what is pending has its waiter, and
+/// fires, since the run has ended.
+#[test]
+fn the_run_at_random_moments() {
+    const CASES: usize = 60;
+    const SEED: u64 = 0x5eed_0003;
+    let stage = Stage::new();
+    let mut wrong = Wrong::default();
+    let mut dice = Dice(SEED);
+    let stamps = stage.at("stamps");
+    let mut asked = 0;
+    for case in 0..CASES {
+        let ask = format!("ask('run', '--', HELPER, 'stamp', '{stamps}', '{case}')");
+        let run = start(&mut stage.apply(&format!("site{case}"), &ask));
+        wait_until("the run to begin", SHORT, || {
+            !stage.runs(&format!("site{case}")).is_empty()
+        });
+        std::thread::sleep(Duration::from_micros(dice.below(14_000)));
+        run.kill();
+        asked += 1;
+    }
+    wait_until("everything to settle", SHORT, || {
+        stage.again(&["status"]).code == Some(3) && stage.waiters().is_empty()
+    });
+    wrong.unless_consistent(&stage, "state", "after all of them");
+    let mut words: Vec<Vec<String>> = stage
+        .stamps()
+        .into_iter()
+        .map(|stamp| stamp.words)
+        .collect();
+    let reruns = words.len();
+    words.sort();
+    words.dedup();
+    assert_eq!(words.len(), reruns, "a request was answered twice");
+    let requested = stage.history("requested").len();
+    assert_eq!(stage.history("started").len(), reruns);
+    println!(
+        "{asked} runs killed (seed {SEED:#x}): {requested} requests were granted, {reruns} reruns"
+    );
+    assert!(strays(&stage, "state").is_empty());
+    wrong.assert_nothing();
+}
+
+/// Nothing that a record says is ever torn: read all the time while a hundred requests write it.
+#[test]
+fn records_are_whole_at_every_moment() {
+    let stage = Stage::new();
+    let manifest = "100.times { |n| ask('run', '--name', \"n#{n % 5}\", '--delta', '1h') }";
+    let run = start(&mut stage.apply("site", manifest));
+    let mut read = 0;
+    while run.process.alive() {
+        for record in stage.records("state") {
+            let _: &Value = &record["timers"];
+            read += 1;
+        }
+    }
+    run.wait();
+    println!("read {read} times");
+    assert!(read > 100);
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}

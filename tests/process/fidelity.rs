@@ -1,0 +1,412 @@
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::rig::{SHORT, wait_until};
+use crate::stage::{Past, Stage, answer, start};
+
+#[track_caller]
+fn assert_same(first: &Past, rerun: &Past) {
+    for what in ["cmdline", "cwd", "limits"] {
+        let show = |past: &Past| String::from_utf8_lossy(&past.raw(what)).chars().take(2000).collect::<String>();
+        assert!(first.raw(what) == rerun.raw(what), "{what}: {} became {}", show(first), show(rerun));
+    }
+    assert_eq!(first.environment(), rerun.environment());
+}
+
+/// The log of the newest rerun.
+fn log(stage: &Stage) -> PathBuf {
+    let status = stage.status();
+    let target = &status["targets"][0];
+    let log = target["running"]["log"].as_str().or(target["last"]["log"].as_str());
+    PathBuf::from(log.unwrap_or_else(|| panic!("no log: {status:#}")))
+}
+
+/// The history's last word on a timer, once there is one.
+fn failure(stage: &Stage) -> String {
+    wait_until("the failure", SHORT, || stage.history("failed").len() == 1);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+    stage.history("failed")[0].1.clone()
+}
+
+#[test]
+fn the_environment_is_the_runs_own() {
+    let stage = Stage::new();
+    let mut command = stage.apply("site", "ask('run', env: {'STAGE_MARK' => 'changed', 'ADDED' => '1', 'PATH' => '/bin'}) if NTH == 1");
+    command
+        .env("LINES", "two\nlines\n")
+        .env("BYTES", OsStr::from_bytes(b"\xff\xfe not UTF-8 \x01"))
+        .env("EMPTY", "")
+        .env("EQUALS", "=a=b==")
+        .env("LONG", "x".repeat(100_000))
+        .env("lower.dots-and-dashes", "odd name")
+        .env("HOME", "/somewhere/else")
+        .env_remove("LOGNAME");
+    start(&mut command).wait();
+    let runs = stage.wait_for_runs("site", 2);
+    assert_same(&runs[0], &runs[1]);
+    for (name, value) in [("HOME", "/somewhere/else"), ("EMPTY", ""), ("USER", "stage"), ("LINES", "two\nlines\n")] {
+        assert_eq!(runs[1].variable(name).as_deref(), Some(value), "{name}");
+    }
+    for name in ["LOGNAME", "ADDED"] {
+        assert_eq!(runs[1].variable(name), None, "{name}");
+    }
+    // What belongs to this rerun.
+    assert_eq!(runs[1].variable("AGAIN_RUN").as_deref(), Some("2"));
+    assert_eq!(runs[1].variable("AGAIN_TIMER").as_deref(), Some("again"));
+    assert_eq!(runs[1].variable("AGAIN_CHAIN").map(|chain| chain.len()), Some(8));
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+#[test]
+fn odd_arguments_are_reproduced_to_the_byte() {
+    let long = "y".repeat(100_000);
+    let cases: [&[&[u8]]; 8] = [
+        &[b""],
+        &[b"", b"", b"a", b""],
+        &[b"two\nlines", b"tab\there", b"bell\x07"],
+        &[b"\xff\xfe", b"\xc3\x28", "ä€😀".as_bytes()],
+        &[b"a b  c", b"'quoted'", b"\"twice\"", b"$HOME", b"`id`", b"back\\slash", b"*"],
+        &[long.as_bytes()],
+        &[b"--no-such-option", b"-", b"--tags=a,b", b"-e"],
+        &[b"--", b"--noop", b"--again"],
+    ];
+    for (n, case) in cases.iter().enumerate() {
+        let stage = Stage::new();
+        stage.write("work/site.pp", "ask('run') if NTH == 1");
+        let mut words = vec![OsString::from("apply"), OsString::from("site.pp")];
+        words.extend(case.iter().map(|word| OsString::from_vec(word.to_vec())));
+        start(&mut stage.puppet_command(&words)).wait();
+        let asked = stage.runs("site")[0].asked();
+        assert_eq!(asked[0].code, 0, "case {n}: {asked:?}");
+        let runs = stage.wait_for_runs("site", 2);
+        assert_same(&runs[0], &runs[1]);
+        let cmdline = runs[1].raw("cmdline");
+        let tail = case.iter().flat_map(|word| [word, &b"\0"[..]].concat()).collect::<Vec<u8>>();
+        assert!(cmdline.ends_with(&[b"site.pp\0", &tail[..]].concat()), "case {n} is as it should be");
+        stage.wait_until_settled();
+        stage.assert_nothing_left();
+    }
+    println!("{} odd command lines", cases.len());
+}
+
+/// Everything that a rerun writes, to both descriptors, far more than a pipe holds: it is whole in its log, and the
+/// rerun does not die of a reader that has gone.
+#[test]
+fn the_output_of_a_rerun_is_whole_in_its_log() {
+    let stage = Stage::new();
+    let manifest = "ask('run') if NTH == 1\n\
+        if NTH == 2\n\
+          20_000.times { |n| (n.even? ? STDOUT : STDERR).syswrite(\"line #{n} #{'.' * 40}\\n\") }\n\
+          system('echo from below; echo and its error >&2')\n\
+        end";
+    start(&mut stage.apply("site", manifest)).wait();
+    let runs = stage.wait_for_runs("site", 2);
+    stage.wait_until_settled();
+    let expected: String = (0..20_000).map(|n| format!("line {n} {}\n", ".".repeat(40))).collect();
+    let written = fs::read_to_string(log(&stage)).expect("a log");
+    assert!(written == expected + "from below\nand its error\n", "{} bytes", written.len());
+    let input = runs[1].descriptors().into_iter().find(|(fd, _)| *fd == 0);
+    assert_eq!(input, Some((0, "/dev/null".to_owned())));
+    // It may hold secrets.
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&stage)).expect("a log")) & 0o777;
+    assert_eq!(mode, 0o600);
+    stage.assert_nothing_left();
+}
+
+#[test]
+fn only_the_newest_logs_are_kept() {
+    let stage = Stage::new();
+    stage.settings("keep_logs = 3");
+    fs::create_dir(stage.path("logs")).expect("created");
+    fs::write(stage.path("logs/precious"), "not ours").expect("written");
+    start(&mut stage.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH < 7")).wait();
+    stage.wait_for_runs("site", 7);
+    stage.wait_until_settled();
+    let mut said: Vec<String> = fs::read_dir(stage.path("logs"))
+        .expect("logs")
+        .flatten()
+        .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
+        .collect();
+    said.sort();
+    assert_eq!(said, ["5\n", "6\n", "7\n", "not ours"]);
+    stage.assert_nothing_left();
+}
+
+/// A copy of ruby, so that it can be replaced.
+fn own_ruby(stage: &Stage, name: &str) -> String {
+    let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");
+    fs::copy(ruby, stage.path(&format!("bin/{name}"))).expect("copied");
+    stage.at(&format!("bin/{name}"))
+}
+
+fn with_ruby(stage: &Stage, ruby: &str, manifest: &str) -> Command {
+    stage.write("work/site.pp", manifest);
+    let mut command = stage.command(ruby);
+    command.args(["--disable-gems", &stage.at("bin/puppet"), "apply", "site.pp"]);
+    stage.with_output(&mut command);
+    command
+}
+
+/// An upgrade in place: the run executes a file that is no longer there, the rerun the one that is.
+#[test]
+fn an_interpreter_that_was_upgraded_during_the_run() {
+    let stage = Stage::new();
+    let ruby = own_ruby(&stage, "ruby3.1");
+    let manifest = format!(
+        "if NTH == 1\nFile.rename('{ruby}', '{ruby}.old'); File.binwrite('{ruby}', File.binread('{ruby}.old')); File.chmod(0755, '{ruby}'); File.delete('{ruby}.old')\nask('run')\nend\n\
+         note('exe', File.readlink('/proc/self/exe'))"
+    );
+    start(&mut with_ruby(&stage, &ruby, &manifest)).wait();
+    let runs = stage.wait_for_runs("site", 2);
+    assert_eq!(runs[0].text("exe"), format!("{ruby}.old (deleted)"), "the case is as it should be");
+    assert_eq!(runs[1].text("exe"), ruby);
+    assert_same(&runs[0], &runs[1]);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// Upgraded while the waiter waits: the path is resolved at the exec, not at the request.
+#[test]
+fn an_interpreter_that_was_upgraded_after_the_request() {
+    let stage = Stage::new();
+    let ruby = own_ruby(&stage, "ruby3.1");
+    let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 1";
+    let run = start(&mut with_ruby(&stage, &ruby, manifest));
+    stage.wait_for_state("again", "waiting for the run");
+    fs::remove_file(&ruby).expect("removed");
+    own_ruby(&stage, "ruby3.1");
+    stage.release("go");
+    run.wait();
+    let runs = stage.wait_for_runs("site", 2);
+    assert_same(&runs[0], &runs[1]);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// By its name in PATH, and nothing of that name is left: an error in the history that names what was tried.
+#[test]
+fn an_interpreter_that_was_removed() {
+    let stage = Stage::new();
+    let ruby = own_ruby(&stage, "ruby9.9");
+    let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 1";
+    let run = start(&mut with_ruby(&stage, &ruby, manifest));
+    stage.wait_for_state("again", "waiting for the run");
+    fs::remove_file(&ruby).expect("removed");
+    stage.release("go");
+    run.wait();
+    let reason = failure(&stage);
+    assert!(reason.contains("cannot execute") && reason.contains("ruby9.9") && reason.contains("No such file"), "{reason}");
+    assert_eq!(stage.runs("site").len(), 1);
+    // A rerun that could not be started does not count as one that was.
+    assert!(stage.status()["targets"][0]["running"].is_null());
+}
+
+/// `again` itself is upgraded while its waiters wait: they go on as what they were.
+#[test]
+fn again_itself_was_replaced_or_removed() {
+    for replace in [true, false] {
+        let stage = Stage::new();
+        let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+        stage.wait_for_state("again", "waiting for the run");
+        fs::remove_file(stage.path("bin/again")).expect("removed");
+        if replace {
+            fs::write(stage.path("bin/again"), "not a program").expect("replaced");
+        }
+        stage.release("go");
+        run.wait();
+        let runs = stage.wait_for_runs("site", 2);
+        assert_same(&runs[0], &runs[1]);
+        let _ = fs::remove_file(stage.path("bin/again"));
+        fs::copy(crate::rig::binary_under_test(), stage.path("bin/again")).expect("restored");
+        stage.wait_until_settled();
+        stage.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_manifest_that_is_gone_by_then() {
+    let stage = Stage::new();
+    start(&mut stage.apply("site", "ask('run', '--delta', '1'); File.delete('site.pp')")).wait();
+    let reason = failure(&stage);
+    assert!(reason.contains("the manifest") && reason.contains("site.pp is gone"), "{reason}");
+    assert_eq!(stage.runs("site").len(), 1);
+}
+
+#[test]
+fn a_working_directory_that_is_gone_by_then() {
+    let stage = Stage::new();
+    let manifest = stage.write("site.pp", "ask('run', '--delta', '1'); Dir.rmdir(Dir.pwd)");
+    fs::create_dir(stage.path("work/below")).expect("created");
+    let mut command = stage.puppet_command(&["apply".into(), manifest.into()]);
+    command.current_dir(stage.path("work/below"));
+    start(&mut command).wait();
+    let reason = failure(&stage);
+    assert!(reason.contains("the working directory") && reason.contains("work/below is gone"), "{reason}");
+}
+
+#[test]
+fn a_working_directory_that_is_gone_already() {
+    let stage = Stage::new();
+    let manifest = stage.write("site.pp", "Dir.rmdir(Dir.pwd); ask('run')");
+    fs::create_dir(stage.path("work/below")).expect("created");
+    let mut command = stage.puppet_command(&["apply".into(), manifest.into()]);
+    command.current_dir(stage.path("work/below"));
+    start(&mut command).wait();
+    let asked = stage.runs("site")[0].asked();
+    assert_eq!(asked[0].code, 0);
+    assert_eq!(crate::stage::assert_line(&asked[0].output), "refused");
+    assert!(asked[0].output.contains("working directory was deleted"), "{asked:?}");
+    stage.assert_nothing_left();
+}
+
+/// `puppet apply < FILE`.
+#[test]
+fn standard_input_from_a_file() {
+    let stage = Stage::new();
+    let path = stage.write("stdin.rb", "ask('run') if NTH == 1\nnote('whole', '')\n");
+    let mut command = stage.puppet_command(&["apply".into()]);
+    command.stdin(File::open(path).expect("opened"));
+    start(&mut command).wait();
+    let runs = stage.wait_for_runs("stdin", 2);
+    assert_same(&runs[0], &runs[1]);
+    assert!(stage.path("runs/stdin/002/whole").exists());
+    let input = runs[1].descriptors().into_iter().find(|(fd, _)| *fd == 0);
+    assert_eq!(input, Some((0, stage.at("stdin.rb"))), "opened again");
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// Where the run began to read cannot be known by the time it asks, so the rerun reads the file from its beginning: a
+/// limit that the manual states.
+#[test]
+fn standard_input_from_the_middle_of_a_file() {
+    let stage = Stage::new();
+    let path = stage.write("stdin.rb", "note('top', '')\nask('run') if NTH == 1\n");
+    let mut file = File::open(path).expect("opened");
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(16)).expect("moved");
+    let mut command = stage.puppet_command(&["apply".into()]);
+    command.stdin(file);
+    start(&mut command).wait();
+    let asked = stage.runs("stdin")[0].asked();
+    assert_eq!(crate::stage::assert_line(&asked[0].output), "scheduled");
+    stage.wait_for_runs("stdin", 2);
+    let saw_top = |nth: &str| stage.path(&format!("runs/stdin/{nth}/top")).exists();
+    assert_eq!((saw_top("001"), saw_top("002")), (false, true));
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+#[test]
+fn standard_input_from_a_file_that_is_gone() {
+    let stage = Stage::new();
+    let path = stage.write("stdin.rb", "ask('run', '--delta', '1') if NTH == 1\nFile.delete(\"#{ROOT}/stdin.rb\")");
+    let mut command = stage.puppet_command(&["apply".into()]);
+    command.stdin(File::open(&path).expect("opened"));
+    start(&mut command).wait();
+    let reason = failure(&stage);
+    assert!(reason.contains("standard input") && reason.contains("stdin.rb is gone"), "{reason}");
+}
+
+/// `-- COMMAND` takes the place of the run's own words; directory, environment and the rest stay.
+#[test]
+fn a_command_in_place_of_the_runs_words() {
+    let stage = Stage::new();
+    let ask = "ask('run', '--', '/bin/sh', '-c', 'pwd; echo \"$STAGE_MARK/$HOME/$ADDED/$0\"', 'zero', env: {'ADDED' => 'no', 'STAGE_MARK' => 'no'})";
+    start(&mut stage.apply("site", ask)).wait();
+    stage.wait_until_settled();
+    let written = fs::read_to_string(log(&stage)).expect("a log");
+    let work = stage.at("work");
+    assert_eq!(written, format!("{work}\ntwo words, a=b and an ä/{work}//zero\n"));
+    stage.assert_nothing_left();
+}
+
+/// The setting `command`, for sites that run puppet through a wrapper: found in the run's PATH.
+#[test]
+fn a_command_from_the_settings() {
+    let stage = Stage::new();
+    stage.settings("command = [\"wrapper\", \"an argument\", \"\"]");
+    stage.write("bin/wrapper", "#!/bin/sh\nprintf '%s|' \"$@\" \"$PWD\"\n");
+    crate::stage::open_to_all(&stage.path("bin/wrapper"), 0o755);
+    let mut command = stage.apply("site", "ask('run', env: {'PATH' => '/bin'})");
+    command.env("PATH", format!("{}:/usr/bin:/bin", stage.at("bin")));
+    start(&mut command).wait();
+    stage.wait_until_settled();
+    let written = fs::read_to_string(log(&stage)).expect("a log");
+    assert_eq!(written, format!("an argument||{}|", stage.at("work")));
+    stage.assert_nothing_left();
+}
+
+/// Wrappers may sit between the run and `again`.
+#[test]
+fn the_run_is_found_behind_shells_and_wrappers() {
+    let wrappers = [
+        "['/bin/sh', '-c', '\"$@\"; true', 'sh']",
+        "['/usr/bin/timeout', '60']",
+        "['/usr/bin/env', 'A=B']",
+        "['/usr/bin/setsid', '--wait']",
+        "['/usr/bin/nice']",
+        "['/bin/sh', '-c', '/bin/sh -c \"\\\"\\$@\\\"; exit \\$?\" sh \"$@\"; exit $?', 'sh']",
+    ];
+    for wrapper in wrappers {
+        let stage = Stage::new();
+        start(&mut stage.apply("site", &format!("ask('run', through: {wrapper}) if NTH == 1"))).wait();
+        let asked = stage.runs("site")[0].asked();
+        assert_eq!(asked[0].code, 0, "{wrapper}: {asked:?}");
+        let runs = stage.wait_for_runs("site", 2);
+        assert_same(&runs[0], &runs[1]);
+        stage.wait_until_settled();
+        stage.assert_nothing_left();
+    }
+    println!("{} wrappers", wrappers.len());
+}
+
+/// Without an environment on disk the order has none; the rerun still has it, from the waiter's memory.
+#[test]
+fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
+    for save in [true, false] {
+        let stage = Stage::new();
+        stage.settings(&format!("save_environment = {save}"));
+        let mut command = stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1");
+        command.env("SECRET", "xyzzy");
+        let run = start(&mut command);
+        stage.wait_for_state("again", "waiting for the run");
+        let everything = Command::new("/bin/grep")
+            .args(["-rl", "xyzzy", &stage.at("state")])
+            .output()
+            .expect("grep");
+        let found = String::from_utf8(everything.stdout).expect("paths");
+        assert_eq!(found.lines().count(), usize::from(save), "{found}");
+        assert!(found.is_empty() || found.contains("/orders/"), "{found}");
+        stage.release("go");
+        run.wait();
+        let runs = stage.wait_for_runs("site", 2);
+        assert_same(&runs[0], &runs[1]);
+        assert_eq!(runs[1].variable("SECRET").as_deref(), Some("xyzzy"));
+        stage.wait_until_settled();
+        stage.assert_nothing_left();
+    }
+}
+
+/// A program of that name that is no ruby, or a ruby that runs something else, is no run.
+#[test]
+fn what_merely_looks_like_a_run_is_none() {
+    let stage = Stage::new();
+    // A shell script named puppet, run by something named ruby that is a shell.
+    fs::copy("/bin/dash", stage.path("bin/ruby")).or_else(|_| fs::copy("/bin/sh", stage.path("bin/ruby"))).expect("a shell");
+    fs::create_dir(stage.path("bin/x")).expect("created");
+    stage.write("bin/x/puppet", &format!("{} run; exit 0", stage.at("bin/again")));
+    let mut command = stage.command("/bin/sh");
+    command.args([&stage.at("bin/x/puppet"), "apply", "site.pp"]);
+    let done = answer(&mut command);
+    assert!(done.err.contains("no puppet run above"), "{done:?}");
+    let mut command = stage.command("/usr/bin/ruby");
+    command.args(["--disable-gems", "-e", &format!("system('{}', 'run')", stage.at("bin/again")), "puppet", "apply", "x.pp"]);
+    let done = answer(&mut command);
+    assert!(done.err.contains("no puppet run above"), "{done:?}");
+    stage.assert_nothing_left();
+}

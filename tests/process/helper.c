@@ -1,0 +1,191 @@
+/* What the tests need as small real programs, and what cannot be had from a shell:
+ *
+ *   helper stamp FILE WORD...            appends a line to FILE: CLOCK_BOOTTIME in ns, pid, the words
+ *   helper without NR ERRNO -- COMMAND   runs COMMAND with the system call NR failing with ERRNO (seccomp(2))
+ *   helper kill-at WHO N -- COMMAND      runs COMMAND and kills it (WHO is `parent`) or the process it starts (`child`)
+ *                                        with SIGKILL as it enters its Nth system call that others could notice
+ *                                        (ptrace(2)); at the end a line on descriptor 2:
+ *                                        `kill-at: killed|launched|ended COUNT NR`
+ *   helper closed FDS -- COMMAND         runs COMMAND with these descriptors closed, such as 02
+ *   helper blocked SIGNAL... -- COMMAND  runs COMMAND with these signals blocked
+ *   helper ignored SIGNAL... -- COMMAND  runs COMMAND with these signals ignored
+ *
+ * Signals are numbers. Built by the tests with cc, which Rust needs for linking anyway.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(99);
+}
+
+static void become(char **words)
+{
+    if (*words && strcmp(*words, "--") == 0)
+        words++;
+    execvp(words[0], words);
+    die(words[0]);
+}
+
+static int stamp(char **words)
+{
+    struct timespec t;
+    char line[4096];
+    int fd, n;
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    n = snprintf(line, sizeof line, "%lld %d", t.tv_sec * 1000000000LL + t.tv_nsec, getpid());
+    for (char **word = words + 1; *word; word++)
+        n += snprintf(line + n, sizeof line - n, " %s", *word);
+    line[n++] = '\n';
+    fd = open(words[0], O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, line, n) != n)
+        die(words[0]);
+    return 0;
+}
+
+static void without(unsigned nr, unsigned error)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof rules / sizeof *rules, rules };
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        die("seccomp");
+}
+
+/* What only the process itself notices; to be killed before or after it is the same to everybody else. */
+static int is_private(long nr)
+{
+    switch (nr) {
+    case SYS_read: case SYS_pread64: case SYS_fstat: case SYS_lseek: case SYS_mmap: case SYS_munmap: case SYS_mprotect:
+    case SYS_brk: case SYS_fcntl: case SYS_rt_sigaction: case SYS_rt_sigprocmask: case SYS_geteuid: case SYS_getppid:
+        return 1;
+    }
+    return 0;
+}
+
+/* Follows COMMAND and, for `child`, what it forks, up to the latter's second exec: the first is the waiter's own. */
+static int kill_at(int follow, long n, char **words)
+{
+    pid_t first, victim;
+    long count = 0, nr = -1;
+    int status, execs = 0, code = 0, left = 1;
+    const char *how = "ended";
+    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC
+                 | (follow ? PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE : 0);
+
+    first = fork();
+    if (first == 0) {
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        raise(SIGSTOP);
+        become(words);
+    }
+    if (waitpid(first, &status, 0) != first || ptrace(PTRACE_SETOPTIONS, first, 0, options))
+        die("ptrace");
+    victim = follow ? 0 : first;
+    ptrace(PTRACE_SYSCALL, first, 0, 0);
+    while (left > 0) {
+        pid_t pid = waitpid(-1, &status, __WALL);
+        int pass = 0;
+        if (pid < 0)
+            break;
+        if (!WIFSTOPPED(status)) {
+            if (pid == first)
+                code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            left--;
+            continue;
+        }
+        int event = status >> 16, sig = WSTOPSIG(status);
+        if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE) {
+            unsigned long child;
+            ptrace(PTRACE_GETEVENTMSG, pid, 0, &child);
+            victim = child;
+            left++;
+        } else if (event == PTRACE_EVENT_EXEC) {
+            if (follow && pid == victim && ++execs == 2) {
+                how = "launched";
+                ptrace(PTRACE_DETACH, pid, 0, 0);
+                left--;
+                continue;
+            }
+            if (!follow)
+                count = 0;
+        } else if (sig == (SIGTRAP | 0x80)) {
+            struct __ptrace_syscall_info info;
+            if (pid == victim && ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0
+                && info.op == PTRACE_SYSCALL_INFO_ENTRY && !is_private(info.entry.nr)) {
+                nr = info.entry.nr;
+                if (++count == n) {
+                    how = "killed";
+                    kill(pid, SIGKILL);
+                    continue;
+                }
+            }
+        } else if (sig != SIGSTOP && sig != SIGTRAP) {
+            pass = sig;
+        }
+        ptrace(PTRACE_SYSCALL, pid, 0, pass);
+    }
+    dprintf(2, "kill-at: %s %ld %ld\n", how, count, nr);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    char **word = argv + 2;
+    char *mode = argc > 2 ? argv[1] : "";
+
+    if (strcmp(mode, "stamp") == 0)
+        return stamp(word);
+    if (strcmp(mode, "without") == 0 && argc > 4) {
+        without(atoi(word[0]), atoi(word[1]));
+        become(word + 2);
+    }
+    if (strcmp(mode, "kill-at") == 0 && argc > 4)
+        return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2);
+    if (strcmp(mode, "closed") == 0) {
+        for (char *fd = word[0]; *fd; fd++)
+            close(*fd - '0');
+        become(word + 1);
+    }
+    if (strcmp(mode, "blocked") == 0 || strcmp(mode, "ignored") == 0) {
+        /* By the bare system calls: the C library keeps some real-time signals to itself. */
+        unsigned long set = 0;
+        for (; *word && strcmp(*word, "--") != 0; word++) {
+            int sig = atoi(*word);
+            set |= 1UL << (sig - 1);
+            if (*mode == 'i') {
+                struct { void *handler; unsigned long flags; void *restorer; unsigned long mask; } action
+                    = { SIG_IGN, 0, 0, 0 };
+                if (syscall(SYS_rt_sigaction, sig, &action, 0, 8))
+                    die("rt_sigaction");
+            }
+        }
+        if (*mode == 'b' && syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, 0, 8))
+            die("rt_sigprocmask");
+        become(word);
+    }
+    fprintf(stderr, "helper: what?\n");
+    return 99;
+}

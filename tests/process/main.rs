@@ -1,0 +1,26 @@
+//! Real processes without Puppet: a stand-in that has the shape of a puppet run starts in 40 ms, so that hundreds of
+//! cases take seconds. What Puppet itself does is shown in `tests/puppet`; words in, words out in `tests/cli`.
+#![allow(missing_docs, unsafe_code)]
+
+#[path = "../rig/mod.rs"]
+mod rig;
+mod stage;
+
+/// Killed at any moment: requester, waiter, run, stop.
+mod crash;
+/// A hundred requests at once.
+mod crowd;
+/// A kernel, or a filter in front of it, without some system calls.
+mod fallback;
+/// The state directory is unusable, the disk is full, standard descriptors are closed.
+mod faults;
+/// The rerun is what the run was: arguments, environment, program, input, output.
+mod fidelity;
+/// Pids that are used again.
+mod recycled;
+/// `again stop`, in every phase.
+mod stop;
+/// When reruns start, and what they wait for.
+mod timing;
+/// The process that waits.
+mod waiter;

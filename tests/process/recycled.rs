@@ -1,0 +1,296 @@
+//! In a pid namespace with few pids, so that they come round within a second: each test runs there as process 1.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::rig::{Process, SHORT, wait_until};
+use crate::stage::{Stage, in_namespaces, start};
+
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
+/// Runs the body where pids between 300 and 400 are all that there are.
+fn with_few_pids(test: &str, body: impl FnOnce()) {
+    let outside = fs::read_to_string(PID_MAX).expect("pid_max");
+    in_namespaces(
+        &["--pid", "--mount-proc", "--fork", "--kill-child"],
+        test,
+        || {
+            assert_eq!(std::process::id(), 1, "the first process of its namespace");
+            if few_pids_can_be_had() {
+                fs::write(PID_MAX, "400").expect("pid_max");
+                println!(
+                    "pid_max is {} here",
+                    fs::read_to_string(PID_MAX).expect("pid_max").trim()
+                );
+            }
+            // The kernel keeps those below 300 for the first round.
+            fs::write("/proc/sys/kernel/ns_last_pid", "320").expect("ns_last_pid");
+            body();
+        },
+    );
+    if std::process::id() != 1 {
+        assert_eq!(
+            fs::read_to_string(PID_MAX).expect("pid_max"),
+            outside,
+            "the machine's own"
+        );
+    }
+}
+
+/// pid_max belongs to the namespace since Linux 6.14; before, it is the machine's, and not ours to change.
+fn few_pids_can_be_had() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map(|word| word.trim().parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 14)
+}
+
+/// Starts innocent processes until one of them gets this pid; that one lives on.
+fn recur(pid: i32) -> Innocent {
+    if !few_pids_can_be_had() {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("ns_last_pid");
+    }
+    for others in 0..1000 {
+        let mut child = Command::new("/bin/sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep");
+        if child.id() == pid as u32 {
+            println!("pid {pid} came round after {others} others");
+            return Innocent(child);
+        }
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+    panic!("pid {pid} does not come round");
+}
+
+struct Innocent(Child);
+
+impl Innocent {
+    fn assert_unharmed(&mut self) {
+        // A signal that was sent has been delivered by now, or is pending.
+        let process = Process::now(self.0.id() as i32).expect("the innocent is alive");
+        for line in ["ShdPnd", "SigPnd"] {
+            assert_eq!(process.status(line).as_deref(), Some("0000000000000000"));
+        }
+        assert!(
+            self.0.try_wait().expect("our child").is_none(),
+            "the innocent was ended"
+        );
+    }
+}
+
+impl Drop for Innocent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// We are process 1, so what lost its parent is ours to reap; until then it keeps its pid.
+fn reap(process: Process) {
+    wait_until("the end of it", SHORT, || !process.alive());
+    let _ = waitpid(Pid::from_raw(process.pid), None);
+    assert!(Process::now(process.pid).is_none());
+}
+
+fn kill_and_reap(process: Process) {
+    process.signal(Signal::SIGKILL).expect("killed");
+    reap(process);
+}
+
+/// A command's timer, due in an hour.
+fn in_an_hour(stage: &Stage) -> Process {
+    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    stage.waiter("again")
+}
+
+#[test]
+fn stop_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
+    with_few_pids(
+        "recycled::stop_leaves_alone_who_has_the_pid_of_a_dead_waiter",
+        || {
+            let stage = Stage::new();
+            let waiter = in_an_hour(&stage);
+            kill_and_reap(waiter);
+            let mut innocent = recur(waiter.pid);
+            assert_eq!(
+                stage.timers()[0]["state"],
+                "dead",
+                "not taken for the waiter"
+            );
+            let said = stage.again_well(&["stop"]);
+            assert!(said.contains("stopped"), "{said}");
+            innocent.assert_unharmed();
+            stage.assert_nothing_left();
+        },
+    );
+}
+
+#[test]
+fn a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
+    with_few_pids(
+        "recycled::a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter",
+        || {
+            let stage = Stage::new();
+            let waiter = in_an_hour(&stage);
+            kill_and_reap(waiter);
+            let mut innocent = recur(waiter.pid);
+            let next = in_an_hour(&stage);
+            innocent.assert_unharmed();
+            stage.again_well(&["stop"]);
+            reap(next);
+            innocent.assert_unharmed();
+            stage.assert_nothing_left();
+        },
+    );
+}
+
+#[test]
+fn stop_run_leaves_alone_who_has_the_pid_of_a_rerun() {
+    with_few_pids(
+        "recycled::stop_run_leaves_alone_who_has_the_pid_of_a_rerun",
+        || {
+            let stage = Stage::new();
+            let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2";
+            start(&mut stage.apply("site", manifest)).wait();
+            wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
+            let rerun = Process::now(stage.runs("site")[1].pid()).expect("the rerun");
+            kill_and_reap(rerun);
+            let mut innocent = recur(rerun.pid);
+            stage.again_well(&["stop", "--run"]);
+            innocent.assert_unharmed();
+            assert!(stage.status()["targets"][0]["running"].is_null());
+            stage.assert_nothing_left();
+        },
+    );
+}
+
+/// Chain and number come from a record about a process, not about a pid.
+#[test]
+fn a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain() {
+    with_few_pids(
+        "recycled::a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain",
+        || {
+            let stage = Stage::new();
+            let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2\nask('run', '--delta', '1h') if NTH == 3";
+            start(&mut stage.apply("site", manifest)).wait();
+            wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
+            let chain = stage.runs("site")[1]
+                .variable("AGAIN_CHAIN")
+                .expect("a chain");
+            let rerun = Process::now(stage.runs("site")[1].pid()).expect("the rerun");
+            kill_and_reap(rerun);
+            drop(recur(rerun.pid));
+            // Once more round, and this time the pid goes to a run of puppet's that a person started.
+            let before = rerun.pid - 1;
+            fs::write("/proc/sys/kernel/ns_last_pid", before.to_string()).expect("ns_last_pid");
+            let run = start(&mut stage.apply("site", manifest));
+            assert_eq!(run.process.pid, rerun.pid, "the case is as it should be");
+            run.wait();
+            let timer = &stage.timers()[0];
+            assert_eq!(timer["run"], 2, "{timer:#}");
+            assert_ne!(timer["chain"], chain.as_str(), "{timer:#}");
+            let waiter = stage.waiter("again");
+            stage.again_well(&["stop"]);
+            reap(waiter);
+            stage.assert_nothing_left();
+        },
+    );
+}
+
+/// The waiter is stopped while its run ends and the run's pid goes to somebody else, so that this is all it ever sees.
+fn run_with_recycled_pid(test: &str, through: &[&str]) {
+    with_few_pids(test, || {
+        let stage = Stage::new();
+        let helper = stage.at("bin/helper");
+        let stamps = stage.at("stamps");
+        let ask = format!("ask('run', '--', '{helper}', 'stamp', '{stamps}', 'x')\nhold('go')");
+        let puppet = stage.apply("site", &ask);
+        let mut words: Vec<std::ffi::OsString> = Vec::new();
+        if !through.is_empty() {
+            words.push(helper.clone().into());
+            words.extend(through.iter().map(Into::into));
+        }
+        words.push(puppet.get_program().to_owned());
+        words.extend(puppet.get_args().map(ToOwned::to_owned));
+        let mut command = stage.command(&words[0]);
+        command.args(&words[1..]);
+        stage.with_output(&mut command);
+        let run = start(&mut command);
+        stage.wait_for_state("again", "waiting for the run");
+        let waiter = stage.waiter("again");
+        wait_until("the waiter to sleep", SHORT, || {
+            waiter.title().contains("waits for the run")
+        });
+        let holds_pidfd = waiter
+            .descriptors()
+            .values()
+            .any(|to| to == "anon_inode:[pidfd]");
+        assert_eq!(holds_pidfd, through.is_empty());
+
+        waiter.signal(Signal::SIGSTOP).expect("stopped");
+        let pid = run.process.pid;
+        stage.release("go");
+        run.wait();
+        let mut innocent = recur(pid);
+        assert!(stage.stamps().is_empty());
+        waiter.signal(Signal::SIGCONT).expect("continued");
+        wait_until("the rerun", Duration::from_secs(10), || {
+            stage.stamps().len() == 1
+        });
+        innocent.assert_unharmed();
+        reap(waiter);
+        stage.wait_until_settled();
+        stage.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_run_has_ended_though_its_pid_lives() {
+    run_with_recycled_pid("recycled::a_run_has_ended_though_its_pid_lives", &[]);
+}
+
+/// The same on a kernel without pidfd_open(2).
+#[test]
+fn a_run_has_ended_though_its_pid_lives_and_there_are_no_pidfds() {
+    let test = "recycled::a_run_has_ended_though_its_pid_lives_and_there_are_no_pidfds";
+    run_with_recycled_pid(test, &["without", "434", "38", "--"]);
+}
+
+/// The agent's lock names the pid of a run that has ended; who has it now is not puppet.
+#[test]
+fn a_lock_of_a_run_whose_pid_went_to_somebody_else() {
+    with_few_pids(
+        "recycled::a_lock_of_a_run_whose_pid_went_to_somebody_else",
+        || {
+            let stage = Stage::new();
+            let holder = start(&mut stage.apply("holder", "hold('other')"));
+            let pid = holder.process.pid;
+            stage.write("lock", &pid.to_string());
+            let lock = stage.at("lock");
+            let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
+            start(&mut stage.apply("site", &ask)).wait();
+            stage.wait_for_state("again", "due");
+            let waiter = stage.waiter("again");
+            waiter.signal(Signal::SIGSTOP).expect("stopped");
+            stage.release("other");
+            holder.wait();
+            let mut innocent = recur(pid);
+            waiter.signal(Signal::SIGCONT).expect("continued");
+            stage.wait_for_runs("site", 2);
+            innocent.assert_unharmed();
+            reap(waiter);
+            stage.wait_until_settled();
+            stage.assert_nothing_left();
+        },
+    );
+}

@@ -1,0 +1,530 @@
+use std::fs;
+use std::time::Duration;
+
+use crate::rig::{Process, SHORT, wait_for, wait_until};
+use crate::stage::{Past, Stage, now, spread, start};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How long after the run's end (by its own last act) a rerun began, which must not be before the delta was over.
+#[track_caller]
+fn wait_of(run: &Past, rerun: &Past, delta: u64) -> u64 {
+    let ended = run.ended().expect("ended");
+    assert!(
+        rerun.started() >= ended + delta * SECOND,
+        "early by {} ns",
+        ended + delta * SECOND - rerun.started()
+    );
+    rerun.started() - ended
+}
+
+#[test]
+fn timers_of_different_names_stay_apart() {
+    let stage = Stage::new();
+    let manifest = "if NTH == 1\n\
+        ask('run')\n\
+        ask('run', '--name', 'two', '--delta', '1')\n\
+        ask('run', '--name', 'four', '--delta', '2')\n\
+        ask('run', '--name', 'four', '--delta', '2')\nhold('go')\nend";
+    let run = start(&mut stage.apply("site", manifest));
+    wait_until("all requests", SHORT, || {
+        stage
+            .runs("site")
+            .first()
+            .is_some_and(|run| run.asked().len() == 4)
+    });
+    assert_eq!(stage.timers().len(), 3, "one timer per name");
+    assert_eq!(stage.waiters().len(), 3);
+    assert_eq!(stage.history("merged").len(), 1);
+    stage.release("go");
+    run.wait();
+    let runs = stage.wait_for_runs("site", 4);
+    let waits: Vec<u64> = (0..3)
+        .map(|n| wait_of(&runs[0], &runs[n + 1], n as u64))
+        .collect();
+    println!(
+        "reruns after {:?} ms",
+        waits.iter().map(|ns| ns / 1_000_000).collect::<Vec<_>>()
+    );
+    let timers = ["again", "two", "four"];
+    for (n, name) in timers.iter().enumerate() {
+        assert_eq!(runs[n + 1].variable("AGAIN_TIMER").as_deref(), Some(*name));
+        // Apart, and not much later than asked for.
+        assert!(waits[n] < (n as u64 + 1) * SECOND + 5 * SECOND, "{waits:?}");
+    }
+    let chains: Vec<_> = runs[1..]
+        .iter()
+        .map(|run| run.variable("AGAIN_CHAIN"))
+        .collect();
+    assert!(
+        chains
+            .iter()
+            .all(|chain| chain.is_some() && *chain == chains[0]),
+        "{chains:?}"
+    );
+    stage.wait_until_settled();
+    assert_eq!(stage.runs("site").len(), 4, "and no more");
+    stage.assert_nothing_left();
+}
+
+/// Two runs of one target ask under one name: one timer, and it counts from the end of the later one.
+#[test]
+fn the_same_name_merges_across_runs() {
+    let stage = Stage::new();
+    let manifest = "ask('run', '--delta', '1') if NTH < 3\nhold('first') if NTH == 1\nhold('second') if NTH == 2";
+    let first = start(&mut stage.apply("site", manifest));
+    wait_until("the first request", SHORT, || !stage.timers().is_empty());
+    let before = stage.waiter("again");
+    let second = start(&mut stage.apply("site", manifest));
+    wait_until("the second request", SHORT, || {
+        stage.history("merged").len() == 1
+    });
+    before.wait_until_gone(SHORT);
+    assert_eq!((stage.timers().len(), stage.waiters().len()), (1, 1));
+    assert_eq!(stage.timers()[0]["waits_for_pid"], second.process.pid);
+    stage.release("first");
+    first.wait();
+    stage.release("second");
+    second.wait();
+    let runs = stage.wait_for_runs("site", 3);
+    wait_of(&runs[0], &runs[2], 1);
+    wait_of(&runs[1], &runs[2], 1);
+    stage.wait_until_settled();
+    assert_eq!(stage.runs("site").len(), 3);
+    stage.assert_nothing_left();
+}
+
+/// To the nanosecond, by the clock that counts. `helper stamp` notes the time as the first thing it does.
+#[test]
+fn never_early_and_hardly_late() {
+    const CASES: usize = 60;
+    let stage = Stage::new();
+    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let mut asked = Vec::new();
+    for case in 0..CASES {
+        let (delta, jitter) = ([0, 1, 2][case % 3], [0, 1][case / 3 % 2]);
+        let case = case.to_string();
+        let before = now();
+        stage.again_well(&[
+            "run",
+            "--delta",
+            &delta.to_string(),
+            "--jitter",
+            &jitter.to_string(),
+            "--",
+            &helper,
+            "stamp",
+            &stamps,
+            &case,
+        ]);
+        asked.push((before, delta, jitter));
+    }
+    let stamps = wait_for("all of them", SHORT, || {
+        let stamps = stage.stamps();
+        (stamps.len() == CASES).then_some(stamps)
+    });
+    let mut late = Vec::new();
+    for stamp in stamps {
+        let case: usize = stamp.words[0].parse().expect("a case");
+        let (before, delta, jitter) = asked[case];
+        assert!(stamp.at >= before + delta * SECOND, "case {case} is early");
+        // The drawn jitter is at most what was asked for.
+        late.push(stamp.at - before - delta * SECOND);
+        assert!(
+            late[late.len() - 1] < (jitter + 10) * SECOND,
+            "case {case} is late"
+        );
+    }
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+    println!("{CASES} cases, none early");
+}
+
+/// Against the due time on record, which includes the jitter; the same as seen after the end of a run.
+#[test]
+fn never_before_the_due_time_on_record() {
+    const CASES: usize = 24;
+    let stage = Stage::new();
+    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    for case in 0..CASES {
+        let dir = stage.at(&format!("due/{case}"));
+        stage.again_well(&[
+            "run",
+            "--state-dir",
+            &dir,
+            "--delta",
+            "1",
+            "--jitter",
+            "1",
+            "--",
+            &helper,
+            "stamp",
+            &stamps,
+            &case.to_string(),
+        ]);
+    }
+    let due: Vec<u64> = (0..CASES)
+        .map(|case| {
+            let record = &stage.records(&format!("due/{case}"))[0];
+            record["timers"]["again"]["due"]
+                .as_u64()
+                .expect("a due time")
+        })
+        .collect();
+    wait_until("all of them", SHORT, || stage.stamps().len() == CASES);
+    let mut late: Vec<u64> = stage
+        .stamps()
+        .iter()
+        .map(|stamp| {
+            let case: usize = stamp.words[0].parse().expect("a case");
+            assert!(
+                stamp.at >= due[case],
+                "case {case} is early by {} ns",
+                due[case] - stamp.at
+            );
+            stamp.at - due[case]
+        })
+        .collect();
+    let (median, _, most) = spread(&mut late);
+    println!(
+        "{CASES} cases, none early, late by {} us (median), {} us (most)",
+        median / 1000,
+        most / 1000
+    );
+    let mut waits: Vec<u64> = due.clone();
+    waits.sort_unstable();
+    waits.dedup();
+    assert_eq!(waits.len(), CASES, "every jitter is drawn afresh");
+    wait_until("the waiters to be gone", SHORT, || {
+        stage.processes().is_empty()
+    });
+}
+
+#[test]
+fn counted_from_the_request_if_that_was_asked_for() {
+    let stage = Stage::new();
+    let manifest = "if NTH == 1\nnote('before', now.to_s)\nask('run', '--delta', '1', '--start-timer-now')\nhold('go')\nend";
+    let run = start(&mut stage.apply("site", manifest));
+    wait_until("the request", SHORT, || !stage.timers().is_empty());
+    // Due long ago when the run ends.
+    let due = stage.records("state")[0]["timers"]["again"]["due"]
+        .as_u64()
+        .expect("known at once");
+    wait_until("the due time", SHORT, || now() > due + SECOND / 4);
+    assert_eq!(stage.timers()[0]["state"], "waiting for the run");
+    stage.release("go");
+    run.wait();
+    let runs = stage.wait_for_runs("site", 2);
+    let before: u64 = runs[0].text("before").parse().expect("a time");
+    assert!(due >= before + SECOND);
+    let wait = wait_of(&runs[0], &runs[1], 0);
+    println!("{} ms after the end of the run", wait / 1_000_000);
+    assert!(
+        runs[1].started() > runs[0].ended().expect("ended"),
+        "never while the run goes on"
+    );
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// A lock that names no living puppet is ignored. The times are printed; they are the same as without a lock.
+#[test]
+fn a_stale_lock_holds_nobody_up() {
+    let stage = Stage::new();
+    let mut ended = std::process::Command::new("/bin/true")
+        .spawn()
+        .expect("true");
+    ended.wait().expect("ended");
+    let mut innocent = std::process::Command::new("/bin/sleep")
+        .arg("1000")
+        .spawn()
+        .expect("sleep");
+    let (dead, living) = (ended.id().to_string(), innocent.id().to_string());
+    let me = std::process::id().to_string();
+    let cases: [(&str, Option<&[u8]>); 13] = [
+        ("none", None),
+        ("dead pid", Some(dead.as_bytes())),
+        ("living pid of somebody else", Some(living.as_bytes())),
+        ("our own", Some(me.as_bytes())),
+        ("empty", Some(b"")),
+        ("line feed", Some(b"\n")),
+        ("word", Some(b"puppet")),
+        ("negative", Some(b"-1")),
+        ("zero", Some(b"0")),
+        ("huge", Some(b"99999999999999999999999")),
+        ("two numbers", Some(b"1 2")),
+        ("process 1", Some(b"1")),
+        ("garbage", Some(b"\xff\x00\xfe\n\n\x1b[0m")),
+    ];
+    let lock = stage.path("lock");
+    for (n, (case, content)) in cases.iter().enumerate() {
+        match content {
+            Some(content) => fs::write(&lock, content).expect("written"),
+            None => assert!(!lock.exists()),
+        }
+        let name = format!("site{n}");
+        let ask = format!(
+            "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
+            stage.at("lock")
+        );
+        start(&mut stage.agent(&name, &ask)).wait();
+        let runs = stage.wait_for_runs(&name, 2);
+        let wait = wait_of(&runs[0], &runs[1], 0);
+        println!("{case}: rerun after {} ms", wait / 1_000_000);
+        assert!(wait < 5 * SECOND, "{case}: held up for {wait} ns");
+        assert_eq!(
+            fs::read(&lock).ok().as_deref(),
+            *content,
+            "{case}: the lock is Puppet's, not ours"
+        );
+    }
+    // What is no file at all is no lock either.
+    fs::remove_file(&lock).expect("removed");
+    for make in ["directory", "fifo", "dangling link"] {
+        let done = std::process::Command::new("/bin/sh")
+            .arg("-c")
+            .arg(match make {
+                "directory" => "mkdir \"$0\"",
+                "fifo" => "mkfifo \"$0\"",
+                _ => "ln -s /nonexistent \"$0\"",
+            })
+            .arg(&lock)
+            .status()
+            .expect("sh");
+        assert!(done.success());
+        let name = format!("odd-{}", make.replace(' ', "-"));
+        let ask = format!(
+            "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
+            stage.at("lock")
+        );
+        start(&mut stage.agent(&name, &ask)).wait();
+        stage.wait_for_runs(&name, 2);
+        let _ = fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock));
+    }
+    println!("{} states of a lock", cases.len() + 3);
+    innocent.kill().expect("killed");
+    innocent.wait().expect("reaped");
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// A living puppet that holds it is waited for by a pidfd, whatever becomes of its lock file meanwhile.
+#[test]
+fn a_held_lock_is_waited_for() {
+    let stage = Stage::new();
+    let holder = start(&mut stage.agent("holder", "hold('go')"));
+    stage.write("lock", &holder.process.pid.to_string());
+    let lock = stage.at("lock");
+    let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
+    start(&mut stage.agent("site", &ask)).wait();
+    stage.wait_for_state("again", "due");
+    let waiter = stage.waiter("again");
+    wait_until("the waiter to wait for it", SHORT, || {
+        waiter.title().contains(&format!(
+            "waits for the run with pid {} to end",
+            holder.process.pid
+        ))
+    });
+    assert!(
+        waiter
+            .descriptors()
+            .values()
+            .any(|to| to == "anon_inode:[pidfd]")
+    );
+    assert_eq!(stage.runs("site").len(), 1);
+    stage.release("go");
+    holder.wait();
+    let runs = stage.wait_for_runs("site", 2);
+    let held = &stage.runs("holder")[0];
+    println!(
+        "{} ms after the holder ended",
+        wait_of(held, &runs[1], 0) / 1_000_000
+    );
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// Two holders one after the other: looked at again after each wait.
+#[test]
+fn a_lock_that_is_taken_again_is_waited_for_again() {
+    let stage = Stage::new();
+    let first = start(&mut stage.apply("first", "hold('one')"));
+    let second = start(&mut stage.apply("second", "hold('two')"));
+    stage.write("lock", &first.process.pid.to_string());
+    let lock = stage.at("lock");
+    // An apply takes no lock, so no agent's run does its job.
+    start(&mut stage.apply(
+        "site",
+        &format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1"),
+    ))
+    .wait();
+    stage.wait_for_state("again", "due");
+    let waiter = stage.waiter("again");
+    let waits_for = |pid: i32| {
+        wait_until("the waiter to wait for it", SHORT, || {
+            waiter.title().contains(&format!("pid {pid} to end"))
+        });
+    };
+    waits_for(first.process.pid);
+    stage.write("lock", &second.process.pid.to_string());
+    stage.release("one");
+    first.wait();
+    waits_for(second.process.pid);
+    assert_eq!(stage.runs("site").len(), 1);
+    stage.release("two");
+    second.wait();
+    let runs = stage.wait_for_runs("site", 2);
+    wait_of(&stage.runs("second")[0], &runs[1], 0);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// An agent's run that began after the due time does the job: the timer ends as satisfied, without a run of its own.
+#[test]
+fn a_run_that_began_after_the_due_time_does_the_job() {
+    let stage = Stage::new();
+    stage.write("disabled", "{\"disabled_message\":\"for now\"}");
+    let (lock, disabled) = (stage.at("lock"), stage.at("disabled"));
+    let words = format!(
+        "'--agent-catalog-run-lockfile', '{lock}', '--agent-disabled-lockfile', '{disabled}'"
+    );
+    start(&mut stage.agent("site", &format!("ask('run', {words}) if NTH == 1"))).wait();
+    stage.wait_for_state("again", "held");
+    // Somebody runs the agent by hand; it has the lock.
+    let by_hand = start(&mut stage.agent("hand", "hold('go')"));
+    stage.write("lock", &by_hand.process.pid.to_string());
+    fs::remove_file(stage.path("disabled")).expect("enabled");
+    wait_until("the timer to end", SHORT, || stage.timers().is_empty());
+    let satisfied = stage.history("satisfied");
+    assert_eq!(satisfied.len(), 1, "{satisfied:?}");
+    assert!(
+        satisfied[0]
+            .1
+            .contains(&format!("pid {}", by_hand.process.pid)),
+        "{satisfied:?}"
+    );
+    wait_until("the waiter to be gone", SHORT, || {
+        stage.waiters().is_empty()
+    });
+    stage.release("go");
+    by_hand.wait();
+    stage.assert_nothing_left();
+    assert_eq!(stage.runs("site").len(), 1);
+}
+
+/// The same by the record: a run of this very target that began after the due time and asked for something itself.
+#[test]
+fn a_recorded_run_that_began_after_the_due_time_does_the_job() {
+    let stage = Stage::new();
+    stage.write("disabled", "{}");
+    let words = format!("'--agent-disabled-lockfile', '{}'", stage.at("disabled"));
+    let manifest = format!(
+        "ask('run', {words}, '--agent-catalog-run-lockfile', '/nonexistent') if NTH == 1\nask('run', '--name', 'later', '--delta', '1h') if NTH == 2"
+    );
+    start(&mut stage.agent("site", &manifest)).wait();
+    stage.wait_for_state("again", "held");
+    start(&mut stage.agent("site", &manifest)).wait();
+    fs::remove_file(stage.path("disabled")).expect("enabled");
+    wait_until("the timer to end", SHORT, || stage.timers().len() == 1);
+    assert_eq!(stage.history("satisfied").len(), 1);
+    assert_eq!(stage.timers()[0]["name"], "later");
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+    assert_eq!(stage.runs("site").len(), 2);
+}
+
+/// A timer that becomes due during a rerun of its target waits for that to end.
+#[test]
+fn reruns_of_one_target_never_overlap() {
+    let stage = Stage::new();
+    let manifest = "if NTH == 1\nask('run')\nask('run', '--name', 'next', '--delta', '1')\nend\nhold('go') if NTH == 2";
+    start(&mut stage.apply("site", manifest)).wait();
+    stage.wait_for_state("next", "due");
+    assert_eq!(stage.runs("site").len(), 2);
+    let waiter = stage.waiter("next");
+    let rerun = stage.runs("site")[1].pid();
+    wait_until("the waiter to wait for it", SHORT, || {
+        waiter.title().contains(&format!("pid {rerun} to end"))
+    });
+    stage.release("go");
+    let runs = stage.wait_for_runs("site", 3);
+    wait_of(&runs[1], &runs[2], 0);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// From the end of the run to the exec of the rerun, as somebody sees it who does not wait for it.
+#[test]
+fn a_rerun_starts_at_once_when_nothing_has_to_be_waited_for() {
+    const CASES: usize = 30;
+    let stage = Stage::new();
+    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let mut waits = Vec::new();
+    for case in 0..CASES {
+        let name = format!("site{case}");
+        let ask = format!("ask('run', '--', '{helper}', 'stamp', '{stamps}', '{case}')");
+        start(&mut stage.apply(&name, &ask)).wait();
+        let stamp = wait_for("the rerun", SHORT, || stage.stamps().into_iter().nth(case));
+        let ended = stage.runs(&name)[0].ended().expect("ended");
+        assert!(stamp.at >= ended, "case {case} is early");
+        waits.push(stamp.at - ended);
+    }
+    let (median, _, most) = spread(&mut waits);
+    println!(
+        "{CASES} runs: {} us (median), {} us (most), ruby's own end included",
+        median / 1000,
+        most / 1000
+    );
+    assert!(Duration::from_nanos(median) < Duration::from_secs(2));
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// A rerun that asks again is the next of its chain, and the same target.
+#[test]
+fn a_chain_counts_its_runs() {
+    let stage = Stage::new();
+    start(&mut stage.apply("site", "ask('run') if NTH < 4")).wait();
+    let runs = stage.wait_for_runs("site", 4);
+    stage.wait_until_settled();
+    assert_eq!(stage.runs("site").len(), 4);
+    let numbers: Vec<_> = runs[1..]
+        .iter()
+        .map(|run| run.variable("AGAIN_RUN").expect("a number"))
+        .collect();
+    assert_eq!(numbers, ["2", "3", "4"]);
+    let chains: Vec<_> = runs[1..]
+        .iter()
+        .map(|run| run.variable("AGAIN_CHAIN"))
+        .collect();
+    assert!(chains.iter().all(|chain| *chain == chains[0]));
+    assert_eq!(
+        stage.status()["targets"].as_array().expect("targets").len(),
+        1
+    );
+    assert_eq!(runs[0].variable("AGAIN_RUN"), None);
+    for pair in runs.windows(2) {
+        wait_of(&pair[0], &pair[1], 0);
+    }
+    stage.assert_nothing_left();
+}
+
+/// Whoever starts a daemon from a rerun gives it AGAIN_CHAIN for life; a run below that daemon is not of the chain.
+#[test]
+fn a_chain_is_not_inherited_by_the_environment() {
+    let stage = Stage::new();
+    let mut command = stage.apply("site", "ask('run', '--delta', '1h')");
+    command.envs([
+        ("AGAIN_CHAIN", "0123abcd"),
+        ("AGAIN_RUN", "7"),
+        ("AGAIN_TIMER", "x"),
+    ]);
+    start(&mut command).wait();
+    let timer = &stage.timers()[0];
+    assert_eq!(timer["run"], 2);
+    assert_ne!(timer["chain"], "0123abcd");
+    let waiter: Process = stage.waiter("again");
+    stage.again_well(&["stop"]);
+    assert!(!waiter.alive());
+    stage.assert_nothing_left();
+}

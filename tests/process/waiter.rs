@@ -1,0 +1,534 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::rig::{Process, SHORT, wait_until};
+use crate::stage::{Past, Stage, start};
+
+/// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
+fn holding(ask: &str) -> String {
+    format!("ask('run', {ask}) if NTH == 1\nhold('go') if NTH == 1")
+}
+
+/// Waits until it sleeps in poll(2): it has set up all that it needs.
+fn wait_until_asleep(process: Process) {
+    wait_until("the waiter to sleep", SHORT, || {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", process.pid)).unwrap_or_default();
+        // poll(2), ppoll(2)
+        matches!(call.split(' ').next(), Some("7" | "271"))
+    });
+}
+
+fn switches(process: Process) -> u64 {
+    let count = process.status("voluntary_ctxt_switches").expect("a count");
+    count.parse().expect("a number")
+}
+
+/// What a descriptor is for, by what it refers to. Anything unknown is a failure.
+fn purpose(stage: &Stage, fd: i32, to: &str) -> &'static str {
+    match to {
+        "/dev/null" if fd <= 2 => "nothing to read, nowhere to write",
+        _ if fd <= 2 => panic!("descriptor {fd} is {to}"),
+        "/memfd:again-order (deleted)" => "what to run, in memory",
+        "anon_inode:[pidfd]" => "the process it waits for",
+        "anon_inode:[timerfd]" => "when to wake up",
+        "anon_inode:inotify" => "the files that hold it",
+        _ if to.starts_with("socket:[") => "its signals, a pair of sockets to itself",
+        _ if to.starts_with(&stage.at("state/targets/")) && to.contains("/orders/") => {
+            "the lock that says that it lives"
+        }
+        _ => panic!("descriptor {fd} of the waiter is {to}"),
+    }
+}
+
+/// Sockets and pipes that somebody else holds as well.
+fn shared_with_others(process: Process, descriptors: &BTreeMap<i32, String>) -> Vec<String> {
+    let named = |to: &&String| to.starts_with("socket:[") || to.starts_with("pipe:[");
+    let own: Vec<&String> = descriptors.values().filter(named).collect();
+    Process::all()
+        .into_iter()
+        .filter(|other| *other != process)
+        .flat_map(|other| other.descriptors().into_values())
+        .filter(|to| own.contains(&to))
+        .collect()
+}
+
+fn assert_out_of_reach(stage: &Stage, waiter: Process, run: Option<Process>) {
+    assert_eq!(
+        waiter.stat(6),
+        Some(i64::from(waiter.pid)),
+        "leads a session of its own"
+    );
+    assert_eq!(waiter.stat(7), Some(0), "no terminal");
+    if let Some(run) = run {
+        assert_ne!(waiter.stat(6), run.stat(6), "the run's session");
+        assert_ne!(waiter.parent(), run.pid, "a child of the run");
+        assert!(!run.descendants().contains(&waiter), "below the run");
+    }
+    assert_eq!(
+        waiter.link("cwd").as_deref(),
+        Some("/".as_ref()),
+        "keeps no file system busy"
+    );
+    assert_eq!(
+        waiter.environment(),
+        BTreeMap::new(),
+        "holds nobody's secrets"
+    );
+    let descriptors = waiter.descriptors();
+    assert!(descriptors.len() <= 14, "{descriptors:?}");
+    for (fd, to) in &descriptors {
+        purpose(stage, *fd, to);
+    }
+    assert_eq!(
+        shared_with_others(waiter, &descriptors),
+        Vec::<String>::new()
+    );
+    assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000000000"));
+}
+
+/// Four waiters, one in each kind of sleep, watched for the same 20 seconds.
+#[test]
+fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
+    let stage = Stage::new();
+    // For the run to end.
+    let run = start(&mut stage.apply("run", &holding("'--name', 'run', '--delta', '1h'")));
+    // For an hour to pass.
+    start(&mut stage.apply("due", "ask('run', '--name', 'due', '--delta', '1h')")).wait();
+    // For another puppet, which holds the agent's lock.
+    let other = start(&mut stage.apply("other", "hold('other')"));
+    stage.write("lock", &other.process.pid.to_string());
+    let lock = stage.at("lock");
+    let ask = format!("ask('run', '--name', 'lock', '--agent-catalog-run-lockfile', '{lock}')");
+    start(&mut stage.apply("lock", &ask)).wait();
+    // For the agent to be enabled.
+    stage.write("disabled", "{}");
+    let disabled = stage.at("disabled");
+    let ask = format!(
+        "ask('run', '--name', 'held', '--agent-disabled-lockfile', '{disabled}', '--agent-catalog-run-lockfile', '/nonexistent')"
+    );
+    start(&mut stage.agent("held", &ask)).wait();
+
+    stage.wait_for_state("run", "waiting for the run");
+    stage.wait_for_state("due", "waiting");
+    stage.wait_for_state("lock", "due");
+    stage.wait_for_state("held", "held");
+    let names = ["run", "due", "lock", "held"];
+    let waiters = names.map(|name| stage.waiter(name));
+    for (name, waiter) in names.iter().zip(waiters) {
+        wait_until_asleep(waiter);
+        assert_out_of_reach(&stage, waiter, (*name == "run").then_some(run.process));
+        let title = waiter.title();
+        assert!(
+            title.starts_with(&format!("again: timer '{name}' ")),
+            "{title}"
+        );
+    }
+    for (name, waiter) in names.iter().zip(waiters) {
+        let kinds: Vec<String> = waiter
+            .descriptors()
+            .iter()
+            .map(|(fd, to)| format!("{fd}: {}", purpose(&stage, *fd, to)))
+            .collect();
+        println!("{name}: {}; holds {}", waiter.title(), kinds.join(", "));
+    }
+    let asked = stage.runs("run")[0].asked();
+    assert!(asked[0].pipe_closed, "the requester's pipe outlives it");
+
+    let before = waiters.map(switches);
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(waiters.iter().all(|waiter| waiter.alive()));
+    }
+    for ((name, waiter), before) in names.iter().zip(waiters).zip(before) {
+        let kb = |what: &str| waiter.memory(what).expect("a size");
+        let (resident, anonymous, own) = (kb("Rss"), kb("Anonymous"), kb("Pss"));
+        let woken = switches(waiter) - before;
+        println!(
+            "{name}: {woken} wakeups in 20 s, {resident} kB resident ({own} kB its share), {anonymous} kB anonymous"
+        );
+        assert_eq!(woken, 0, "{name}: wakeups in 20 s");
+        assert!(resident <= 1200, "{name}: {resident} kB resident");
+        assert!(anonymous <= 256, "{name}: {anonymous} kB anonymous");
+    }
+
+    stage.again_well(&["stop"]);
+    stage.release("go");
+    stage.release("other");
+    run.wait();
+    other.wait();
+    stage.assert_nothing_left();
+    for name in names {
+        assert_eq!(stage.runs(name).len(), 1);
+    }
+}
+
+/// A requester may be started with more open than Puppet would leave it; nothing of that reaches waiter or rerun.
+#[test]
+fn it_takes_over_no_descriptor_from_a_careless_caller() {
+    let stage = Stage::new();
+    let file = fs::File::create(stage.path("open")).expect("created");
+    let manifest = "ask('run', '--delta', '1h', bare: true) if NTH == 1\nhold('go') if NTH == 1";
+    let mut command = stage.apply("site", manifest);
+    let fd = file.as_raw_fd();
+    // SAFETY: only dup2(2) between fork and exec; the copies are not close-on-exec.
+    unsafe {
+        command.pre_exec(move || {
+            for copy in [9, 77, 255] {
+                if libc::dup2(fd, copy) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    let run = start(&mut command);
+    stage.wait_for_state("again", "waiting for the run");
+    let held = run.process.descriptors();
+    assert_eq!(
+        held.get(&77),
+        Some(&stage.at("open")),
+        "the case is as it should be"
+    );
+    let waiter = stage.waiter("again");
+    wait_until_asleep(waiter);
+    assert_out_of_reach(&stage, waiter, Some(run.process));
+    assert!(stage.runs("site")[0].asked()[0].pipe_closed);
+    stage.again_well(&["stop"]);
+
+    // The same with a rerun.
+    stage.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
+    stage.release("go");
+    run.wait();
+    let mut command = stage.apply("second", "ask('run', bare: true) if NTH == 1");
+    // SAFETY: as above.
+    unsafe {
+        command.pre_exec(move || match libc::dup2(fd, 77) {
+            77 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    start(&mut command).wait();
+    let runs = stage.wait_for_runs("second", 2);
+    let rerun = runs[1].descriptors();
+    assert!(
+        rerun.iter().all(|(_, to)| *to != stage.at("open")),
+        "{rerun:?}"
+    );
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// What a rerun has that its run has not; empty if they are alike.
+fn differences(first: &Past, rerun: &Past) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut compare = |what: &str, first: String, rerun: String| {
+        if first != rerun {
+            found.push(format!("{what}: {first} became {rerun}"));
+        }
+    };
+    for line in [
+        "SigIgn",
+        "SigBlk",
+        "SigCgt",
+        "ShdPnd",
+        "Umask",
+        "Uid",
+        "Gid",
+        "Groups",
+        "NoNewPrivs",
+        "CapEff",
+        "Cpus_allowed",
+    ] {
+        compare(line, first.status(line), rerun.status(line));
+    }
+    compare(
+        "nice",
+        first.stat(19).to_string(),
+        rerun.stat(19).to_string(),
+    );
+    compare(
+        "policy",
+        first.stat(41).to_string(),
+        rerun.stat(41).to_string(),
+    );
+    compare("limits", first.text("limits"), rerun.text("limits"));
+    compare("cwd", first.text("cwd"), rerun.text("cwd"));
+    let command = |past: &Past| format!("{:?}", String::from_utf8_lossy(&past.raw("cmdline")));
+    compare("command", command(first), command(rerun));
+    let environment = |past: &Past| format!("{:?}", past.environment());
+    compare("environment", environment(first), environment(rerun));
+    found
+}
+
+/// What a run is started with: signals ignored and blocked, umask, nice level, limits.
+#[derive(Debug, Clone, Default)]
+struct Circumstances {
+    ignored: &'static [&'static str],
+    blocked: &'static [&'static str],
+    umask: Option<u32>,
+    nice: i32,
+    limits: &'static [(u32, u64, u64)],
+}
+
+impl Circumstances {
+    /// Puts them in front of a command.
+    fn around(&self, stage: &Stage, command: &Command) -> Command {
+        let mut words: Vec<std::ffi::OsString> = Vec::new();
+        for (mode, signals) in [("ignored", self.ignored), ("blocked", self.blocked)] {
+            if !signals.is_empty() {
+                words.push(stage.path("bin/helper").into());
+                words.push(mode.into());
+                words.extend(signals.iter().map(Into::into));
+                words.push("--".into());
+            }
+        }
+        words.push(command.get_program().to_owned());
+        words.extend(command.get_args().map(ToOwned::to_owned));
+        let mut around = stage.command(&words[0]);
+        around.args(&words[1..]);
+        stage.with_output(&mut around);
+        let Circumstances {
+            umask,
+            nice,
+            limits,
+            ..
+        } = self.clone();
+        // SAFETY: system calls with integers only between fork and exec.
+        unsafe {
+            around.pre_exec(move || {
+                if let Some(mask) = umask {
+                    libc::umask(mask);
+                }
+                for (resource, soft, hard) in limits {
+                    let limit = libc::rlimit {
+                        rlim_cur: *soft,
+                        rlim_max: *hard,
+                    };
+                    if libc::setrlimit(*resource as _, &raw const limit) != 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                if nice != 0 && libc::setpriority(libc::PRIO_PROCESS, 0, nice) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        around
+    }
+}
+
+fn assert_same_circumstances(case: &Circumstances, ask: &str) {
+    let stage = Stage::new();
+    let command = stage.apply("site", &format!("{ask} if NTH == 1"));
+    start(&mut case.around(&stage, &command)).wait();
+    let asked = stage.runs("site")[0].asked();
+    assert_eq!(asked[0].code, 0, "{case:?}: {asked:?}");
+    let runs = stage.wait_for_runs("site", 2);
+    assert_eq!(
+        differences(&runs[0], &runs[1]),
+        Vec::<String>::new(),
+        "{case:?}"
+    );
+    // That the case is the case it says it is.
+    let bits = |past: &Past, line: &str| u64::from_str_radix(&past.status(line), 16).expect("bits");
+    for signal in case.ignored {
+        let bit = signal.parse::<u32>().expect("a number") - 1;
+        let ignored = bits(&runs[1], "SigIgn");
+        assert_eq!(ignored >> bit & 1, 1, "{case:?}: {ignored:x}");
+    }
+    if let Some(mask) = case.umask {
+        assert_eq!(runs[1].status("Umask"), format!("{mask:04o}"));
+    }
+    assert_eq!(runs[1].stat(19), i64::from(case.nice));
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// HUP 1, USR1 10, PIPE 13, TERM 15, CHLD 17, WINCH 28. Ruby itself unblocks every signal as it starts.
+#[test]
+fn the_rerun_has_the_signals_of_the_run() {
+    let cases: [&[&str]; 6] = [
+        &[],
+        &["13"],
+        &["1"],
+        &["15"],
+        &["1", "13", "28"],
+        &["40", "64"],
+    ];
+    for ignored in cases {
+        let case = Circumstances {
+            ignored,
+            ..Circumstances::default()
+        };
+        assert_same_circumstances(&case, "ask('run')");
+    }
+    println!("{} starting states", cases.len());
+}
+
+/// The first real-time signals (34 and up) are the C library's own business, but a run may have them set all the same.
+#[test]
+fn a_command_has_the_signals_of_its_requester() {
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&[], &[]),
+        (&[], &["10"]),
+        (&[], &["15", "1", "2"]),
+        (&["1", "13", "28"], &["10", "13", "40"]),
+        (&["15", "17"], &["17", "17"]),
+        (&["40", "64"], &["40", "64"]),
+        (&["34", "35"], &["34", "35"]),
+        (&["32", "33"], &["32", "33"]),
+    ];
+    let mut wrong = Vec::new();
+    for (ignored, blocked) in cases {
+        let stage = Stage::new();
+        let case = Circumstances {
+            ignored,
+            blocked,
+            ..Circumstances::default()
+        };
+        let copy = |to: &str| {
+            let mut command = stage.command("/bin/cp");
+            command.args(["/proc/self/status", &stage.at(to)]);
+            command
+        };
+        start(&mut case.around(&stage, &copy("directly"))).wait();
+        let mut request = stage.command(stage.path("bin/again"));
+        request
+            .args(["run", "--"])
+            .arg("/bin/cp")
+            .args(copy("rerun").get_args());
+        start(&mut case.around(&stage, &request)).wait();
+        stage.wait_until_settled();
+        let lines = |file: &str| -> Vec<String> {
+            let text = fs::read_to_string(stage.path(file)).expect("written");
+            let is_wanted = |line: &&str| line.starts_with("SigBlk") || line.starts_with("SigIgn");
+            text.lines().filter(is_wanted).map(str::to_owned).collect()
+        };
+        let (directly, rerun) = (lines("directly"), lines("rerun"));
+        if directly != rerun {
+            wrong.push(format!("{case:?}: {directly:?} became {rerun:?}"));
+        }
+        stage.assert_nothing_left();
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    println!("{} starting states", cases.len());
+}
+
+#[test]
+fn the_rerun_has_umask_nice_level_and_limits_of_the_run() {
+    let cases = [
+        Circumstances {
+            umask: Some(0o027),
+            ..Circumstances::default()
+        },
+        Circumstances {
+            umask: Some(0o777),
+            ..Circumstances::default()
+        },
+        Circumstances {
+            umask: Some(0),
+            nice: 7,
+            ..Circumstances::default()
+        },
+        Circumstances {
+            nice: -3,
+            limits: &[
+                (libc::RLIMIT_NOFILE, 512, 2048),
+                (libc::RLIMIT_CORE, 0, 0),
+                (libc::RLIMIT_NPROC, 4000, 5000),
+                (libc::RLIMIT_STACK, 4 << 20, libc::RLIM_INFINITY),
+                (libc::RLIMIT_CPU, 3600, libc::RLIM_INFINITY),
+            ],
+            ..Circumstances::default()
+        },
+    ];
+    for case in &cases {
+        assert_same_circumstances(case, "ask('run')");
+    }
+    println!("{} starting states", cases.len());
+}
+
+/// An Exec's own umask, nice level, limits, ignored signals, directory and variables are no business of the rerun.
+#[test]
+fn nothing_of_the_requesters_own_leaks_into_the_rerun() {
+    let wrapper =
+        "['/bin/sh', '-c', 'umask 077; ulimit -S -n 99; cd /tmp; exec nice -n 5 \"$@\"', 'sh']";
+    let ask = format!(
+        "ask('run', through: {wrapper}, env: {{'LEAK' => 'yes', 'LANG' => 'C', 'PATH' => '/usr/bin:/bin'}})"
+    );
+    let case = Circumstances {
+        umask: Some(0o022),
+        nice: 2,
+        ..Circumstances::default()
+    };
+    assert_same_circumstances(&case, &ask);
+}
+
+/// TERM blocked or ignored in the run says nothing about the waiter: it can be stopped.
+#[test]
+fn it_can_be_stopped_whatever_signals_the_run_blocks() {
+    for (ignored, blocked) in [(&["15", "1"][..], &[][..]), (&[][..], &["15", "10"][..])] {
+        let stage = Stage::new();
+        let case = Circumstances {
+            ignored,
+            blocked,
+            ..Circumstances::default()
+        };
+        let mut request = stage.command(stage.path("bin/again"));
+        request.args(["run", "--delta", "1h", "--", "/bin/true"]);
+        start(&mut case.around(&stage, &request)).wait();
+        let waiter = stage.waiter("again");
+        wait_until_asleep(waiter);
+        waiter
+            .signal(nix::sys::signal::Signal::SIGTERM)
+            .expect("sent");
+        waiter.wait_until_gone(SHORT);
+        assert_eq!(stage.timers()[0]["state"], "dead");
+        stage.again_well(&["stop"]);
+        stage.assert_nothing_left();
+    }
+}
+
+/// SIGTERM to a waiter, as at shutdown, is not `again stop`: the timer stays on record, to be seen and to be resumed.
+#[test]
+fn a_signal_to_end_leaves_its_timer_on_record() {
+    use nix::sys::signal::Signal;
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGKILL,
+    ] {
+        let stage = Stage::new();
+        start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
+        let waiter = stage.waiter("again");
+        wait_until_asleep(waiter);
+        waiter.signal(signal).expect("sent");
+        waiter.wait_until_gone(SHORT);
+        let status = stage.again(&["status", "--json"]);
+        assert_eq!(status.code, Some(0), "it is still pending: {}", status.out);
+        let timer = stage.timer("again").expect("on record");
+        assert_eq!(timer["state"], "dead", "{signal}");
+        assert_eq!(timer["waiter"]["alive"], false);
+        assert_eq!(stage.orders("state").len(), 1, "what it would run is kept");
+        let text = stage.again(&["status"]).out;
+        assert!(text.contains("its waiter is dead"), "{text}");
+        // A new request of the same name takes its place.
+        start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
+        assert_eq!(stage.timers().len(), 1);
+        assert_eq!(stage.timers()[0]["waiter"]["alive"], true);
+        assert_eq!(
+            stage.orders("state").len(),
+            1,
+            "the dead one's order is gone"
+        );
+        stage.again_well(&["stop"]);
+        stage.assert_nothing_left();
+    }
+}

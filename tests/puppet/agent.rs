@@ -1,0 +1,393 @@
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::rig::{
+    CachedAgent, Finished, LONG, Process, Record, SHORT, Scratch, Server, Started, boottime, text,
+    wait_for, wait_until,
+};
+use crate::{assert_same_circumstances, assert_same_run, changes_once, hold_until};
+
+const LINGER: &str = "0.4";
+
+/// Exactly two runs with a catalog each, none of which met the other's lock.
+fn two_runs(scratch: &Scratch, first: &Finished) -> (Record, Record) {
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    assert_eq!(
+        (starts.len(), scratch.catalogs().len()),
+        (2, 2),
+        "{}",
+        first.output
+    );
+    for output in scratch
+        .logs()
+        .iter()
+        .map(|(_, log)| log)
+        .chain([&first.output])
+    {
+        assert!(!output.contains("already in progress"), "{output}");
+    }
+    (starts[0].clone(), starts[1].clone())
+}
+
+#[test]
+fn a_test_run_against_a_server_is_run_again() {
+    let scratch = Scratch::new();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    let agent = Server::get().enrol(&scratch, "testrun", &manifest, "");
+    let first = agent
+        .command(&["--test"])
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[2]);
+    let (first, second) = two_runs(&scratch, &first);
+    assert_same_run(&first, &second);
+}
+
+/// As cron starts it. The first run turns the splay limit up, so that a rerun which splays would not come for half an hour.
+#[test]
+fn a_run_by_cron_is_run_again_without_its_splay() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    let manifest = scratch.manifest(&format!(
+        "exec {{ '/bin/sed -i s/splaylimit=1/splaylimit=3600/ {root}/puppet/conf/puppet.conf': before => Exec['again'] }}\n{}",
+        changes_once(&scratch, "Exec['again']")
+    ));
+    let agent = Server::get().enrol(&scratch, "cronrun", &manifest, "splaylimit=1");
+    let words = ["--onetime", "--no-daemonize", "--splay", "--verbose"];
+    let first = agent
+        .command(&words)
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let (first, second) = two_runs(&scratch, &first);
+    assert_same_circumstances(&first, &second);
+    assert_eq!(
+        second.command[..first.command.len()],
+        first.command,
+        "nothing is taken away"
+    );
+    assert_eq!(
+        second.command[first.command.len()..],
+        ["--no-splay"],
+        "and this is all that is added"
+    );
+}
+
+/// The daemon's catalog: the first run asks.
+fn daemons_manifest(scratch: &Scratch) -> String {
+    scratch.manifest(&changes_once(scratch, "Exec['again']"))
+}
+
+/// One one-off rerun beside the daemon, in the daemon's circumstances and with its command line and `added`; the daemon is as it
+/// was, and goes on.
+fn assert_daemon_and_rerun(scratch: &Scratch, daemon: Process, added: &[&str]) {
+    let command = daemon.command();
+    let by_daemon = |record: &Record| record.stat(4) == i64::from(daemon.pid);
+    wait_until("the rerun, and after it a run by schedule", LONG, || {
+        let catalogs = scratch.catalogs();
+        let rerun = catalogs.iter().position(|record| !by_daemon(record));
+        rerun.is_some_and(|rerun| catalogs[rerun..].iter().any(by_daemon))
+    });
+    assert!(daemon.alive());
+    assert_eq!(daemon.command(), command, "the daemon is left alone");
+
+    let starts = scratch.starts();
+    let [started, rerun] = &starts[..] else {
+        panic!("the daemon and one rerun, not {starts:#?}")
+    };
+    assert_eq!(
+        rerun.command,
+        [command, added.iter().map(|word| word.to_string()).collect()].concat()
+    );
+    assert_eq!(
+        rerun.environment_without_again(),
+        started.environment_without_again(),
+        "the environment, whole"
+    );
+    assert_eq!(rerun.status("Umask"), started.status("Umask"));
+    assert_eq!(Some(rerun.directory.clone()), daemon.link("cwd"));
+    assert_eq!(scratch.history_of("started").len(), 1);
+    daemon.end();
+    scratch.settle(LONG);
+}
+
+#[test]
+fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
+    let scratch = Scratch::new();
+    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), "runinterval = 10");
+    let daemon = agent.command(&["--no-daemonize"]).start();
+    wait_until("its first run", LONG, || !scratch.catalogs().is_empty());
+    assert_daemon_and_rerun(&scratch, daemon.process, &["--onetime", "--no-splay"]);
+    daemon.stop();
+}
+
+/// The title wipes out the environment of the run's process; the rerun has it whole.
+#[test]
+fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
+    let scratch = Scratch::new();
+    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), "runinterval = 10");
+    agent.plain().run().expect(&[0]);
+    let daemon = wait_for("the daemon", SHORT, || agent.daemon());
+    wait_until("its first run", LONG, || !scratch.catalogs().is_empty());
+    assert!(
+        scratch.catalogs()[0]
+            .raw_environment
+            .iter()
+            .all(|byte| *byte == 0),
+        "the title has wiped out the run's environment"
+    );
+    assert_daemon_and_rerun(
+        &scratch,
+        daemon,
+        &["--onetime", "--no-daemonize", "--no-splay"],
+    );
+}
+
+/// A rerun of a daemon's run that asks again is rewritten into itself: one target, one chain, one cap.
+#[test]
+fn the_reruns_of_a_daemons_run_are_one_chain() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    // Each run does the next of two steps.
+    let step = |n: u32, after: &str| {
+        format!(
+            "exec {{ 'step {n}': command => '/usr/bin/touch {root}/step{n}', creates => '{root}/step{n}', {after} notify => Exec['again'] }}\n"
+        )
+    };
+    let body = step(2, &format!("onlyif => '/usr/bin/test -e {root}/step1',"))
+        + &step(1, "require => Exec['step 2'],");
+    let agent = CachedAgent::new(&scratch, &scratch.manifest(&body), "runinterval = 3600");
+    let daemon = agent
+        .command(&["--no-daemonize", "--splay", "--splaylimit=1"])
+        .start();
+    wait_until("three runs", LONG, || scratch.catalogs().len() == 3);
+    wait_until("the last rerun to end", LONG, || {
+        scratch.agains().is_empty() && scratch.processes() == [daemon.process]
+    });
+    let starts = scratch.starts();
+    let [_, second, third] = &starts[..] else {
+        panic!("the daemon and two reruns, not {starts:#?}")
+    };
+    assert_eq!(second.command, third.command);
+    assert_eq!(
+        second.environment["AGAIN_CHAIN"],
+        third.environment["AGAIN_CHAIN"]
+    );
+    assert_eq!(
+        (
+            second.environment["AGAIN_RUN"].as_str(),
+            third.environment["AGAIN_RUN"].as_str()
+        ),
+        ("2", "3")
+    );
+    let status = scratch.status();
+    assert_eq!(
+        status["targets"].as_array().map(Vec::len),
+        Some(1),
+        "{status:#}"
+    );
+    assert_eq!(status["targets"][0]["cap"]["used"], 2);
+    daemon.stop();
+    scratch.settle(LONG);
+}
+
+/// A timer that is due in five seconds, and whose waiter is kept from acting by a stop signal, so that what follows does not depend
+/// on how fast this machine is.
+struct Stopped {
+    waiter: Process,
+    /// It is due no earlier than this …
+    earliest: f64,
+    /// … and no later than this.
+    latest: f64,
+}
+
+/// A one-off run of the agent asks for that timer; then the waiter is stopped.
+fn asked_and_stopped(scratch: &Scratch, agent: &CachedAgent) -> Stopped {
+    let ask = format!(
+        "exec {{ 'ask': command => ['{}/bin/again', 'run', '--delta', '5'] }}",
+        scratch.root()
+    );
+    let ask = agent.compile(&scratch.bare_manifest(&ask));
+    let hold =
+        agent.compile(&scratch.bare_manifest(&hold_until("hold", &text(scratch.path("go")))));
+    agent.cache(&ask);
+    agent
+        .command(&["--onetime", "--no-daemonize"])
+        .run()
+        .expect(&[0]);
+    agent.cache(&hold);
+    let waiter = scratch.waiter();
+    wait_until("the timer to count", SHORT, || {
+        scratch.timers()[0]["state"] == "waiting"
+    });
+    waiter.signal(Signal::SIGSTOP).expect("stopped");
+    Stopped {
+        waiter,
+        earliest: scratch.starts()[0].ended().expect("its end") + 5.0,
+        latest: boottime() + 5.0,
+    }
+}
+
+/// A one-off run of the agent that will take the lock and be held until `go`.
+fn start_holder(agent: &CachedAgent) -> Started {
+    agent.command(&["--test"]).env("RIG_LINGER", LINGER).start()
+}
+
+fn until_locked(agent: &CachedAgent, holder: &Started) {
+    wait_until("the lock", LONG, || {
+        fs::read_to_string(agent.lock()).is_ok_and(|pid| pid == holder.process.pid.to_string())
+    });
+}
+
+/// A timer that is due and held up by another run of the agent, which started before the timer was due. Returns that run.
+pub fn held_up(scratch: &Scratch, agent: &CachedAgent) -> Started {
+    let timer = asked_and_stopped(scratch, agent);
+    let holder = start_holder(agent);
+    assert!(
+        boottime() < timer.earliest,
+        "this machine is too slow for the test"
+    );
+    until_locked(agent, &holder);
+    wait_until("the timer to be due", SHORT, || boottime() > timer.latest);
+    timer.waiter.signal(Signal::SIGCONT).expect("continued");
+    wait_until("the waiter to wait for the holder", SHORT, || {
+        waits_for(timer.waiter, holder.process)
+    });
+    holder
+}
+
+/// Whether a process has a pidfd on another.
+fn waits_for(waiter: Process, other: Process) -> bool {
+    waiter.descriptors().iter().any(|(fd, to)| {
+        to == "anon_inode:[pidfd]"
+            && fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", waiter.pid)).is_ok_and(|info| {
+                info.lines()
+                    .any(|line| line.split_whitespace().eq(["Pid:", &other.pid.to_string()]))
+            })
+    })
+}
+
+#[test]
+fn a_rerun_waits_for_another_run_that_holds_the_lock() {
+    let scratch = Scratch::new();
+    let agent = CachedAgent::new(&scratch, "", "");
+    let holder = held_up(&scratch, &agent);
+    assert_eq!(
+        scratch.starts().len(),
+        2,
+        "nothing has started over the holder's head"
+    );
+    agent.catalog(&scratch.bare_manifest(""));
+    let released = boottime();
+    fs::write(scratch.path("go"), "").expect("go");
+    let holder_process = holder.process;
+    let holder = holder.wait();
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    assert_eq!(
+        (starts.len(), scratch.catalogs().len()),
+        (3, 3),
+        "{:#?}",
+        scratch.history()
+    );
+    let rerun = &starts[2];
+    assert!(rerun.at > released);
+    assert!(
+        !rerun
+            .earlier
+            .iter()
+            .any(|(pid, running)| *pid == holder_process.pid && *running),
+        "the holder had ended"
+    );
+    assert!(
+        rerun.at - holder.ended_at < 10.0,
+        "at once, not at the next poll: {:.3} s",
+        rerun.at - holder.ended_at
+    );
+    assert!(
+        scratch
+            .logs()
+            .iter()
+            .all(|(_, log)| !log.contains("already in progress"))
+    );
+}
+
+#[test]
+fn a_run_that_started_after_the_due_time_does_the_timers_job() {
+    let scratch = Scratch::new();
+    let agent = CachedAgent::new(&scratch, "", "");
+    let timer = asked_and_stopped(&scratch, &agent);
+    wait_until("the timer to be due", SHORT, || boottime() > timer.latest);
+    let by_hand = start_holder(&agent);
+    until_locked(&agent, &by_hand);
+    timer.waiter.signal(Signal::SIGCONT).expect("continued");
+    wait_until("the timer to be satisfied", SHORT, || {
+        scratch.history_of("satisfied").len() == 1
+    });
+    timer.waiter.wait_until_gone(SHORT);
+    fs::write(scratch.path("go"), "").expect("go");
+    by_hand.wait();
+    scratch.settle(LONG);
+    assert_eq!(
+        scratch.starts().len(),
+        2,
+        "the run that asked and the one by hand"
+    );
+    assert!(scratch.history_of("started").is_empty());
+}
+
+/// A lock whose holder is dead, is not puppet, or cannot be read at all is no reason to wait.
+#[test]
+fn stale_locks_are_ignored() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    let sleeper = scratch.command(&["sleep", "600"]).start();
+    let dead = scratch.command(&["true"]).run().process.pid;
+    assert!(Process::now(dead).is_none());
+    let locks = [
+        ("dead", dead.to_string()),
+        ("other", sleeper.process.pid.to_string()),
+        ("empty", String::new()),
+        ("garbage", "\u{0}\u{1}not a number\n".to_owned()),
+    ];
+    let mut asks = String::new();
+    for (name, content) in &locks {
+        scratch.write(&format!("locks/{name}"), content);
+        // A target of its own each, so that none does another's job.
+        asks += &format!(
+            "exec {{ 'ask {name}': command => ['{root}/bin/again', 'run', '--name', '{name}', '--agent-catalog-run-lockfile', \
+             '{root}/locks/{name}', '--', '/bin/sh', '-c', 'cut -d\" \" -f1 /proc/uptime > {root}/{name}.done'] }}\n"
+        );
+    }
+    // And the agent's own lock, with a whole run of the agent after it.
+    asks += &format!(
+        "exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '2'], unless => '/usr/bin/test -e {root}/asked' }}\n\
+         -> file {{ '{root}/asked': content => '' }}\n"
+    );
+    let agent = CachedAgent::new(&scratch, &scratch.bare_manifest(&asks), "");
+    let first = agent
+        .command(&["--onetime", "--no-daemonize"])
+        .run()
+        .expect(&[0]);
+    fs::write(agent.lock(), sleeper.process.pid.to_string()).expect("a stale lock");
+    for (name, _) in &locks {
+        let done = scratch.path(&format!("{name}.done"));
+        wait_until(
+            &format!("the rerun past a lock that is {name}"),
+            SHORT,
+            || done.exists(),
+        );
+    }
+    wait_until("the agent's rerun", LONG, || scratch.starts().len() == 2);
+    sleeper.stop();
+    scratch.settle(LONG);
+    assert_eq!(
+        scratch.catalogs().len(),
+        2,
+        "the agent took the stale lock over"
+    );
+    let late = scratch.starts()[1].at - first.ended_at - 2.0;
+    assert!(late < 5.0, "{late:.3} s after it was due");
+}

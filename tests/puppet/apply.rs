@@ -1,0 +1,327 @@
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::rig::{LONG, Process, Record, Scratch, text};
+use crate::{assert_same_run, changes_once, hold_until, until_held};
+
+/// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
+const LINGER: &str = "0.4";
+
+/// Both starts, after checking that there were exactly two and that both applied their catalog.
+fn two_runs(scratch: &Scratch) -> (Record, Record) {
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    let catalogs = scratch.catalogs();
+    assert_eq!(
+        (starts.len(), catalogs.len()),
+        (2, 2),
+        "two runs, each with a catalog"
+    );
+    assert_eq!(catalogs[1].process, starts[1].process);
+    assert_same_run(&starts[0], &starts[1]);
+    let added = ["AGAIN_CHAIN", "AGAIN_RUN", "AGAIN_TIMER"]
+        .map(|name| starts[1].environment.get(name).cloned().unwrap_or_default());
+    assert!(!added[0].is_empty());
+    assert_eq!(added[1..], ["2", "again"]);
+    (starts[0].clone(), starts[1].clone())
+}
+
+#[test]
+fn a_manifest_by_its_path_is_applied_again() {
+    let scratch = Scratch::new();
+    let manifest = scratch.write(
+        "elsewhere/site.pp",
+        &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
+    );
+    let run = scratch
+        .apply(&[&text(manifest), "--tags", ""])
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let [line] = &run.lines_of_again()[..] else {
+        panic!("{}", run.output)
+    };
+    assert!(line.starts_with("again: scheduled: "), "{line}");
+    let (_, second) = two_runs(&scratch);
+    assert_eq!(
+        second.command[5..],
+        [
+            text(scratch.path("elsewhere/site.pp")),
+            "--tags".into(),
+            String::new()
+        ]
+    );
+    assert_eq!(second.descriptors[&0], "/dev/null");
+}
+
+#[test]
+fn a_manifest_by_a_relative_path_is_applied_again_in_the_same_directory() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "work/sub/site.pp",
+        &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
+    );
+    scratch
+        .apply(&["../sub/site.pp"])
+        .directory(scratch.path("work/sub"))
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let (_, second) = two_runs(&scratch);
+    assert_eq!(second.directory, scratch.path("work/sub"));
+}
+
+#[test]
+fn a_manifest_on_the_command_line_is_applied_again() {
+    let scratch = Scratch::new();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    scratch
+        .apply(&["-e", &manifest])
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let (_, second) = two_runs(&scratch);
+    assert_eq!(second.command[6], manifest);
+}
+
+#[test]
+fn a_directory_of_manifests_is_applied_again() {
+    let scratch = Scratch::new();
+    scratch.write("work/site.d/1.pp", &scratch.manifest(""));
+    scratch.write("work/site.d/2.pp", &changes_once(&scratch, "Exec['again']"));
+    scratch
+        .apply(&["site.d"])
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    two_runs(&scratch);
+}
+
+#[test]
+fn a_manifest_from_standard_input_is_applied_again_if_it_is_a_file() {
+    let scratch = Scratch::new();
+    let manifest = scratch.write(
+        "work/input",
+        &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
+    );
+    let input = File::open(&manifest).expect("the manifest");
+    scratch
+        .apply(&[])
+        .stdin(input)
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let (first, second) = two_runs(&scratch);
+    assert_eq!(
+        (&first.descriptors[&0], &second.descriptors[&0]),
+        (&text(&manifest), &text(&manifest))
+    );
+}
+
+/// Signals, umask, nice level and limits, set apart from the usual before the first run.
+#[test]
+fn a_rerun_has_the_signals_the_umask_the_nice_level_and_the_limits_of_the_first_run() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "work/site.pp",
+        &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
+    );
+    let script = "umask 027; ulimit -n 777 -c 0; exec nice -n 3 env --ignore-signal=PIPE,QUIT puppet apply --confdir ../puppet/conf site.pp";
+    scratch
+        .command(&["bash", "-c", script])
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[0]);
+    let (_, second) = two_runs(&scratch);
+    // SIGPIPE and SIGQUIT.
+    assert_eq!(second.ignored_signals() & 0x1004, 0x1004);
+    assert_eq!(second.status("Umask"), "0027");
+    assert_eq!(
+        Some(second.nice()),
+        Process::now(std::process::id() as i32)
+            .and_then(|test| test.stat(19))
+            .map(|nice| nice + 3)
+    );
+    assert!(
+        second
+            .limits
+            .lines()
+            .any(|line| line.starts_with("Max open files") && line.contains(" 777 ")),
+        "{}",
+        second.limits
+    );
+}
+
+/// The output goes to a log, whole: the reader of the Exec's pipe has long gone, and writing there would kill the rerun.
+#[test]
+fn the_output_of_a_rerun_is_in_its_log() {
+    let scratch = Scratch::new();
+    let much = "exec { 'much': command => ['/usr/bin/seq', '-f', 'line %.0f of much', '4000'], logoutput => true }\n\
+                notify { 'the end of it': require => Exec['much'] }";
+    scratch.write(
+        "work/site.pp",
+        &scratch.manifest(&format!(
+            "{}\n{much}",
+            changes_once(&scratch, "Exec['again']")
+        )),
+    );
+    let first = scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.settle(LONG);
+    let (logs, catalogs) = (scratch.logs(), scratch.catalogs());
+    let [(_, log)] = &logs[..] else {
+        panic!("{logs:?}")
+    };
+    for n in 1..=4000 {
+        assert!(
+            log.contains(&format!("line {n} of much")),
+            "line {n} is missing"
+        );
+    }
+    // The last that Puppet says of a run, in both.
+    for output in [&first.output, log] {
+        assert!(
+            output.contains("the end of it")
+                && output
+                    .trim_end()
+                    .lines()
+                    .last()
+                    .is_some_and(|line| line.contains("Applied catalog in"))
+        );
+    }
+    let rerun = &catalogs[1];
+    assert_eq!(rerun.descriptors[&1], rerun.descriptors[&2]);
+    assert!(
+        rerun.descriptors[&1].starts_with(&text(scratch.path("logs"))),
+        "{:?}",
+        rerun.descriptors
+    );
+    assert!(scratch.starts()[1].ended().is_some(), "it ended in order");
+}
+
+#[test]
+fn a_manifest_from_a_pipe_is_refused() {
+    let scratch = Scratch::new();
+    let mut run = scratch.apply(&[]).stdin(Stdio::piped()).start();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    run.stdin()
+        .expect("a pipe")
+        .write_all(manifest.as_bytes())
+        .expect("written");
+    let run = run.wait().expect(&[0]);
+    let [line] = &run.lines_of_again()[..] else {
+        panic!("{}", run.output)
+    };
+    assert!(
+        line.starts_with("again: refused: the manifest came from standard input"),
+        "{line}"
+    );
+    assert!(line.contains("(pipe:["), "the evidence: {line}");
+    scratch.settle(LONG);
+    assert_eq!(scratch.starts().len(), 1);
+}
+
+#[test]
+fn a_manifest_that_has_gone_by_then_is_an_error_in_the_history() {
+    let scratch = Scratch::new();
+    let body = format!(
+        "{}\nexec {{ '/bin/rm {}/work/site.pp': require => Exec['again'] }}",
+        changes_once(&scratch, "Exec['again']"),
+        scratch.root()
+    );
+    scratch.write("work/site.pp", &scratch.manifest(&body));
+    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.settle(LONG);
+    assert_eq!(
+        (scratch.starts().len(), scratch.catalogs().len()),
+        (1, 1),
+        "nothing was applied in its place"
+    );
+    let failed = scratch.history_of("failed");
+    let [entry] = &failed[..] else {
+        panic!("{:#?}", scratch.history())
+    };
+    assert!(
+        entry["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("site.pp")),
+        "{entry:#}"
+    );
+}
+
+/// Under noop Puppet itself does not run a refreshonly Exec, unless both sides say `noop => false`.
+#[test]
+fn a_noop_run_is_never_run_again() {
+    let scratch = Scratch::new();
+    let body = format!(
+        "file {{ '{root}/made': content => 'x', noop => false, notify => Exec['ask'] }}\n\
+         exec {{ 'ask': command => ['{root}/bin/again', 'run'], refreshonly => true, noop => false, logoutput => true }}",
+        root = scratch.root()
+    );
+    scratch.write("work/site.pp", &scratch.bare_manifest(&body));
+    let run = scratch.apply(&["--noop", "site.pp"]).run().expect(&[0]);
+    let [line] = &run.lines_of_again()[..] else {
+        panic!("{}", run.output)
+    };
+    assert!(
+        line.starts_with("again: nothing to do: ") && line.contains("--noop"),
+        "{line}"
+    );
+    scratch.settle(LONG);
+    assert_eq!(scratch.starts().len(), 1);
+}
+
+#[test]
+fn without_a_puppet_run_above_the_error_names_both_ways_out() {
+    let scratch = Scratch::new();
+    let output = scratch.again(&["run"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(
+        said.starts_with("again: error: no puppet run above this process"),
+        "{said}"
+    );
+    assert!(
+        said.contains("again converge -- puppet") && said.contains("again run -- COMMAND"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(scratch.processes().is_empty());
+}
+
+/// What `again explain` says inside a run is what the rerun then is, and asking changes nothing.
+#[test]
+fn explain_names_the_command_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let go = text(scratch.path("go"));
+    let explain = format!(
+        "exec {{ 'explain': command => ['/bin/sh', '-c', '{root}/bin/again explain > {root}/explained'], provider => 'posix' }}\n",
+        root = scratch.root()
+    );
+    scratch.write(
+        "work/site.pp",
+        &scratch.bare_manifest(&(explain + &hold_until("hold", &go))),
+    );
+    let run = scratch.apply(&["site.pp", "--tags", ""]).start();
+    until_held(&scratch);
+    let outside = scratch.again(&["explain", "--pid", &run.process.pid.to_string()]);
+    fs::write(&go, "").expect("go");
+    run.wait().expect(&[0]);
+    let inside = fs::read_to_string(scratch.path("explained")).expect("what explain said");
+    for said in [
+        inside,
+        String::from_utf8_lossy(&outside.stdout).into_owned(),
+    ] {
+        assert!(
+            said.contains("/usr/bin/puppet") && said.contains("apply") && said.contains("site.pp"),
+            "{said}"
+        );
+        assert!(
+            said.contains(&text(scratch.path("work"))),
+            "the working directory: {said}"
+        );
+    }
+    scratch.settle(LONG);
+    assert_eq!(scratch.starts().len(), 1);
+    assert!(scratch.history().is_empty(), "{:?}", scratch.history());
+}

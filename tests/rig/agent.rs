@@ -1,0 +1,154 @@
+//! A real agent without a server: its own certificate, and a catalog in its cache.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use super::process::Process;
+use super::scratch::{PuppetCommand, Scratch, copy_tree, lossy};
+use super::{rig_file, text};
+
+const NAME: &str = "rig.example";
+
+/// An agent that lives in a scratch directory. Its catalog is what the manifest said when it was compiled: what changes from
+/// run to run has to be in resources (an Exec's `onlyif`, a file), not in facts.
+pub struct CachedAgent<'a> {
+    scratch: &'a Scratch,
+}
+
+impl<'a> CachedAgent<'a> {
+    /// An agent whose every run applies this manifest. More lines of puppet.conf's section `agent` may be given.
+    pub fn new(scratch: &'a Scratch, manifest: &str, more_conf: &str) -> CachedAgent<'a> {
+        for (file, content) in ssldir() {
+            let path = scratch.path("puppet/ssl").join(file);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, content).expect("a certificate");
+        }
+        scratch.puppet_conf(&format!(
+            "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\nca_refresh_interval = 0\n\
+             {more_conf}"
+        ));
+        // As pluginsync would leave it.
+        copy_tree(&rig_file("module/lib"), &scratch.path("puppet/var/lib"));
+        let agent = CachedAgent { scratch };
+        agent.catalog(manifest);
+        agent
+    }
+
+    /// Compiles a manifest to a catalog for [`CachedAgent::cache`]. Takes a second or two.
+    pub fn compile(&self, manifest: &str) -> String {
+        let input = self.scratch.write("work/.catalog.pp", manifest);
+        let output = Command::new("ruby")
+            .arg(rig_file("compile.rb"))
+            .args([
+                NAME,
+                "--confdir",
+                &text(self.scratch.path("puppet/conf")),
+                "--modulepath",
+                &text(self.scratch.path("modules")),
+            ])
+            .env("LANG", "C.UTF-8")
+            .stdin(Stdio::from(fs::File::open(input).expect("the manifest")))
+            .output()
+            .expect("ruby");
+        assert!(
+            output.status.success(),
+            "the manifest does not compile: {}",
+            lossy(&output.stderr)
+        );
+        lossy(&output.stdout)
+    }
+
+    /// What the next run is to apply.
+    pub fn cache(&self, catalog: &str) {
+        self.scratch.write(
+            &format!("puppet/var/client_data/catalog/{NAME}.json"),
+            catalog,
+        );
+    }
+
+    /// Compiles a manifest into the cache.
+    pub fn catalog(&self, manifest: &str) {
+        self.cache(&self.compile(manifest));
+    }
+
+    /// `puppet agent --confdir … WORDS`.
+    pub fn command(&self, words: &[&str]) -> PuppetCommand {
+        let conf = text(self.scratch.path("puppet/conf"));
+        self.scratch
+            .command(&[&["puppet", "agent", "--confdir", &conf], words].concat())
+    }
+
+    /// `puppet agent` without a single option, which finds its configuration in /etc/puppet of a mount namespace of its own.
+    /// Its argv is as short as the title that the agent gives to a run's process, which is what wipes out that process' environment.
+    pub fn plain(&self) -> PuppetCommand {
+        let script = format!(
+            "mount --bind '{}' /etc/puppet && exec puppet agent",
+            text(self.scratch.path("puppet/conf"))
+        );
+        self.scratch.command(&[
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            &script,
+        ])
+    }
+
+    /// The lock that an agent run holds.
+    pub fn lock(&self) -> PathBuf {
+        self.scratch.path("puppet/var/state/agent_catalog_run.lock")
+    }
+
+    /// The file whose presence disables the agent.
+    pub fn disabled(&self) -> PathBuf {
+        self.scratch.path("puppet/var/state/agent_disabled.lock")
+    }
+
+    /// The daemon, by its pid file.
+    pub fn daemon(&self) -> Option<Process> {
+        Process::now(
+            fs::read_to_string(self.scratch.path("puppet/run/agent.pid"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()?,
+        )
+    }
+}
+
+/// The files of an ssldir, by path: one certificate authority for all agents of a test program, made once.
+fn ssldir() -> &'static [(String, Vec<u8>)] {
+    static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = Command::new("ruby")
+            .arg(rig_file("ca.rb"))
+            .arg(dir.path())
+            .arg(NAME)
+            .output()
+            .expect("ruby");
+        assert!(
+            output.status.success(),
+            "no certificate authority: {}",
+            lossy(&output.stderr)
+        );
+        [
+            "crl.pem",
+            "certs/ca.pem",
+            &format!("certs/{NAME}.pem"),
+            &format!("public_keys/{NAME}.pem"),
+            &format!("private_keys/{NAME}.pem"),
+        ]
+        .map(|file| {
+            (
+                file.to_owned(),
+                fs::read(dir.path().join(file)).expect("a certificate"),
+            )
+        })
+        .to_vec()
+    })
+}

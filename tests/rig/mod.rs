@@ -1,0 +1,79 @@
+//! What the tests with real processes and a real Puppet stand on.
+//!
+//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its state and logs, Puppet's
+//!   directories, the module path. Nothing else on the machine is touched. When it goes away, so does every process
+//!   that was started from it, and a process that should not have been there any more fails the test.
+//! - [`CachedAgent`]: a real agent without a server, fed from a cached catalog.
+//! - [`Server`]: a real puppetserver on a loopback port, one per test program.
+//! - [`Record`]: what a puppet process looked like from within, written by the puppet process itself.
+//! - [`Process`]: a process by pid and start time, as the kernel shows it from outside.
+//!
+//! Every test program includes the rig as a module and uses a part of it.
+#![allow(dead_code, unused_imports)]
+
+mod agent;
+mod process;
+mod record;
+mod scratch;
+mod server;
+
+pub use agent::CachedAgent;
+pub use process::{Process, boottime};
+pub use record::{Kind, Record};
+pub use scratch::{Finished, PuppetCommand, Scratch, Started};
+pub use server::{Enrolled, Server};
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// For what takes a puppet run or two on a busy machine.
+pub const LONG: Duration = Duration::from_secs(240);
+/// For what needs no puppet run.
+pub const SHORT: Duration = Duration::from_secs(30);
+
+/// Asks until there is an answer; fails with `what` was waited for when there is none in time.
+pub fn wait_for<T>(what: &str, timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + timeout;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(
+            Instant::now() < end,
+            "waited {timeout:?} in vain for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// [`wait_for`] a condition.
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
+    wait_for(what, timeout, || condition().then_some(()));
+}
+
+/// The root of the repository.
+pub fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of the rig.
+pub fn rig_file(name: &str) -> PathBuf {
+    repository().join("tests/rig").join(name)
+}
+
+/// The binary under test: `AGAIN_BIN`, or what `make build` left.
+pub fn binary_under_test() -> PathBuf {
+    let path = std::env::var_os("AGAIN_BIN")
+        .map_or_else(|| repository().join("dist/again"), PathBuf::from);
+    assert!(
+        path.is_file(),
+        "no binary to test at {}: run `make build`, or set AGAIN_BIN",
+        path.display()
+    );
+    path.canonicalize().expect("binary under test")
+}
+
+/// A path as text: the paths of the rig are all plain.
+pub fn text(path: impl AsRef<Path>) -> String {
+    path.as_ref().to_str().expect("a plain path").to_owned()
+}
