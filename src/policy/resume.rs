@@ -57,6 +57,7 @@ mod tests {
             due: due_wall.map(|_| Boottime::from_nanos(s(1035).nanos())),
             due_wall: due_wall.map(|at| Walltime::from_millis(at * 1000)),
             hurry: false,
+            put_off: Span::ZERO,
             held: None,
             waiter: None,
             boot: "old".into(),

@@ -9,6 +9,8 @@ mod bench;
 mod history;
 /// `again log`.
 mod log;
+/// The manual pages, held against the program.
+mod manual;
 /// `again now`.
 mod now;
 /// `again disable`, `enable`, `reset`.
