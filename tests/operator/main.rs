@@ -5,6 +5,8 @@
 
 /// The directory, the runs and the commands that the tests stand on.
 mod bench;
+/// The completions, in the shells that they are for.
+mod completions;
 /// `again history`.
 mod history;
 /// `again log`.
