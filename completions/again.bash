@@ -31,6 +31,9 @@ _again() {
             again,log)
                 cmd="again__subcmd__log"
                 ;;
+            again,metrics)
+                cmd="again__subcmd__metrics"
+                ;;
             again,now)
                 cmd="again__subcmd__now"
                 ;;
@@ -56,7 +59,7 @@ _again() {
 
     case "${cmd}" in
         again)
-            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log explain resume"
+            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain resume"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -279,6 +282,32 @@ _again() {
             ;;
         again__subcmd__log)
             opts="-f -v -h --follow --state-dir --log-dir --config --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__metrics)
+            opts="-v -h --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

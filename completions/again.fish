@@ -52,6 +52,7 @@ complete -c again -n "__fish_again_needs_command" -a "enable" -d 'Grant requests
 complete -c again -n "__fish_again_needs_command" -a "reset" -d 'Forget the reruns that count towards the cap'
 complete -c again -n "__fish_again_needs_command" -a "history" -d 'Show every request and what became of it'
 complete -c again -n "__fish_again_needs_command" -a "log" -d 'Show the output of a rerun'
+complete -c again -n "__fish_again_needs_command" -a "metrics" -d 'Write metrics for node_exporter\'s textfile collector'
 complete -c again -n "__fish_again_needs_command" -a "explain" -d 'Say what would be run again and why, or why not; changes nothing'
 complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waiters to pending timers that lost theirs; for the boot unit'
 complete -c again -n "__fish_again_using_subcommand run" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
@@ -119,6 +120,11 @@ complete -c again -n "__fish_again_using_subcommand log" -l config -d 'Settings 
 complete -c again -n "__fish_again_using_subcommand log" -s f -l follow -d 'Go on until the rerun has ended'
 complete -c again -n "__fish_again_using_subcommand log" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand log" -s h -l help -d 'Print help'
+complete -c again -n "__fish_again_using_subcommand metrics" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
+complete -c again -n "__fish_again_using_subcommand metrics" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
+complete -c again -n "__fish_again_using_subcommand metrics" -l config -d 'Settings [default: /etc/again.toml]' -r -F
+complete -c again -n "__fish_again_using_subcommand metrics" -s v -l verbose -d 'Say more; twice for still more'
+complete -c again -n "__fish_again_using_subcommand metrics" -s h -l help -d 'Print help'
 complete -c again -n "__fish_again_using_subcommand explain" -l pid -d 'Look at this process and its parents, rather than at our own' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r

@@ -94,6 +94,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Reset(args)) => commands::reset::main(global, &args),
         Some(Command::History(args)) => commands::history::main(global, &args),
         Some(Command::Log(args)) => commands::log::main(global, &args),
+        Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
     }
 }

@@ -45,6 +45,9 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// What is said of a rerun that needed no signal.
+const HAD_ENDED: &str = "it had ended";
+
 type Stopped = (Vec<String>, Vec<String>, Vec<String>);
 
 fn stop_target(
@@ -112,6 +115,7 @@ fn stop_target(
         stopped.push(name);
     }
     let mut ended = Vec::new();
+    let mut by_us = Vec::new();
     for run in running
         .into_iter()
         .filter(|run| with_runs && is_wanted(&run.timer))
@@ -122,6 +126,7 @@ fn stop_target(
                     "again: stopped: run {} of chain {} (pid {}, {how})",
                     run.run, run.chain, run.process.pid
                 ))?;
+                by_us.push((run.process, how));
                 ended.push(run.timer.clone());
             }
             Err(e) => failures.push(format!(
@@ -132,6 +137,12 @@ fn stop_target(
     }
     if !ended.is_empty() {
         let mut locked = store.lock_existing(id)?;
+        for run in &mut locked.record.running {
+            let how = by_us.iter().find(|(process, _)| *process == run.process);
+            if let Some((_, how)) = how.filter(|(_, how)| *how != HAD_ENDED) {
+                run.stopped = Some(format!("{how}, by {}", user::name(user::effective())));
+            }
+        }
         outcome::settle(store, &mut locked.record, &super::moment());
         locked.commit()?;
     }
@@ -142,7 +153,7 @@ fn stop_target(
 fn end_run(run: &Running) -> std::io::Result<&'static str> {
     let handle = match pidfd::open(run.process) {
         Ok(handle) => handle,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok("it had ended"),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(HAD_ENDED),
         Err(e) => return Err(e),
     };
     handle.signal(nix::libc::SIGTERM)?;

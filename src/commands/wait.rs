@@ -466,6 +466,7 @@ impl Waiter {
                 .map(|(path, _)| path.display().to_string())
                 .unwrap_or_default(),
             lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
+            stopped: None,
         };
         // Refers to this process only, so it is harmless should we die before the commit.
         self.store.note_rerun(&Rerun {

@@ -13,6 +13,8 @@ mod history;
 mod log;
 /// The manual pages, held against the program.
 mod manual;
+/// `again metrics`, by the real promtool.
+mod metrics;
 /// `again now`.
 mod now;
 /// `again disable`, `enable`, `reset`.
