@@ -169,8 +169,8 @@ pub fn clean_up(store: &Store, id: &str) -> Result<Vec<String>> {
     Ok(stayed)
 }
 
-/// Ends one waiter, and removes its order.
-fn dismiss(store: &Store, id: &str, leaving: &Leaving, boot: &str) -> bool {
+/// Ends one waiter, and removes its order. False if it does not end.
+pub fn dismiss(store: &Store, id: &str, leaving: &Leaving, boot: &str) -> bool {
     let mut gone = true;
     if leaving.boot == boot
         && let Some(waiter) = leaving.waiter

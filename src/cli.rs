@@ -71,6 +71,8 @@ pub enum Command {
     History(History),
     /// Show the output of a rerun
     Log(Log),
+    /// Write metrics for node_exporter's textfile collector
+    Metrics,
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
     /// Give new waiters to pending timers that lost theirs; for the boot unit

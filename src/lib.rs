@@ -43,8 +43,8 @@ use sys::attributes::SignalState;
 pub fn main(arguments: Vec<OsString>) -> i32 {
     let signals = SignalState::of_this_process();
     sys::start::fill_standard_descriptors();
-    // A reader that has gone is an error to handle, not a reason to die.
-    sys::signals::ignore_broken_pipes();
+    // A write that cannot be done is an error to handle, not a reason to die.
+    sys::signals::let_writes_fail();
     if arguments
         .get(1)
         .is_some_and(|word| word == commands::wait::NAME)
@@ -94,6 +94,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Reset(args)) => commands::reset::main(global, &args),
         Some(Command::History(args)) => commands::history::main(global, &args),
         Some(Command::Log(args)) => commands::log::main(global, &args),
+        Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
     }
 }

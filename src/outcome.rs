@@ -1,9 +1,13 @@
 //! How reruns ended, by what they left behind.
 
+use std::io::ErrorKind;
+use std::time::UNIX_EPOCH;
+
 use crate::policy::cap::Moment;
+use crate::policy::time::{Boottime, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::history::{Entry, What};
-use crate::state::record::{Ended, Record, Running, VERSION};
+use crate::state::record::{Ended, Kind, Record, Running, VERSION};
 use crate::state::store::Store;
 use crate::sys::process::Identity;
 
@@ -14,7 +18,7 @@ pub fn settle(store: &Store, record: &mut Record, now: &Moment) {
         store.forget_rerun(rerun.process);
         store.note(&Entry {
             version: VERSION,
-            at: ended.noticed.clone(),
+            at: ended.moment(),
             what: What::Ended,
             target: record.id.clone(),
             timer: rerun.timer.clone(),
@@ -30,34 +34,247 @@ pub fn settle(store: &Store, record: &mut Record, now: &Moment) {
 /// Takes reruns that have ended out of the record, oldest first.
 pub fn ended(record: &mut Record, now: &Moment) -> Vec<Ended> {
     let ended = record.take_ended(&now.boot, Identity::is_alive);
+    let later = |rerun: &Running| -> Vec<Moment> {
+        let starts = record.starts.iter().map(|start| &start.at);
+        let known = starts.chain(record.seen_run.as_ref());
+        let is_later = |at: &&Moment| at.wall > rerun.started.wall;
+        known.filter(is_later).cloned().collect()
+    };
     let how = |rerun: Running| {
-        let (outcome, evidence) = judge(&rerun);
+        let told = tell(&look(&rerun, &later(&rerun), record.kind, now));
         Ended {
             rerun,
-            outcome,
-            evidence,
+            outcome: told.outcome,
+            evidence: told.evidence,
+            ended: told.ended,
             noticed: now.clone(),
         }
     };
     ended.into_iter().map(how).collect()
 }
 
-/// How a rerun ended: by Puppet's own summary if that was written since it started.
-pub fn judge(rerun: &Running) -> (String, String) {
-    let unknown = |why: &str| ("unknown".to_owned(), why.to_owned());
-    let Some(path) = &rerun.lastrunfile else {
-        return unknown("it is not known where its summary would be");
-    };
-    let Ok(text) = std::fs::read(path) else {
-        return unknown(&format!("there is no summary {path}"));
-    };
-    let summary = Summary::parse(&text);
-    match (summary.last_run(), summary.outcome()) {
-        // Puppet gives whole seconds.
-        (Some(at), Some((outcome, numbers))) if at >= rerun.started.wall.millis() / 1000 => {
-            (outcome.to_string(), format!("{numbers}, by {path}"))
+/// What a rerun left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Traces {
+    kind: Kind,
+    started: Walltime,
+    /// Who ended it, and how.
+    stopped: Option<String>,
+    /// When it last wrote to its log, if it ever did.
+    wrote: Option<Walltime>,
+    /// When the next run that is known of started, or the machine did.
+    next: Option<(Walltime, &'static str)>,
+    /// Where the summary is, and what it says.
+    summary: Option<(String, Result<Summary, String>)>,
+}
+
+/// How a rerun ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    outcome: String,
+    evidence: String,
+    ended: Option<Walltime>,
+}
+
+/// How long after its last line of output a run may write its summary. A later run
+/// takes longer than that to load Puppet alone.
+const AFTER_OUTPUT: u64 = 2;
+
+fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
+    let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
+    let rebooted = rerun.started.boot != now.boot;
+    let next = later
+        .iter()
+        .map(|at| (at.wall, "another run started"))
+        .chain(rebooted.then_some((booted, "the machine was rebooted")))
+        .min_by_key(|(at, _)| *at);
+    let wrote = std::fs::metadata(&rerun.log)
+        .ok()
+        .filter(|meta| meta.len() > 0)
+        .and_then(|meta| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok())
+        .map(|at| Walltime::from_millis(u64::try_from(at.as_millis()).unwrap_or(0)));
+    let summary = rerun.lastrunfile.clone().map(|path| {
+        let text = std::fs::read(&path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => format!("there is no summary {path}"),
+            _ => format!("the summary {path} cannot be read: {e}"),
+        });
+        (path, text.map(|text| Summary::parse(&text)))
+    });
+    Traces {
+        kind,
+        started: rerun.started.wall,
+        stopped: rerun.stopped.clone(),
+        wrote,
+        next,
+        summary,
+    }
+}
+
+/// Tells how a rerun ended by Puppet's own summary, if that can only be its own.
+///
+/// A summary holds the outcome of the newest run, whoever started it, and the second
+/// in which it was written. One from before the rerun, one from after the next run
+/// that is known of, and one from long after the rerun's last line of output are not
+/// its own; then the outcome is unknown, and the evidence says why.
+fn tell(traces: &Traces) -> Told {
+    let unknown = |why: String| {
+        let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
+        Told {
+            outcome: "unknown".into(),
+            evidence: format!("{}{why}", stopped.unwrap_or_default()),
+            ended: traces.wrote,
         }
-        (Some(_), _) => unknown(&format!("it wrote no summary; {path} is older")),
-        (None, _) => unknown(&format!("{path} is not a summary")),
+    };
+    let Some((path, summary)) = &traces.summary else {
+        return unknown(match traces.kind {
+            Kind::Command => "a command that is not puppet's leaves no summary".into(),
+            _ => "it is not known where its summary would be".into(),
+        });
+    };
+    let summary = match summary {
+        Ok(summary) => summary,
+        Err(why) => return unknown(why.clone()),
+    };
+    let (Some(at), Some((outcome, numbers))) = (summary.last_run(), summary.outcome()) else {
+        return unknown(format!("{path} is not a summary"));
+    };
+    // Puppet gives whole seconds.
+    let second = |at: Walltime| at.millis() / 1000;
+    if at < second(traces.started) {
+        return unknown(format!(
+            "it wrote no summary, as a run that is cut short or cannot start ({path} is older)"
+        ));
+    }
+    if let Some((next, what)) = traces.next
+        && at > second(next)
+    {
+        return unknown(format!(
+            "its summary was overwritten: {path} is from after {what}"
+        ));
+    }
+    let caution = match traces.wrote {
+        Some(wrote) if at > second(wrote) + AFTER_OUTPUT => {
+            return unknown(format!(
+                "its summary was overwritten by a later run: {path} was written {} after its last output",
+                Span::from_secs(at - second(wrote))
+            ));
+        }
+        Some(_) => "",
+        None => ", the newest since it started",
+    };
+    let stopped = traces.stopped.as_ref().map(|how| format!("; {how}"));
+    Told {
+        outcome: outcome.to_string(),
+        evidence: format!(
+            "{numbers}, by {path}{caution}{}",
+            stopped.unwrap_or_default()
+        ),
+        ended: Some(Walltime::from_millis(at * 1000).max(traces.started)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: u64) -> Walltime {
+        Walltime::from_millis(seconds * 1000 + 500)
+    }
+
+    fn summary(last_run: u64) -> Summary {
+        let text = format!(
+            "---\nversion:\n  config: 1\nresources:\n  changed: 2\n  failed: 0\ntime:\n  config_retrieval: 0.1\n  last_run: {last_run}\n"
+        );
+        Summary::parse(text.as_bytes())
+    }
+
+    fn traces(last_run: u64) -> Traces {
+        Traces {
+            kind: Kind::Apply,
+            started: at(100),
+            stopped: None,
+            wrote: Some(at(110)),
+            next: None,
+            summary: Some(("/s".into(), Ok(summary(last_run)))),
+        }
+    }
+
+    #[test]
+    fn only_its_own_summary_counts() {
+        let outcome = |traces: &Traces| tell(traces).outcome;
+        for last_run in [100, 110, 111, 112] {
+            assert_eq!(outcome(&traces(last_run)), "changed", "{last_run}");
+        }
+        assert_eq!(tell(&traces(110)).evidence, "2 resources changed, by /s");
+        for (last_run, why) in [(99, "is older"), (113, "overwritten by a later run")] {
+            let told = tell(&traces(last_run));
+            assert_eq!(told.outcome, "unknown");
+            assert!(told.evidence.contains(why), "{told:?}");
+            assert_eq!(told.ended, Some(at(110)));
+        }
+    }
+
+    #[test]
+    fn a_silent_rerun_is_told_with_caution() {
+        let silent = Traces {
+            wrote: None,
+            ..traces(500)
+        };
+        assert_eq!(
+            tell(&silent).evidence,
+            "2 resources changed, by /s, the newest since it started"
+        );
+        let next = Some((at(300), "another run started"));
+        assert_eq!(tell(&Traces { next, ..silent }).outcome, "unknown");
+    }
+
+    #[test]
+    fn says_what_kept_it_from_knowing() {
+        let no_path = Traces {
+            summary: None,
+            kind: Kind::Command,
+            ..traces(0)
+        };
+        assert!(tell(&no_path).evidence.contains("not puppet's"));
+        let stopped = Traces {
+            stopped: Some("ended by TERM".into()),
+            ..traces(50)
+        };
+        assert!(
+            tell(&stopped)
+                .evidence
+                .starts_with("ended by TERM; it wrote no summary")
+        );
+        let booted = Traces {
+            next: Some((at(105), "the machine was rebooted")),
+            ..traces(109)
+        };
+        assert!(
+            tell(&booted)
+                .evidence
+                .contains("from after the machine was rebooted")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_by_a_summary_from_before_it_or_from_after_the_next(
+            last_run in 0..400u64,
+            wrote in proptest::option::of(100..300u64),
+            next in proptest::option::of(100..300u64),
+        ) {
+            let told = tell(&Traces {
+                wrote: wrote.map(at),
+                next: next.map(|n| (at(n), "another run started")),
+                ..traces(last_run)
+            });
+            if told.outcome != "unknown" {
+                prop_assert!(last_run >= 100);
+                prop_assert!(next.is_none_or(|next| last_run <= next));
+                prop_assert!(wrote.is_none_or(|wrote| last_run <= wrote + AFTER_OUTPUT));
+                prop_assert!(told.ended >= Some(at(100)));
+            }
+        }
     }
 }

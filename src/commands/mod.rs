@@ -6,6 +6,7 @@ pub mod enable;
 pub mod explain;
 pub mod history;
 pub mod log;
+pub mod metrics;
 pub mod now;
 pub mod reset;
 pub mod resume;

@@ -1,6 +1,10 @@
 //! `again status`: what is pending, why, when; what runs; how the last rerun ended.
-
-use std::fmt::Write as _;
+//!
+//! The JSON is one object, `schema` 1. Its fields are those of [`Report`] and what
+//! that holds, under their own names; again(8) says what each means. Fields may be
+//! added under the same schema number; none is removed or changes its meaning. Times
+//! are UTC in the form of RFC 3339, spans are seconds. What is not known, and what
+//! the caller may not see, is null.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -9,6 +13,7 @@ use super::{complain, moment, say};
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::exit::Exit;
+use crate::layout::{Look, Tone};
 use crate::observe;
 use crate::policy::cap::{self, Cap, Moment};
 use crate::policy::time::{Span, Walltime};
@@ -25,110 +30,120 @@ const SCHEMA: u32 = 1;
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
-struct Report {
-    schema: u32,
-    version: &'static str,
-    now: String,
-    state_dir: String,
-    disabled: Option<DisabledReport>,
-    this_run: Option<ThisRun>,
-    targets: Vec<TargetReport>,
-    unreadable: Vec<String>,
+pub(super) struct Report {
+    pub(super) schema: u32,
+    pub(super) version: &'static str,
+    pub(super) now: String,
+    pub(super) state_dir: String,
+    pub(super) disabled: Option<DisabledReport>,
+    pub(super) this_run: Option<ThisRun>,
+    pub(super) targets: Vec<TargetReport>,
+    pub(super) unreadable: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct DisabledReport {
-    reason: String,
-    since: String,
+pub(super) struct DisabledReport {
+    pub(super) reason: String,
+    pub(super) since: String,
+    #[serde(skip)]
+    pub(super) in_words: String,
 }
 
 /// The puppet run above the caller.
 #[derive(Debug, Serialize)]
-struct ThisRun {
-    target: String,
-    chain: Option<String>,
-    run: u32,
-    timer: Option<String>,
+pub(super) struct ThisRun {
+    pub(super) target: String,
+    pub(super) chain: Option<String>,
+    pub(super) run: u32,
+    pub(super) timer: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct TargetReport {
-    id: String,
-    kind: Kind,
-    user: String,
-    command: Option<Vec<String>>,
-    directory: Option<String>,
-    cap: CapReport,
-    timers: Vec<TimerReport>,
-    running: Option<RunReport>,
-    last: Option<LastReport>,
-    refused: Option<RefusedReport>,
+pub(super) struct TargetReport {
+    pub(super) id: String,
+    pub(super) kind: Kind,
+    pub(super) user: String,
+    pub(super) command: Option<Vec<String>>,
+    pub(super) directory: Option<String>,
+    pub(super) cap: CapReport,
+    pub(super) timers: Vec<TimerReport>,
+    pub(super) running: Option<RunReport>,
+    pub(super) last: Option<LastReport>,
+    pub(super) refused: Option<RefusedReport>,
 }
 
 #[derive(Debug, Serialize)]
-struct CapReport {
-    used: u32,
-    max_runs: u32,
-    window_seconds: u64,
-    frees_at: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct TimerReport {
-    name: String,
-    state: &'static str,
-    reason: Option<String>,
-    run: u32,
-    chain: String,
-    delta_seconds: f64,
-    jitter_seconds: f64,
-    requested_at: String,
-    due_at: Option<String>,
-    due_in_seconds: Option<f64>,
-    waits_for_pid: Option<i32>,
-    scope: Option<String>,
-    waiter: WaiterReport,
+pub(super) struct CapReport {
+    pub(super) used: u32,
+    pub(super) max_runs: u32,
+    pub(super) window_seconds: u64,
+    pub(super) frees_at: Option<String>,
     #[serde(skip)]
-    due_wall: Option<Walltime>,
+    pub(super) frees_in: Span,
 }
 
 #[derive(Debug, Serialize)]
-struct WaiterReport {
-    pid: Option<i32>,
-    alive: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct RunReport {
-    pid: i32,
-    run: u32,
-    chain: String,
-    timer: String,
-    started_at: String,
-    seconds: f64,
-    log: String,
-}
-
-#[derive(Debug, Serialize)]
-struct LastReport {
-    run: u32,
-    chain: String,
-    timer: String,
-    started_at: String,
-    outcome: String,
-    evidence: String,
-    log: String,
+pub(super) struct TimerReport {
+    pub(super) name: String,
+    pub(super) state: &'static str,
+    pub(super) reason: Option<String>,
+    pub(super) run: u32,
+    pub(super) chain: String,
+    pub(super) delta_seconds: f64,
+    pub(super) jitter_seconds: f64,
+    pub(super) requested_at: String,
+    pub(super) due_at: Option<String>,
+    pub(super) due_in_seconds: Option<f64>,
+    pub(super) put_off_seconds: f64,
+    pub(super) waits_for_pid: Option<i32>,
+    pub(super) scope: Option<String>,
+    pub(super) waiter: WaiterReport,
     #[serde(skip)]
-    started: Walltime,
+    pub(super) due_wall: Option<Walltime>,
+    #[serde(skip)]
+    pub(super) age: Span,
 }
 
 #[derive(Debug, Serialize)]
-struct RefusedReport {
-    at: String,
-    timer: String,
-    reason: String,
+pub(super) struct WaiterReport {
+    pub(super) pid: Option<i32>,
+    pub(super) alive: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct RunReport {
+    pub(super) pid: i32,
+    pub(super) run: u32,
+    pub(super) chain: String,
+    pub(super) timer: String,
+    pub(super) started_at: String,
+    pub(super) seconds: f64,
+    pub(super) log: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct LastReport {
+    pub(super) run: u32,
+    pub(super) chain: String,
+    pub(super) timer: String,
+    pub(super) started_at: String,
+    pub(super) ended_at: Option<String>,
+    pub(super) outcome: String,
+    pub(super) evidence: String,
+    pub(super) log: String,
     #[serde(skip)]
-    wall: Walltime,
+    pub(super) started: Walltime,
+    #[serde(skip)]
+    pub(super) ended: Option<Walltime>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct RefusedReport {
+    pub(super) at: String,
+    pub(super) timer: String,
+    pub(super) reason: String,
+    #[serde(skip)]
+    pub(super) wall: Walltime,
 }
 
 /// Shows the state.
@@ -144,7 +159,7 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     if args.json {
         say(&serde_json::to_string(&report)?)?;
     } else {
-        say(text(&report, &now).trim_end())?;
+        say(&text(&report, &now, &Look::of_this_process()))?;
         for what in &report.unreadable {
             complain(&format!("again: warning: {what}"));
         }
@@ -160,7 +175,7 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     })
 }
 
-fn gather(
+pub(super) fn gather(
     store: &Store,
     settings: &Settings,
     around: &Surroundings,
@@ -182,6 +197,7 @@ fn gather(
         now: localtime::utc(now.wall),
         state_dir: settings.state_dir.display().to_string(),
         disabled: store.disabled().map(|disabled| DisabledReport {
+            in_words: super::disable::state(&disabled),
             reason: disabled.reason,
             since: localtime::utc(Walltime::from_millis(disabled.since)),
         }),
@@ -245,10 +261,12 @@ fn target_report(
             chain: last.rerun.chain.clone(),
             timer: last.rerun.timer.clone(),
             started_at: localtime::utc(last.rerun.started.wall),
+            ended_at: last.ended.map(localtime::utc),
             outcome: last.outcome.clone(),
             evidence: last.evidence.clone(),
             log: last.rerun.log.clone(),
             started: last.rerun.started.wall,
+            ended: last.ended,
         }),
         refused: record.refused.as_ref().map(|refused| RefusedReport {
             at: localtime::utc(refused.at.wall),
@@ -267,6 +285,7 @@ fn cap_report(cap: Cap, usage: cap::Use, now: &Moment) -> CapReport {
         frees_at: usage
             .is_reached()
             .then(|| localtime::utc(now.wall + usage.frees_in)),
+        frees_in: usage.frees_in,
     }
 }
 
@@ -298,6 +317,7 @@ fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment
         requested_at: localtime::utc(timer.requested.wall),
         due_at: due_wall.map(localtime::utc),
         due_in_seconds: due.map(|due| due.since(now.uptime).secs_f64()),
+        put_off_seconds: timer.put_off.secs_f64(),
         waits_for_pid: timer.waits_for.filter(|_| run_alive).map(|who| who.pid),
         scope: timer.scope.clone(),
         waiter: WaiterReport {
@@ -305,6 +325,7 @@ fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment
             alive,
         },
         due_wall,
+        age: timer.requested.age(now),
     }
 }
 
@@ -340,113 +361,159 @@ fn this_run(
 }
 
 /// The report for people.
-fn text(report: &Report, now: &Moment) -> String {
-    let mut out = String::new();
-    let mut line = |text: String| {
-        let _ = writeln!(out, "{text}");
-    };
+fn text(report: &Report, now: &Moment, look: &Look) -> String {
+    let mut out = Vec::new();
     if let Some(disabled) = &report.disabled {
-        line(format!(
-            "disabled since {}: {}",
-            disabled.since, disabled.reason
-        ));
+        let text = format!(
+            "{}; requests are refused and due timers held until 'again enable'",
+            disabled.in_words
+        );
+        out.push(look.entry("again is ", Tone::Attention, &text));
     }
-    let mut shown = 0;
     for target in &report.targets {
-        if target.timers.is_empty()
+        let is_empty = target.timers.is_empty()
             && target.running.is_none()
             && target.last.is_none()
-            && target.refused.is_none()
-        {
-            continue;
+            && target.refused.is_none();
+        if !is_empty {
+            out.extend(target_text(target, now, look));
         }
-        shown += 1;
-        line(heading(target));
-        for timer in &target.timers {
-            line(format!("  pending   {}", timer_line(timer, now)));
-        }
-        if let Some(run) = &target.running {
-            line(format!(
-                "  running   run {} of chain {} for {} (pid {}, timer '{}', log {})",
-                run.run,
-                run.chain,
-                Span::from_nanos((run.seconds.max(0.0) * 1e9) as u64),
-                run.pid,
-                run.timer,
-                run.log
-            ));
-        }
-        if let Some(last) = &target.last {
-            line(format!(
-                "  last      run {} of chain {}, started {}: {} ({}; log {})",
-                last.run,
-                last.chain,
-                localtime::local(last.started),
-                last.outcome,
-                last.evidence,
-                last.log
-            ));
-        }
-        if let Some(refused) = &target.refused {
-            line(format!(
-                "  refused   {}, timer '{}': {}",
-                localtime::local(refused.wall),
-                refused.timer,
-                refused.reason
-            ));
-        }
-        let frees = target.cap.frees_at.as_ref().map_or_else(String::new, |at| {
-            format!("; reached, the next is possible at {at}")
-        });
-        line(format!(
-            "  cap       {} of {} reruns within {} used{frees}",
-            target.cap.used,
-            target.cap.max_runs,
-            Span::from_secs(target.cap.window_seconds)
-        ));
     }
-    if shown == 0 {
-        line(format!(
+    if out.is_empty() {
+        out.push(format!(
             "nothing is pending, and nothing is known of earlier reruns (state in {})",
             report.state_dir
         ));
     }
-    out
+    out.join("\n")
 }
 
-fn heading(target: &TargetReport) -> String {
-    let what = match target.kind {
-        Kind::Apply | Kind::Agent | Kind::Daemon => target.kind.to_string(),
-        Kind::Command => "command".to_owned(),
+fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> {
+    let heading = format!("{} of {} ", target.kind, target.user);
+    let mut out = vec![look.entry(&heading, Tone::Heading, &format!("(target {})", target.id))];
+    let mut line = |label: &str, tone: Tone, text: &str| {
+        out.push(look.entry(&format!("  {label:<9} "), tone, text));
     };
-    let mut heading = format!("{what} of {} (target {})", target.user, target.id);
     if let Some(command) = &target.command {
         let words: Vec<String> = command
             .iter()
             .map(|word| super::run::quoted(word))
             .collect();
-        let _ = write!(heading, "\n  command   {}", words.join(" "));
-        if let (Kind::Apply, Some(directory)) = (target.kind, &target.directory) {
-            let _ = write!(heading, "  (in {directory})");
-        }
+        let place = match (target.kind, &target.directory) {
+            (Kind::Apply, Some(directory)) => format!(" (in {directory})"),
+            _ => String::new(),
+        };
+        line(
+            "command",
+            Tone::Plain,
+            &format!("{}{place}", words.join(" ")),
+        );
     }
-    heading
+    for timer in &target.timers {
+        let (label, tone) = match timer.state {
+            "dead" => ("dead", Tone::Bad),
+            "held" => ("held", Tone::Attention),
+            _ => ("pending", Tone::Plain),
+        };
+        line(label, tone, &timer_line(timer, now));
+    }
+    if let Some(run) = &target.running {
+        let text = format!(
+            "run {} of chain {} for {} (pid {}, timer '{}'; see 'again log -f')",
+            run.run,
+            run.chain,
+            Span::from_nanos((run.seconds.max(0.0) * 1e9) as u64),
+            run.pid,
+            run.timer,
+        );
+        line("running", Tone::Plain, &text);
+    }
+    if let Some(last) = &target.last {
+        let tone = match last.outcome.as_str() {
+            "failed" => Tone::Bad,
+            "unknown" => Tone::Attention,
+            _ => Tone::Good,
+        };
+        let ended = last.ended.map_or_else(String::new, |ended| {
+            format!(", after {}", ended.since(last.started))
+        });
+        let text = format!(
+            "run {} of chain {}: {}, {}; started {}{ended} (see 'again log {}-{}')",
+            last.run,
+            last.chain,
+            last.outcome,
+            last.evidence,
+            ago(last.started, now),
+            last.chain,
+            last.run
+        );
+        line("last", tone, &text);
+    }
+    if let Some(refused) = &target.refused {
+        let reason = &refused.reason;
+        let text = format!(
+            "{}, timer '{}': {}",
+            ago(refused.wall, now),
+            refused.timer,
+            reason.strip_prefix("refused: ").unwrap_or(reason)
+        );
+        line("refused", Tone::Attention, &text);
+    }
+    let cap = &target.cap;
+    let frees = if cap.frees_at.is_some() {
+        format!("; reached, the next is possible in {}", cap.frees_in)
+    } else {
+        String::new()
+    };
+    let text = format!(
+        "{} of {} reruns within {} used{frees}",
+        cap.used,
+        cap.max_runs,
+        Span::from_secs(cap.window_seconds)
+    );
+    let tone = if frees.is_empty() {
+        Tone::Plain
+    } else {
+        Tone::Attention
+    };
+    line("cap", tone, &text);
+    out
+}
+
+/// `2026-11-21 14:03:07, 1m58s ago`.
+fn ago(at: Walltime, now: &Moment) -> String {
+    format!("{}, {} ago", localtime::local(at), now.wall.since(at))
 }
 
 fn timer_line(timer: &TimerReport, now: &Moment) -> String {
+    let span = |seconds: f64| Span::from_nanos((seconds * 1e9) as u64);
+    let by_cap = if timer.put_off_seconds > 0.0 {
+        format!(", {} of it for the cap", span(timer.put_off_seconds))
+    } else {
+        String::new()
+    };
     let when = match (timer.state, timer.due_wall) {
         ("dead", _) => {
             "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
         }
         ("waiting for the run", _) => format!(
-            "waits for the run to end (pid {}), then {} and up to {} more",
+            "{} after the run has ended (pid {}){by_cap}",
+            span(timer.delta_seconds + timer.jitter_seconds),
             timer.waits_for_pid.unwrap_or(0),
-            Span::from_nanos((timer.delta_seconds * 1e9) as u64),
-            Span::from_nanos((timer.jitter_seconds * 1e9) as u64),
         ),
-        ("held", _) => format!("held ({})", timer.reason.as_deref().unwrap_or("")),
+        ("held", _) => format!(
+            "due, held: {}",
+            timer
+                .reason
+                .as_deref()
+                .unwrap_or("for a reason that is not known")
+        ),
         ("due", _) => "due, waits for another run to end".to_owned(),
-        (_, Some(due)) => format!("at {}, in {}", localtime::local(due), due.since(now.wall)),
+        (_, Some(due)) => format!(
+            "in {}{by_cap}, at {}",
+            due.since(now.wall),
+            localtime::local(due)
+        ),
         _ => timer.state.to_owned(),
     };
     let waiter = timer
@@ -454,7 +521,7 @@ fn timer_line(timer: &TimerReport, now: &Moment) -> String {
         .pid
         .map_or_else(String::new, |pid| format!(", waiter pid {pid}"));
     format!(
-        "timer '{}': {when} (run {} of chain {}{waiter})",
-        timer.name, timer.run, timer.chain
+        "timer '{}': {when} (run {} of chain {}, asked for {} ago{waiter})",
+        timer.name, timer.run, timer.chain, timer.age
     )
 }

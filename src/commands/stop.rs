@@ -45,6 +45,9 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// What is said of a rerun that needed no signal.
+const HAD_ENDED: &str = "it had ended";
+
 type Stopped = (Vec<String>, Vec<String>, Vec<String>);
 
 fn stop_target(
@@ -81,7 +84,16 @@ fn stop_target(
         .filter_map(|name| locked.record.take_timer(&name).map(|timer| (name, timer)))
         .collect();
     // From this commit on no waiter of these timers starts anything.
-    locked.commit()?;
+    if let Err(e) = locked.commit() {
+        // On a full disk, say. Without their waiters the timers start nothing either,
+        // and their orders make room for another try.
+        for (_, timer) in &timers {
+            arm::dismiss(store, id, &timer.into(), &now.boot);
+        }
+        locked
+            .commit()
+            .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
+    }
     let running = locked.record.running.clone();
     let kind = locked.record.kind;
     drop(locked);
@@ -108,6 +120,7 @@ fn stop_target(
         stopped.push(name);
     }
     let mut ended = Vec::new();
+    let mut by_us = Vec::new();
     for run in running
         .into_iter()
         .filter(|run| with_runs && is_wanted(&run.timer))
@@ -118,6 +131,7 @@ fn stop_target(
                     "again: stopped: run {} of chain {} (pid {}, {how})",
                     run.run, run.chain, run.process.pid
                 ))?;
+                by_us.push((run.process, how));
                 ended.push(run.timer.clone());
             }
             Err(e) => failures.push(format!(
@@ -128,6 +142,12 @@ fn stop_target(
     }
     if !ended.is_empty() {
         let mut locked = store.lock_existing(id)?;
+        for run in &mut locked.record.running {
+            let how = by_us.iter().find(|(process, _)| *process == run.process);
+            if let Some((_, how)) = how.filter(|(_, how)| *how != HAD_ENDED) {
+                run.stopped = Some(format!("{how}, by {}", user::name(user::effective())));
+            }
+        }
         outcome::settle(store, &mut locked.record, &super::moment());
         locked.commit()?;
     }
@@ -138,7 +158,7 @@ fn stop_target(
 fn end_run(run: &Running) -> std::io::Result<&'static str> {
     let handle = match pidfd::open(run.process) {
         Ok(handle) => handle,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok("it had ended"),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(HAD_ENDED),
         Err(e) => return Err(e),
     };
     handle.signal(nix::libc::SIGTERM)?;

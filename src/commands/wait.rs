@@ -96,12 +96,25 @@ pub fn main(arguments: &[OsString]) -> i32 {
     }
 }
 
-fn run(inherited: Inherited) -> Result<()> {
-    let ticket = read_ticket(&inherited.order)?;
-    let store = Store::existing(&ticket.state_dir.path());
-    crate::log::to_system(store.root().join("again.log"));
+/// What has to be had before the requester is told that we are there.
+fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
+    let ticket = read_ticket(order)?;
+    crate::log::to_system(ticket.state_dir.path().join("again.log"));
     // From here on a signal to end finds us able to act on it.
-    let sleeper = Sleeper::new(Signals::catch()?)?;
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let sleeper = Sleeper::new(signals).context("cannot make a timer")?;
+    Ok((ticket, sleeper))
+}
+
+fn run(inherited: Inherited) -> Result<()> {
+    let (ticket, sleeper) = match prepare(&inherited.order) {
+        Ok(prepared) => prepared,
+        Err(e) => {
+            spawn::tell_why_not(inherited.ready, &format!("{e:#}"));
+            return Err(e);
+        }
+    };
+    let store = Store::existing(&ticket.state_dir.path());
     spawn::tell_ready(inherited.ready);
     let run = match (inherited.run, ticket.run) {
         (Some(fd), Some(who)) => Some(Handle::Pidfd(fd, who)),
@@ -475,6 +488,7 @@ impl Waiter {
                 .map(|(path, _)| path.display().to_string())
                 .unwrap_or_default(),
             lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
+            stopped: None,
         };
         // Refers to this process only, so it is harmless should we die before the commit.
         self.store.note_rerun(&Rerun {

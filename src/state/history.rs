@@ -1,8 +1,9 @@
 //! The history: one line of JSON for each thing that became of a request.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,9 @@ pub struct Entry {
 /// The size at which a new file is begun, in bytes. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
 
+/// The older file.
+const OLDER: &str = "history.1.jsonl";
+
 /// Appends a line. One write(2), so that lines of several writers do not mix.
 ///
 /// # Errors
@@ -85,27 +89,147 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
         file.lock()?;
         let current = std::fs::metadata(&path)?;
         if current.len() > ROTATE_AT {
-            std::fs::rename(&path, state_dir.join("history.1.jsonl"))?;
+            drop_oldest(state_dir)?;
+            std::fs::rename(&path, state_dir.join(OLDER))?;
         }
         file = open()?;
     }
+    // The run's umask must not hide it from others.
+    let meta = file.metadata()?;
+    if meta.mode() & 0o777 != 0o644 && meta.uid() == crate::sys::user::effective() {
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    }
     file.write_all(&line)
+}
+
+/// How often what has happened, by its name and, where there are several, its kind:
+/// `started`, `refused cap`, `ended failed`.
+pub type Tally = BTreeMap<String, u64>;
+
+/// What has become too old for the history was counted here.
+const DROPPED: &str = "history.dropped.json";
+
+/// Counts everything that ever happened, as far as it is known.
+pub fn tally(state_dir: &Path) -> Tally {
+    let mut tally = dropped(state_dir);
+    count(&read(state_dir).0, &mut tally);
+    tally
+}
+
+fn dropped(state_dir: &Path) -> Tally {
+    let text = std::fs::read(state_dir.join(DROPPED)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+fn count(entries: &[Entry], tally: &mut Tally) {
+    for entry in entries {
+        *tally.entry(key(entry)).or_default() += 1;
+    }
+}
+
+fn key(entry: &Entry) -> String {
+    let starts = |text: &str| entry.reason.starts_with(text);
+    match entry.what {
+        What::Ended => {
+            let outcome = entry.reason.split(' ').next().unwrap_or_default();
+            format!("ended {outcome}")
+        }
+        What::Refused if entry.reason.contains("the cap is reached") => "refused cap".into(),
+        What::Refused if starts("refused: again is disabled") => "refused disabled".into(),
+        What::Refused if starts("nothing to do: a noop run") => "refused noop".into(),
+        What::Refused => "refused other".into(),
+        what => format!("{what:?}").to_lowercase(),
+    }
+}
+
+/// Counts the older file before the newer one takes its place, so that counts never
+/// go down. Call with the history locked.
+fn drop_oldest(state_dir: &Path) -> io::Result<()> {
+    let mut tally = dropped(state_dir);
+    let mut entries = Vec::new();
+    read_file(&state_dir.join(OLDER), &mut entries);
+    count(&entries, &mut tally);
+    let temporary = state_dir.join(format!(".{DROPPED}.{}", super::store::token()));
+    std::fs::write(&temporary, serde_json::to_vec(&tally)?)?;
+    std::fs::rename(temporary, state_dir.join(DROPPED))
 }
 
 /// Reads the history, oldest first. Lines that cannot be read are left out and counted.
 pub fn read(state_dir: &Path) -> (Vec<Entry>, usize) {
     let mut entries = Vec::new();
     let mut unreadable = 0;
-    for name in ["history.1.jsonl", "history.jsonl"] {
-        let Ok(text) = std::fs::read(state_dir.join(name)) else {
-            continue;
-        };
-        for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
-            match serde_json::from_slice(line) {
-                Ok(entry) => entries.push(entry),
-                Err(_) => unreadable += 1,
-            }
-        }
+    for name in [OLDER, "history.jsonl"] {
+        unreadable += read_file(&state_dir.join(name), &mut entries);
     }
     (entries, unreadable)
+}
+
+/// Adds the entries of one file; how many of its lines could not be read.
+fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
+    let text = std::fs::read(path).unwrap_or_default();
+    let mut unreadable = 0;
+    for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(entry) => entries.push(entry),
+            Err(_) => unreadable += 1,
+        }
+    }
+    unreadable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::time::{Boottime, Walltime};
+
+    fn entry(what: What, reason: &str) -> Entry {
+        Entry {
+            version: 1,
+            at: Moment {
+                boot: "b".into(),
+                uptime: Boottime::from_nanos(0),
+                wall: Walltime::from_millis(0),
+            },
+            what,
+            target: "t".into(),
+            timer: "again".into(),
+            token: "t".into(),
+            chain: "c".into(),
+            run: 2,
+            reason: reason.into(),
+        }
+    }
+
+    #[test]
+    fn counts_never_go_down_when_files_are_dropped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let reason = "x".repeat(20_000);
+        let mut written = 0;
+        while dropped(dir.path()).is_empty() {
+            append(dir.path(), &entry(What::Started, &reason)).expect("written");
+            written += 1;
+            assert_eq!(tally(dir.path()).get("started"), Some(&written));
+            assert!(written < 1000);
+        }
+        append(dir.path(), &entry(What::Ended, "failed (x)")).expect("written");
+        assert_eq!(tally(dir.path()).get("ended failed"), Some(&1));
+        assert!(u64::try_from(read(dir.path()).0.len()).expect("few") <= written);
+    }
+
+    /// The reasons are those that `judge` gives.
+    #[test]
+    fn refusals_are_told_apart() {
+        for (reason, wanted) in [
+            ("refused: the cap is reached: 1 of at most 1", "refused cap"),
+            ("the cap is reached: 1 of at most 1", "refused cap"),
+            ("refused: again is disabled (x); 'again", "refused disabled"),
+            (
+                "nothing to do: a noop run is never run again",
+                "refused noop",
+            ),
+            ("error: this run belongs to another user", "refused other"),
+        ] {
+            assert_eq!(key(&entry(What::Refused, reason)), wanted);
+        }
+    }
 }

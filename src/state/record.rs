@@ -26,6 +26,18 @@ pub enum Kind {
     Command,
 }
 
+impl Kind {
+    /// As records name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Apply => "apply",
+            Kind::Agent => "agent",
+            Kind::Daemon => "daemon",
+            Kind::Command => "command",
+        }
+    }
+}
+
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -156,6 +168,9 @@ pub struct Running {
     /// Puppet's summary, by which its outcome can be told.
     #[serde(default)]
     pub lastrunfile: Option<String>,
+    /// Who ended it before its time, and how.
+    #[serde(default)]
+    pub stopped: Option<String>,
 }
 
 /// A rerun that was seen to have ended.
@@ -167,6 +182,9 @@ pub struct Ended {
     pub outcome: String,
     /// What that is known by.
     pub evidence: String,
+    /// When it ended, as near as its traces tell.
+    #[serde(default)]
+    pub ended: Option<Walltime>,
     /// When it was seen that it had ended.
     pub noticed: Moment,
 }
@@ -188,6 +206,29 @@ impl From<&Timer> for Leaving {
             token: timer.token.clone(),
             waiter: timer.waiter,
             boot: timer.boot.clone(),
+        }
+    }
+}
+
+impl Ended {
+    /// When it ended if that is known, else when that was noticed.
+    pub fn moment(&self) -> Moment {
+        let noticed = &self.noticed;
+        let ago = self
+            .ended
+            .map_or(Span::ZERO, |ended| noticed.wall.since(ended));
+        // Within this boot only is there a time to count back to.
+        let since_start = noticed.uptime.since(self.rerun.started.uptime);
+        if self.rerun.started.boot != noticed.boot || ago > since_start {
+            return Moment {
+                wall: noticed.wall - ago,
+                ..noticed.clone()
+            };
+        }
+        Moment {
+            boot: noticed.boot.clone(),
+            uptime: Boottime::from_nanos(noticed.uptime.nanos() - ago.nanos()),
+            wall: noticed.wall - ago,
         }
     }
 }

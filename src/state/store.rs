@@ -231,14 +231,15 @@ impl Store {
     pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
         let path = self.order_path(id, token);
         let write = || -> io::Result<File> {
-            let mut file = File::options()
-                .read(true)
+            let mut writer = File::options()
                 .write(true)
                 .create_new(true)
                 .mode(0o600)
                 .open(&path)?;
+            writer.write_all(text)?;
+            // A waiter that held it open for writing would keep the file system busy.
+            let file = File::open(&path)?;
             file.lock()?;
-            file.write_all(text)?;
             Ok(file)
         };
         write().with_context(|| format!("cannot write {}", path.display()))

@@ -7,15 +7,14 @@ use std::os::unix::net::UnixStream;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// Makes a write to a pipe without a reader fail rather than kill us.
-pub fn ignore_broken_pipes() {
-    // SAFETY: SIG_IGN installs no function of ours.
-    let _ = unsafe {
-        nix::sys::signal::signal(
-            nix::sys::signal::Signal::SIGPIPE,
-            nix::sys::signal::SigHandler::SigIgn,
-        )
-    };
+/// Makes a write to a pipe without a reader, or beyond the limit of a file's size,
+/// fail rather than kill us.
+pub fn let_writes_fail() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    for number in [Signal::SIGPIPE, Signal::SIGXFSZ] {
+        // SAFETY: SIG_IGN installs no function of ours.
+        let _ = unsafe { signal(number, SigHandler::SigIgn) };
+    }
 }
 
 /// Two pipes: one readable after a signal that says end, one after one that says now.

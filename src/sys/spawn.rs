@@ -164,6 +164,11 @@ pub fn tell_ready(ready: OwnedFd) {
     let _ = File::from(ready).write_all(&[READY]);
 }
 
+/// Says why we will not be there, to whoever started us.
+pub fn tell_why_not(ready: OwnedFd, why: &str) {
+    let _ = File::from(ready).write_all(why.as_bytes());
+}
+
 /// Reaps a child of ours that has ended or is about to.
 pub fn reap(pid: i32) {
     // SAFETY: a pid of our own child and no status pointer.

@@ -5,10 +5,16 @@
 
 /// The directory, the runs and the commands that the tests stand on.
 mod bench;
+/// The completions, in the shells that they are for.
+mod completions;
 /// `again history`.
 mod history;
 /// `again log`.
 mod log;
+/// The manual pages, held against the program.
+mod manual;
+/// `again metrics`, by the real promtool.
+mod metrics;
 /// `again now`.
 mod now;
 /// `again disable`, `enable`, `reset`.

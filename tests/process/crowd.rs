@@ -15,7 +15,10 @@ fn crowd(words: &str) -> String {
 
 fn until_all_asked(stage: &Stage) {
     wait_until("all requests", SHORT * 2, || {
-        stage.runs("site").first().is_some_and(|run| run.asked().len() == CROWD)
+        stage
+            .runs("site")
+            .first()
+            .is_some_and(|run| run.asked().len() == CROWD)
     });
     let asked = stage.runs("site")[0].asked();
     for asked in &asked {
@@ -34,7 +37,9 @@ fn a_hundred_requests_under_one_name_are_one_timer() {
     });
     assert_eq!(stage.timers().len(), 1, "{:#}", stage.status());
     assert_eq!(stage.timers()[0]["state"], "waiting for the run");
-    wait_until("all waiters but one to be gone", SHORT, || stage.waiters().len() == 1);
+    wait_until("all waiters but one to be gone", SHORT, || {
+        stage.waiters().len() == 1
+    });
     assert_eq!(stage.waiters(), [stage.waiter("again")]);
     assert_eq!(stage.orders("state").len(), 1);
     assert_eq!(stage.history("requested").len(), CROWD);
@@ -70,7 +75,11 @@ fn a_hundred_names_are_a_hundred_timers() {
     stage.release("go");
     run.wait();
     wait_for("all of them to count", SHORT, || {
-        stage.timers().iter().all(|timer| timer["state"] == "waiting").then_some(())
+        stage
+            .timers()
+            .iter()
+            .all(|timer| timer["state"] == "waiting")
+            .then_some(())
     });
     let (_, took) = timed(|| stage.again_well(&["stop"]));
     println!("stopped in {took:?}");
@@ -86,7 +95,16 @@ fn a_hundred_commands_all_start_once() {
     let begun: Vec<_> = (0..CROWD)
         .map(|n| {
             let mut request = stage.command(stage.path("bin/again"));
-            request.args(["run", "--delta", "1", "--", &helper, "stamp", &stamps, &n.to_string()]);
+            request.args([
+                "run",
+                "--delta",
+                "1",
+                "--",
+                &helper,
+                "stamp",
+                &stamps,
+                &n.to_string(),
+            ]);
             stage.with_output(&mut request);
             start(&mut request)
         })
@@ -94,12 +112,22 @@ fn a_hundred_commands_all_start_once() {
     for one in begun {
         one.wait();
     }
-    wait_until("all of them to start", SHORT * 2, || stage.stamps().len() >= CROWD);
+    wait_until("all of them to start", SHORT * 2, || {
+        stage.stamps().len() >= CROWD
+    });
     stage.wait_until_settled();
-    let mut words: Vec<_> = stage.stamps().into_iter().map(|stamp| stamp.words).collect();
+    let mut words: Vec<_> = stage
+        .stamps()
+        .into_iter()
+        .map(|stamp| stamp.words)
+        .collect();
     words.sort();
     words.dedup();
-    assert_eq!((words.len(), stage.stamps().len()), (CROWD, CROWD), "each once");
+    assert_eq!(
+        (words.len(), stage.stamps().len()),
+        (CROWD, CROWD),
+        "each once"
+    );
     stage.assert_nothing_left();
 }
 

@@ -16,7 +16,13 @@ const ENOSYS: &str = "38";
 fn without(stage: &Stage, calls: &[(&str, &str)], command: &Command) -> Command {
     let mut words: Vec<OsString> = Vec::new();
     for (call, error) in calls {
-        words.extend([stage.path("bin/helper").into(), "without".into(), call.into(), error.into(), "--".into()]);
+        words.extend([
+            stage.path("bin/helper").into(),
+            "without".into(),
+            call.into(),
+            error.into(),
+            "--".into(),
+        ]);
     }
     words.push(command.get_program().to_owned());
     words.extend(command.get_args().map(ToOwned::to_owned));
@@ -48,18 +54,41 @@ fn a_rerun_without_pidfds() {
         let run = start(&mut command);
         stage.wait_for_state("again", "waiting for the run");
         let waiter = stage.waiter("again");
-        wait_until("the waiter to wait", SHORT, || waiter.title().contains("waits for the run"));
-        assert_eq!(waiter.status("Seccomp").as_deref(), Some("2"), "under the filter");
+        wait_until("the waiter to wait", SHORT, || {
+            waiter.title().contains("waits for the run")
+        });
+        assert_eq!(
+            waiter.status("Seccomp").as_deref(),
+            Some("2"),
+            "under the filter"
+        );
         let descriptors = waiter.descriptors();
-        assert!(!descriptors.values().any(|to| to == "anon_inode:[pidfd]"), "{descriptors:?}");
-        assert!(!descriptors.values().any(|to| to.contains("/work/site.pp") || to.contains("/bin/puppet")), "{descriptors:?}");
-        assert!(stage.runs("site")[0].asked()[0].pipe_closed, "{calls:?}: its pipe outlives the requester");
+        assert!(
+            !descriptors.values().any(|to| to == "anon_inode:[pidfd]"),
+            "{descriptors:?}"
+        );
+        assert!(
+            !descriptors
+                .values()
+                .any(|to| to.contains("/work/site.pp") || to.contains("/bin/puppet")),
+            "{descriptors:?}"
+        );
+        assert!(
+            stage.runs("site")[0].asked()[0].pipe_closed,
+            "{calls:?}: its pipe outlives the requester"
+        );
         stage.release("go");
         run.wait();
         let runs = stage.wait_for_runs("site", 2);
         let ended = runs[0].ended().expect("ended");
-        assert!(runs[1].started() >= ended + 1_000_000_000, "{calls:?}: early");
-        println!("{calls:?}: {} ms after the end of the run and a delta of 1 s", (runs[1].started() - ended) / 1_000_000 - 1000);
+        assert!(
+            runs[1].started() >= ended + 1_000_000_000,
+            "{calls:?}: early"
+        );
+        println!(
+            "{calls:?}: {} ms after the end of the run and a delta of 1 s",
+            (runs[1].started() - ended) / 1_000_000 - 1000
+        );
         stage.wait_until_settled();
         stage.assert_nothing_left();
     }

@@ -10,8 +10,18 @@ use crate::stage::{Past, Stage, answer, start};
 #[track_caller]
 fn assert_same(first: &Past, rerun: &Past) {
     for what in ["cmdline", "cwd", "limits"] {
-        let show = |past: &Past| String::from_utf8_lossy(&past.raw(what)).chars().take(2000).collect::<String>();
-        assert!(first.raw(what) == rerun.raw(what), "{what}: {} became {}", show(first), show(rerun));
+        let show = |past: &Past| {
+            String::from_utf8_lossy(&past.raw(what))
+                .chars()
+                .take(2000)
+                .collect::<String>()
+        };
+        assert!(
+            first.raw(what) == rerun.raw(what),
+            "{what}: {} became {}",
+            show(first),
+            show(rerun)
+        );
     }
     assert_eq!(first.environment(), rerun.environment());
 }
@@ -20,7 +30,9 @@ fn assert_same(first: &Past, rerun: &Past) {
 fn log(stage: &Stage) -> PathBuf {
     let status = stage.status();
     let target = &status["targets"][0];
-    let log = target["running"]["log"].as_str().or(target["last"]["log"].as_str());
+    let log = target["running"]["log"]
+        .as_str()
+        .or(target["last"]["log"].as_str());
     PathBuf::from(log.unwrap_or_else(|| panic!("no log: {status:#}")))
 }
 
@@ -48,7 +60,12 @@ fn the_environment_is_the_runs_own() {
     start(&mut command).wait();
     let runs = stage.wait_for_runs("site", 2);
     assert_same(&runs[0], &runs[1]);
-    for (name, value) in [("HOME", "/somewhere/else"), ("EMPTY", ""), ("USER", "stage"), ("LINES", "two\nlines\n")] {
+    for (name, value) in [
+        ("HOME", "/somewhere/else"),
+        ("EMPTY", ""),
+        ("USER", "stage"),
+        ("LINES", "two\nlines\n"),
+    ] {
         assert_eq!(runs[1].variable(name).as_deref(), Some(value), "{name}");
     }
     for name in ["LOGNAME", "ADDED"] {
@@ -57,7 +74,10 @@ fn the_environment_is_the_runs_own() {
     // What belongs to this rerun.
     assert_eq!(runs[1].variable("AGAIN_RUN").as_deref(), Some("2"));
     assert_eq!(runs[1].variable("AGAIN_TIMER").as_deref(), Some("again"));
-    assert_eq!(runs[1].variable("AGAIN_CHAIN").map(|chain| chain.len()), Some(8));
+    assert_eq!(
+        runs[1].variable("AGAIN_CHAIN").map(|chain| chain.len()),
+        Some(8)
+    );
     stage.wait_until_settled();
     stage.assert_nothing_left();
 }
@@ -70,7 +90,15 @@ fn odd_arguments_are_reproduced_to_the_byte() {
         &[b"", b"", b"a", b""],
         &[b"two\nlines", b"tab\there", b"bell\x07"],
         &[b"\xff\xfe", b"\xc3\x28", "ä€😀".as_bytes()],
-        &[b"a b  c", b"'quoted'", b"\"twice\"", b"$HOME", b"`id`", b"back\\slash", b"*"],
+        &[
+            b"a b  c",
+            b"'quoted'",
+            b"\"twice\"",
+            b"$HOME",
+            b"`id`",
+            b"back\\slash",
+            b"*",
+        ],
         &[long.as_bytes()],
         &[b"--no-such-option", b"-", b"--tags=a,b", b"-e"],
         &[b"--", b"--noop", b"--again"],
@@ -86,8 +114,14 @@ fn odd_arguments_are_reproduced_to_the_byte() {
         let runs = stage.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         let cmdline = runs[1].raw("cmdline");
-        let tail = case.iter().flat_map(|word| [word, &b"\0"[..]].concat()).collect::<Vec<u8>>();
-        assert!(cmdline.ends_with(&[b"site.pp\0", &tail[..]].concat()), "case {n} is as it should be");
+        let tail = case
+            .iter()
+            .flat_map(|word| [word, &b"\0"[..]].concat())
+            .collect::<Vec<u8>>();
+        assert!(
+            cmdline.ends_with(&[b"site.pp\0", &tail[..]].concat()),
+            "case {n} is as it should be"
+        );
         stage.wait_until_settled();
         stage.assert_nothing_left();
     }
@@ -107,13 +141,20 @@ fn the_output_of_a_rerun_is_whole_in_its_log() {
     start(&mut stage.apply("site", manifest)).wait();
     let runs = stage.wait_for_runs("site", 2);
     stage.wait_until_settled();
-    let expected: String = (0..20_000).map(|n| format!("line {n} {}\n", ".".repeat(40))).collect();
+    let expected: String = (0..20_000)
+        .map(|n| format!("line {n} {}\n", ".".repeat(40)))
+        .collect();
     let written = fs::read_to_string(log(&stage)).expect("a log");
-    assert!(written == expected + "from below\nand its error\n", "{} bytes", written.len());
+    assert!(
+        written == expected + "from below\nand its error\n",
+        "{} bytes",
+        written.len()
+    );
     let input = runs[1].descriptors().into_iter().find(|(fd, _)| *fd == 0);
     assert_eq!(input, Some((0, "/dev/null".to_owned())));
     // It may hold secrets.
-    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&stage)).expect("a log")) & 0o777;
+    let mode =
+        std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&stage)).expect("a log")) & 0o777;
     assert_eq!(mode, 0o600);
     stage.assert_nothing_left();
 }
@@ -147,7 +188,12 @@ fn own_ruby(stage: &Stage, name: &str) -> String {
 fn with_ruby(stage: &Stage, ruby: &str, manifest: &str) -> Command {
     stage.write("work/site.pp", manifest);
     let mut command = stage.command(ruby);
-    command.args(["--disable-gems", &stage.at("bin/puppet"), "apply", "site.pp"]);
+    command.args([
+        "--disable-gems",
+        &stage.at("bin/puppet"),
+        "apply",
+        "site.pp",
+    ]);
     stage.with_output(&mut command);
     command
 }
@@ -163,7 +209,11 @@ fn an_interpreter_that_was_upgraded_during_the_run() {
     );
     start(&mut with_ruby(&stage, &ruby, &manifest)).wait();
     let runs = stage.wait_for_runs("site", 2);
-    assert_eq!(runs[0].text("exe"), format!("{ruby}.old (deleted)"), "the case is as it should be");
+    assert_eq!(
+        runs[0].text("exe"),
+        format!("{ruby}.old (deleted)"),
+        "the case is as it should be"
+    );
     assert_eq!(runs[1].text("exe"), ruby);
     assert_same(&runs[0], &runs[1]);
     stage.wait_until_settled();
@@ -200,7 +250,12 @@ fn an_interpreter_that_was_removed() {
     stage.release("go");
     run.wait();
     let reason = failure(&stage);
-    assert!(reason.contains("cannot execute") && reason.contains("ruby9.9") && reason.contains("No such file"), "{reason}");
+    assert!(
+        reason.contains("cannot execute")
+            && reason.contains("ruby9.9")
+            && reason.contains("No such file"),
+        "{reason}"
+    );
     assert_eq!(stage.runs("site").len(), 1);
     // A rerun that could not be started does not count as one that was.
     assert!(stage.status()["targets"][0]["running"].is_null());
@@ -233,7 +288,10 @@ fn a_manifest_that_is_gone_by_then() {
     let stage = Stage::new();
     start(&mut stage.apply("site", "ask('run', '--delta', '1'); File.delete('site.pp')")).wait();
     let reason = failure(&stage);
-    assert!(reason.contains("the manifest") && reason.contains("site.pp is gone"), "{reason}");
+    assert!(
+        reason.contains("the manifest") && reason.contains("site.pp is gone"),
+        "{reason}"
+    );
     assert_eq!(stage.runs("site").len(), 1);
 }
 
@@ -246,7 +304,10 @@ fn a_working_directory_that_is_gone_by_then() {
     command.current_dir(stage.path("work/below"));
     start(&mut command).wait();
     let reason = failure(&stage);
-    assert!(reason.contains("the working directory") && reason.contains("work/below is gone"), "{reason}");
+    assert!(
+        reason.contains("the working directory") && reason.contains("work/below is gone"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -260,7 +321,10 @@ fn a_working_directory_that_is_gone_already() {
     let asked = stage.runs("site")[0].asked();
     assert_eq!(asked[0].code, 0);
     assert_eq!(crate::stage::assert_line(&asked[0].output), "refused");
-    assert!(asked[0].output.contains("working directory was deleted"), "{asked:?}");
+    assert!(
+        asked[0].output.contains("working directory was deleted"),
+        "{asked:?}"
+    );
     stage.assert_nothing_left();
 }
 
@@ -304,12 +368,18 @@ fn standard_input_from_the_middle_of_a_file() {
 #[test]
 fn standard_input_from_a_file_that_is_gone() {
     let stage = Stage::new();
-    let path = stage.write("stdin.rb", "ask('run', '--delta', '1') if NTH == 1\nFile.delete(\"#{ROOT}/stdin.rb\")");
+    let path = stage.write(
+        "stdin.rb",
+        "ask('run', '--delta', '1') if NTH == 1\nFile.delete(\"#{ROOT}/stdin.rb\")",
+    );
     let mut command = stage.puppet_command(&["apply".into()]);
     command.stdin(File::open(&path).expect("opened"));
     start(&mut command).wait();
     let reason = failure(&stage);
-    assert!(reason.contains("standard input") && reason.contains("stdin.rb is gone"), "{reason}");
+    assert!(
+        reason.contains("standard input") && reason.contains("stdin.rb is gone"),
+        "{reason}"
+    );
 }
 
 /// `-- COMMAND` takes the place of the run's own words; directory, environment and the rest stay.
@@ -321,7 +391,10 @@ fn a_command_in_place_of_the_runs_words() {
     stage.wait_until_settled();
     let written = fs::read_to_string(log(&stage)).expect("a log");
     let work = stage.at("work");
-    assert_eq!(written, format!("{work}\ntwo words, a=b and an ä/{work}//zero\n"));
+    assert_eq!(
+        written,
+        format!("{work}\ntwo words, a=b and an ä/{work}//zero\n")
+    );
     stage.assert_nothing_left();
 }
 
@@ -354,7 +427,11 @@ fn the_run_is_found_behind_shells_and_wrappers() {
     ];
     for wrapper in wrappers {
         let stage = Stage::new();
-        start(&mut stage.apply("site", &format!("ask('run', through: {wrapper}) if NTH == 1"))).wait();
+        start(&mut stage.apply(
+            "site",
+            &format!("ask('run', through: {wrapper}) if NTH == 1"),
+        ))
+        .wait();
         let asked = stage.runs("site")[0].asked();
         assert_eq!(asked[0].code, 0, "{wrapper}: {asked:?}");
         let runs = stage.wait_for_runs("site", 2);
@@ -397,15 +474,27 @@ fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
 fn what_merely_looks_like_a_run_is_none() {
     let stage = Stage::new();
     // A shell script named puppet, run by something named ruby that is a shell.
-    fs::copy("/bin/dash", stage.path("bin/ruby")).or_else(|_| fs::copy("/bin/sh", stage.path("bin/ruby"))).expect("a shell");
+    fs::copy("/bin/dash", stage.path("bin/ruby"))
+        .or_else(|_| fs::copy("/bin/sh", stage.path("bin/ruby")))
+        .expect("a shell");
     fs::create_dir(stage.path("bin/x")).expect("created");
-    stage.write("bin/x/puppet", &format!("{} run; exit 0", stage.at("bin/again")));
+    stage.write(
+        "bin/x/puppet",
+        &format!("{} run; exit 0", stage.at("bin/again")),
+    );
     let mut command = stage.command("/bin/sh");
     command.args([&stage.at("bin/x/puppet"), "apply", "site.pp"]);
     let done = answer(&mut command);
     assert!(done.err.contains("no puppet run above"), "{done:?}");
     let mut command = stage.command("/usr/bin/ruby");
-    command.args(["--disable-gems", "-e", &format!("system('{}', 'run')", stage.at("bin/again")), "puppet", "apply", "x.pp"]);
+    command.args([
+        "--disable-gems",
+        "-e",
+        &format!("system('{}', 'run')", stage.at("bin/again")),
+        "puppet",
+        "apply",
+        "x.pp",
+    ]);
     let done = answer(&mut command);
     assert!(done.err.contains("no puppet run above"), "{done:?}");
     stage.assert_nothing_left();

@@ -80,26 +80,42 @@ fn daemons_manifest(scratch: &Scratch) -> String {
     scratch.manifest(&changes_once(scratch, "Exec['again']"))
 }
 
+/// A daemon whose schedule is far away, until [`assert_daemon_and_rerun`] brings it near: on a slow machine a run by schedule
+/// would otherwise come before the rerun and do its job.
+const FAR: &str = "runinterval = 3600\nfiletimeout = 1";
+const NEAR: &str = "runinterval = 1\nfiletimeout = 1";
+
 /// One one-off rerun beside the daemon, in the daemon's circumstances and with its command line and `added`; the daemon is as it
 /// was, and goes on.
-fn assert_daemon_and_rerun(scratch: &Scratch, daemon: Process, added: &[&str]) {
+fn assert_daemon_and_rerun(
+    scratch: &Scratch,
+    agent: &CachedAgent,
+    daemon: Process,
+    added: &[&str],
+) {
     let command = daemon.command();
-    let by_daemon = |record: &Record| record.stat(4) == i64::from(daemon.pid);
-    wait_until("the rerun, and after it a run by schedule", LONG, || {
-        let catalogs = scratch.catalogs();
-        let rerun = catalogs.iter().position(|record| !by_daemon(record));
-        rerun.is_some_and(|rerun| catalogs[rerun..].iter().any(by_daemon))
-    });
-    assert!(daemon.alive());
-    assert_eq!(daemon.command(), command, "the daemon is left alone");
-
-    let starts = scratch.starts();
+    wait_until("the rerun", LONG, || scratch.catalogs().len() == 2);
+    wait_until("its end", LONG, || scratch.processes() == [daemon]);
+    let (catalogs, starts) = (scratch.catalogs(), scratch.starts());
+    assert_eq!(
+        catalogs[0].stat(4),
+        i64::from(daemon.pid),
+        "the first run is the daemon's"
+    );
     let [started, rerun] = &starts[..] else {
         panic!("the daemon and one rerun, not {starts:#?}")
     };
     assert_eq!(
+        catalogs[1].process, rerun.process,
+        "the second is the rerun's"
+    );
+    assert_eq!(
         rerun.command,
-        [command, added.iter().map(|word| word.to_string()).collect()].concat()
+        [
+            command.clone(),
+            added.iter().map(|word| word.to_string()).collect()
+        ]
+        .concat()
     );
     assert_eq!(
         rerun.environment_without_again(),
@@ -108,7 +124,16 @@ fn assert_daemon_and_rerun(scratch: &Scratch, daemon: Process, added: &[&str]) {
     );
     assert_eq!(rerun.status("Umask"), started.status("Umask"));
     assert_eq!(Some(rerun.directory.clone()), daemon.link("cwd"));
-    assert_eq!(scratch.history_of("started").len(), 1);
+
+    // The daemon reads its configuration again and goes on by schedule.
+    agent.configure(NEAR);
+    wait_until("the daemon's next run by schedule", LONG, || {
+        scratch.catalogs()[2..]
+            .iter()
+            .any(|record| record.stat(4) == i64::from(daemon.pid))
+    });
+    assert_eq!(daemon.command(), command, "the daemon is left alone");
+    assert_eq!(scratch.starts().len(), 2, "nothing else has been started");
     daemon.end();
     scratch.settle(LONG);
 }
@@ -116,10 +141,15 @@ fn assert_daemon_and_rerun(scratch: &Scratch, daemon: Process, added: &[&str]) {
 #[test]
 fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
     let scratch = Scratch::new();
-    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), "runinterval = 10");
+    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), FAR);
     let daemon = agent.command(&["--no-daemonize"]).start();
     wait_until("its first run", LONG, || !scratch.catalogs().is_empty());
-    assert_daemon_and_rerun(&scratch, daemon.process, &["--onetime", "--no-splay"]);
+    assert_daemon_and_rerun(
+        &scratch,
+        &agent,
+        daemon.process,
+        &["--onetime", "--no-splay"],
+    );
     daemon.stop();
 }
 
@@ -127,7 +157,7 @@ fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
 #[test]
 fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
     let scratch = Scratch::new();
-    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), "runinterval = 10");
+    let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), FAR);
     agent.plain().run().expect(&[0]);
     let daemon = wait_for("the daemon", SHORT, || agent.daemon());
     wait_until("its first run", LONG, || !scratch.catalogs().is_empty());
@@ -140,6 +170,7 @@ fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
     );
     assert_daemon_and_rerun(
         &scratch,
+        &agent,
         daemon,
         &["--onetime", "--no-daemonize", "--no-splay"],
     );

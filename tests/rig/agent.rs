@@ -25,15 +25,19 @@ impl<'a> CachedAgent<'a> {
             fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
             fs::write(path, content).expect("a certificate");
         }
-        scratch.puppet_conf(&format!(
-            "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\nca_refresh_interval = 0\n\
-             {more_conf}"
-        ));
         // As pluginsync would leave it.
         copy_tree(&rig_file("module/lib"), &scratch.path("puppet/var/lib"));
         let agent = CachedAgent { scratch };
+        agent.configure(more_conf);
         agent.catalog(manifest);
         agent
+    }
+
+    /// Writes puppet.conf, with more lines of its section `agent`.
+    pub fn configure(&self, more: &str) {
+        self.scratch.puppet_conf(&format!(
+            "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\nca_refresh_interval = 0\n{more}"
+        ));
     }
 
     /// Compiles a manifest to a catalog for [`CachedAgent::cache`]. Takes a second or two.

@@ -73,6 +73,50 @@ pub fn binary_under_test() -> PathBuf {
     path.canonicalize().expect("binary under test")
 }
 
+/// Marks a directory as this test program's.
+fn claim(dir: &Path) {
+    let me = Process::now(std::process::id() as i32).expect("this process");
+    std::fs::write(dir.join("owner"), format!("{} {}", me.pid, me.start))
+        .expect("the owner's mark");
+}
+
+/// Ends and removes, once per test program, what test programs left that were killed before they could clean up themselves.
+fn sweep() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        for entry in std::fs::read_dir(std::env::temp_dir())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let dir = entry.path();
+            let is_ours = entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("again-rig-");
+            let Some(mark) = std::fs::read_to_string(dir.join("owner"))
+                .ok()
+                .filter(|_| is_ours)
+            else {
+                continue;
+            };
+            let mut numbers = mark.split(' ').map(str::parse::<u64>);
+            if let (Some(Ok(pid)), Some(Ok(start))) = (numbers.next(), numbers.next())
+                && !(Process {
+                    pid: pid as i32,
+                    start,
+                })
+                .alive()
+            {
+                process::of_directory(&dir)
+                    .into_iter()
+                    .for_each(Process::end);
+                let _ = std::fs::remove_dir_all(dir);
+            }
+        }
+    });
+}
+
 /// A path as text: the paths of the rig are all plain.
 pub fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().to_str().expect("a plain path").to_owned()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -208,6 +208,23 @@ impl Process {
             || !self.alive(),
         );
     }
+}
+
+/// Everything that runs and comes from a directory: by its program, arguments, environment or working directory. Not this process.
+pub fn of_directory(dir: &Path) -> Vec<Process> {
+    let root = dir.as_os_str().as_encoded_bytes();
+    let mentions = |bytes: &[u8]| bytes.windows(root.len()).any(|window| window == root);
+    let within = |path: Option<PathBuf>| path.is_some_and(|path| path.starts_with(dir));
+    Process::all()
+        .into_iter()
+        .filter(|process| process.pid != std::process::id() as i32)
+        .filter(|process| {
+            mentions(&process.raw_command())
+                || mentions(&process.bytes("environ"))
+                || within(process.link("exe"))
+                || within(process.link("cwd"))
+        })
+        .collect()
 }
 
 /// The value of `name:` in the format of /proc/PID/status.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::process::{Process, boottime};
+use super::process::{Process, boottime, of_directory};
 use super::record::{Kind, Record};
 use super::{binary_under_test, repository, rig_file, text, wait_for, wait_until};
 
@@ -50,10 +50,12 @@ pub struct Finished {
 
 impl Scratch {
     pub fn new() -> Scratch {
+        super::sweep();
         let dir = tempfile::Builder::new()
             .prefix("again-rig-")
             .tempdir()
             .expect("a scratch directory");
+        super::claim(dir.path());
         // Execs with `user =>` come here as well.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
         let scratch = Scratch {
@@ -277,25 +279,7 @@ impl Scratch {
 
     /// Everything that runs and comes from here: by its program, arguments, environment or working directory.
     pub fn processes(&self) -> Vec<Process> {
-        let root = self.root();
-        let within = |path: Option<PathBuf>| path.is_some_and(|path| path.starts_with(&root));
-        let mentions = |bytes: &[u8]| {
-            bytes
-                .windows(root.len())
-                .any(|window| window == root.as_bytes())
-        };
-        Process::all()
-            .into_iter()
-            .filter(|process| process.pid != std::process::id() as i32)
-            .filter(|process| {
-                mentions(&process.raw_command())
-                    || within(process.link("exe"))
-                    || within(process.link("cwd"))
-                    || mentions(
-                        &fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default(),
-                    )
-            })
-            .collect()
+        of_directory(self.dir.path())
     }
 
     /// The processes that run the binary under test: waiters, and requesters while they last.

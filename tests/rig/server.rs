@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -41,6 +42,7 @@ impl Server {
             .and_then(|l| l.local_addr())
             .expect("a free port")
             .port();
+        super::claim(&dir);
         configure(&dir, port);
         let mut keeper = Command::new("sh")
             .arg(rig_file("server.sh"))
@@ -72,6 +74,8 @@ impl Server {
                 ("HOME", &text(dir.join("var"))),
             ])
             .current_dir("/")
+            // Out of reach of the terminal's signals and of `timeout`'s: it has to clean up.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

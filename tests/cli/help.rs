@@ -1,0 +1,295 @@
+use std::collections::BTreeSet;
+
+use crate::stage::Stage;
+
+/// What the contract asks for by now; more is welcome.
+const COMMANDS: [&str; 5] = ["run", "status", "stop", "explain", "resume"];
+const OF_RUN: [&str; 11] = [
+    "--delta",
+    "--jitter",
+    "--start-timer-now",
+    "--name",
+    "--max-runs",
+    "--window",
+    "--on-cap",
+    "--agent-catalog-run-lockfile",
+    "--agent-disabled-lockfile",
+    "--lastrunfile",
+    "--pidfile",
+];
+const GLOBAL: [&str; 4] = ["--state-dir", "--log-dir", "--config", "--verbose"];
+
+/// The commands that the help lists.
+fn commands(help: &str) -> BTreeSet<String> {
+    let (_, rest) = help
+        .split_once("\nCommands:\n")
+        .expect("a list of commands");
+    rest.lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The long options that a help names at the beginning of a line.
+fn options(help: &str) -> BTreeSet<String> {
+    help.lines()
+        .map(str::trim_start)
+        .filter(|line| line.starts_with('-'))
+        .filter_map(|line| {
+            line.split([' ', ',', '.'])
+                .find(|word| word.starts_with("--"))
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_command_and_option_is_in_the_help() {
+    let stage = Stage::new();
+    let help = stage.again_well(&["--help"]);
+    let listed = commands(&help);
+    for command in COMMANDS {
+        assert!(listed.contains(command), "{command} is not in {listed:?}");
+    }
+    let named = options(&help);
+    for option in OF_RUN.iter().chain(&GLOBAL) {
+        assert!(named.contains(*option), "{option} is not in {named:?}");
+    }
+    for command in &listed {
+        let help = stage.again_well(&[command, "--help"]);
+        let first = help.lines().next().expect("a line");
+        assert!(
+            first.starts_with(char::is_uppercase) && first.len() > 10 && !first.ends_with('.'),
+            "{command}: {first}"
+        );
+        assert!(help.contains(&format!("Usage: again {command}")), "{help}");
+        let named = options(&help);
+        for option in GLOBAL {
+            assert!(
+                named.contains(option),
+                "{command}: {option} is not in {named:?}"
+            );
+        }
+        if command == "run" || command == "explain" {
+            for option in OF_RUN {
+                assert!(
+                    named.contains(option),
+                    "{command}: {option} is not in {named:?}"
+                );
+            }
+        }
+        // The short help is a part of the long one.
+        let short = stage.again_well(&[command, "-h"]);
+        assert!(options(&short).is_subset(&named), "{command}");
+    }
+    assert!(options(&stage.again_well(&["stop", "--help"])).contains("--run"));
+    assert!(options(&stage.again_well(&["status", "--help"])).contains("--json"));
+    assert!(options(&stage.again_well(&["explain", "--help"])).contains("--pid"));
+    println!("{} commands", listed.len());
+}
+
+/// Every option of the help is one that is taken, so none of them is a slip of the pen.
+#[test]
+fn every_option_of_the_help_works() {
+    let stage = Stage::new();
+    let value = |option: &str| match option {
+        "--start-timer-now" | "--json" | "--run" | "--verbose" | "--help" | "--version" => None,
+        "--delta" | "--jitter" | "--window" => Some("1h".to_owned()),
+        "--max-runs" => Some("5".to_owned()),
+        "--on-cap" => Some("skip".to_owned()),
+        "--name" => Some("n".to_owned()),
+        "--pid" => Some(std::process::id().to_string()),
+        "--config" => Some(stage.at("again.toml")),
+        "--state-dir" | "--log-dir" => Some(stage.at("elsewhere")),
+        _ => Some("/nonexistent".to_owned()),
+    };
+    let mut count = 0;
+    for command in ["run", "status", "stop", "explain", "resume"] {
+        for option in options(&stage.again_well(&[command, "--help"])) {
+            let value = value(&option);
+            let mut words = vec![command, option.as_str()];
+            words.extend(value.as_deref());
+            if command == "run" || command == "explain" {
+                words.extend(
+                    ["--delta", "1h", "--", "/bin/true"]
+                        .into_iter()
+                        .skip(if option == "--delta" { 2 } else { 0 }),
+                );
+            }
+            let done = stage.again(&words);
+            let expected = if command == "status" {
+                [Some(0), Some(3)]
+            } else {
+                [Some(0), Some(0)]
+            };
+            assert!(expected.contains(&done.code), "{words:?}: {done:?}");
+            count += 1;
+        }
+    }
+    stage.again_well(&["stop"]);
+    stage.again_well(&["stop", "--state-dir", &stage.at("elsewhere")]);
+    println!("{count} uses of an option");
+}
+
+#[test]
+fn global_options_work_before_and_after_the_verb() {
+    let stage = Stage::new();
+    let elsewhere = stage.at("elsewhere");
+    for words in [
+        &["status", "--state-dir", &elsewhere][..],
+        &["--state-dir", &elsewhere, "status"],
+        &["-v", "status", "--state-dir", &elsewhere],
+        &[
+            "--config",
+            &stage.at("again.toml"),
+            "--state-dir",
+            &elsewhere,
+            "-vv",
+            "status",
+        ],
+    ] {
+        let done = stage.again(words);
+        assert_eq!(done.code, Some(3), "{words:?}: {done:?}");
+        assert!(done.out.contains(&elsewhere), "{words:?}: {done:?}");
+    }
+    for words in [
+        &[
+            "--state-dir",
+            &elsewhere,
+            "run",
+            "--delta",
+            "1h",
+            "--",
+            "/bin/true",
+        ][..],
+        &["--state-dir", &elsewhere, "stop"],
+        &[
+            "-v",
+            "--state-dir",
+            &elsewhere,
+            "explain",
+            "--",
+            "/bin/true",
+        ],
+    ] {
+        let done = stage.again(words);
+        assert_eq!(done.code, Some(0), "{words:?}: {done:?}");
+    }
+    assert!(stage.waiters().is_empty());
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let stage = Stage::new();
+    let expected = format!("again {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stage.again_well(&["--version"]), expected);
+    assert_eq!(stage.again_well(&["-V"]), expected);
+}
+
+/// Without a verb `run` is meant, with the flags of the original.
+#[test]
+fn bare_again_is_a_request() {
+    let stage = Stage::new();
+    for words in [
+        &["--delta", "1h", "--", "/bin/true"][..],
+        &["--start-timer-now", "--delta", "1h", "--", "/bin/true"],
+        &["--delta=3600", "--name", "x", "--", "/bin/true"],
+    ] {
+        let done = stage.again(words);
+        assert_eq!(
+            (done.code, crate::stage::assert_line(&done.out).as_str()),
+            (Some(0), "scheduled"),
+            "{words:?}"
+        );
+    }
+    assert_eq!(stage.timers().len(), 2);
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}
+
+/// Nothing is done, something is said on standard error, and the status is 2.
+#[test]
+fn usage_errors() {
+    let stage = Stage::new();
+    let cases: [&[&str]; 22] = [
+        &["--frobnicate"],
+        &["frobnicate"],
+        &["run", "word"],
+        &["run", "--delta"],
+        &["run", "--delta", "x", "--", "/bin/true"],
+        &["run", "--delta", "-1", "--", "/bin/true"],
+        &["run", "--delta", "1.5", "--", "/bin/true"],
+        &["run", "--delta", "", "--", "/bin/true"],
+        &["run", "--delta", "99999999999999999999", "--", "/bin/true"],
+        &["run", "--jitter", "soon", "--", "/bin/true"],
+        &["run", "--max-runs", "many", "--", "/bin/true"],
+        &["run", "--max-runs", "-1", "--", "/bin/true"],
+        &["run", "--on-cap", "explode", "--", "/bin/true"],
+        &["run", "--window", "1w", "--", "/bin/true"],
+        &["run", "--name"],
+        &["run", "--delta", "1", "--delta", "2", "--", "/bin/true"],
+        &["status", "--xml"],
+        &["status", "word"],
+        &["stop", "--frob"],
+        &["explain", "--pid", "x"],
+        &["resume", "word"],
+        &["wait"],
+    ];
+    for words in cases {
+        let done = stage.again(words);
+        assert_eq!(done.code, Some(2), "{words:?}: {done:?}");
+        assert_eq!(done.out, "", "{words:?}");
+        assert!(done.err.contains("error: "), "{words:?}: {done:?}");
+    }
+    assert!(!stage.path("state").exists());
+    // What was wrong is named.
+    let done = stage.again(&["run", "--delta", "soon", "--", "/bin/true"]);
+    assert!(
+        done.err.contains("'soon'") && done.err.contains("--delta"),
+        "{done:?}"
+    );
+    let done = stage.again(&["run", "--on-cap", "explode"]);
+    assert!(
+        ["fail", "wait", "skip"]
+            .iter()
+            .all(|word| done.err.contains(word)),
+        "{done:?}"
+    );
+    println!("{} usage errors", cases.len());
+}
+
+/// Durations are Puppet's.
+#[test]
+fn durations() {
+    let stage = Stage::new();
+    for (given, seconds) in [
+        ("0", 0),
+        ("120", 120),
+        ("90s", 90),
+        ("2m", 120),
+        ("1h", 3600),
+        ("1d", 86400),
+        ("007", 7),
+    ] {
+        stage.again_well(&[
+            "run",
+            "--delta",
+            given,
+            "--jitter",
+            "2h",
+            "--",
+            "/bin/true",
+            given,
+        ]);
+        let timer = &stage.timers()[0];
+        assert_eq!(
+            timer["delta_seconds"].as_f64(),
+            Some(f64::from(seconds)),
+            "{given}"
+        );
+        assert!(timer["jitter_seconds"].as_f64().expect("a number") <= 7200.0);
+        stage.again_well(&["stop"]);
+    }
+    stage.assert_nothing_left();
+}

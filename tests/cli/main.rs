@@ -1,0 +1,17 @@
+//! Words in, words out: what the command line takes, says and returns. No Puppet, and no more processes than it takes to
+//! have something to talk about.
+#![allow(missing_docs, unsafe_code)]
+
+#[path = "../rig/mod.rs"]
+mod rig;
+#[path = "../process/stage.rs"]
+mod stage;
+
+/// `--help`, and the options it speaks of.
+mod help;
+/// The one line that a request prints, its exit status, and what is refused.
+mod requests;
+/// /etc/again.toml, AGAIN_*, and what is wrong with them.
+mod settings;
+/// `again status`, for people and for programs, and for other users.
+mod status;

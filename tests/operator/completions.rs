@@ -1,0 +1,81 @@
+use std::process::Command;
+
+use crate::bench::{Said, repository};
+
+#[allow(dead_code)]
+#[path = "../../examples/completions.rs"]
+mod generator;
+
+fn shell(program: &str, words: &[&str]) -> Said {
+    let output = Command::new(program)
+        .args(words)
+        .current_dir(repository())
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap_or_else(|e| panic!("{program}, of the Debian package of that name: {e}"));
+    Said {
+        status: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn the_files_are_fresh() {
+    for (name, text) in generator::files() {
+        let file = std::fs::read(repository().join("completions").join(name)).unwrap_or_default();
+        assert!(
+            file == text,
+            "completions/{name} is not what the program has; run: cargo run --example completions -- completions"
+        );
+    }
+}
+
+#[test]
+fn bash_completes_commands_options_and_values() {
+    let complete = |words: &str| {
+        let script = format!(
+            "source /usr/share/bash-completion/bash_completion && source completions/again.bash && \
+             COMP_WORDS=({words}) && COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) && \
+             _again again \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\" && printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let said = shell("bash", &["--norc", "-c", &script]);
+        assert_eq!((said.status, said.err.as_str()), (0, ""), "{said:?}");
+        said.out
+    };
+    assert_eq!(complete("again sta"), "status\n");
+    assert!(complete("again status --").contains("--json\n"));
+    assert_eq!(complete("again run --on-cap sk"), "skip\n");
+}
+
+#[test]
+fn zsh_loads_its_function_and_completes() {
+    // compinit finds the file by its first line; a terminal is needed to complete.
+    let script = "zmodload zsh/zpty || exit 9
+zpty shell 'zsh -f -i'
+expect() { local all='' piece; for n in {1..200}; do zpty -r -t shell piece && all+=$piece; [[ $all == *$1* ]] && return 0; sleep 0.05; done; print -r -- \"no $1 in: $all\"; return 1 }
+zpty -w shell 'PS1=; fpath=(completions $fpath); autoload -Uz compinit && compinit -u -D; print lo''aded $_comps[again]'
+expect 'loaded _again' || exit 1
+zpty -n -w shell $'again stat\\t--js\\t'
+expect ' --json' || exit 2
+zpty -d shell";
+    let said = shell("zsh", &["-f", "-c", script]);
+    assert_eq!(said.status, 0, "{said:?}");
+}
+
+#[test]
+fn fish_completes_commands_options_and_values() {
+    let complete = |line: &str| {
+        let script = format!("source completions/again.fish; complete --do-complete '{line}'");
+        let said = shell("fish", &["--no-config", "--private", "-c", &script]);
+        assert_eq!(said.status, 0, "{said:?}");
+        said.out
+    };
+    assert!(complete("again sta").starts_with("status\tShow what is pending"));
+    assert!(complete("again status --j").starts_with("--json\t"));
+    assert!(
+        complete("again run --on-cap s").starts_with("skip"),
+        "{}",
+        complete("again run --on-cap s")
+    );
+}

@@ -1,0 +1,87 @@
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::bench::{Bench, stable, wait_for};
+
+/// That the real promtool has nothing against it, style included.
+#[track_caller]
+fn check(text: &str) {
+    let mut child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool, of the Debian package prometheus");
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(text.as_bytes())
+        .expect("written");
+    let output = child.wait_with_output().expect("waited");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
+}
+
+fn lines(bench: &Bench) -> Vec<String> {
+    let text = bench.again(&["metrics"]).ok();
+    check(&text);
+    stable(&text, bench).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn nothing_yet_is_a_good_answer() {
+    let bench = Bench::new();
+    let lines = lines(&bench);
+    for line in [
+        "again_disabled 0",
+        "again_reruns_total 0",
+        "again_refusals_total{reason=\"cap\"} 0",
+    ] {
+        assert!(lines.iter().any(|l| l == line), "{line}: {lines:#?}");
+    }
+}
+
+#[test]
+fn what_is_pending_and_what_has_been() {
+    let mut bench = Bench::new();
+    bench.apply("$AGAIN run --max-runs 1 --on-cap skip\n");
+    wait_for("the rerun", || {
+        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    });
+    bench.settled();
+    bench.apply("$AGAIN run --delta 1h --name later\n");
+    bench.again(&["disable", "a \"quoted\\ reason"]).ok();
+    bench.apply("$AGAIN run\n");
+    let user = bench.run("id", &["-un"]).ok();
+    let of = format!("{{target=\"ID\",kind=\"apply\",user=\"{}\"", user.trim());
+    let lines = lines(&bench);
+    for line in [
+        "again_disabled 1".to_owned(),
+        format!("again_timers_pending{of}}} 1"),
+        format!("again_timers_dead{of}}} 0"),
+        format!("again_running{of}}} 0"),
+        format!("again_cap_reruns{of}}} 1"),
+        format!("again_last_rerun_outcome{of},outcome=\"unknown\"}} 1"),
+        format!("again_last_rerun_outcome{of},outcome=\"failed\"}} 0"),
+        "again_requests_total 2".to_owned(),
+        "again_reruns_total 1".to_owned(),
+        "again_reruns_ended_total{outcome=\"unknown\"} 1".to_owned(),
+        "again_refusals_total{reason=\"cap\"} 1".to_owned(),
+        "again_refusals_total{reason=\"disabled\"} 1".to_owned(),
+    ] {
+        assert!(lines.contains(&line), "{line}: {lines:#?}");
+    }
+    let age = lines
+        .iter()
+        .find(|l| l.starts_with("again_oldest_timer_age_seconds"))
+        .expect("an age");
+    let age: f64 = age
+        .rsplit(' ')
+        .next()
+        .expect("a value")
+        .parse()
+        .expect("a number");
+    assert!((0.0..60.0).contains(&age));
+}
