@@ -12,6 +12,7 @@ use crate::exit::Exit;
 use crate::observe;
 use crate::policy::cap::{self, Cap, Moment};
 use crate::policy::time::{Span, Walltime};
+use crate::state::driver::{self, Driver};
 use crate::state::order::decode;
 use crate::state::record::{Kind, Record, Timer};
 use crate::state::store::Store;
@@ -32,6 +33,7 @@ struct Report {
     state_dir: String,
     disabled: Option<DisabledReport>,
     this_run: Option<ThisRun>,
+    drivers: Vec<DriverReport>,
     targets: Vec<TargetReport>,
     unreadable: Vec<String>,
 }
@@ -49,6 +51,28 @@ struct ThisRun {
     chain: Option<String>,
     run: u32,
     timer: Option<String>,
+}
+
+/// A converge driver that lives.
+#[derive(Debug, Serialize)]
+struct DriverReport {
+    pid: i32,
+    user: String,
+    target: String,
+    chain: String,
+    state: &'static str,
+    run: u32,
+    max_runs: u32,
+    run_pid: Option<i32>,
+    began_at: String,
+    timers: Vec<DriverTimerReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct DriverTimerReport {
+    name: String,
+    due_at: String,
+    due_in_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,7 +176,8 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     let busy = report
         .targets
         .iter()
-        .any(|target| !target.timers.is_empty() || target.running.is_some());
+        .any(|target| !target.timers.is_empty() || target.running.is_some())
+        || !report.drivers.is_empty();
     Ok(if busy {
         Exit::Success
     } else {
@@ -167,6 +192,8 @@ fn gather(
     now: &Moment,
     with_this_run: bool,
 ) -> Report {
+    // What killed drivers left is removed here, if we may.
+    driver::sweep(store, now);
     let mut unreadable = Vec::new();
     let mut targets = Vec::new();
     for id in store.targets() {
@@ -188,8 +215,40 @@ fn gather(
         this_run: with_this_run
             .then(|| this_run(store, settings, around, now))
             .flatten(),
+        drivers: driver::all(store)
+            .into_iter()
+            .filter(|(_, alive)| *alive)
+            .map(|(driver, _)| driver_report(driver, now))
+            .collect(),
         targets,
         unreadable,
+    }
+}
+
+fn driver_report(driver: Driver, now: &Moment) -> DriverReport {
+    DriverReport {
+        pid: driver.process.pid,
+        user: user::name(driver.uid),
+        target: driver.target,
+        chain: driver.chain,
+        state: if driver.child.is_some() {
+            "running"
+        } else {
+            "waiting"
+        },
+        run: driver.run,
+        max_runs: driver.max_runs,
+        run_pid: driver.child.map(|child| child.pid),
+        began_at: localtime::utc(driver.began.wall),
+        timers: driver
+            .timers
+            .into_iter()
+            .map(|(name, due)| DriverTimerReport {
+                name,
+                due_at: localtime::utc(now.wall + due.since(now.uptime)),
+                due_in_seconds: due.since(now.uptime).secs_f64(),
+            })
+            .collect(),
     }
 }
 
@@ -351,7 +410,15 @@ fn text(report: &Report, now: &Moment) -> String {
             disabled.since, disabled.reason
         ));
     }
-    let mut shown = 0;
+    for driver in &report.drivers {
+        line(format!(
+            "'again converge' of {} (pid {}): {}",
+            driver.user,
+            driver.pid,
+            driver_line(driver)
+        ));
+    }
+    let mut shown = report.drivers.len();
     for target in &report.targets {
         if target.timers.is_empty()
             && target.running.is_none()
@@ -412,6 +479,26 @@ fn text(report: &Report, now: &Moment) -> String {
         ));
     }
     out
+}
+
+fn driver_line(driver: &DriverReport) -> String {
+    let of = format!("of at most {}, chain {}", driver.max_runs, driver.chain);
+    if let Some(pid) = driver.run_pid {
+        return format!("run {} {of} is under way (pid {pid})", driver.run);
+    }
+    match driver
+        .timers
+        .iter()
+        .min_by(|a, b| a.due_in_seconds.total_cmp(&b.due_in_seconds))
+    {
+        Some(timer) => format!(
+            "run {} {of} is due in {} (timer '{}')",
+            driver.run.saturating_add(1),
+            Span::from_nanos((timer.due_in_seconds.max(0.0) * 1e9) as u64),
+            timer.name
+        ),
+        None => format!("between runs; {} {of} so far", driver.run),
+    }
 }
 
 fn heading(target: &TargetReport) -> String {
