@@ -341,10 +341,10 @@ impl Driving<'_> {
             self.store.forget_rerun(child);
             return Err(e);
         }
-        let note = |what, reason: String| {
+        let note = |what, at: &Moment, reason: String| {
             self.store.note(&Entry {
                 version: VERSION,
-                at: moment(),
+                at: at.clone(),
                 what,
                 target: self.record.target.clone(),
                 timer: timer.clone(),
@@ -354,7 +354,7 @@ impl Driving<'_> {
                 reason,
             });
         };
-        note(What::Started, asked_by.clone());
+        note(What::Started, &started, asked_by.clone());
         for (name, other) in done.iter().filter(|(name, _)| *name != timer) {
             let reason = format!("run {number} started after it was due");
             self.store
@@ -363,7 +363,7 @@ impl Driving<'_> {
         if let Err(e) = held.release() {
             self.store.forget_rerun(child);
             let reason = format!("cannot execute {}: {e}", shown(&self.args.command[..1]));
-            note(What::Failed, reason.clone());
+            note(What::Failed, &moment(), reason.clone());
             let exit = if e.kind() == std::io::ErrorKind::NotFound {
                 Exit::NotFound
             } else {
@@ -372,15 +372,15 @@ impl Driving<'_> {
             return Ok(Some(Ending::NotExecuted(reason, exit)));
         }
         let ran = self.attend(child)?;
-        let ended = clock::boottime();
+        let ended = moment();
         self.store.forget_rerun(child);
         self.record.child = None;
-        let asked = self.take_requests(ended);
+        let asked = self.take_requests(ended.uptime);
         let (outcome, evidence) = self.judge(&ran, before.as_ref(), &started);
         self.drive.end(outcome);
         self.store.note(&Entry {
             version: VERSION,
-            at: moment(),
+            at: ended.clone(),
             what: What::Ended,
             target: self.record.target.clone(),
             timer,
@@ -389,7 +389,7 @@ impl Driving<'_> {
             run: number,
             reason: format!("{outcome} ({evidence})"),
         });
-        let took = ended.since(started.uptime);
+        let took = ended.uptime.since(started.uptime);
         let asks = match asked.as_slice() {
             [] => "nothing new asked for".to_owned(),
             names => format!("asked for again by {}", names.join(", ")),
@@ -480,16 +480,35 @@ impl Driving<'_> {
                 Event::Ended | Event::Changed => {}
             }
         };
-        // A wrapper may have ended before the puppet below it.
-        let patience = Duration::from_nanos(GRACE.nanos());
-        for who in told {
-            if let Ok(handle) = pidfd::open(who)
-                && !handle.wait(patience)
-            {
-                let _ = handle.signal(nix::libc::SIGKILL);
+        self.see_off(&told, kill_at)?;
+        Ok(Ran { end, ending })
+    }
+
+    /// Waits for what was told to end and outlives the run itself: a wrapper may have
+    /// ended before the puppet below it. For a while only, since a daemon that was
+    /// started here may ignore what it was told; it is killed if the run would be.
+    fn see_off(&mut self, told: &[Identity], kill_at: Option<Boottime>) -> Result<()> {
+        let patience = kill_at.unwrap_or(clock::boottime() + GRACE);
+        let mut kill = kill_at.is_some();
+        while let Some(handle) = told.iter().find_map(|who| pidfd::open(*who).ok()) {
+            match self.events.next(Some(patience), Some(&handle), None)? {
+                Event::Child => {
+                    foreground::reap(0);
+                }
+                Event::Signal { .. } => {
+                    kill = true;
+                    break;
+                }
+                Event::Time => break,
+                Event::Ended | Event::Changed => {}
             }
         }
-        Ok(Ran { end, ending })
+        for handle in told.iter().filter_map(|who| pidfd::open(*who).ok()) {
+            if kill && handle.signal(nix::libc::SIGKILL).is_ok() {
+                handle.wait(Duration::from_nanos(GRACE.nanos()));
+            }
+        }
+        Ok(())
     }
 
     /// Takes what was handed over; the names of the timers.
