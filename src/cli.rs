@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::policy::converge::Until;
 use crate::policy::time::Span;
 use crate::state::record::OnCap;
 
@@ -75,6 +76,8 @@ pub enum Command {
     Metrics,
     /// Say what would be run again and why, or why not; changes nothing
     Explain(Explain),
+    /// Run COMMAND in the foreground, again and again until nothing asks for more
+    Converge(Converge),
     /// Give new waiters to pending timers that lost theirs; for the boot unit
     Resume,
 }
@@ -187,6 +190,37 @@ pub struct Log {
     /// Go on until the rerun has ended
     #[arg(short, long)]
     pub follow: bool,
+}
+
+/// `again converge`: runs COMMAND in the foreground until nothing asks for more.
+///
+/// For first boot, images, kickstart, CI and containers. Requests made inside, by
+/// Exec['again'] or 'again run', are taken by this process: it waits as long as they
+/// ask for, and runs COMMAND again, unchanged. Standard input, output and error are
+/// COMMAND's; what this process says goes to standard error.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Exit status: 0 converged; 1 the last run failed; 2 wrong usage; 75 not converged within the cap or the timeout; 126, 127 COMMAND cannot be executed, was not found; 128+n ended by signal n. A failed run that asked for more goes on."
+)]
+pub struct Converge {
+    /// At most this many runs, the first included [default: max_runs of the settings, 10]
+    #[arg(long, value_name = "N")]
+    pub max_runs: Option<u32>,
+    /// Give up after this long; a run under way then gets TERM, and KILL 10 seconds later
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<Span>,
+    /// requests: until nothing asks for more; clean: until, besides, a run changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify never is clean)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value = "requests",
+        hide_possible_values = true
+    )]
+    pub until: Until,
+    /// What to run, as it stands
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// `again explain`.

@@ -14,4 +14,11 @@ pub enum Exit {
     NothingPending = 3,
     /// converge: not converged within the cap or the timeout.
     NotConverged = 75,
+    /// converge: the command was found and cannot be executed.
+    CannotExecute = 126,
+    /// converge: there is no such command.
+    NotFound = 127,
 }
+
+/// converge: 128 + n where signal n ended the driver, or its last run.
+pub const BY_SIGNAL: i32 = 128;

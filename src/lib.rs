@@ -12,6 +12,10 @@
 //! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
 //! pipe, and never wakes up to look.
 //!
+//! A converge driver ([`commands::converge`]) runs a command in the foreground. A
+//! request below it is handed over through the driver's inbox ([`state::driver`])
+//! rather than to a waiter, and [`policy::converge`] decides what comes next.
+//!
 //! Everything anyone decides by lies in the target's record, which is changed only
 //! under its lock and only by renaming a new file over it: whoever commits first
 //! wins, and a process that dies at any point leaves the old record or the new one.
@@ -67,7 +71,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
     log::to_stderr(cli.global.verbose);
     match dispatch(cli, signals) {
-        Ok(status) => status as i32,
+        Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {
             commands::complain(&format!("again: error: {e:#}"));
@@ -80,9 +84,9 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
+fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
     let global = &cli.global;
-    match cli.command {
+    let exit = match cli.command {
         None => commands::run::main(global, &cli.run, signals),
         Some(Command::Run(run)) => commands::run::main(global, &run, signals),
         Some(Command::Status(args)) => commands::status::main(global, &args),
@@ -96,7 +100,10 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<Exit> {
         Some(Command::Log(args)) => commands::log::main(global, &args),
         Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
-    }
+        // Its status may be any that a run can end with.
+        Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
+    };
+    exit.map(|exit| exit as i32)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

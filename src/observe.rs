@@ -490,6 +490,57 @@ fn command_order(
     })
 }
 
+/// A command that a driver runs, as far as it can be understood beforehand.
+#[derive(Debug)]
+pub struct CommandLine {
+    /// The target's id: of the command, whatever puppet runs below it.
+    pub target: String,
+    /// Where its program may be found, the best first.
+    pub programs: Vec<PathBuf>,
+    /// The command as puppet's, if it is puppet itself.
+    pub invocation: Option<Invocation>,
+    /// Puppet's own files, as far as the command tells.
+    pub paths: Paths,
+}
+
+/// Looks at a command before it is run.
+///
+/// # Errors
+/// What could not be seen.
+pub fn command_line(
+    command: &[OsString],
+    settings: &Settings,
+    around: &Surroundings,
+    signals: SignalState,
+) -> Result<CommandLine> {
+    let words: Vec<Vec<u8>> = command.iter().map(|w| w.as_bytes().to_vec()).collect();
+    let invocation = crate::puppet::cmdline::parse(&words);
+    let home = around.home.as_deref().filter(|_| around.uid != 0);
+    let none = Paths::default();
+    let mut order = command_order(
+        command,
+        settings,
+        around,
+        signals,
+        &none,
+        &paths::layout(Path::new(""), home, |path| path.exists()),
+    )?;
+    let programs: Vec<PathBuf> = order.programs.drain(..).map(|p| p.path()).collect();
+    // A link may lead to where the packages keep their own.
+    let exe = programs
+        .iter()
+        .find_map(|program| program.canonicalize().ok())
+        .unwrap_or_default();
+    let layout = paths::layout(&exe, home, |path| path.exists());
+    let conf = read_conf(invocation.as_ref(), &layout);
+    Ok(CommandLine {
+        target: crate::target::id(&order, around.uid),
+        programs,
+        paths: paths::resolve(&none, &settings.paths, invocation.as_ref(), &conf, &layout),
+        invocation,
+    })
+}
+
 /// Whether the kernel says that what a link in /proc points to was deleted.
 pub fn is_deleted(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b" (deleted)")

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::observe::{self, Observation};
 use crate::policy::cap;
 use crate::policy::delay;
-use crate::policy::judge::{Case, Verdict, judge};
+use crate::policy::judge::{Case, Verdict, judge, under_driver};
 use crate::policy::time::Span;
 use crate::state::order::Order;
 use crate::state::record::Record;
@@ -77,8 +77,20 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
             usage.used, settings.cap.max_runs, settings.cap.window
         ));
     }
+    let driver = super::handover::driver_above(&store, &seen, &now)
+        .filter(|(_, alive)| *alive && args.run.command.is_empty());
+    if let Some((driver, _)) = &driver {
+        out.push(format!(
+            "driver: 'again converge' (pid {}) would take the request, and run its own command again in the foreground, without jitter unless some is set",
+            driver.process.pid
+        ));
+    }
     let verdict = judge(&Case {
-        above: seen.above.clone(),
+        above: if driver.is_some() {
+            under_driver(seen.above.clone())
+        } else {
+            seen.above.clone()
+        },
         disabled: store.disabled().map(|disabled| disabled.reason),
         cap: settings.cap,
         usage,

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `what` is one of requested, refused, merged, started, ended, satisfied, stopped,
-//! failed, resumed, lost and reset; `outcome` is that of an ended rerun. Where lines
+//! failed, resumed, lost, reset, and opened and closed for 'again converge' as a whole; `outcome` is that of an ended rerun. Where lines
 //! of the history could not be read, a last line `{"schema":1,"unreadable":N}` says
 //! how many. Fields may be added under the same schema number, none is changed.
 
@@ -185,9 +185,13 @@ fn stories(
         let Some(first) = events.first() else {
             continue;
         };
-        let kind = kinds
-            .get(&first.target)
-            .map_or_else(|| "a target".to_owned(), ToString::to_string);
+        let kind = if first.what == What::Opened {
+            "'again converge'".to_owned()
+        } else {
+            kinds
+                .get(&first.target)
+                .map_or_else(|| "a target".to_owned(), ToString::to_string)
+        };
         let name = if first.chain.is_empty() {
             kind
         } else {
@@ -225,13 +229,15 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
         What::Merged => ("merged", Tone::Plain),
         What::Started => ("started", Tone::Plain),
         What::Ended => match outcome(entry) {
-            Some("failed") => ("ended", Tone::Bad),
-            Some("unknown") => ("ended", Tone::Attention),
+            Some("failed" | "killed") => ("ended", Tone::Bad),
+            Some("unknown" | "skipped") => ("ended", Tone::Attention),
             _ => ("ended", Tone::Good),
         },
         What::Satisfied => ("satisfied", Tone::Good),
         What::Stopped => ("stopped", Tone::Attention),
         What::Failed => ("failed", Tone::Bad),
+        What::Opened => ("opened", Tone::Plain),
+        What::Closed => ("closed", Tone::Plain),
         What::Resumed => ("resumed", Tone::Plain),
         What::Lost => ("lost", Tone::Bad),
         What::Reset => ("reset", Tone::Plain),

@@ -1,9 +1,11 @@
 //! One file per verb.
 #![forbid(unsafe_code)]
 
+pub mod converge;
 pub mod disable;
 pub mod enable;
 pub mod explain;
+pub mod handover;
 pub mod history;
 pub mod log;
 pub mod metrics;

@@ -41,6 +41,12 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         &around,
         signals,
     )?;
+    // A driver above runs its own command again; another one is for a waiter.
+    if run.command.is_empty()
+        && let Some(exit) = super::handover::main(run, &settings, &seen, &name, around.uid)?
+    {
+        return Ok(exit);
+    }
     let now = moment();
     let Some(order) = &seen.order else {
         return refuse_without_target(&seen, &settings, &now);
@@ -117,7 +123,15 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         },
     )?;
     drop(locked);
-    let line = scheduled_line(&name, &armed, order, range, usage, &settings);
+    let mut line = scheduled_line(&name, &armed, order, range, usage, &settings);
+    if run.command.is_empty()
+        && let Some(pid) = super::handover::stranger(&seen)
+    {
+        line.push_str(&format!(
+            "; 'again converge' above it (pid {pid}) does not take it: it keeps its state in another directory than {}, or is not in a run",
+            settings.state_dir.display()
+        ));
+    }
     let wait = format!("delta {}, jitter {}", armed.timer.delta, armed.timer.jitter);
     store.note(&arm::entry(
         &id,
@@ -172,7 +186,7 @@ fn refuse_without_target(seen: &Observation, settings: &Settings, now: &Moment) 
 }
 
 /// Prints a refusal in its one line.
-fn report(refusal: &Refusal) -> Result<Exit> {
+pub fn report(refusal: &Refusal) -> Result<Exit> {
     let line = format!("again: {refusal}");
     if refusal.exit == Exit::Success {
         say(&line)?;

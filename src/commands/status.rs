@@ -17,6 +17,7 @@ use crate::layout::{Look, Tone};
 use crate::observe;
 use crate::policy::cap::{self, Cap, Moment};
 use crate::policy::time::{Span, Walltime};
+use crate::state::driver::{self, Driver};
 use crate::state::order::decode;
 use crate::state::record::{Kind, Record, Timer};
 use crate::state::store::Store;
@@ -37,6 +38,7 @@ pub(super) struct Report {
     pub(super) state_dir: String,
     pub(super) disabled: Option<DisabledReport>,
     pub(super) this_run: Option<ThisRun>,
+    pub(super) drivers: Vec<DriverReport>,
     pub(super) targets: Vec<TargetReport>,
     pub(super) unreadable: Vec<String>,
 }
@@ -56,6 +58,28 @@ pub(super) struct ThisRun {
     pub(super) chain: Option<String>,
     pub(super) run: u32,
     pub(super) timer: Option<String>,
+}
+
+/// A converge driver that lives.
+#[derive(Debug, Serialize)]
+pub(super) struct DriverReport {
+    pid: i32,
+    user: String,
+    target: String,
+    chain: String,
+    state: &'static str,
+    run: u32,
+    max_runs: u32,
+    run_pid: Option<i32>,
+    began_at: String,
+    timers: Vec<DriverTimerReport>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct DriverTimerReport {
+    name: String,
+    due_at: String,
+    due_in_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -167,7 +191,8 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     let busy = report
         .targets
         .iter()
-        .any(|target| !target.timers.is_empty() || target.running.is_some());
+        .any(|target| !target.timers.is_empty() || target.running.is_some())
+        || !report.drivers.is_empty();
     Ok(if busy {
         Exit::Success
     } else {
@@ -182,6 +207,8 @@ pub(super) fn gather(
     now: &Moment,
     with_this_run: bool,
 ) -> Report {
+    // What killed drivers left is removed here, if we may.
+    driver::sweep(store, now);
     let mut unreadable = Vec::new();
     let mut targets = Vec::new();
     for id in store.targets() {
@@ -204,8 +231,40 @@ pub(super) fn gather(
         this_run: with_this_run
             .then(|| this_run(store, settings, around, now))
             .flatten(),
+        drivers: driver::all(store)
+            .into_iter()
+            .filter(|(_, alive)| *alive)
+            .map(|(driver, _)| driver_report(driver, now))
+            .collect(),
         targets,
         unreadable,
+    }
+}
+
+fn driver_report(driver: Driver, now: &Moment) -> DriverReport {
+    DriverReport {
+        pid: driver.process.pid,
+        user: user::name(driver.uid),
+        target: driver.target,
+        chain: driver.chain,
+        state: if driver.child.is_some() {
+            "running"
+        } else {
+            "waiting"
+        },
+        run: driver.run,
+        max_runs: driver.max_runs,
+        run_pid: driver.child.map(|child| child.pid),
+        began_at: localtime::utc(driver.began.wall),
+        timers: driver
+            .timers
+            .into_iter()
+            .map(|(name, due)| DriverTimerReport {
+                name,
+                due_at: localtime::utc(now.wall + due.since(now.uptime)),
+                due_in_seconds: due.since(now.uptime).secs_f64(),
+            })
+            .collect(),
     }
 }
 
@@ -370,6 +429,10 @@ fn text(report: &Report, now: &Moment, look: &Look) -> String {
         );
         out.push(look.entry("again is ", Tone::Attention, &text));
     }
+    for driver in &report.drivers {
+        let who = format!("'again converge' of {} (pid {}): ", driver.user, driver.pid);
+        out.push(look.entry(&who, Tone::Heading, &driver_line(driver)));
+    }
     for target in &report.targets {
         let is_empty = target.timers.is_empty()
             && target.running.is_none()
@@ -386,6 +449,26 @@ fn text(report: &Report, now: &Moment, look: &Look) -> String {
         ));
     }
     out.join("\n")
+}
+
+fn driver_line(driver: &DriverReport) -> String {
+    let of = format!("of at most {}, chain {}", driver.max_runs, driver.chain);
+    if let Some(pid) = driver.run_pid {
+        return format!("run {} {of} is under way (pid {pid})", driver.run);
+    }
+    match driver
+        .timers
+        .iter()
+        .min_by(|a, b| a.due_in_seconds.total_cmp(&b.due_in_seconds))
+    {
+        Some(timer) => format!(
+            "run {} {of} is due in {} (timer '{}')",
+            driver.run.saturating_add(1),
+            Span::from_nanos((timer.due_in_seconds.max(0.0) * 1e9) as u64),
+            timer.name
+        ),
+        None => format!("between runs; {} {of} so far", driver.run),
+    }
 }
 
 fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> {

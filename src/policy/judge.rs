@@ -116,6 +116,28 @@ impl std::fmt::Display for Refusal {
     }
 }
 
+/// What is above a request that a converge driver takes: the driver runs its own
+/// command again, so that neither puppet's command line nor its directory is
+/// needed, and no run is too much the first process.
+pub fn under_driver(above: Above) -> Above {
+    match above {
+        Above::Run {
+            pid,
+            other_user,
+            noop,
+            input,
+            ..
+        } => Above::Run {
+            pid,
+            other_user,
+            noop,
+            input,
+            directory_gone: None,
+        },
+        _ => Above::Command,
+    }
+}
+
 /// Judges a request.
 pub fn judge(case: &Case) -> Verdict {
     if let Some(refusal) = refusal_by_run(&case.above) {
@@ -224,6 +246,25 @@ pub fn cap_reached(cap: Cap, usage: Use) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_needs_no_puppet_but_obeys_noop() {
+        let verdict = |above| judge(&case(under_driver(above)));
+        let granted = Verdict::Schedule {
+            not_before: Span::ZERO,
+        };
+        assert_eq!(verdict(Above::Nothing(Vec::new())), granted);
+        assert_eq!(verdict(Above::Retitled { pid: 7 }), granted);
+        assert_eq!(verdict(run()), granted);
+        let noop = Above::Run {
+            pid: 42,
+            other_user: None,
+            noop: true,
+            input: Input::NotRead,
+            directory_gone: None,
+        };
+        assert!(matches!(verdict(noop), Verdict::Refuse(_)));
+    }
 
     const CAP: Cap = Cap {
         max_runs: 10,

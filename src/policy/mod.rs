@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cap;
+pub mod converge;
 pub mod delay;
 pub mod hurry;
 pub mod judge;

@@ -38,6 +38,8 @@ pub struct Invocation {
     pub values: Vec<(String, Vec<u8>)>,
     /// `--test`, in any spelling.
     pub test: bool,
+    /// `--detailed-exitcodes`, by itself or as part of `--test`.
+    pub detailed: bool,
     /// `--execute` was given.
     pub execute: bool,
     /// The value of `--catalog`.
@@ -98,6 +100,7 @@ pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
         daemonize_words: Vec::new(),
         values: Vec::new(),
         test: false,
+        detailed: false,
         execute: false,
         catalog: None,
         loose: Vec::new(),
@@ -399,7 +402,12 @@ fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
 
 fn note_option(invocation: &mut Invocation, name: &str, value: Option<Vec<u8>>) {
     match name {
-        "test" => invocation.test = true,
+        // Only an agent's --test implies it (application/agent.rb, setup_test).
+        "test" => {
+            invocation.test = true;
+            invocation.detailed |= invocation.application == Application::Agent;
+        }
+        "detailed-exitcodes" => invocation.detailed = true,
         "execute" => invocation.execute = true,
         "catalog" => invocation.catalog = value,
         _ => {}

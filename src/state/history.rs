@@ -30,6 +30,10 @@ pub enum What {
     Stopped,
     /// It was due and could not be run.
     Failed,
+    /// A converge driver began.
+    Opened,
+    /// A converge driver ended, and how.
+    Closed,
     /// It lost its waiter, and got another.
     Resumed,
     /// It lost its waiter, and what it was to run cannot be known.

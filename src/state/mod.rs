@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod driver;
 pub mod history;
 pub mod order;
 pub mod record;

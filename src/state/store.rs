@@ -6,6 +6,7 @@
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! reruns/PID               which target a rerun belongs to
+//! drivers/                 converge drivers, see `driver`
 //! history.jsonl            what became of every request
 //! disabled                 there while requests are refused
 //! ```
@@ -67,7 +68,7 @@ pub struct Disabled {
 }
 
 /// Files are opened so that a link or a fifo in their place does no harm.
-const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
@@ -436,7 +437,7 @@ fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     Ok(record)
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let file = File::options()
         .read(true)
@@ -452,7 +453,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a temporary file, syncs it, and renames it to `name`.
-fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
+pub(super) fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
     let temporary = directory.join(format!(".{name}.{}", token()));
     let write = || -> io::Result<()> {
         let mut file = File::options()

@@ -2,6 +2,8 @@
 
 pub mod attributes;
 pub mod clock;
+pub mod events;
+pub mod foreground;
 pub mod localtime;
 pub mod memory;
 pub mod pidfd;

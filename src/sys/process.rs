@@ -26,6 +26,8 @@ pub struct Stat {
     pub state: u8,
     /// Parent's pid.
     pub ppid: i32,
+    /// Process group.
+    pub pgrp: i32,
     /// Session id.
     pub session: i32,
     /// Controlling terminal, 0 for none.
@@ -57,6 +59,7 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
         comm,
         state: *fields.first()?.as_bytes().first()?,
         ppid: fields.get(1)?.parse().ok()?,
+        pgrp: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         tty: fields.get(4)?.parse().ok()?,
         nice: fields.get(16)?.parse().ok()?,
@@ -186,6 +189,33 @@ pub fn own_identity() -> io::Result<Identity> {
     identify(i32::try_from(std::process::id()).unwrap_or(i32::MAX))
 }
 
+/// The processes below `pid`, all generations, each with its process group.
+pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let all: Vec<(i32, Stat)> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, stat(pid).ok()?)))
+        .collect();
+    let mut found = Vec::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        for (pid, stat) in all.iter().filter(|(_, stat)| stat.ppid == parent) {
+            found.push((
+                Identity {
+                    pid: *pid,
+                    start: stat.start,
+                },
+                stat.pgrp,
+            ));
+            parents.push(*pid);
+        }
+    }
+    found
+}
+
 impl Identity {
     /// Whether this very process still runs.
     pub fn is_alive(self) -> bool {
@@ -208,7 +238,10 @@ mod tests {
         let text = b"12 (a) (b c) S 7 12 9 34816 -1 0 0 0 0 0 0 0 0 0 20 5 1 0 4242 1 1";
         let stat = parse_stat(text).expect("a stat line");
         assert_eq!(stat.comm, b"a) (b c");
-        assert_eq!((stat.state, stat.ppid, stat.session), (b'S', 7, 9));
+        assert_eq!(
+            (stat.state, stat.ppid, stat.pgrp, stat.session),
+            (b'S', 7, 12, 9)
+        );
         assert_eq!((stat.tty, stat.nice, stat.start), (34816, 5, 4242));
     }
 

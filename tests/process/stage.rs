@@ -472,7 +472,7 @@ pub fn is_waiter(cmdline: &[u8]) -> bool {
     cmdline.starts_with(b"again: timer '") || cmdline.split(|b| *b == 0).nth(1) == Some(b"wait")
 }
 
-/// A record's line, which has to be of the form `again: OUTCOME: CAUSE (EVIDENCE)…`. Gives the outcome.
+/// A line, which has to be of the form `again: OUTCOME: CAUSE (EVIDENCE)…`. Gives the outcome.
 #[track_caller]
 pub fn assert_line(said: &str) -> String {
     let line = said
@@ -485,7 +485,14 @@ pub fn assert_line(said: &str) -> String {
     let (outcome, cause) = rest
         .split_once(": ")
         .unwrap_or_else(|| panic!("no outcome: {line}"));
-    let outcomes = ["scheduled", "refused", "nothing to do", "error", "stopped"];
+    let outcomes = [
+        "scheduled",
+        "refused",
+        "nothing to do",
+        "error",
+        "stopped",
+        "resumed",
+    ];
     assert!(outcomes.contains(&outcome), "what outcome is that: {line}");
     let open = cause
         .find(" (")

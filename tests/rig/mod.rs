@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// For what takes a puppet run or two on a busy machine.
 pub const LONG: Duration = Duration::from_secs(240);
 /// For what needs no puppet run.
-pub const SHORT: Duration = Duration::from_secs(30);
+pub const SHORT: Duration = Duration::from_secs(60);
 
 /// Asks until there is an answer; fails with `what` was waited for when there is none in time.
 pub fn wait_for<T>(what: &str, timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> T {

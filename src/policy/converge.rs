@@ -1,0 +1,543 @@
+//! What a converge driver does next: how a run went, which timers are pending,
+//! and whether another run starts, is waited for, or is not to be.
+
+use std::collections::BTreeMap;
+
+use super::time::{Boottime, Span};
+use crate::puppet::summary;
+use crate::state::record::Base;
+
+/// When a driver is content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Until {
+    /// Nothing asks for another run.
+    Requests,
+    /// Nothing asks for another run, and the last one changed nothing.
+    Clean,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With this exit status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// All that a run's outcome is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// How its process ended.
+    pub end: End,
+    /// The exit status says whether anything changed (`--detailed-exitcodes`).
+    pub detailed: bool,
+    /// What Puppet's summary says, if this run wrote one.
+    pub summary: Option<summary::Outcome>,
+    /// It is an agent's, and another run holds the agent's lock.
+    pub lock_is_taken: bool,
+}
+
+/// How a run went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It changed something.
+    Changed,
+    /// It changed nothing.
+    Unchanged,
+    /// It succeeded; whether it changed anything is not known.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// It did not take place: another run of the agent was under way.
+    Busy,
+    /// A signal ended it.
+    Killed(i32),
+}
+
+impl Outcome {
+    /// Whether that is a failure.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Outcome::Failed | Outcome::Killed(_))
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Outcome::Changed => "changed",
+            Outcome::Unchanged => "unchanged",
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed => "failed",
+            Outcome::Busy => "skipped",
+            Outcome::Killed(_) => "killed",
+        })
+    }
+}
+
+/// Judges a run. A fresh summary decides between changed, unchanged and failed,
+/// but never turns a failing exit status into a success.
+pub fn judge(seen: &Evidence) -> Outcome {
+    let status = match seen.end {
+        End::Signal(signal) => return Outcome::Killed(signal),
+        End::Exit(status) => status,
+    };
+    match (status, seen.summary) {
+        (_, Some(summary::Outcome::Failed)) => Outcome::Failed,
+        (0, Some(summary::Outcome::Changed)) => Outcome::Changed,
+        (0, Some(summary::Outcome::Unchanged)) => Outcome::Unchanged,
+        (0, None) if seen.detailed => Outcome::Unchanged,
+        (0, None) => Outcome::Succeeded,
+        (2, Some(summary::Outcome::Changed)) => Outcome::Changed,
+        (2, _) if seen.detailed => Outcome::Changed,
+        // A skipped and a disabled agent exit with 1 as a failed one does.
+        (1, None) if seen.lock_is_taken => Outcome::Busy,
+        _ => Outcome::Failed,
+    }
+}
+
+/// A request that was handed to the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// The timer's name.
+    pub name: String,
+    /// Tells this request from others of the same name.
+    pub token: String,
+    /// The least wait.
+    pub delta: Span,
+    /// What was drawn on top of it.
+    pub jitter: Span,
+    /// From when on both count.
+    pub base: Base,
+    /// When it was asked for.
+    pub requested: Boottime,
+}
+
+/// A pending timer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timer {
+    /// The request's token.
+    pub token: String,
+    /// When it is due.
+    pub due: Boottime,
+    /// The run that asked for it.
+    pub asked_by: u32,
+}
+
+/// A driver's state between two steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drive {
+    until: Until,
+    max_runs: u32,
+    deadline: Option<Boottime>,
+    runs: u32,
+    last: Option<Outcome>,
+    timers: BTreeMap<String, Timer>,
+}
+
+/// Why a run starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Because {
+    /// It is the first.
+    First,
+    /// This timer is due.
+    Due(String),
+    /// The run before it changed something, and that is not wanted.
+    NotClean,
+    /// The run before it did not take place.
+    Busy,
+}
+
+/// Why a driver ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// It is content.
+    Converged,
+    /// The last run failed.
+    Failed,
+    /// Whether the last run changed anything cannot be known.
+    Unclear,
+    /// There were as many runs as there may be.
+    Cap,
+    /// The time is over, or would be before the next run.
+    Timeout,
+}
+
+/// The next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Next {
+    /// Start a run.
+    Start(Because),
+    /// Sleep until then, when the timer of that name is due.
+    Wait(Boottime, String),
+    /// End.
+    Finish(Finish),
+}
+
+impl Drive {
+    /// A driver that has not run anything yet. At least one run is allowed.
+    pub fn new(until: Until, max_runs: u32, deadline: Option<Boottime>) -> Self {
+        Drive {
+            until,
+            max_runs: max_runs.max(1),
+            deadline,
+            runs: 0,
+            last: None,
+            timers: BTreeMap::new(),
+        }
+    }
+
+    /// The number of the run under way, or of the last one.
+    pub fn runs(&self) -> u32 {
+        self.runs
+    }
+
+    /// The pending timers by name.
+    pub fn timers(&self) -> &BTreeMap<String, Timer> {
+        &self.timers
+    }
+
+    /// How the last run went.
+    pub fn last(&self) -> Option<Outcome> {
+        self.last
+    }
+
+    /// Decides the next step, while no run is under way.
+    pub fn next(&self, now: Boottime) -> Next {
+        let another = self.another();
+        let (because, due) = match another {
+            Err(finish) => return Next::Finish(finish),
+            Ok(wanted) => wanted,
+        };
+        if self.runs >= self.max_runs {
+            let failed = self.last.is_some_and(Outcome::is_failure);
+            return Next::Finish(if failed { Finish::Failed } else { Finish::Cap });
+        }
+        // A run that cannot start in time is not waited for.
+        if self.deadline.is_some_and(|at| due.max(now) >= at) {
+            return Next::Finish(Finish::Timeout);
+        }
+        match because {
+            Because::Due(name) if due > now => Next::Wait(due, name),
+            because => Next::Start(because),
+        }
+    }
+
+    /// Why another run is wanted, and not before when; or why none is.
+    fn another(&self) -> Result<(Because, Boottime), Finish> {
+        let at_once = Boottime::default();
+        let Some(last) = self.last else {
+            return Ok((Because::First, at_once));
+        };
+        if last == Outcome::Busy {
+            return Ok((Because::Busy, at_once));
+        }
+        // A failed run that asks for more goes on.
+        if let Some((name, timer)) = self.timers.iter().min_by_key(|(_, timer)| timer.due) {
+            return Ok((Because::Due(name.clone()), timer.due));
+        }
+        match (self.until, last) {
+            (_, Outcome::Failed | Outcome::Killed(_)) => Err(Finish::Failed),
+            (Until::Requests, _) | (Until::Clean, Outcome::Unchanged) => Err(Finish::Converged),
+            (Until::Clean, Outcome::Changed | Outcome::Busy) => Ok((Because::NotClean, at_once)),
+            (Until::Clean, Outcome::Succeeded) => Err(Finish::Unclear),
+        }
+    }
+
+    /// A run starts. Returns the timers whose job it does: all that are due by now.
+    pub fn begin(&mut self, now: Boottime) -> Vec<(String, Timer)> {
+        self.runs = self.runs.saturating_add(1);
+        let (due, later) = std::mem::take(&mut self.timers)
+            .into_iter()
+            .partition(|(_, timer)| timer.due <= now);
+        self.timers = later;
+        let due: BTreeMap<String, Timer> = due;
+        due.into_iter().collect()
+    }
+
+    /// The run ended `now`.
+    pub fn end(&mut self, outcome: Outcome) {
+        self.last = Some(outcome);
+    }
+
+    /// Takes a request of the last run, which ended at `run_ended`. Returns the
+    /// timer that it replaces.
+    pub fn ask(&mut self, ask: Ask, run_ended: Boottime) -> Option<Timer> {
+        let base = match ask.base {
+            Base::End => run_ended,
+            Base::Request => ask.requested,
+        };
+        let timer = Timer {
+            token: ask.token,
+            due: base + (ask.delta + ask.jitter),
+            asked_by: self.runs,
+        };
+        self.timers.insert(ask.name, timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn s(seconds: u64) -> Boottime {
+        Boottime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn ask(name: &str, delta: u64, base: Base, requested: u64) -> Ask {
+        Ask {
+            name: name.into(),
+            token: String::new(),
+            delta: Span::from_secs(delta),
+            jitter: Span::ZERO,
+            base,
+            requested: s(requested),
+        }
+    }
+
+    const PLAIN: Evidence = Evidence {
+        end: End::Exit(0),
+        detailed: false,
+        summary: None,
+        lock_is_taken: false,
+    };
+
+    #[test]
+    fn the_summary_decides_and_never_hides_a_failure() {
+        use summary::Outcome::{Changed, Failed, Unchanged};
+        let of = |status, detailed, summary| {
+            judge(&Evidence {
+                end: End::Exit(status),
+                detailed,
+                summary,
+                ..PLAIN
+            })
+        };
+        // Without --detailed-exitcodes a run with failed resources exits with 0.
+        assert_eq!(of(0, false, Some(Failed)), Outcome::Failed);
+        assert_eq!(of(0, false, Some(Changed)), Outcome::Changed);
+        assert_eq!(of(0, false, Some(Unchanged)), Outcome::Unchanged);
+        assert_eq!(of(0, false, None), Outcome::Succeeded);
+        assert_eq!(of(0, true, None), Outcome::Unchanged);
+        assert_eq!(of(2, true, None), Outcome::Changed);
+        // A wrapper that hands on what Puppet said.
+        assert_eq!(of(2, false, Some(Changed)), Outcome::Changed);
+        assert_eq!(of(2, false, None), Outcome::Failed);
+        for status in [1, 4, 6, 77] {
+            for summary in [None, Some(Changed), Some(Unchanged), Some(Failed)] {
+                assert_eq!(of(status, true, summary), Outcome::Failed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_skipped_agent_is_told_by_its_lock() {
+        let skipped = Evidence {
+            end: End::Exit(1),
+            lock_is_taken: true,
+            ..PLAIN
+        };
+        assert_eq!(judge(&skipped), Outcome::Busy);
+        let free = Evidence {
+            lock_is_taken: false,
+            ..skipped
+        };
+        assert_eq!(judge(&free), Outcome::Failed);
+        let killed = Evidence {
+            end: End::Signal(9),
+            ..skipped
+        };
+        assert_eq!(judge(&killed), Outcome::Killed(9));
+    }
+
+    fn ended(until: Until, outcome: Outcome, asks: &[Ask]) -> Drive {
+        let mut drive = Drive::new(until, 3, None);
+        drive.begin(s(0));
+        drive.end(outcome);
+        for ask in asks {
+            drive.ask(ask.clone(), s(10));
+        }
+        drive
+    }
+
+    #[test]
+    fn waits_for_the_earliest_and_keeps_names_apart() {
+        let asks = [
+            ask("far", 60, Base::End, 1),
+            ask("near", 5, Base::End, 1),
+            ask("now", 7, Base::Request, 4),
+        ];
+        let mut drive = ended(Until::Requests, Outcome::Changed, &asks);
+        assert_eq!(drive.next(s(10)), Next::Wait(s(11), "now".into()));
+        assert_eq!(drive.next(s(11)), Next::Start(Because::Due("now".into())));
+        let done: Vec<String> = drive
+            .begin(s(12))
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(done, ["now"]);
+        drive.end(Outcome::Unchanged);
+        assert_eq!(drive.next(s(13)), Next::Wait(s(15), "near".into()));
+        // Late, and so for both.
+        assert_eq!(drive.begin(s(70)).len(), 2);
+    }
+
+    #[test]
+    fn content_is_a_matter_of_until() {
+        let end = |until, outcome| ended(until, outcome, &[]).next(s(10));
+        let finish = Next::Finish;
+        for outcome in [Outcome::Changed, Outcome::Unchanged, Outcome::Succeeded] {
+            assert_eq!(end(Until::Requests, outcome), finish(Finish::Converged));
+        }
+        assert_eq!(
+            end(Until::Clean, Outcome::Unchanged),
+            finish(Finish::Converged)
+        );
+        assert_eq!(
+            end(Until::Clean, Outcome::Succeeded),
+            finish(Finish::Unclear)
+        );
+        assert_eq!(
+            end(Until::Clean, Outcome::Changed),
+            Next::Start(Because::NotClean)
+        );
+        for until in [Until::Requests, Until::Clean] {
+            assert_eq!(end(until, Outcome::Failed), finish(Finish::Failed));
+            assert_eq!(end(until, Outcome::Killed(9)), finish(Finish::Failed));
+            assert_eq!(end(until, Outcome::Busy), Next::Start(Because::Busy));
+        }
+    }
+
+    #[test]
+    fn a_failed_run_that_asked_for_more_goes_on() {
+        let more = [ask("again", 5, Base::End, 1)];
+        let mut drive = ended(Until::Requests, Outcome::Failed, &more);
+        assert_eq!(drive.next(s(10)), Next::Wait(s(15), "again".into()));
+        drive.begin(s(15));
+        drive.end(Outcome::Unchanged);
+        assert_eq!(drive.next(s(16)), Next::Finish(Finish::Converged));
+    }
+
+    #[test]
+    fn the_cap_and_the_deadline_end_it() {
+        let more = [ask("again", 5, Base::End, 1)];
+        for (outcome, finish) in [
+            (Outcome::Changed, Finish::Cap),
+            (Outcome::Failed, Finish::Failed),
+        ] {
+            let mut drive = ended(Until::Requests, outcome, &more);
+            drive.max_runs = 1;
+            assert_eq!(drive.next(s(10)), Next::Finish(finish));
+        }
+        let mut drive = ended(Until::Requests, Outcome::Changed, &more);
+        drive.deadline = Some(s(15));
+        assert_eq!(drive.next(s(10)), Next::Finish(Finish::Timeout));
+        drive.deadline = Some(s(16));
+        assert_eq!(drive.next(s(10)), Next::Wait(s(15), "again".into()));
+        // Being content is not spoilt by the time.
+        let mut drive = ended(Until::Requests, Outcome::Changed, &[]);
+        drive.deadline = Some(s(1));
+        assert_eq!(drive.next(s(10)), Next::Finish(Finish::Converged));
+    }
+
+    #[derive(Debug, Clone)]
+    struct Plan {
+        takes: u64,
+        outcome: Outcome,
+        asks: Vec<(u8, u64, bool)>,
+    }
+
+    fn plans() -> impl Strategy<Value = Vec<Plan>> {
+        let outcome = prop_oneof![
+            Just(Outcome::Changed),
+            Just(Outcome::Unchanged),
+            Just(Outcome::Succeeded),
+            Just(Outcome::Failed),
+            Just(Outcome::Busy),
+            Just(Outcome::Killed(9)),
+        ];
+        let asks = proptest::collection::vec((0..3u8, 0..40u64, any::<bool>()), 0..4);
+        let plan = (0..20u64, outcome, asks).prop_map(|(takes, outcome, asks)| Plan {
+            takes,
+            outcome,
+            asks,
+        });
+        proptest::collection::vec(plan, 1..12)
+    }
+
+    proptest! {
+        /// Whatever the runs ask for and however they end: no run starts before a
+        /// timer that it is for is due, none beyond the cap or the deadline, and
+        /// every timer's job is done or the driver says why not.
+        #[test]
+        fn drives_to_an_end(
+            plans in plans(),
+            max_runs in 1..8u32,
+            deadline in proptest::option::of(0..120u64),
+            clean in any::<bool>(),
+        ) {
+            let until = if clean { Until::Clean } else { Until::Requests };
+            let mut drive = Drive::new(until, max_runs, deadline.map(s));
+            let mut clock = 7;
+            let mut pending: BTreeMap<String, u64> = BTreeMap::new();
+            let mut starts: Vec<u64> = Vec::new();
+            let mut last = None;
+            let finish = loop {
+                match drive.next(s(clock)) {
+                    Next::Wait(due, name) => {
+                        prop_assert!(due > s(clock));
+                        prop_assert_eq!(pending.get(&name).map(|at| s(*at)), Some(due));
+                        prop_assert!(pending.values().all(|at| s(*at) >= due));
+                        clock = due.nanos() / 1_000_000_000;
+                    }
+                    Next::Start(because) => {
+                        prop_assert!(deadline.is_none_or(|at| clock < at));
+                        if let Because::Due(name) = &because {
+                            prop_assert!(pending[name] <= clock);
+                        }
+                        let done = drive.begin(s(clock));
+                        let before = pending.len();
+                        pending.retain(|_, at| *at > clock);
+                        prop_assert_eq!(done.len(), before - pending.len());
+                        starts.push(clock);
+                        let plan = &plans[(starts.len() - 1) % plans.len()];
+                        let (from, to) = (clock, clock + plan.takes);
+                        clock = to;
+                        drive.end(plan.outcome);
+                        last = Some(plan.outcome);
+                        for (name, delta, at_request) in &plan.asks {
+                            let name = name.to_string();
+                            let base = if *at_request { Base::Request } else { Base::End };
+                            let start = if *at_request { from } else { to };
+                            let replaced = drive.ask(ask(&name, *delta, base, from), s(to));
+                            prop_assert_eq!(replaced.is_some(), pending.insert(name, start + delta).is_some());
+                        }
+                    }
+                    Next::Finish(finish) => break finish,
+                }
+            };
+            prop_assert!(starts.len() <= max_runs as usize);
+            prop_assert!(starts.len() == drive.runs() as usize);
+            match finish {
+                Finish::Converged => {
+                    prop_assert!(pending.is_empty());
+                    prop_assert!(last.is_some_and(|last| !last.is_failure()));
+                    prop_assert!(!clean || last == Some(Outcome::Unchanged));
+                }
+                Finish::Failed => prop_assert!(last.is_some_and(Outcome::is_failure)),
+                Finish::Unclear => prop_assert!(clean && last == Some(Outcome::Succeeded)),
+                Finish::Cap => prop_assert_eq!(starts.len(), max_runs as usize),
+                Finish::Timeout => prop_assert!(deadline.is_some()),
+            }
+        }
+
+        #[test]
+        fn a_failing_status_is_never_a_success(status in 1..256i32, detailed in any::<bool>(), lock_is_taken in any::<bool>()) {
+            let seen = Evidence { end: End::Exit(status), detailed, summary: Some(summary::Outcome::Unchanged), lock_is_taken };
+            let outcome = judge(&seen);
+            prop_assert!(outcome == Outcome::Failed || (status == 2 && detailed && outcome == Outcome::Changed));
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Converge drivers: who they are, and the inbox through which a request below
+//! one is handed over.
+//!
+//! ```text
+//! drivers/TOKEN.json   what anyone may see of a driver
+//! drivers/TOKEN/       its inbox, one file for each request; locked while it lives
+//! ```
+//!
+//! A request is taken once its file was renamed into the inbox, and a driver ends
+//! only after it has removed the empty inbox: none is accepted and then forgotten.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::history::{Entry, What};
+use super::record::{Base, Kind, VERSION};
+use super::store::{self, GUARDED, Store, make_directory, read_bounded, replace_file};
+use crate::policy::cap::Moment;
+use crate::policy::time::{Boottime, Span};
+use crate::puppet::paths::Paths;
+use crate::sys::process::Identity;
+
+/// The public record of a driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// The record's version.
+    pub version: u32,
+    /// Its name among drivers.
+    pub token: String,
+    /// Its process.
+    pub process: Identity,
+    /// Under which boot.
+    pub boot: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// What it runs, as a target's id.
+    pub target: String,
+    /// The chain of its runs.
+    pub chain: String,
+    /// When it began.
+    pub began: Moment,
+    /// How many runs it may start.
+    pub max_runs: u32,
+    /// The number of the run under way, or of the last one; 0 before the first.
+    pub run: u32,
+    /// The process of the run under way.
+    pub child: Option<Identity>,
+    /// Pending timers: when each is due.
+    pub timers: BTreeMap<String, Boottime>,
+}
+
+/// A request on its way to a driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handed {
+    /// The record's version.
+    pub version: u32,
+    /// The request's token.
+    pub token: String,
+    /// The timer's name.
+    pub name: String,
+    /// The least wait.
+    pub delta: Span,
+    /// The widest jitter, where somebody set one.
+    pub jitter: Option<Span>,
+    /// From when on both count.
+    pub base: Base,
+    /// When it was asked for.
+    pub requested: Moment,
+    /// What kind of run asked, where it is puppet's.
+    pub kind: Option<Kind>,
+    /// The run says by its exit status whether anything changed.
+    pub detailed: bool,
+    /// Puppet's own files, as the run sees them.
+    pub paths: Paths,
+}
+
+/// Looks for the driver of the process whose ancestors, itself first, are `chain`:
+/// the nearest one that has a run under way to which the process belongs. True if
+/// the driver lives; a run may outlive a driver that was killed.
+pub fn above(
+    drivers: Vec<(Driver, bool)>,
+    chain: &[Identity],
+    boot: &str,
+) -> Option<(Driver, bool)> {
+    let at = |who: Option<Identity>| who.and_then(|who| chain.iter().position(|c| *c == who));
+    drivers
+        .into_iter()
+        .filter(|(driver, _)| driver.boot == boot)
+        .filter_map(|(driver, alive)| {
+            let child = at(driver.child)?;
+            // A living driver is the parent of its run.
+            let is_parent = chain.get(child + 1) == Some(&driver.process);
+            (is_parent || !alive).then_some((child, driver, alive))
+        })
+        .min_by_key(|(child, _, _)| *child)
+        .map(|(_, driver, alive)| (driver, alive))
+}
+
+fn directory(store: &Store) -> PathBuf {
+    store.root().join("drivers")
+}
+
+/// The drivers on record, and whether each of them lives.
+pub fn all(store: &Store) -> Vec<(Driver, bool)> {
+    let directory = directory(store);
+    tokens(store, ".json")
+        .into_iter()
+        .filter_map(|token| {
+            let text = read_bounded(&directory.join(format!("{token}.json"))).ok()?;
+            let driver: Driver = serde_json::from_slice(&text).ok()?;
+            let alive =
+                is_locked(&directory.join(&token)).unwrap_or_else(|| driver.process.is_alive());
+            (driver.token == token).then_some((driver, alive))
+        })
+        .collect()
+}
+
+/// Whether somebody holds the lock on an inbox. `None` where that cannot be told.
+fn is_locked(inbox: &Path) -> Option<bool> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(GUARDED)
+        .open(inbox)
+        .ok()?;
+    match file.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+/// Removes what drivers left behind that were killed, once their runs have ended
+/// too: until then it tells a request that its driver is gone.
+pub fn sweep(store: &Store, now: &Moment) {
+    for (driver, alive) in all(store) {
+        let lives = |who: Identity| driver.boot == now.boot && who.is_alive();
+        if alive || driver.child.is_some_and(lives) {
+            continue;
+        }
+        let directory = directory(store);
+        // Of several who notice, one removes it and tells.
+        if std::fs::remove_file(directory.join(format!("{}.json", driver.token))).is_err() {
+            continue;
+        }
+        remove_inbox(&directory, &driver.token);
+        if let Some(child) = driver.child {
+            store.forget_rerun(child);
+        }
+        let reason = format!(
+            "'again converge' was killed (pid {}) after {} runs began",
+            driver.process.pid, driver.run
+        );
+        store.note(&entry(&driver, What::Closed, &reason, now));
+    }
+    let directory = directory(store);
+    for token in tokens(store, "") {
+        let inbox = directory.join(&token);
+        if !directory.join(format!("{token}.json")).exists() && is_locked(&inbox) == Some(false) {
+            let _ = std::fs::remove_dir(inbox);
+        }
+    }
+}
+
+/// The names in the directory of drivers that look like tokens, less this ending.
+fn tokens(store: &Store, ending: &str) -> Vec<String> {
+    let mut tokens: Vec<String> = std::fs::read_dir(directory(store))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
+        .filter(|token| store::is_id(token))
+        .collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+/// A line of history about a driver as a whole.
+pub fn entry(driver: &Driver, what: What, reason: &str, now: &Moment) -> Entry {
+    Entry {
+        version: VERSION,
+        at: now.clone(),
+        what,
+        target: driver.target.clone(),
+        timer: String::new(),
+        token: driver.token.clone(),
+        chain: driver.chain.clone(),
+        run: driver.run,
+        reason: reason.to_owned(),
+    }
+}
+
+/// Removes an inbox with all that is in it, and files that were on their way there.
+fn remove_inbox(directory: &Path, token: &str) {
+    let _ = std::fs::remove_dir_all(directory.join(token));
+    let under_way = format!("{token}.new-");
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&under_way) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Hands a request to a driver. It is taken if this succeeds.
+///
+/// # Errors
+/// What failed on which file; also when the driver has just ended.
+pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> {
+    let directory = directory(store);
+    let temporary = directory.join(format!("{}.new-{}", driver.token, handed.token));
+    let inbox = directory.join(&driver.token).join(&handed.token);
+    let write = || -> io::Result<()> {
+        File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?
+            .write_all(&serde_json::to_vec(handed)?)?;
+        std::fs::rename(&temporary, &inbox)
+    };
+    write()
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(&temporary);
+        })
+        .with_context(|| {
+            format!(
+                "cannot hand the request to 'again converge' (pid {}): cannot write {}",
+                driver.process.pid,
+                inbox.display()
+            )
+        })
+}
+
+/// A driver's side of it: the record and the inbox, removed in the end.
+#[derive(Debug)]
+pub struct Desk {
+    store: Store,
+    token: String,
+    _lock: File,
+}
+
+impl Desk {
+    /// Makes the inbox of a new driver and locks it.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn open(store: &Store) -> Result<Self> {
+        let directory = directory(store);
+        make_directory(&directory, 0o755)?;
+        for _ in 0..3 {
+            let token = store::token();
+            let inbox = directory.join(&token);
+            make_directory(&inbox, 0o700)?;
+            let lock = File::open(&inbox)
+                .and_then(|lock| lock.lock().map(|()| lock))
+                .with_context(|| format!("cannot lock {}", inbox.display()))?;
+            // Swept away if somebody looked before it was locked.
+            if inbox.exists() {
+                return Ok(Desk {
+                    store: store.clone(),
+                    token,
+                    _lock: lock,
+                });
+            }
+        }
+        bail!("cannot keep an inbox in {}", directory.display());
+    }
+
+    /// The driver's name among drivers.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Replaces the public record.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn publish(&self, driver: &Driver) -> Result<()> {
+        let name = format!("{}.json", self.token);
+        replace_file(
+            &directory(&self.store),
+            &name,
+            &serde_json::to_vec(driver)?,
+            0o644,
+        )
+    }
+
+    /// Takes what lies in the inbox, the oldest request first.
+    pub fn take(&self) -> Vec<Handed> {
+        let inbox = directory(&self.store).join(&self.token);
+        let mut taken: Vec<Handed> = Vec::new();
+        for entry in std::fs::read_dir(&inbox).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match read_bounded(&path).map(|text| serde_json::from_slice::<Handed>(&text)) {
+                Ok(Ok(handed)) if handed.version <= VERSION => taken.push(handed),
+                Ok(Ok(handed)) => tracing::warn!(
+                    "a request was written by a newer version of again (record version {})",
+                    handed.version
+                ),
+                Ok(Err(e)) => tracing::warn!("cannot use the request {}: {e}", path.display()),
+                Err(e) => tracing::warn!("cannot read the request {}: {e}", path.display()),
+            }
+            let _ = std::fs::remove_file(&path);
+        }
+        taken.sort_by_key(|handed| handed.requested.uptime);
+        taken
+    }
+
+    /// Closes the inbox for good, if nothing is in it. False if something is.
+    pub fn close(&self) -> bool {
+        let inbox = directory(&self.store).join(&self.token);
+        !matches!(std::fs::remove_dir(inbox), Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let directory = directory(&self.store);
+        let _ = std::fs::remove_file(directory.join(format!("{}.json", self.token)));
+        remove_inbox(&directory, &self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::time::Walltime;
+
+    fn moment() -> Moment {
+        Moment {
+            boot: "b".into(),
+            uptime: Boottime::from_nanos(5),
+            wall: Walltime::from_millis(5),
+        }
+    }
+
+    fn who(pid: i32) -> Identity {
+        Identity { pid, start: 7 }
+    }
+
+    fn driver(pid: i32, child: i32) -> Driver {
+        Driver {
+            version: VERSION,
+            token: format!("{pid:016x}"),
+            process: who(pid),
+            boot: "b".into(),
+            uid: 0,
+            target: "0123456789abcdef".into(),
+            chain: "c".into(),
+            began: moment(),
+            max_runs: 10,
+            run: 1,
+            child: Some(who(child)),
+            timers: BTreeMap::new(),
+        }
+    }
+
+    fn handed(token: &str, at: u64) -> Handed {
+        Handed {
+            version: VERSION,
+            token: token.into(),
+            name: "again".into(),
+            delta: Span::ZERO,
+            jitter: None,
+            base: Base::End,
+            requested: Moment {
+                uptime: Boottime::from_nanos(at),
+                ..moment()
+            },
+            kind: None,
+            detailed: false,
+            paths: Paths::default(),
+        }
+    }
+
+    #[test]
+    fn the_nearest_driver_whose_run_we_belong_to() {
+        let chain: Vec<Identity> = [30, 25, 20, 15, 10, 1].map(who).to_vec();
+        let pid = |drivers| above(drivers, &chain, "b").map(|(d, alive)| (d.process.pid, alive));
+        assert_eq!(pid(vec![]), None);
+        assert_eq!(pid(vec![(driver(20, 25), true)]), Some((20, true)));
+        let nested = vec![(driver(10, 15), true), (driver(20, 25), true)];
+        assert_eq!(pid(nested), Some((20, true)));
+        // The first process of a container adopts what is not of its run.
+        assert_eq!(pid(vec![(driver(1, 99), true)]), None);
+        assert_eq!(pid(vec![(driver(1, 20), true)]), None);
+        // A run that outlived its driver.
+        assert_eq!(pid(vec![(driver(99, 15), false)]), Some((99, false)));
+        let other_boot = Driver {
+            boot: "a".into(),
+            ..driver(20, 25)
+        };
+        assert_eq!(pid(vec![(other_boot, true)]), None);
+    }
+
+    #[test]
+    fn takes_requests_in_order_and_closes_only_when_empty() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state")).expect("a store");
+        let desk = Desk::open(&store).expect("a desk");
+        let me = Driver {
+            token: desk.token().to_owned(),
+            ..driver(1, 2)
+        };
+        desk.publish(&me).expect("published");
+        assert_eq!(all(&store), [(me.clone(), true)]);
+        for (token, at) in [("0000000000000001", 9), ("0000000000000002", 3)] {
+            hand_over(&store, &me, &handed(token, at)).expect("handed over");
+        }
+        assert!(!desk.close());
+        let taken: Vec<u64> = desk
+            .take()
+            .iter()
+            .map(|h| h.requested.uptime.nanos())
+            .collect();
+        assert_eq!(taken, [3, 9]);
+        assert!(desk.close());
+        let late = hand_over(&store, &me, &handed("0000000000000003", 1));
+        assert!(format!("{:#}", late.expect_err("refused")).contains("pid 1"));
+        drop(desk);
+        let left = std::fs::read_dir(dir.path().join("state/drivers")).expect("dir");
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_driver_left_is_swept_away_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state")).expect("a store");
+        let desk = Desk::open(&store).expect("a desk");
+        let me = Driver {
+            token: desk.token().to_owned(),
+            ..driver(i32::MAX, i32::MAX - 1)
+        };
+        desk.publish(&me).expect("published");
+        hand_over(&store, &me, &handed("0000000000000001", 9)).expect("handed over");
+        sweep(&store, &moment());
+        assert_eq!(all(&store).len(), 1, "it lives");
+        // Gone without a drop, as by SIGKILL.
+        let Desk { _lock, .. } = &desk;
+        _lock.unlock().expect("unlocked");
+        sweep(&store, &moment());
+        sweep(&store, &moment());
+        assert_eq!(all(&store).len(), 0);
+        let (entries, _) = super::super::history::read(store.root());
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].what, What::Closed);
+        let left = std::fs::read_dir(dir.path().join("state/drivers")).expect("dir");
+        assert_eq!(left.count(), 0);
+    }
+}

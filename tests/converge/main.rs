@@ -1,0 +1,17 @@
+//! `again converge`: the foreground driver, with real processes, terminals and a real Puppet.
+//!
+//! The binary under test is `AGAIN_BIN`, or what `make build` left. A room is a scratch
+//! directory for everything; when it goes, nothing that was started in it may be left.
+#![allow(missing_docs)]
+
+/// Signals, from a terminal and from elsewhere; the driver killed.
+mod endings;
+/// Who takes which request.
+mod handover;
+/// As the first process of a container, and in a script.
+mod images;
+/// Real puppet runs.
+mod puppet;
+mod room;
+/// What is shown where.
+mod screen;
