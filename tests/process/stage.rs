@@ -423,7 +423,21 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let left = self.processes();
-        let titles: Vec<String> = left.iter().map(|process| process.title()).collect();
+        // Where in the kernel it is tells what it waits for.
+        let describe = |process: &Process| {
+            let file = |name: &str| {
+                let text = fs::read_to_string(format!("/proc/{}/{name}", process.pid));
+                text.unwrap_or_default().trim().to_owned()
+            };
+            let state = process.status("State").unwrap_or_default();
+            format!(
+                "{} {state} {} {}",
+                process.title(),
+                file("wchan"),
+                file("syscall")
+            )
+        };
+        let titles: Vec<String> = left.iter().map(describe).collect();
         for process in &left {
             let _ = process.signal(Signal::SIGKILL);
         }

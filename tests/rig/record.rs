@@ -118,6 +118,14 @@ impl Record {
         self.stat(19)
     }
 
+    /// What the same process was while it applied its catalog.
+    pub fn in_its_catalog(&self) -> Record {
+        Record::all(self.dir.parent().expect("the records"))
+            .into_iter()
+            .find(|record| record.kind == Kind::Catalog && record.process == self.process)
+            .expect("the record of its catalog")
+    }
+
     /// When the last of ruby's exit handlers ran: a moment before the process ended. Only for `Kind::Exec`.
     pub fn ended(&self) -> Option<f64> {
         Some(
