@@ -17,5 +17,7 @@ mod manual;
 mod metrics;
 /// `again now`.
 mod now;
+/// `again status`, its JSON, and how reruns ended.
+mod status;
 /// `again disable`, `enable`, `reset`.
 mod switch;
