@@ -11,6 +11,8 @@ mod completions;
 mod history;
 /// `again log`.
 mod log;
+/// What is logged, where, and how much.
+mod logging;
 /// The manual pages, held against the program.
 mod manual;
 /// `again metrics`, by the real promtool.
