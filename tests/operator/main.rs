@@ -7,6 +7,8 @@
 mod bench;
 /// The completions, in the shells that they are for.
 mod completions;
+/// `again explain`.
+mod explain;
 /// `again history`.
 mod history;
 /// `again log`.
