@@ -1,5 +1,7 @@
 //! Where `tracing` events go: a command's to standard error, a waiter's to the
-//! journal, else to syslog, else to a file. One line per event.
+//! journal, else to syslog, else to a file. One line per event, and an event for
+//! each change of state; what a waiter says has its target, timer, chain and run as
+//! fields: `journalctl AGAIN_TIMER=again`.
 //!
 //! A subscriber of our own, because the usual one is larger than all that a
 //! waiter needs and opens nothing but standard error.
@@ -10,8 +12,10 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
@@ -31,30 +35,42 @@ enum Sink {
 #[derive(Debug)]
 struct Log {
     sink: Sink,
-    most: Level,
+    most: LevelFilter,
 }
 
 /// Sends events to standard error: warnings, or what `-v` and `AGAIN_LOG` ask for.
 pub fn to_stderr(verbose: u8) {
     let by_flag = match verbose {
-        0 => Level::WARN,
-        1 => Level::INFO,
-        2 => Level::DEBUG,
-        _ => Level::TRACE,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
     install(Sink::Stderr, wanted().unwrap_or(by_flag));
 }
 
 /// Sends events to the system's log, or where there is none to `file`.
 pub fn to_system(file: PathBuf) {
-    install(Sink::System(file), wanted().unwrap_or(Level::INFO));
+    install(Sink::System(file), wanted().unwrap_or(LevelFilter::INFO));
 }
 
-fn wanted() -> Option<Level> {
+/// `AGAIN_LOG`: error, warn, info, debug, trace or off.
+fn wanted() -> Option<LevelFilter> {
     std::env::var("AGAIN_LOG").ok()?.parse().ok()
 }
 
-fn install(sink: Sink, most: Level) {
+/// What every event of this process is about.
+static ABOUT: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
+
+/// Adds a field to every event from now on, or gives it another value.
+pub fn about(name: &'static str, value: impl ToString) {
+    if let Ok(mut about) = ABOUT.lock() {
+        about.retain(|(known, _)| *known != name);
+        about.push((name, value.to_string()));
+    }
+}
+
+fn install(sink: Sink, most: LevelFilter) {
     // Fails only if it was done before.
     let _ = tracing::subscriber::set_global_default(Log { sink, most });
 }
@@ -120,6 +136,17 @@ impl Text {
     }
 }
 
+/// As the program's other messages name it.
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
 /// Severity as syslog(3) counts it.
 fn priority(level: Level) -> u8 {
     match level {
@@ -156,13 +183,12 @@ impl Subscriber for Log {
         let level = *event.metadata().level();
         let mut text = Text::default();
         event.record(&mut text);
+        if let Ok(about) = ABOUT.lock() {
+            text.fields.extend(about.iter().cloned());
+        }
         match &self.sink {
             Sink::Stderr => {
-                let line = format!(
-                    "again: {}: {}\n",
-                    level.as_str().to_lowercase(),
-                    text.line()
-                );
+                let line = format!("again: {}: {}\n", name(level), text.line());
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }
             Sink::System(file) => {

@@ -424,7 +424,8 @@ impl Finder<'_> {
                 Some(self.invocation),
                 &conf,
                 self.layout,
-            ),
+            )
+            .from_directory(&directory),
             daemon: self.daemon.map(|seen| seen.identity),
             log_dir: Bytes::from(self.settings.log_dir.as_path()),
             keep_logs: self.settings.keep_logs,

@@ -64,8 +64,8 @@ struct Traces {
     wrote: Option<Walltime>,
     /// When the next run that is known of started, or the machine did.
     next: Option<(Walltime, &'static str)>,
-    /// Where the summary is, and what it says.
-    summary: Option<(String, Result<Summary, String>)>,
+    /// Where the summary is, when it was written, and what it says.
+    summary: Option<(String, Result<(Walltime, Summary), String>)>,
 }
 
 /// How a rerun ended.
@@ -78,7 +78,14 @@ struct Told {
 
 /// How long after its last line of output a run may write its summary. A later run
 /// takes longer than that to load Puppet alone.
-const AFTER_OUTPUT: u64 = 2;
+const AFTER_OUTPUT: Span = Span::from_secs(2);
+
+fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
+    let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(Walltime::from_millis(
+        u64::try_from(since.as_millis()).ok()?,
+    ))
+}
 
 fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
@@ -91,14 +98,17 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let wrote = std::fs::metadata(&rerun.log)
         .ok()
         .filter(|meta| meta.len() > 0)
-        .and_then(|meta| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok())
-        .map(|at| Walltime::from_millis(u64::try_from(at.as_millis()).unwrap_or(0)));
+        .and_then(|meta| modified(&meta));
     let summary = rerun.lastrunfile.clone().map(|path| {
-        let text = std::fs::read(&path).map_err(|e| match e.kind() {
+        let read = || -> std::io::Result<(Walltime, Summary)> {
+            let at = modified(&std::fs::metadata(&path)?).unwrap_or_default();
+            Ok((at, Summary::parse(&std::fs::read(&path)?)))
+        };
+        let summary = read().map_err(|e| match e.kind() {
             ErrorKind::NotFound => format!("there is no summary {path}"),
             _ => format!("the summary {path} cannot be read: {e}"),
         });
-        (path, text.map(|text| Summary::parse(&text)))
+        (path, summary)
     });
     Traces {
         kind,
@@ -112,8 +122,7 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
 
 /// Tells how a rerun ended by Puppet's own summary, if that can only be its own.
 ///
-/// A summary holds the outcome of the newest run, whoever started it, and the second
-/// in which it was written. One from before the rerun, one from after the next run
+/// A summary holds the outcome of the newest run, whoever started it. One from before the rerun, one from after the next run
 /// that is known of, and one from long after the rerun's last line of output are not
 /// its own; then the outcome is unknown, and the evidence says why.
 fn tell(traces: &Traces) -> Told {
@@ -131,32 +140,30 @@ fn tell(traces: &Traces) -> Told {
             _ => "it is not known where its summary would be".into(),
         });
     };
-    let summary = match summary {
-        Ok(summary) => summary,
+    let (at, summary) = match summary {
+        Ok((at, summary)) => (*at, summary),
         Err(why) => return unknown(why.clone()),
     };
-    let (Some(at), Some((outcome, numbers))) = (summary.last_run(), summary.outcome()) else {
+    let Some((outcome, numbers)) = summary.outcome() else {
         return unknown(format!("{path} is not a summary"));
     };
-    // Puppet gives whole seconds.
-    let second = |at: Walltime| at.millis() / 1000;
-    if at < second(traces.started) {
+    if at < traces.started {
         return unknown(format!(
             "it wrote no summary, as a run that is cut short or cannot start ({path} is older)"
         ));
     }
     if let Some((next, what)) = traces.next
-        && at > second(next)
+        && at > next
     {
         return unknown(format!(
             "its summary was overwritten: {path} is from after {what}"
         ));
     }
     let caution = match traces.wrote {
-        Some(wrote) if at > second(wrote) + AFTER_OUTPUT => {
+        Some(wrote) if at > wrote + AFTER_OUTPUT => {
             return unknown(format!(
                 "its summary was overwritten by a later run: {path} was written {} after its last output",
-                Span::from_secs(at - second(wrote))
+                at.since(wrote)
             ));
         }
         Some(_) => "",
@@ -169,7 +176,7 @@ fn tell(traces: &Traces) -> Told {
             "{numbers}, by {path}{caution}{}",
             stopped.unwrap_or_default()
         ),
-        ended: Some(Walltime::from_millis(at * 1000).max(traces.started)),
+        ended: Some(at),
     }
 }
 
@@ -189,14 +196,15 @@ mod tests {
         Summary::parse(text.as_bytes())
     }
 
-    fn traces(last_run: u64) -> Traces {
+    /// The summary was written at that second.
+    fn traces(written: u64) -> Traces {
         Traces {
             kind: Kind::Apply,
             started: at(100),
             stopped: None,
             wrote: Some(at(110)),
             next: None,
-            summary: Some(("/s".into(), Ok(summary(last_run)))),
+            summary: Some(("/s".into(), Ok((at(written), summary(written))))),
         }
     }
 
@@ -272,7 +280,7 @@ mod tests {
             if told.outcome != "unknown" {
                 prop_assert!(last_run >= 100);
                 prop_assert!(next.is_none_or(|next| last_run <= next));
-                prop_assert!(wrote.is_none_or(|wrote| last_run <= wrote + AFTER_OUTPUT));
+                prop_assert!(wrote.is_none_or(|wrote| last_run <= wrote + AFTER_OUTPUT.secs()));
                 prop_assert!(told.ended >= Some(at(100)));
             }
         }

@@ -15,9 +15,10 @@ use crate::policy::cap;
 use crate::policy::delay;
 use crate::policy::judge::{Case, Verdict, judge, under_driver};
 use crate::policy::time::Span;
+use crate::puppet::rerun::differences;
 use crate::state::order::Order;
-use crate::state::record::Record;
-use crate::state::store::Store;
+use crate::state::record::{Kind, Record};
+use crate::state::store::{Disabled, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::{process, user};
 use crate::target;
@@ -68,14 +69,32 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         ));
         let delta = args.run.delta.unwrap_or(Span::ZERO);
         let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
+        let from = match (seen.run_identity(), args.run.start_timer_now) {
+            (None, _) => "from now".to_owned(),
+            (Some(run), true) => format!("from now, and the end of the run (pid {})", run.pid),
+            (Some(run), false) => format!("after the run has ended (pid {})", run.pid),
+        };
+        out.push("would wait for:".to_owned());
         out.push(format!(
-            "wait: {delta}, and up to {range} of jitter, after the run has ended"
+            "  its time: {delta} and up to {range} of jitter, {from}"
         ));
-        out.extend(blockers(order));
+        out.extend(blockers(order, &known, store.disabled()));
+        out.push("would be refused by:".to_owned());
         out.push(format!(
-            "cap: {} of {} reruns within {} used",
-            usage.used, settings.cap.max_runs, settings.cap.window
+            "  the cap: {} of {} reruns within {} used{}",
+            usage.used,
+            settings.cap.max_runs,
+            settings.cap.window,
+            if usage.is_reached() {
+                format!("; reached, the next is possible in {}", usage.frees_in)
+            } else {
+                String::new()
+            }
         ));
+        out.push(match store.disabled() {
+            Some(disabled) => format!("  again disable: {}", super::disable::state(&disabled)),
+            None => "  again disable: it is not in force".to_owned(),
+        });
     }
     let driver = super::handover::driver_above(&store, &seen, &now)
         .filter(|(_, alive)| *alive && args.run.command.is_empty());
@@ -183,10 +202,26 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
         ),
         format!("would run: {}", words(&line)),
     ];
-    if line == seen.original {
-        out.push("  the same command line as the run's".to_owned());
-    } else {
-        out.push(format!("  the run's own: {}", words(&seen.original)));
+    match differences(&seen.original, &line) {
+        Some(none) if none.is_empty() => {
+            out.push("  the same command line as the run's".to_owned());
+        }
+        Some(some) => out.extend(some.iter().map(|difference| {
+            format!(
+                "  {} {}: {}",
+                if difference.added {
+                    "added"
+                } else {
+                    "taken away"
+                },
+                words(std::slice::from_ref(&difference.word)),
+                difference.why
+            )
+        })),
+        None => out.push(format!(
+            "  in place of: {} ('command' in the settings, or -- COMMAND)",
+            words(&seen.original)
+        )),
     }
     let program = order.programs.iter().find(|p| p.path().exists());
     out.push(format!(
@@ -208,18 +243,37 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
 }
 
 /// What a rerun that were due now would have to wait for.
-fn blockers(order: &Order) -> Vec<String> {
+fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(path) = &order.paths.agent_catalog_run_lockfile {
+    if let Some(rerun) = record.running.iter().find(|run| run.process.is_alive()) {
+        out.push(format!(
+            "  a rerun that is under way: run {} of chain {}, pid {}",
+            rerun.run, rerun.chain, rerun.process.pid
+        ));
+    }
+    if let Some(path) = &order.paths.agent_catalog_run_lockfile
+        && order.kind != Kind::Command
+    {
         out.push(match observe::lock_holder(&order.paths) {
-            Some(who) => format!("agent's lock: {}, held by pid {}", path.lossy(), who.pid),
-            None => format!("agent's lock: {}, not held", path.lossy()),
+            Some(who) => format!(
+                "  the agent's lock: held by pid {} ({})",
+                who.pid,
+                path.lossy()
+            ),
+            None => format!("  the agent's lock: not held ({})", path.lossy()),
         });
+    }
+    if disabled.is_some() {
+        out.push("  again enable".to_owned());
     }
     if let Some(path) = &order.paths.agent_disabled_lockfile
         && let Some(reason) = observe::agent_disabled(&order.paths)
+        && matches!(order.kind, Kind::Agent | Kind::Daemon)
     {
-        out.push(format!("agent disabled: {} ({reason})", path.lossy()));
+        out.push(format!(
+            "  puppet agent --enable: it is disabled, {reason:?} ({})",
+            path.lossy()
+        ));
     }
     out
 }

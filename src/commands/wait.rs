@@ -100,6 +100,8 @@ pub fn main(arguments: &[OsString]) -> i32 {
 fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
     let ticket = read_ticket(order)?;
     crate::log::to_system(ticket.state_dir.path().join("again.log"));
+    crate::log::about("target", &ticket.target);
+    crate::log::about("timer", &ticket.name);
     // From here on a signal to end finds us able to act on it.
     let signals = Signals::catch().context("cannot catch signals")?;
     let sleeper = Sleeper::new(signals).context("cannot make a timer")?;
@@ -133,11 +135,18 @@ fn run(inherited: Inherited) -> Result<()> {
         told_to_end: false,
         boot: clock::boot_id(),
         sleeper,
+        shown: String::new(),
     };
+    if let Ok(Some(record)) = waiter.store.read(&waiter.ticket.target)
+        && let Some(timer) = waiter.timer(&record)
+    {
+        crate::log::about("chain", &timer.chain);
+        crate::log::about("run", timer.run);
+    }
     if waiter.is_in_charge()
         && let Err(e) = crate::arm::clean_up(&waiter.store, &waiter.ticket.target)
     {
-        tracing::warn!(timer = %waiter.ticket.name, target_id = %waiter.ticket.target, "cannot clean up: {e:#}");
+        tracing::warn!("cannot clean up: {e:#}");
     }
     waiter.live()
 }
@@ -171,6 +180,8 @@ struct Waiter {
     told_to_end: bool,
     boot: String,
     sleeper: Sleeper,
+    /// What the log was told last.
+    shown: String,
 }
 
 impl Waiter {
@@ -264,7 +275,12 @@ impl Waiter {
         self.ticket.run.map_or(0, |who| who.pid)
     }
 
-    fn show(&self, what: &str) {
+    /// Says what is waited for: to who looks at processes and, once, to the log.
+    fn show(&mut self, what: &str) {
+        if self.shown != what {
+            what.clone_into(&mut self.shown);
+            tracing::info!("{what}");
+        }
         title::set(&format!("again: timer '{}' {what}", self.ticket.name));
         memory::give_back_clean_pages();
     }
@@ -401,7 +417,7 @@ impl Waiter {
             if *timer != before
                 && let Err(e) = locked.commit()
             {
-                tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
+                tracing::warn!("{e:#}");
             }
         }
         Ok(())
@@ -416,10 +432,10 @@ impl Waiter {
             }
             Finish::Interrupted => {
                 tracing::warn!(
-                    timer = %self.ticket.name,
-                    target_id = %self.ticket.target,
                     "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: 'again resume' starts another waiter, 'again stop' cancels it",
-                    self.ticket.name, self.ticket.target, std::process::id()
+                    self.ticket.name,
+                    self.ticket.target,
+                    std::process::id()
                 );
                 return Ok(());
             }
@@ -448,14 +464,8 @@ impl Waiter {
         self.store
             .remove_order(&self.ticket.target, &self.ticket.token);
         match what {
-            What::Refused | What::Failed => tracing::warn!(
-                timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
-                "no rerun: {reason}"
-            ),
-            _ => tracing::info!(
-                timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
-                "no rerun: {reason}"
-            ),
+            What::Refused | What::Failed => tracing::warn!("no rerun: {reason}"),
+            _ => tracing::info!("no rerun: {reason}"),
         }
         Ok(())
     }
@@ -512,10 +522,8 @@ impl Waiter {
         self.store.note(&started);
         self.store
             .remove_order(&self.ticket.target, &self.ticket.token);
-        tracing::info!(
-            timer = %self.ticket.name, target_id = %self.ticket.target, chain = %timer.chain, run = timer.run,
-            "starts the rerun"
-        );
+        crate::log::about("run", timer.run);
+        tracing::info!("starts the rerun");
         if let Err(e) = &log {
             tracing::warn!("the output of the rerun is lost: {e:#}");
         }
@@ -573,7 +581,7 @@ impl Waiter {
             variables.push(format!("{name}={value}").into());
         }
         for failed in attributes::apply(&order.attributes) {
-            tracing::warn!(timer = %self.ticket.name, "cannot set {failed}");
+            tracing::warn!("cannot set {failed}");
         }
         let (program, error) = spawn::become_image(&Image {
             programs: order.programs.iter().map(Bytes::path).collect(),

@@ -21,6 +21,22 @@ pub struct Paths {
     pub pidfile: Option<Bytes>,
 }
 
+impl Paths {
+    /// Relative paths, as a run's options may name them, seen from its directory.
+    #[must_use]
+    pub fn from_directory(self, directory: &Path) -> Self {
+        let whole = |path: Option<Bytes>| {
+            path.map(|path| Bytes::from(directory.join(path.path()).as_path()))
+        };
+        Paths {
+            agent_catalog_run_lockfile: whole(self.agent_catalog_run_lockfile),
+            agent_disabled_lockfile: whole(self.agent_disabled_lockfile),
+            lastrunfile: whole(self.lastrunfile),
+            pidfile: whole(self.pidfile),
+        }
+    }
+}
+
 /// The directories of one way to package Puppet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -217,6 +233,15 @@ mod tests {
 
     fn debian() -> Layout {
         layout(Path::new("/usr/bin/ruby3.1"), None, |_| false)
+    }
+
+    #[test]
+    fn a_relative_directory_is_the_runs() {
+        let paths =
+            found("ruby puppet apply --vardir var x.pp", "").from_directory(Path::new("/d"));
+        assert_eq!(lock(&paths), "/d/var/state/agent_catalog_run.lock");
+        let paths = found("ruby puppet apply x.pp", "");
+        assert_eq!(paths.clone().from_directory(Path::new("/d")), paths);
     }
 
     fn lock(paths: &Paths) -> String {

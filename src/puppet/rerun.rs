@@ -55,6 +55,55 @@ pub fn rewrite(
     line
 }
 
+/// A word that a rerun's command line has and the run's has not, or the other way round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Whether the rerun has it.
+    pub added: bool,
+    /// The word.
+    pub word: Vec<u8>,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What [`rewrite`] did to a command line. `None` if `line` is not its work, but
+/// another command in its place.
+pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>> {
+    let mut found = Vec::new();
+    let (mut left, mut right) = (argv.iter().peekable(), line.iter().peekable());
+    loop {
+        match (left.peek(), right.peek()) {
+            (None, None) => return Some(found),
+            (Some(a), Some(b)) if a == b => {
+                left.next();
+                right.next();
+            }
+            (Some(word), _) if word.starts_with(b"--daemonize") || *word == b"-D" => {
+                found.push(Difference {
+                    added: false,
+                    why: "a rerun stays in the foreground",
+                    word: left.next()?.clone(),
+                });
+            }
+            (_, Some(word)) if why_added(word).is_some() => found.push(Difference {
+                added: true,
+                why: why_added(word)?,
+                word: right.next()?.clone(),
+            }),
+            _ => return None,
+        }
+    }
+}
+
+fn why_added(word: &[u8]) -> Option<&'static str> {
+    match word {
+        b"--onetime" => Some("one run of the daemon's configuration; the daemon is left alone"),
+        b"--no-daemonize" => Some("it would go to the background"),
+        b"--no-splay" => Some("it would wait at random once more, after our own jitter"),
+        _ => None,
+    }
+}
+
 /// Whether the run goes on as a daemon that starts runs, rather than being one.
 pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
     invocation.application == Application::Agent
@@ -147,6 +196,14 @@ mod tests {
     }
 
     #[test]
+    fn another_command_is_no_rewriting() {
+        let argv = words("ruby puppet agent");
+        assert_eq!(differences(&argv, &words("/usr/bin/wrapper agent")), None);
+        assert_eq!(differences(&argv, &words("ruby puppet agent x")), None);
+        assert_eq!(differences(&argv, &[]), None);
+    }
+
+    #[test]
     fn an_unreadable_configuration_may_ask_for_splay() {
         let argv = words("ruby puppet agent -o --no-daemonize");
         let line = rewrite(
@@ -172,6 +229,9 @@ mod tests {
             let invocation = parse(&argv).expect("an agent");
             let once = rewrite(&argv, &invocation, started, &conf);
             let read = parse(&once).expect("still an agent");
+            let explained = differences(&argv, &once);
+            prop_assert!(explained.is_some(), "{:?} {:?}", argv, once);
+            prop_assert_eq!(explained == Some(Vec::new()), argv == once);
             if !invocation.test {
                 prop_assert_ne!(read.daemonize, Some(true));
                 prop_assert_ne!(read.splay, Some(true));

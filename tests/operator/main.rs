@@ -7,15 +7,21 @@
 mod bench;
 /// The completions, in the shells that they are for.
 mod completions;
+/// `again explain`.
+mod explain;
 /// `again history`.
 mod history;
 /// `again log`.
 mod log;
+/// What is logged, where, and how much.
+mod logging;
 /// The manual pages, held against the program.
 mod manual;
 /// `again metrics`, by the real promtool.
 mod metrics;
 /// `again now`.
 mod now;
+/// `again status`, its JSON, and how reruns ended.
+mod status;
 /// `again disable`, `enable`, `reset`.
 mod switch;

@@ -1,0 +1,103 @@
+use crate::bench::Bench;
+
+/// A puppet that explains itself from inside, and stays for a look from outside.
+const LOOK: &str =
+    "$AGAIN explain $(cat $HERE/options)\nuntil test -e $HERE/go; do sleep 0.02; done\n";
+
+#[test]
+fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.write("options", "--delta 90s --jitter 10s");
+    let pid = bench.start(LOOK);
+    crate::bench::wait_for("the run to be there", || {
+        bench.text("out").contains("verdict").then_some(())
+    });
+    let inside = bench.text("out");
+    let outside = bench
+        .again(&[
+            "explain",
+            "--pid",
+            &pid.to_string(),
+            "--delta",
+            "90s",
+            "--jitter",
+            "10s",
+        ])
+        .ok();
+    bench.write("go", "");
+    bench.end();
+    // From outside the nearest process is the run itself.
+    let plan = |text: &str| text[text.find("target: ").expect("a plan")..].to_owned();
+    assert_eq!(plan(&inside), plan(&outside));
+    for line in [
+        "  the same command line as the run's\n".to_owned(),
+        format!("  its time: 1m30s and up to 10s of jitter, after the run has ended (pid {pid})\n"),
+        "  the cap: 0 of 10 reruns within 1h used\n".to_owned(),
+        "  again disable: it is not in force\n".to_owned(),
+        "verdict: would be scheduled\n".to_owned(),
+    ] {
+        assert!(inside.contains(&line), "{line}: {inside}");
+    }
+    assert!(
+        inside
+            .lines()
+            .any(|l| l.contains(&format!("  {pid} ruby ")) && l.ends_with("<- the run")),
+        "{inside}"
+    );
+    assert_eq!(bench.again(&["status"]).status, 3);
+    assert!(!bench.path("state/targets").exists());
+}
+
+#[test]
+fn says_what_it_would_add_and_why() {
+    let bench = Bench::new();
+    bench.write("options", "");
+    bench.write("go", "");
+    bench.write("site.pp", LOOK);
+    let words = [
+        "bin/puppet",
+        "agent",
+        "--onetime",
+        "--daemonize",
+        "--splay",
+        "site.pp",
+    ];
+    let said = bench.run("ruby", &words);
+    for line in [
+        "  taken away --daemonize: a rerun stays in the foreground",
+        "  added --no-daemonize: it would go to the background",
+        "  added --no-splay: it would wait at random once more, after our own jitter",
+    ] {
+        assert!(said.out.contains(line), "{line}: {said:?}");
+    }
+}
+
+#[test]
+fn says_what_would_refuse() {
+    let mut bench = Bench::new();
+    bench.write("options", "--max-runs 0");
+    bench.write("go", "");
+    bench.again(&["disable", "why"]).ok();
+    let said = bench.apply(LOOK);
+    assert!(
+        said.contains("  the cap: 0 of 0 reruns within 1h used; reached"),
+        "{said}"
+    );
+    assert!(
+        said.contains("  again disable: disabled since 20"),
+        "{said}"
+    );
+    assert!(
+        said.contains("verdict: refused: again is disabled (why);"),
+        "{said}"
+    );
+    let said = bench.again(&["explain", "--pid", "999999999"]);
+    assert_eq!(said.status, 1);
+    assert!(
+        said.err.contains("there is no process with pid 999999999"),
+        "{said:?}"
+    );
+    let said = bench.again(&["explain", "--max-runs", "3", "--", "true"]);
+    assert!(said.out.contains("would run: true\n"), "{said:?}");
+    assert!(said.out.contains("  the cap: 0 of 3 reruns"), "{said:?}");
+}
