@@ -21,4 +21,4 @@ lab:
 
 clean:
 	cargo clean
-	rm -rf dist .cache puppet-module/files/x86_64 puppet-module/files/aarch64
+	rm -rf dist .cache puppet-module/files

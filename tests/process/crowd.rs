@@ -14,13 +14,7 @@ fn crowd(words: &str) -> String {
 }
 
 fn until_all_asked(stage: &Stage) {
-    wait_until("all requests", SHORT * 2, || {
-        stage
-            .runs("site")
-            .first()
-            .is_some_and(|run| run.asked().len() == CROWD)
-    });
-    let asked = stage.runs("site")[0].asked();
+    let asked = stage.wait_for_answers("site", CROWD);
     for asked in &asked {
         assert_eq!(asked.code, 0, "{asked:?}");
         assert!(asked.pipe_closed, "{asked:?}");

@@ -74,7 +74,7 @@ fn a_rerun_without_pidfds() {
             "{descriptors:?}"
         );
         assert!(
-            stage.runs("site")[0].asked()[0].pipe_closed,
+            stage.wait_for_answers("site", 1)[0].pipe_closed,
             "{calls:?}: its pipe outlives the requester"
         );
         stage.release("go");
@@ -146,7 +146,7 @@ fn a_timer_is_replaced_without_pidfds() {
     let first = stage.waiter("again");
     let done = again(&stage, CASES[1], &request);
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(!first.alive());
+    first.wait_until_gone(SHORT);
     assert_eq!((stage.timers().len(), stage.waiters().len()), (1, 1));
     stage.again_well(&["stop"]);
     stage.assert_nothing_left();

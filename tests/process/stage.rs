@@ -266,6 +266,14 @@ impl Stage {
         })
     }
 
+    /// Waits until the first run of this manifest has heard as many answers.
+    pub fn wait_for_answers(&self, name: &str, count: usize) -> Vec<Asked> {
+        wait_for(&format!("{count} answers"), SHORT * 2, || {
+            let asked = self.runs(name).first()?.asked();
+            (asked.len() >= count).then_some(asked)
+        })
+    }
+
     pub fn stamps(&self) -> Vec<Stamp> {
         self.stamps_in("stamps")
     }
@@ -438,14 +446,9 @@ impl Drop for Stage {
             )
         };
         let titles: Vec<String> = left.iter().map(describe).collect();
-        for process in &left {
-            let _ = process.signal(Signal::SIGKILL);
-        }
         if std::thread::panicking() {
-            eprintln!(
-                "processes left: {titles:?}\n{}",
-                self.again(&["status"]).out
-            );
+            let status = self.again(&["status"]).out;
+            eprintln!("processes left: {titles:?}\n{status}");
             for out in fs::read_dir(self.path("out"))
                 .into_iter()
                 .flatten()
@@ -456,7 +459,11 @@ impl Drop for Stage {
                     eprintln!("a run said: {said}");
                 }
             }
-        } else {
+        }
+        for process in &left {
+            let _ = process.signal(Signal::SIGKILL);
+        }
+        if !std::thread::panicking() {
             assert!(titles.is_empty(), "left behind: {titles:?}");
         }
     }

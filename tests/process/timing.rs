@@ -27,12 +27,7 @@ fn timers_of_different_names_stay_apart() {
         ask('run', '--name', 'four', '--delta', '2')\n\
         ask('run', '--name', 'four', '--delta', '2')\nhold('go')\nend";
     let run = start(&mut stage.apply("site", manifest));
-    wait_until("all requests", SHORT, || {
-        stage
-            .runs("site")
-            .first()
-            .is_some_and(|run| run.asked().len() == 4)
-    });
+    stage.wait_for_answers("site", 4);
     assert_eq!(stage.timers().len(), 3, "one timer per name");
     assert_eq!(stage.waiters().len(), 3);
     assert_eq!(stage.history("merged").len(), 1);

@@ -135,7 +135,7 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
             .collect();
         println!("{name}: {}; holds {}", waiter.title(), kinds.join(", "));
     }
-    let asked = stage.runs("run")[0].asked();
+    let asked = stage.wait_for_answers("run", 1);
     assert!(asked[0].pipe_closed, "the requester's pipe outlives it");
 
     let before = waiters.map(switches);
@@ -197,7 +197,7 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
     let waiter = stage.waiter("again");
     wait_until_asleep(waiter);
     assert_out_of_reach(&stage, waiter, Some(run.process));
-    assert!(stage.runs("site")[0].asked()[0].pipe_closed);
+    assert!(stage.wait_for_answers("site", 1)[0].pipe_closed);
     stage.again_well(&["stop"]);
 
     // The same with a rerun.

@@ -12,8 +12,19 @@ fn asks_by(form: &str) {
         changes_once(&scratch, "Exec['ask']")
     );
     scratch.write("work/site.pp", &scratch.bare_manifest(&body));
+    // Ignored as by nohup and by `&`: what stands between must not change that for the rerun.
+    let conf = scratch.root() + "/puppet/conf";
+    let env = [
+        "env",
+        "--ignore-signal=HUP,QUIT",
+        "puppet",
+        "apply",
+        "--confdir",
+        &conf,
+        "site.pp",
+    ];
     let run = scratch
-        .apply(&["site.pp"])
+        .command(&env)
         .env("RIG_LINGER", "0.4")
         .run()
         .expect(&[0]);

@@ -1,6 +1,9 @@
 use std::fs;
 
-use crate::rig::{LONG, SHORT, Scratch, wait_until};
+use nix::sys::signal::Signal;
+
+use crate::rig::{LONG, Process, SHORT, Scratch, text, wait_until};
+use crate::{changes_once, hold_until, until_held};
 
 /// Much more than a puppet run takes, on any machine that these tests are run on.
 const SOON: f64 = 30.0;
@@ -91,16 +94,39 @@ fn deltas_of_different_names_stay_apart_and_never_start_early() {
     assert_eq!(scratch.history_of("started").len(), starts.len() - 1);
 }
 
-/// Both are due when the first rerun starts, so that one run does the job of both.
+/// Both are due when the run ends, one moment for both, however late a waiter gets to know of it: one waiter is kept by a stop signal
+/// until the other's rerun has been.
 #[test]
 fn a_rerun_does_the_job_of_every_timer_that_was_due_when_it_started() {
     let scratch = Scratch::new();
+    let go = text(scratch.path("go"));
     let body = format!(
-        "common::again::delta {{ 'nought': delta => 0 }}\n{}",
-        crate::changes_once(&scratch, "[Exec['again'], Common::Again::Delta['nought']]")
+        "common::again::delta {{ 'nought': delta => 0 }}\n{}\n{} Exec['again'] -> Exec['again-delta-nought'] -> Exec['hold']",
+        changes_once(&scratch, "[Exec['again'], Common::Again::Delta['nought']]"),
+        hold_until("hold", &go)
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    let run = scratch.apply(&["site.pp"]).start();
+    until_held(&scratch);
+    let timers = scratch.timers();
+    let nought = timers
+        .iter()
+        .find(|timer| timer["name"] == "nought")
+        .unwrap_or_else(|| panic!("{timers:#?}"));
+    let late = nought["waiter"]["pid"]
+        .as_i64()
+        .and_then(|pid| Process::now(pid as i32))
+        .expect("its waiter");
+    late.signal(Signal::SIGSTOP).expect("stopped");
+    fs::write(&go, "").expect("go");
+    run.wait().expect(&[0]);
+    wait_until("the rerun by the other timer", LONG, || {
+        scratch
+            .starts()
+            .get(1)
+            .is_some_and(|rerun| rerun.ended().is_some())
+    });
+    late.signal(Signal::SIGCONT).expect("continued");
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 2);
     assert_eq!(scratch.history_of("requested").len(), 2);
