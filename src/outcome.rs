@@ -64,9 +64,12 @@ struct Traces {
     wrote: Option<Walltime>,
     /// When the next run that is known of started, or the machine did.
     next: Option<(Walltime, &'static str)>,
-    /// Where the summary is, when it was written, and what it says.
-    summary: Option<(String, Result<(Walltime, Summary), String>)>,
+    /// Where the summary is, and the summary.
+    summary: Option<(String, Written)>,
 }
+
+/// When a summary was written, and what it says; or why that cannot be told.
+type Written = Result<(Walltime, Summary), String>;
 
 /// How a rerun ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,10 +14,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::run::quoted;
-use super::{complain, moment};
+use super::{complain, moment, plural};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Settings, Surroundings, Wrong};
 use crate::exit::{BY_SIGNAL, Exit};
+use crate::layout::{Look, Tone};
 use crate::observe::{self, CommandLine};
 use crate::policy::cap::Moment;
 use crate::policy::converge::{
@@ -107,9 +108,10 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
         deadline,
         drive,
     };
+    let opened = format!("pid {}, at most {} runs", me.pid, driving.record.max_runs);
     driving
         .store
-        .note(&driver::entry(&driving.record, What::Opened, "", &now));
+        .note(&driver::entry(&driving.record, What::Opened, &opened, &now));
     let ending = driving.live();
     driving.conclude(ending)
 }
@@ -624,7 +626,7 @@ impl Driving<'_> {
         let now = moment();
         let runs = self.drive.runs();
         let took = now.uptime.since(self.record.began.uptime);
-        let so_far = format!("{runs} run{} in {took}", if runs == 1 { "" } else { "s" });
+        let so_far = format!("{runs} run{} in {took}", plural(runs as usize));
         let (status, text) = match &ending {
             Ok(ending) => self.verdict(ending, &so_far),
             Err(e) => (Exit::Failure as i32, format!("error: {e:#}")),
@@ -846,7 +848,7 @@ impl Input {
 /// Standard error, and what may be done on it.
 struct Screen {
     terminal: bool,
-    colours: bool,
+    look: Look,
     /// A progress line stands there without a line feed.
     progress: bool,
 }
@@ -868,8 +870,11 @@ impl Screen {
             std::io::stderr().is_terminal() && variable("TERM").is_some_and(|term| term != "dumb");
         Screen {
             terminal,
-            // https://no-color.org: set and not empty.
-            colours: terminal && variable("NO_COLOR").is_none(),
+            look: Look::new(
+                terminal.then_some(WIDEST),
+                variable("NO_COLOR"),
+                variable("TERM"),
+            ),
             progress: false,
         }
     }
@@ -902,11 +907,8 @@ impl Screen {
     }
 
     fn paint(&self, text: &str, good: bool) -> String {
-        match (self.colours, good) {
-            (false, _) => text.to_owned(),
-            (true, true) => format!("\x1b[32m{text}\x1b[0m"),
-            (true, false) => format!("\x1b[31m{text}\x1b[0m"),
-        }
+        let tone = if good { Tone::Good } else { Tone::Bad };
+        self.look.paint(tone, text)
     }
 
     fn painted(&self, outcome: Outcome) -> String {
