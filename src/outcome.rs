@@ -1,6 +1,7 @@
 //! How reruns ended, by what they left behind.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::policy::cap::Moment;
@@ -9,6 +10,7 @@ use crate::puppet::summary::Summary;
 use crate::state::history::{Entry, What};
 use crate::state::record::{Ended, Kind, Record, Running, VERSION};
 use crate::state::store::Store;
+use crate::sys::file::read_regular;
 use crate::sys::process::Identity;
 
 /// Takes reruns that have ended out of the record, and notes how they ended.
@@ -80,6 +82,9 @@ struct Told {
 /// takes longer than that to load Puppet alone.
 const AFTER_OUTPUT: u64 = 2;
 
+/// Its directory may belong to the user puppet, who could put anything there.
+const LARGEST_SUMMARY: u64 = 1 << 20;
+
 fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
     let rebooted = rerun.started.boot != now.boot;
@@ -94,7 +99,8 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
         .and_then(|meta| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok())
         .map(|at| Walltime::from_millis(u64::try_from(at.as_millis()).unwrap_or(0)));
     let summary = rerun.lastrunfile.clone().map(|path| {
-        let text = std::fs::read(&path).map_err(|e| match e.kind() {
+        let summary = Path::new(&path);
+        let text = read_regular(summary, LARGEST_SUMMARY, 0).map_err(|e| match e.kind() {
             ErrorKind::NotFound => format!("there is no summary {path}"),
             _ => format!("the summary {path} cannot be read: {e}"),
         });

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod clock;
+pub mod file;
 pub mod localtime;
 pub mod memory;
 pub mod pidfd;
