@@ -187,9 +187,13 @@ pub fn own_identity() -> io::Result<Identity> {
 }
 
 impl Identity {
-    /// Whether this very process still runs.
+    /// Whether this very process still runs. Where that cannot be seen, for want of a
+    /// descriptor for example, it counts as running.
     pub fn is_alive(self) -> bool {
-        identify(self.pid).is_ok_and(|now| now == self)
+        match identify(self.pid) {
+            Ok(now) => now == self,
+            Err(e) => e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH),
+        }
     }
 }
 
