@@ -47,6 +47,12 @@ use sys::attributes::SignalState;
 pub fn main(arguments: Vec<OsString>) -> i32 {
     let signals = SignalState::of_this_process();
     sys::start::fill_standard_descriptors();
+    if sys::start::is_raised() {
+        commands::complain(
+            "again: error: it has more privilege than whoever started it, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); take them away",
+        );
+        return Exit::Failure as i32;
+    }
     // A write that cannot be done is an error to handle, not a reason to die.
     sys::signals::let_writes_fail();
     if arguments

@@ -220,12 +220,12 @@ fn living_daemon(
     let paths = paths::resolve(given, &settings.paths, None, &conf, layout);
     let run = chain.get(at)?;
     let look = |pid: i32| {
-        let daemon = see(pid)?;
+        // Asked first: what another user's command line names is not even opened.
+        let daemon = see(pid).filter(|seen| seen.euid == run.euid && seen.exe == run.exe)?;
         let argv = split_block(&daemon.cmdline);
         let invocation = crate::puppet::cmdline::parse(&argv)?;
         let conf = read_conf(Some(&invocation), layout);
-        (daemon.euid == run.euid && daemon.exe == run.exe && is_daemon(&invocation, &conf))
-            .then_some((daemon, argv, invocation))
+        is_daemon(&invocation, &conf).then_some((daemon, argv, invocation))
     };
     let named = paths
         .pidfile
@@ -264,9 +264,13 @@ fn all_pids() -> Vec<i32> {
         .collect()
 }
 
+/// A command line may name any file as its configuration.
+const LARGEST_CONF: u64 = 1 << 20;
+
 /// The configuration file of a command line.
 fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
-    match std::fs::read(paths::conf_file(invocation, layout)) {
+    let path = paths::conf_file(invocation, layout);
+    match crate::sys::file::read_regular(&path, LARGEST_CONF, 0) {
         Ok(text) => Conf::parse(&text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
         Err(_) => Conf::unreadable(),
@@ -589,11 +593,17 @@ fn programs(
 /// The process that holds the agent's lock, if it is held by a living puppet.
 pub fn lock_holder(paths: &Paths) -> Option<Identity> {
     let path = paths.agent_catalog_run_lockfile.as_ref()?.path();
-    let pid = read_pid(&path)?;
+    our_puppet(read_pid(&path)?)
+}
+
+/// The process with this pid, if it is a puppet of our own user. The file that names
+/// it may have been written by another, and so may the name of a process.
+fn our_puppet(pid: i32) -> Option<Identity> {
     let who = process::identify(pid).ok()?;
     let stat = process::stat(pid).ok()?;
     let cmdline = process::cmdline(pid).ok()?;
-    (stat.start == who.start && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
+    let is_ours = process::status(pid).ok()?.euid == user::effective();
+    (stat.start == who.start && is_ours && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
 }
 
 /// Why the agent is disabled, if it is; empty where no reason was given.
@@ -614,34 +624,16 @@ pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
             .pidfile
             .as_ref()
             .and_then(|path| read_pid(&path.path()))
-            .is_some_and(|pid| {
-                let looks_right = || -> Option<bool> {
-                    let stat = process::stat(pid).ok()?;
-                    let cmdline = process::cmdline(pid).ok()?;
-                    Some(locks::may_hold(&stat.comm, &cmdline))
-                };
-                process::identify(pid).is_ok() && looks_right() == Some(true)
-            })
+            .is_some_and(|pid| our_puppet(pid).is_some())
 }
 
 fn read_pid(path: &Path) -> Option<i32> {
     locks::parse_pid(&read_small(path).ok()?)
 }
 
-/// Reads at most a few kilobytes of a regular file; never blocks on a fifo.
+/// Reads a regular file of a few kilobytes.
 fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = std::fs::File::options()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("not a regular file"));
-    }
-    let mut text = Vec::new();
-    file.take(64 * 1024).read_to_end(&mut text)?;
-    Ok(text)
+    crate::sys::file::read_regular(path, 64 * 1024, 0)
 }
 
 #[cfg(test)]

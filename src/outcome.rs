@@ -1,6 +1,7 @@
 //! How reruns ended, by what they left behind.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::policy::cap::Moment;
@@ -9,6 +10,7 @@ use crate::puppet::summary::Summary;
 use crate::state::history::{Entry, What};
 use crate::state::record::{Ended, Kind, Record, Running, VERSION};
 use crate::state::store::Store;
+use crate::sys::file::read_regular;
 use crate::sys::process::Identity;
 
 /// Takes reruns that have ended out of the record, and notes how they ended.
@@ -90,6 +92,9 @@ fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
     ))
 }
 
+/// Its directory may belong to the user puppet, who could put anything there.
+const LARGEST_SUMMARY: u64 = 1 << 20;
+
 fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
     let rebooted = rerun.started.boot != now.boot;
@@ -105,7 +110,8 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let summary = rerun.lastrunfile.clone().map(|path| {
         let read = || -> std::io::Result<(Walltime, Summary)> {
             let at = modified(&std::fs::metadata(&path)?).unwrap_or_default();
-            Ok((at, Summary::parse(&std::fs::read(&path)?)))
+            let text = read_regular(Path::new(&path), LARGEST_SUMMARY, 0)?;
+            Ok((at, Summary::parse(&text)))
         };
         let summary = read().map_err(|e| match e.kind() {
             ErrorKind::NotFound => format!("there is no summary {path}"),

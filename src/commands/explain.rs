@@ -131,6 +131,12 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
             refusal.exit
         }
     };
+    // Another user's command line may hold what a terminal acts on.
+    let out: Vec<String> = out
+        .iter()
+        .flat_map(|lines| lines.split('\n'))
+        .map(|line| line.replace(char::is_control, " "))
+        .collect();
     say(&out.join("\n"))?;
     Ok(exit)
 }

@@ -15,6 +15,7 @@ use crate::state::order::{Order, decode};
 use crate::state::record::Timer;
 use crate::state::store::{self, Locked, Store};
 use crate::sys::localtime;
+use crate::sys::pidfd::{self, Handle};
 
 /// Resumes everything.
 ///
@@ -93,7 +94,8 @@ fn resume_timer(
     let id = locked.record.id.clone();
     let order = match read_order(store, &id, old) {
         Ok(order) => order,
-        Err(e) => {
+        Err(Unread::Now(e)) => bail!("what it is to run cannot be read: {e}"),
+        Err(Unread::Ever(e)) => {
             // Nobody will ever know what it was to run.
             locked.record.timers.remove(name);
             locked.commit()?;
@@ -103,17 +105,24 @@ fn resume_timer(
             bail!("it is lost: {reason}");
         }
     };
-    let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, old.run - 1);
+    let nth = old.run.saturating_sub(1);
+    let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
+    // Its waiter died while the run that asked lives on: that has to end first.
+    let run = old
+        .waits_for
+        .filter(|_| old.boot == now.boot)
+        .and_then(|who| pidfd::open(who).ok());
+    let waits = run.is_some() && old.due.is_none();
     let due = resume::due(old, now, delay::draw(range, &mut rand::rng()));
     let timer = Timer {
         token: store::token(),
         boot: now.boot.clone(),
-        waits_for: None,
+        waits_for: run.as_ref().map(Handle::identity),
         waiter: None,
         scope: None,
         held: None,
-        due: Some(due),
-        due_wall: Some(now.wall + due.since(now.uptime)),
+        due: (!waits).then_some(due),
+        due_wall: (!waits).then(|| now.wall + due.since(now.uptime)),
         ..old.clone()
     };
     let before = locked.record.timers.remove(name);
@@ -124,7 +133,7 @@ fn resume_timer(
             name,
             timer,
             order: &order,
-            run: None,
+            run: run.as_ref(),
             save_environment: order.environment.is_some(),
             scope,
         },
@@ -148,19 +157,37 @@ fn resume_timer(
     let unscoped = armed.scope_failed.map_or_else(String::new, |why| {
         format!("; without a systemd scope of its own ({why})")
     });
+    let when = match run.filter(|_| waits) {
+        Some(run) => format!(
+            "{} after its run has ended, which still runs with pid {}",
+            old.delta + old.jitter,
+            run.identity().pid
+        ),
+        None => format!("at {}", localtime::local(now.wall + due.since(now.uptime))),
+    };
     say(&format!(
-        "again: resumed: timer '{name}' of {} is due at {} ({why}; run {} of chain {}){unscoped}",
-        locked.record.kind,
-        localtime::local(now.wall + due.since(now.uptime)),
-        old.run,
-        old.chain
+        "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
+        locked.record.kind, old.run, old.chain
     ))?;
     Ok(())
 }
 
-fn read_order(store: &Store, id: &str, timer: &Timer) -> Result<Order, String> {
+/// Why an order cannot be read.
+enum Unread {
+    /// It may be another time.
+    Now(std::io::Error),
+    /// It is gone or damaged.
+    Ever(String),
+}
+
+fn read_order(store: &Store, id: &str, timer: &Timer) -> Result<Order, Unread> {
     let text = store
         .read_order(id, &timer.token)
-        .map_err(|e| e.to_string())?;
-    decode(&text).map(|(_, order)| order)
+        .map_err(|e| match e.raw_os_error() {
+            Some(errno) if errno != nix::libc::ENOENT && errno != nix::libc::ELOOP => {
+                Unread::Now(e)
+            }
+            _ => Unread::Ever(e.to_string()),
+        })?;
+    decode(&text).map(|(_, order)| order).map_err(Unread::Ever)
 }

@@ -109,6 +109,9 @@ fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
 }
 
 fn run(inherited: Inherited) -> Result<()> {
+    std::panic::set_hook(Box::new(|info| {
+        tracing::error!("a waiter has to give up: {info}");
+    }));
     let (ticket, sleeper) = match prepare(&inherited.order) {
         Ok(prepared) => prepared,
         Err(e) => {
@@ -136,6 +139,8 @@ fn run(inherited: Inherited) -> Result<()> {
         boot: clock::boot_id(),
         sleeper,
         shown: String::new(),
+        pause: FIRST_PAUSE,
+        trouble: String::new(),
     };
     if let Ok(Some(record)) = waiter.store.read(&waiter.ticket.target)
         && let Some(timer) = waiter.timer(&record)
@@ -182,21 +187,72 @@ struct Waiter {
     sleeper: Sleeper,
     /// What the log was told last.
     shown: String,
+    /// How long to wait before the next attempt at what failed.
+    pause: Span,
+    /// What was logged of it.
+    trouble: String,
+}
+
+/// After a failure that may pass, such as that of a full disk, the next attempt is
+/// made after this long; from then on after twice as long each time.
+const FIRST_PAUSE: Span = Span::from_secs(1);
+/// The longest pause between attempts.
+const LONGEST_PAUSE: Span = Span::from_secs(60);
+/// How often a held timer looks where no directory can be watched.
+const LOOK_AGAIN: Span = Span::from_secs(15);
+
+/// Whether an error may pass, so that it is worth to try again. A missing or damaged
+/// record does not come back.
+fn may_pass(error: &anyhow::Error) -> bool {
+    use nix::libc::{ELOOP, ENOENT, ENOTDIR};
+    let io = error
+        .chain()
+        .find_map(|e| e.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::raw_os_error)
+        .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
 }
 
 impl Waiter {
+    /// Lives until there is a reason to end, and through what may pass.
     fn live(&mut self) -> Result<()> {
-        let mut looked_around = false;
-        let mut watch: Option<Watch> = None;
         loop {
-            let record = self.store.read(&self.ticket.target);
-            let record = match record {
+            match self.go_on() {
+                Err(e) if may_pass(&e) && !self.told_to_end => self.pause(&e)?,
+                ended => return ended,
+            }
+        }
+    }
+
+    fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
+        let trouble = format!("{error:#}");
+        if trouble != self.trouble {
+            tracing::warn!(
+                timer = %self.ticket.name, target_id = %self.ticket.target,
+                "tries again, every minute at least: {trouble}"
+            );
+            self.trouble = trouble;
+        }
+        self.show("tries again what failed");
+        let until = clock::boottime() + self.pause;
+        self.pause = self.pause.times(2).min(LONGEST_PAUSE);
+        let woken = sleep(&mut self.sleeper, None, Some(until), None)?;
+        self.note_wake(woken);
+        Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        let mut looked_around = false;
+        // None: not set yet. Some(None): it cannot be had.
+        let mut watch: Option<Option<Watch>> = None;
+        loop {
+            let record = match self.store.read(&self.ticket.target) {
                 Ok(Some(record)) => record,
                 Ok(None) => bail!(
                     "timer '{}' is lost: its record in {} is gone",
                     self.ticket.name,
                     self.store.root().display()
                 ),
+                Err(e) if may_pass(&e) => return Err(e),
                 Err(e) => return Err(e.context(format!("timer '{}' is lost", self.ticket.name))),
             };
             let order = if looked_around {
@@ -204,7 +260,7 @@ impl Waiter {
             } else {
                 None
             };
-            let view = self.view(&record, order.as_ref());
+            let view = self.view(&record, order.as_ref())?;
             looked_around = false;
             let next = step(&view);
             let holding = matches!(next, Step::Hold(_));
@@ -218,7 +274,7 @@ impl Waiter {
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
                 }
-                Step::SetDue(due) => self.set_due(due, view.due)?,
+                Step::SetDue(due) => self.set_due(due, view.due),
                 Step::AwaitDue(due) => {
                     self.show(&format!(
                         "waits until {}",
@@ -228,8 +284,8 @@ impl Waiter {
                     self.note_wake(woken);
                 }
                 Step::LookAround => looked_around = true,
-                Step::AwaitProcess(who) => {
-                    if let Ok(handle) = pidfd::open(who) {
+                Step::AwaitProcess(who) => match pidfd::open(who) {
+                    Ok(handle) => {
                         self.show(&format!(
                             "is due, waits for the run with pid {} to end",
                             who.pid
@@ -237,7 +293,9 @@ impl Waiter {
                         let woken = sleep(&mut self.sleeper, Some(&handle), None, None)?;
                         self.note_wake(woken);
                     }
-                }
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(e).context("cannot wait for a process"),
+                },
                 Step::Hold(reason) => match &watch {
                     // Look once more after the watch is set, lest a change falls between.
                     None => {
@@ -248,13 +306,21 @@ impl Waiter {
                             Some(self.store.root()),
                             disabled.as_deref().and_then(Path::parent),
                         ];
-                        watch = Some(Watch::on(directories.into_iter().flatten())?);
+                        let set = Watch::on(directories.into_iter().flatten());
+                        if let Err(e) = &set {
+                            tracing::warn!(
+                                timer = %self.ticket.name, target_id = %self.ticket.target,
+                                "is held, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
+                            );
+                        }
+                        watch = Some(set.ok());
                         looked_around = true;
                     }
                     Some(set) => {
-                        self.note_held(Some(&reason))?;
+                        self.note_held(Some(&reason));
                         self.show(&format!("is due, held: {reason}"));
-                        let woken = sleep(&mut self.sleeper, None, None, Some(set))?;
+                        let until = set.is_none().then(|| clock::boottime() + LOOK_AGAIN);
+                        let woken = sleep(&mut self.sleeper, None, until, set.as_ref())?;
                         self.note_wake(woken);
                     }
                 },
@@ -321,12 +387,15 @@ impl Waiter {
             .filter(|timer| timer.token == self.ticket.token)
     }
 
-    fn view(&self, record: &Record, order: Option<&Order>) -> View {
+    fn view(&self, record: &Record, order: Option<&Order>) -> Result<View> {
         let timer = self.timer(record);
         let now = moment();
         let hurry = timer.is_some_and(|timer| timer.hurry);
         let wait = |span: Option<Span>| span.filter(|_| !hurry).unwrap_or(Span::ZERO);
-        View {
+        let at_due = timer
+            .zip(order)
+            .map(|(timer, order)| self.at_due(record, timer, order, &now));
+        Ok(View {
             now: now.uptime,
             told_to_end: self.told_to_end,
             in_charge: timer.is_some(),
@@ -340,16 +409,16 @@ impl Waiter {
                 .or(self.due),
             delta: wait(timer.map(|timer| timer.delta)),
             jitter: wait(timer.map(|timer| timer.jitter)),
-            at_due: timer
-                .zip(order)
-                .map(|(timer, order)| self.at_due(record, timer, order, &now)),
-        }
+            at_due: at_due.transpose()?,
+        })
     }
 
-    fn at_due(&self, record: &Record, timer: &Timer, order: &Order, now: &Moment) -> AtDue {
+    fn at_due(&self, record: &Record, timer: &Timer, order: &Order, now: &Moment) -> Result<AtDue> {
         let is_agent = matches!(order.kind, Kind::Agent | Kind::Daemon);
-        let me = process::own_identity().ok();
-        AtDue {
+        // Without a descriptor to spare nothing of what follows can be seen, and what
+        // cannot be seen must not count as not being there.
+        let me = Some(process::own_identity().context("cannot read /proc")?);
+        Ok(AtDue {
             // An agent's run does not do the job of an apply, but is not disturbed by it.
             holder: observe::lock_holder(&order.paths)
                 .filter(|holder| Some(*holder) != me && order.kind != Kind::Command)
@@ -383,12 +452,12 @@ impl Waiter {
             cap: timer.cap,
             usage: cap::usage(timer.cap, record.moments(), now),
             on_cap: timer.on_cap,
-        }
+        })
     }
 
     /// Writes down when the timer is due, for others to see and for after a reboot.
     /// One that was due `before` is put off by the cap.
-    fn set_due(&mut self, due: Boottime, before: Option<Boottime>) -> Result<()> {
+    fn set_due(&mut self, due: Boottime, before: Option<Boottime>) {
         self.due = Some(due);
         let wall = self.wall_of(due);
         let by_cap = before.map_or(Span::ZERO, |_| due.since(clock::boottime()));
@@ -396,31 +465,34 @@ impl Waiter {
             timer.due = Some(due);
             timer.due_wall = Some(wall);
             timer.put_off = timer.put_off + by_cap;
-        })
+        });
     }
 
-    fn note_held(&mut self, reason: Option<&str>) -> Result<()> {
+    fn note_held(&mut self, reason: Option<&str>) {
         let reason = reason.map(str::to_owned);
-        self.change(|timer| timer.held = reason)
+        self.change(|timer| timer.held = reason);
     }
 
     /// Changes our timer in the record, if it is still ours. What cannot be written
     /// is logged: the wait goes on all the same.
-    fn change(&self, change: impl FnOnce(&mut Timer)) -> Result<()> {
-        let mut locked = self.store.lock_existing(&self.ticket.target)?;
-        let Some(timer) = locked.record.timers.get_mut(&self.ticket.name) else {
-            return Ok(());
-        };
-        let before = timer.clone();
-        if timer.token == self.ticket.token {
-            change(timer);
-            if *timer != before
-                && let Err(e) = locked.commit()
-            {
-                tracing::warn!("{e:#}");
+    fn change(&self, change: impl FnOnce(&mut Timer)) {
+        let write = || -> Result<()> {
+            let mut locked = self.store.lock_existing(&self.ticket.target)?;
+            let Some(timer) = locked.record.timers.get_mut(&self.ticket.name) else {
+                return Ok(());
+            };
+            let before = timer.clone();
+            if timer.token == self.ticket.token {
+                change(timer);
+                if *timer != before {
+                    locked.commit()?;
+                }
             }
+            Ok(())
+        };
+        if let Err(e) = write() {
+            tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
         }
-        Ok(())
     }
 
     fn finish(&self, finish: &Finish) -> Result<()> {
@@ -476,7 +548,7 @@ impl Waiter {
         let mut locked = self.store.lock_existing(&self.ticket.target)?;
         let now = moment();
         outcome::settle(&self.store, &mut locked.record, &now);
-        if step(&self.view(&locked.record, Some(order))) != Step::Launch {
+        if step(&self.view(&locked.record, Some(order))?) != Step::Launch {
             return Ok(());
         }
         let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
@@ -501,16 +573,23 @@ impl Waiter {
             stopped: None,
         };
         // Refers to this process only, so it is harmless should we die before the commit.
-        self.store.note_rerun(&Rerun {
+        let noted = self.store.note_rerun(&Rerun {
             process: me,
             boot: self.boot.clone(),
             target: self.ticket.target.clone(),
             chain: timer.chain.clone(),
             run: timer.run,
             timer: self.ticket.name.clone(),
-        })?;
+        });
         locked.record.note_start(running, timer.cap);
-        locked.commit()?;
+        if let Err(e) = noted.and_then(|()| locked.commit()) {
+            // What cannot be recorded is not started: the cap could not be kept.
+            self.store.forget_rerun(me);
+            if let Ok((path, _)) = &log {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(e.context("the rerun cannot be recorded, and does not start"));
+        }
         drop(locked);
         let started = entry(
             &self.ticket.target,
@@ -524,16 +603,21 @@ impl Waiter {
             .remove_order(&self.ticket.target, &self.ticket.token);
         crate::log::about("run", timer.run);
         tracing::info!("starts the rerun");
-        if let Err(e) = &log {
-            tracing::warn!("the output of the rerun is lost: {e:#}");
+        match &log {
+            // Nothing is removed from a directory that others could have put there.
+            Ok(_) => prune_logs(&log_dir, order.keep_logs),
+            Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
         }
-        prune_logs(&log_dir, order.keep_logs);
         let error = self.become_rerun(order, &timer, log.ok().map(|(_, file)| file));
         // Only reached when it could not be done.
-        let mut locked = self.store.lock_existing(&self.ticket.target)?;
-        locked.record.running.retain(|rerun| rerun.process != me);
-        locked.commit()?;
-        drop(locked);
+        let take_back = || -> Result<()> {
+            let mut locked = self.store.lock_existing(&self.ticket.target)?;
+            locked.record.running.retain(|rerun| rerun.process != me);
+            locked.commit()
+        };
+        if let Err(e) = take_back() {
+            tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
+        }
         self.store.forget_rerun(me);
         let reason = format!("{error:#}");
         let failed = entry(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,7 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     line.push(b'\n');
     let open = || {
         File::options()
+            .read(true)
             .append(true)
             .create(true)
             .mode(0o644)
@@ -89,8 +90,16 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     };
     let mut file = open()?;
     if file.metadata()?.len() > ROTATE_AT {
-        // Of two that find it full, one locks first; the other finds a new file.
-        file.lock()?;
+        // Of two that find it full, one locks first; the other finds a new file. The
+        // history itself is not locked: whoever may read it could hold that for ever.
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+            .open(state_dir.join(".history.lock"))?;
+        lock.lock()?;
         let current = std::fs::metadata(&path)?;
         if current.len() > ROTATE_AT {
             drop_oldest(state_dir)?;
@@ -102,6 +111,12 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     let meta = file.metadata()?;
     if meta.mode() & 0o777 != 0o644 && meta.uid() == crate::sys::user::effective() {
         file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    }
+    // A line that a full disk cut short must not spoil this one too.
+    let length = file.metadata()?.len();
+    let mut end = [b'\n'];
+    if length > 0 && file.read_at(&mut end, length - 1).is_ok() && end != [b'\n'] {
+        line.insert(0, b'\n');
     }
     file.write_all(&line)
 }
@@ -121,7 +136,7 @@ pub fn tally(state_dir: &Path) -> Tally {
 }
 
 fn dropped(state_dir: &Path) -> Tally {
-    let text = std::fs::read(state_dir.join(DROPPED)).unwrap_or_default();
+    let text = read_ours(&state_dir.join(DROPPED));
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
@@ -168,9 +183,15 @@ pub fn read(state_dir: &Path) -> (Vec<Entry>, usize) {
     (entries, unreadable)
 }
 
+/// Reads one of the history's files; nothing, if something else lies there.
+fn read_ours(path: &Path) -> Vec<u8> {
+    let most = 64 * ROTATE_AT;
+    crate::sys::file::read_regular(path, most, nix::libc::O_NOFOLLOW).unwrap_or_default()
+}
+
 /// Adds the entries of one file; how many of its lines could not be read.
 fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
-    let text = std::fs::read(path).unwrap_or_default();
+    let text = read_ours(path);
     let mut unreadable = 0;
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line) {
@@ -218,6 +239,19 @@ mod tests {
         append(dir.path(), &entry(What::Ended, "failed (x)")).expect("written");
         assert_eq!(tally(dir.path()).get("ended failed"), Some(&1));
         assert!(u64::try_from(read(dir.path()).0.len()).expect("few") <= written);
+    }
+
+    #[test]
+    fn a_line_cut_short_spoils_no_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        append(dir.path(), &entry(What::Requested, "")).expect("written");
+        let path = dir.path().join("history.jsonl");
+        let mut text = std::fs::read(&path).expect("read");
+        text.extend_from_slice(b"{\"version\":1,\"at\":");
+        std::fs::write(&path, text).expect("damaged");
+        append(dir.path(), &entry(What::Started, "")).expect("written");
+        let (entries, unreadable) = read(dir.path());
+        assert_eq!((entries.len(), unreadable), (2, 1));
     }
 
     /// The reasons are those that `judge` gives.

@@ -153,7 +153,8 @@ impl Store {
     /// Locks a target and reads its record, or begins one.
     ///
     /// A record that cannot be read is set aside, and its count of starts is taken
-    /// from the history, so that damage does not open the cap.
+    /// from the history, so that damage does not open the cap. A new record takes its
+    /// place at once: should we die, the next one must not find a count of nothing.
     ///
     /// # Errors
     /// What failed on which file.
@@ -174,29 +175,32 @@ impl Store {
         lock.lock()
             .with_context(|| format!("cannot lock {}", lock_path.display()))?;
         let path = directory.join("state.json");
-        let mut set_aside = None;
-        let record = match read_bounded(&path) {
+        let locked = |record| Locked {
+            directory: directory.clone(),
+            record,
+            set_aside: None,
+            _lock: lock,
+        };
+        match read_bounded(&path) {
             Ok(text) => match parse_record(&text, id) {
-                Ok(record) => record,
+                Ok(record) => Ok(locked(record)),
                 Err(e) => {
-                    let aside = directory.join(format!("state.json.unreadable-{}", token()));
-                    std::fs::rename(&path, &aside)
-                        .with_context(|| format!("cannot set {} aside", path.display()))?;
-                    set_aside = Some(format!("{e:#}; it is now {}", aside.display()));
                     let mut record = Record::new(id, kind, uid);
                     record.starts = self.starts_from_history(id);
-                    record
+                    let mut locked = locked(record);
+                    let aside = directory.join(format!("state.json.unreadable-{}", token()));
+                    std::fs::hard_link(&path, &aside)
+                        .with_context(|| format!("cannot set {} aside", path.display()))?;
+                    locked.commit().inspect_err(|_| {
+                        let _ = std::fs::remove_file(&aside);
+                    })?;
+                    locked.set_aside = Some(format!("{e:#}; it is now {}", aside.display()));
+                    Ok(locked)
                 }
             },
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Record::new(id, kind, uid),
-            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
-        };
-        Ok(Locked {
-            directory,
-            record,
-            set_aside,
-            _lock: lock,
-        })
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(locked(Record::new(id, kind, uid))),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+        }
     }
 
     fn starts_from_history(&self, id: &str) -> Vec<Start> {
@@ -437,19 +441,9 @@ fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     Ok(record)
 }
 
+/// Reads a file of ours, and no link in its place.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let file = File::options()
-        .read(true)
-        .custom_flags(GUARDED)
-        .open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() || meta.len() > LARGEST {
-        return Err(io::Error::other("it is not a file of a sensible size"));
-    }
-    let mut text = Vec::new();
-    file.take(LARGEST).read_to_end(&mut text)?;
-    Ok(text)
+    crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
 }
 
 /// Writes a temporary file, syncs it, and renames it to `name`.
@@ -489,6 +483,13 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
         }
     };
     let remedy = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
+    if let Some((above, why)) = replaceable_by_others(path) {
+        bail!(
+            "{} is not safe: {} {why}, who could put another in its place; {remedy}",
+            path.display(),
+            above.display()
+        );
+    }
     if meta.file_type().is_symlink() {
         bail!("{} is a symbolic link; {remedy}", path.display());
     }
@@ -516,6 +517,31 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
             .with_context(|| format!("cannot set the mode of {}", path.display()))?;
     }
     Ok(())
+}
+
+/// The directory or link on the way to `path` that somebody but us and root could
+/// replace, and whose it is.
+fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
+    // Files of users that a user namespace does not know all seem to be this one's.
+    const OVERFLOW: u32 = 65534;
+    let is_trusted = |uid: u32| uid == 0 || uid == user::effective() || uid == OVERFLOW;
+    let foreign = |at: &Path, meta: &std::fs::Metadata| {
+        let why = format!("belongs to {}", user::name(meta.uid()));
+        (!is_trusted(meta.uid())).then(|| (at.to_owned(), why))
+    };
+    let links = path.ancestors().skip(1).filter_map(|at| {
+        let meta = std::fs::symlink_metadata(at).ok()?;
+        meta.is_symlink().then(|| foreign(at, &meta)).flatten()
+    });
+    let parent = path.parent()?.canonicalize().ok()?;
+    let directories = parent.ancestors().filter_map(|at| {
+        let meta = std::fs::metadata(at).ok()?;
+        // In a sticky directory nobody can rename what is ours.
+        let is_open = meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0;
+        let open = || (at.to_owned(), "can be written to by everybody".to_owned());
+        foreign(at, &meta).or_else(|| is_open.then(open))
+    });
+    links.chain(directories).next()
 }
 
 #[cfg(test)]

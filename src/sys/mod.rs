@@ -3,6 +3,7 @@
 pub mod attributes;
 pub mod clock;
 pub mod events;
+pub mod file;
 pub mod foreground;
 pub mod localtime;
 pub mod memory;

@@ -217,9 +217,13 @@ pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
 }
 
 impl Identity {
-    /// Whether this very process still runs.
+    /// Whether this very process still runs. Where that cannot be seen, for want of a
+    /// descriptor for example, it counts as running.
     pub fn is_alive(self) -> bool {
-        identify(self.pid).is_ok_and(|now| now == self)
+        match identify(self.pid) {
+            Ok(now) => now == self,
+            Err(e) => e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH),
+        }
     }
 }
 

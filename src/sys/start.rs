@@ -31,3 +31,9 @@ pub fn fill_standard_descriptors() {
         }
     }
 }
+
+/// Whether this program was given privilege by its file: getauxval(3), AT_SECURE.
+pub fn is_raised() -> bool {
+    // SAFETY: a constant; it reads what the kernel put beside our arguments.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}

@@ -1,0 +1,49 @@
+//! Reading files that others may have put there.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Reads a regular file of at most `most` bytes whole. Never waits, whatever lies
+/// there: a fifo, a device or a larger file is an error.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY | flags)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() > most {
+        return Err(io::Error::other("it is not a file of a sensible size"));
+    }
+    let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+    file.take(most).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_waits_nor_swallows_what_is_no_file_of_ours() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"12345").expect("written");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        let read = |path: &Path, most, flags| read_regular(path, most, flags).ok();
+        assert_eq!(read(&file, 5, 0).as_deref(), Some(&b"12345"[..]));
+        assert_eq!(read(&link, 5, 0).as_deref(), Some(&b"12345"[..]));
+        assert_eq!(read(&link, 5, nix::libc::O_NOFOLLOW), None);
+        for path in [&fifo, Path::new("/dev/zero"), dir.path()] {
+            assert_eq!(read(path, 5, 0), None);
+        }
+        assert_eq!(read(&file, 4, 0), None);
+    }
+}

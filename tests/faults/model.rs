@@ -1,0 +1,1191 @@
+//! A machine in which everything that can happen to a timer happens in any order: the real store on a real file
+//! system, the real policy, and a clock that is a number. Requests, waiters, operators and accidents take turns; what
+//! a process does between two of its system calls that others could notice is one turn.
+//!
+//! The glue between store and policy is the test's own and follows `commands::run`, `wait`, `resume`, `stop`, `now`
+//! and `reset`; that the real glue does the same is what the rooms with real processes are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use again::policy::cap::{self, Cap, Moment};
+use again::policy::hurry::{Hurry, hurry, release};
+use again::policy::judge::{Above, Case, Input, Verdict, judge};
+use again::policy::resume;
+use again::policy::time::{Boottime, Span, Walltime};
+use again::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
+use again::state::history::{Entry, What};
+use again::state::record::{Base, Kind, OnCap, Origin, Record, Running, Timer, VERSION};
+use again::state::store::{self, Rerun, Store};
+use again::sys::process::Identity;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+const TARGETS: [&str; 2] = ["00000000000000aa", "00000000000000bb"];
+const NAMES: [&str; 3] = ["again", "later", "much later"];
+const NANOS: u64 = 1_000_000_000;
+
+/// Where a process is killed in the middle of what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    None,
+    /// Before it wrote anything.
+    AtOnce,
+    /// With its order, or its note of the rerun, on disk.
+    BeforeCommit,
+    /// With half of the new record in the temporary file.
+    InCommit,
+    /// With the record in place, and nothing after it done.
+    AfterCommit,
+}
+
+/// How a record is damaged.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Emptied,
+    Halved,
+    Garbage,
+    Newer,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// Somebody starts a run by hand.
+    Run {
+        target: usize,
+    },
+    /// A process asks: one of the runs of the target, or a person.
+    Request {
+        target: usize,
+        by: usize,
+        name: usize,
+        delta: u64,
+        jitter: u64,
+        now: bool,
+        death: Death,
+    },
+    /// A run ends, whoever started it.
+    End {
+        run: usize,
+    },
+    /// A waiter takes one step.
+    Step {
+        waiter: usize,
+        death: Death,
+    },
+    /// A waiter is killed.
+    Kill {
+        waiter: usize,
+    },
+    /// Nothing happens for a while.
+    Pass {
+        seconds: u64,
+    },
+    /// As long as it takes for a waiter to be due.
+    PassUntilDue {
+        waiter: usize,
+    },
+    Stop {
+        target: usize,
+        name: Option<usize>,
+        death: Death,
+    },
+    Now {
+        target: usize,
+    },
+    Reset {
+        target: usize,
+    },
+    Resume {
+        death: Death,
+    },
+    Reboot {
+        off: u64,
+    },
+    /// Somebody sets the clock.
+    Jump {
+        seconds: i64,
+    },
+    Damage {
+        target: usize,
+        how: Damage,
+    },
+    Disable,
+    Enable,
+}
+
+fn death() -> impl Strategy<Value = Death> {
+    prop_oneof![
+        6 => Just(Death::None),
+        1 => Just(Death::AtOnce),
+        1 => Just(Death::BeforeCommit),
+        1 => Just(Death::InCommit),
+        1 => Just(Death::AfterCommit),
+    ]
+}
+
+fn event(jumps: bool) -> impl Strategy<Value = Event> {
+    let target = 0..TARGETS.len();
+    let some = 0..8_usize;
+    let day = 86_400_i64;
+    prop_oneof![
+        2 => target.clone().prop_map(|target| Event::Run { target }),
+        8 => (target.clone(), 0..4_usize, 0..NAMES.len(), 0..40_u64, 0..6_u64, any::<bool>(), death()).prop_map(
+            |(target, by, name, delta, jitter, now, death)| Event::Request { target, by, name, delta, jitter, now, death }),
+        4 => some.clone().prop_map(|run| Event::End { run }),
+        24 => (some.clone(), death()).prop_map(|(waiter, death)| Event::Step { waiter, death }),
+        1 => some.clone().prop_map(|waiter| Event::Kill { waiter }),
+        4 => (0..40_u64).prop_map(|seconds| Event::Pass { seconds }),
+        6 => some.prop_map(|waiter| Event::PassUntilDue { waiter }),
+        1 => (target.clone(), proptest::option::of(0..NAMES.len()), death())
+            .prop_map(|(target, name, death)| Event::Stop { target, name, death }),
+        1 => target.clone().prop_map(|target| Event::Now { target }),
+        1 => target.clone().prop_map(|target| Event::Reset { target }),
+        2 => death().prop_map(|death| Event::Resume { death }),
+        1 => (1..100_u64).prop_map(|off| Event::Reboot { off }),
+        1 => (if jumps { -2 * day..2 * day } else { -2 * day..1 }).prop_map(|seconds| Event::Jump { seconds }),
+        1 => (target, prop_oneof![Just(Damage::Emptied), Just(Damage::Halved), Just(Damage::Garbage), Just(Damage::Newer)])
+            .prop_map(|(target, how)| Event::Damage { target, how }),
+        1 => Just(Event::Disable),
+        2 => Just(Event::Enable),
+    ]
+}
+
+/// A living waiter.
+struct Waiter {
+    process: Identity,
+    target: usize,
+    name: String,
+    token: String,
+    run: Option<Identity>,
+    due: Option<Boottime>,
+    /// It has looked around, and acts on it in its next turn.
+    looked: bool,
+    /// It has decided to launch, and locks in its next turn.
+    launches: bool,
+    _lock: File,
+}
+
+/// What was promised to one request, whatever tokens stand for it.
+#[derive(Debug)]
+struct Promise {
+    target: usize,
+    fate: Fate,
+    /// In true time, once it is known.
+    not_before: Option<u64>,
+    delta: u64,
+    run: Option<Identity>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fate {
+    Pending,
+    Started,
+    Over(String),
+}
+
+/// A start as it truly was.
+#[derive(Debug)]
+struct Start {
+    target: usize,
+    at: u64,
+    boot: u32,
+    /// How often the target's count was reset before.
+    epoch: u32,
+    /// Its line in the history was never written.
+    unnoted: bool,
+    /// The record that counted it was damaged, and the history does not know it.
+    forgotten: bool,
+}
+
+struct World {
+    store: Store,
+    cap: Cap,
+    on_cap: OnCap,
+    /// True time, in nanoseconds.
+    at: u64,
+    booted: u64,
+    boot: u32,
+    /// What the wall clock is off by, in milliseconds.
+    off: i64,
+    forwards: bool,
+    disabled: bool,
+    next: i32,
+    /// Runs and reruns that live.
+    runs: BTreeMap<i32, (Identity, usize)>,
+    waiters: Vec<Waiter>,
+    promises: Vec<Promise>,
+    tokens: BTreeMap<String, usize>,
+    starts: Vec<Start>,
+    /// When runs of a target started, under which boot, and since then known to a record.
+    begun: Vec<(usize, u32, u64)>,
+    epochs: [u32; 2],
+    done: BTreeMap<&'static str, usize>,
+}
+
+type Checked = Result<(), String>;
+
+impl World {
+    fn now(&self) -> Moment {
+        let wall = i64::try_from(self.at / 1_000_000).expect("a date") + self.off;
+        Moment {
+            boot: format!("boot {}", self.boot),
+            uptime: Boottime::from_nanos(self.at - self.booted),
+            wall: Walltime::from_millis(u64::try_from(wall).unwrap_or(0)),
+        }
+    }
+
+    fn born(&mut self) -> Identity {
+        self.next += 1;
+        Identity {
+            pid: self.next,
+            start: u64::from(self.boot),
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.done.entry(what).or_default() += 1;
+    }
+
+    fn is_alive(&self, who: Identity) -> bool {
+        self.runs.contains_key(&who.pid) || self.waiters.iter().any(|w| w.process == who)
+    }
+
+    /// As `outcome::settle`.
+    fn settle(&self, record: &mut Record) {
+        for ended in record.take_ended(&self.now().boot, |who| self.is_alive(who)) {
+            self.store.forget_rerun(ended.process);
+        }
+    }
+
+    fn note(&self, target: usize, what: What, timer: Option<(&str, &Timer)>) {
+        self.store.note(&Entry {
+            version: VERSION,
+            at: self.now(),
+            what,
+            target: TARGETS[target].into(),
+            timer: timer.map_or(String::new(), |(name, _)| name.into()),
+            token: timer.map_or(String::new(), |(_, t)| t.token.clone()),
+            chain: timer.map_or(String::new(), |(_, t)| t.chain.clone()),
+            run: timer.map_or(0, |(_, t)| t.run),
+            reason: String::new(),
+        });
+    }
+
+    /// A record half written, as a process leaves it that dies while it commits.
+    fn torn(&self, target: usize, record: &Record) {
+        let text = serde_json::to_vec(record).expect("JSON");
+        let path = self.store.root().join("targets").join(TARGETS[target]);
+        let path = path.join(format!(".state.json.{}", store::token()));
+        std::fs::write(path, &text[..text.len() / 2]).expect("written");
+    }
+
+    fn happen(&mut self, event: &Event) -> Checked {
+        match event {
+            Event::Run { target } => {
+                let who = self.born();
+                self.runs.insert(who.pid, (who, *target));
+                self.begun.push((*target, self.boot, self.at));
+            }
+            Event::Request {
+                target,
+                by,
+                name,
+                delta,
+                jitter,
+                now,
+                death,
+            } => {
+                self.request(*target, *by, NAMES[*name], *delta, *jitter, *now, *death)?;
+            }
+            Event::End { run } => {
+                let Some(pid) = self.runs.keys().nth(*run).copied() else {
+                    return Ok(());
+                };
+                let (who, _) = self.runs.remove(&pid).expect("there");
+                let at = self.at;
+                for promise in self.promises.iter_mut().filter(|p| p.run == Some(who)) {
+                    promise.not_before.get_or_insert(at + promise.delta);
+                }
+            }
+            Event::Step { waiter, death } => {
+                if *waiter < self.waiters.len() {
+                    self.step(*waiter, *death)?;
+                }
+            }
+            Event::Kill { waiter } => {
+                if *waiter < self.waiters.len() {
+                    self.waiters.remove(*waiter);
+                    self.count("waiters killed");
+                }
+            }
+            Event::Pass { seconds } => self.at += seconds * NANOS,
+            Event::PassUntilDue { waiter } => {
+                if let Some(due) = self.waiters.get(*waiter).and_then(|w| w.due) {
+                    self.at = self.at.max(self.booted + due.nanos());
+                }
+            }
+            Event::Stop {
+                target,
+                name,
+                death,
+            } => self.stop(*target, name.map(|n| NAMES[n]), *death)?,
+            Event::Now { target } => self.hurry(*target),
+            Event::Reset { target } => self.reset(*target),
+            Event::Resume { death } => self.resume(*death)?,
+            Event::Reboot { off } => {
+                self.waiters.clear();
+                let gone: Vec<Identity> = std::mem::take(&mut self.runs)
+                    .into_values()
+                    .map(|(who, _)| who)
+                    .collect();
+                for promise in self
+                    .promises
+                    .iter_mut()
+                    .filter(|p| p.run.is_some_and(|run| gone.contains(&run)))
+                {
+                    promise.not_before.get_or_insert(self.at + promise.delta);
+                }
+                self.at += off * NANOS;
+                self.booted = self.at;
+                self.boot += 1;
+                self.at += NANOS;
+                self.count("reboots");
+            }
+            Event::Jump { seconds } => {
+                self.off += seconds * 1000;
+                self.forwards |= *seconds > 0;
+            }
+            Event::Damage { target, how } => self.damage(*target, *how),
+            Event::Disable => self.disabled = true,
+            Event::Enable => self.disabled = false,
+        }
+        self.check()
+    }
+
+    /// As `commands::run` and `arm`.
+    #[allow(clippy::too_many_arguments)]
+    fn request(
+        &mut self,
+        target: usize,
+        by: usize,
+        name: &str,
+        delta: u64,
+        jitter: u64,
+        at_once: bool,
+        death: Death,
+    ) -> Checked {
+        if death == Death::AtOnce {
+            return Ok(());
+        }
+        let now = self.now();
+        // With a number beyond the living runs it is a person who asks.
+        let run = self
+            .runs
+            .values()
+            .filter(|(_, of)| *of == target)
+            .nth(by)
+            .map(|(who, _)| *who);
+        let id = TARGETS[target];
+        let mut locked = self
+            .store
+            .lock(id, Kind::Apply, 0)
+            .map_err(|e| format!("{e:#}"))?;
+        if locked.set_aside.is_some() {
+            self.lose(target);
+        }
+        self.settle(&mut locked.record);
+        let usage = cap::usage(self.cap, locked.record.moments(), &now);
+        let above = run.map_or(Above::Command, |who| Above::Run {
+            pid: who.pid,
+            other_user: None,
+            noop: false,
+            input: Input::NotRead,
+            directory_gone: None,
+        });
+        let case = Case {
+            above,
+            disabled: self.disabled.then(String::new),
+            cap: self.cap,
+            usage,
+            on_cap: self.on_cap,
+        };
+        let not_before = match judge(&case) {
+            Verdict::Schedule { not_before } => not_before,
+            Verdict::Refuse(_) => {
+                locked.commit().map_err(|e| format!("{e:#}"))?;
+                self.count("requests refused");
+                return Ok(());
+            }
+        };
+        let rerun = run.and_then(|who| self.store.rerun_of(who, &now.boot));
+        let chain = rerun.as_ref().map_or_else(
+            || format!("{:08x}", run.map_or(7, |who| who.pid)),
+            |r| r.chain.clone(),
+        );
+        let asked = Span::from_secs(delta);
+        let mut timer = Timer {
+            token: store::token(),
+            run: locked
+                .record
+                .next_number(&chain, rerun.map_or(2, |r| r.run + 1)),
+            chain,
+            origin: if run.is_some() {
+                Origin::Run
+            } else {
+                Origin::Command
+            },
+            delta: asked.max(not_before),
+            jitter: Span::from_secs(jitter),
+            base: if at_once { Base::Request } else { Base::End },
+            requested: now.clone(),
+            waits_for: run,
+            due: None,
+            due_wall: None,
+            hurry: false,
+            put_off: Span::ZERO,
+            held: None,
+            waiter: None,
+            boot: now.boot.clone(),
+            cap: self.cap,
+            on_cap: self.on_cap,
+            scope: None,
+        };
+        timer.put_off = Span::from_nanos(timer.delta.nanos() - asked.nanos());
+        if at_once || run.is_none() {
+            timer.due = Some(now.uptime + (timer.delta + timer.jitter));
+            timer.due_wall = Some(now.wall + (timer.delta + timer.jitter));
+        }
+        let lock = self
+            .store
+            .write_order(id, &timer.token, timer.token.as_bytes())
+            .map_err(|e| format!("{e:#}"))?;
+        if death == Death::BeforeCommit {
+            return Ok(());
+        }
+        let process = self.born();
+        timer.waiter = Some(process);
+        let replaced = locked.record.timers.insert(name.into(), timer.clone());
+        let waiter = Waiter {
+            process,
+            target,
+            name: name.into(),
+            token: timer.token.clone(),
+            run,
+            due: None,
+            looked: false,
+            launches: false,
+            _lock: lock,
+        };
+        self.waiters.push(waiter);
+        if death == Death::InCommit {
+            // Its waiter finds itself on no record, and ends.
+            self.torn(target, &locked.record);
+            return Ok(());
+        }
+        locked.commit().map_err(|e| format!("{e:#}"))?;
+        self.count("timers set");
+        let delta = delta * NANOS;
+        self.tokens.insert(timer.token.clone(), self.promises.len());
+        self.promises.push(Promise {
+            target,
+            fate: Fate::Pending,
+            not_before: (at_once || run.is_none()).then_some(self.at + delta),
+            delta,
+            run,
+        });
+        if let Some(old) = replaced {
+            self.over(&old.token, "merged")?;
+            if death != Death::AfterCommit {
+                self.dismiss(target, &old);
+            }
+        }
+        Ok(())
+    }
+
+    fn dismiss(&mut self, target: usize, timer: &Timer) {
+        self.waiters.retain(|w| timer.waiter != Some(w.process));
+        self.store.remove_order(TARGETS[target], &timer.token);
+    }
+
+    fn over(&mut self, token: &str, why: &str) -> Checked {
+        let nth = *self
+            .tokens
+            .get(token)
+            .ok_or_else(|| format!("timer {token} was never promised"))?;
+        let fate = &mut self.promises[nth].fate;
+        if *fate != Fate::Pending {
+            return Err(format!("a promise that is {fate:?} is {why} as well"));
+        }
+        *fate = Fate::Over(why.into());
+        Ok(())
+    }
+
+    /// What was pending in a record that was set aside is lost, and so is a start that no history knows.
+    fn lose(&mut self, target: usize) {
+        for promise in self
+            .promises
+            .iter_mut()
+            .filter(|p| p.target == target && p.fate == Fate::Pending)
+        {
+            promise.fate = Fate::Over("lost with the record".into());
+        }
+        for start in self
+            .starts
+            .iter_mut()
+            .filter(|s| s.target == target && s.unnoted)
+        {
+            start.forgotten = true;
+        }
+        *self.done.entry("records set aside").or_default() += 1;
+    }
+
+    fn damage(&mut self, target: usize, how: Damage) {
+        let path = self
+            .store
+            .root()
+            .join("targets")
+            .join(TARGETS[target])
+            .join("state.json");
+        let Ok(text) = std::fs::read(&path) else {
+            return;
+        };
+        let damaged = match how {
+            Damage::Emptied => Vec::new(),
+            Damage::Halved => text[..text.len() / 2].to_vec(),
+            Damage::Garbage => b"\xff\0not a record".to_vec(),
+            Damage::Newer => String::from_utf8_lossy(&text)
+                .replacen("\"version\":1", "\"version\":99", 1)
+                .into_bytes(),
+        };
+        std::fs::write(path, damaged).expect("damaged");
+    }
+
+    /// As `Waiter::view`.
+    fn view(&self, waiter: &Waiter, record: &Record, looked: bool) -> View {
+        let now = self.now();
+        let timer = record
+            .timers
+            .get(&waiter.name)
+            .filter(|timer| timer.token == waiter.token);
+        let hurry = timer.is_some_and(|timer| timer.hurry);
+        let wait = |span: Option<Span>| span.filter(|_| !hurry).unwrap_or(Span::ZERO);
+        View {
+            now: now.uptime,
+            told_to_end: false,
+            in_charge: timer.is_some(),
+            run_alive: waiter.run.is_some_and(|run| self.is_alive(run)),
+            due: timer
+                .filter(|timer| timer.boot == now.boot)
+                .and_then(|timer| timer.due)
+                .or(waiter.due),
+            delta: wait(timer.map(|timer| timer.delta)),
+            jitter: wait(timer.map(|timer| timer.jitter)),
+            at_due: timer.filter(|_| looked).map(|timer| AtDue {
+                holder: None,
+                rerun: record
+                    .running
+                    .iter()
+                    .find(|rerun| rerun.started.boot == now.boot && self.is_alive(rerun.process))
+                    .map(|rerun| Blocker {
+                        process: rerun.process,
+                        started: rerun.started.uptime,
+                    }),
+                newest_run: record.newest_run(&now.boot),
+                disabled: self.disabled.then(String::new),
+                agent_disabled: None,
+                service: Service::None,
+                missing: None,
+                cap: timer.cap,
+                usage: cap::usage(timer.cap, record.moments(), &now),
+                on_cap: timer.on_cap,
+            }),
+        }
+    }
+
+    /// As `Waiter::live`, one step of it.
+    fn step(&mut self, at: usize, death: Death) -> Checked {
+        if death == Death::AtOnce {
+            self.waiters.remove(at);
+            return Ok(());
+        }
+        if self.waiters[at].launches {
+            return self.launch(at, death);
+        }
+        let (target, token) = (self.waiters[at].target, self.waiters[at].token.clone());
+        let Ok(Some(record)) = self.store.read(TARGETS[target]) else {
+            // It reports that it is lost.
+            self.waiters.remove(at);
+            return Ok(());
+        };
+        let looked = std::mem::take(&mut self.waiters[at].looked);
+        let view = self.view(&self.waiters[at], &record, looked);
+        let before = view.due;
+        match step(&view) {
+            Step::AwaitRun | Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::Hold(_) => {}
+            Step::LookAround => self.waiters[at].looked = true,
+            Step::Launch => self.waiters[at].launches = true,
+            Step::SetDue(due) => {
+                self.waiters[at].due = Some(due);
+                let wall = self.now().wall + due.since(self.now().uptime);
+                let by_cap = before.map_or(Span::ZERO, |_| due.since(self.now().uptime));
+                let mut locked = self
+                    .store
+                    .lock_existing(TARGETS[target])
+                    .map_err(|e| format!("{e:#}"))?;
+                let name = self.waiters[at].name.clone();
+                if let Some(timer) = locked
+                    .record
+                    .timers
+                    .get_mut(&name)
+                    .filter(|t| t.token == token)
+                {
+                    timer.due = Some(due);
+                    timer.due_wall = Some(wall);
+                    timer.put_off = timer.put_off + by_cap;
+                    match death {
+                        Death::BeforeCommit => {}
+                        Death::InCommit => self.torn(target, &locked.record),
+                        _ => locked.commit().map_err(|e| format!("{e:#}"))?,
+                    }
+                }
+                if death != Death::None {
+                    self.waiters.remove(at);
+                }
+            }
+            Step::Finish(Finish::Superseded) => {
+                self.store.remove_order(TARGETS[target], &token);
+                self.waiters.remove(at);
+            }
+            Step::Finish(finish) => return self.finish(at, &finish, death),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, at: usize, finish: &Finish, death: Death) -> Checked {
+        let Waiter {
+            target,
+            name,
+            token,
+            ..
+        } = &self.waiters[at];
+        let (target, name, token) = (*target, name.clone(), token.clone());
+        let due = self.waiters[at].due;
+        let mut locked = self
+            .store
+            .lock_existing(TARGETS[target])
+            .map_err(|e| format!("{e:#}"))?;
+        let ours = locked
+            .record
+            .timers
+            .get(&name)
+            .is_some_and(|t| t.token == token);
+        if ours && death != Death::BeforeCommit && death != Death::InCommit {
+            let timer = locked.record.timers.remove(&name).expect("ours");
+            locked.commit().map_err(|e| format!("{e:#}"))?;
+            if let Finish::Satisfied(_) = finish {
+                let due = self.booted + timer.due.or(due).expect("it was due").nanos();
+                let did_it = |begun: &(usize, u32, u64)| {
+                    begun.0 == target && begun.1 == self.boot && begun.2 >= due
+                };
+                if !self.begun.iter().any(did_it) {
+                    return Err(format!(
+                        "satisfied by no run: due at {due}, runs {:?}",
+                        self.begun
+                    ));
+                }
+                self.count("timers satisfied");
+            }
+            self.over(&token, &format!("{finish:?}"))?;
+            self.store.remove_order(TARGETS[target], &token);
+        }
+        self.waiters.remove(at);
+        Ok(())
+    }
+
+    fn launch(&mut self, at: usize, death: Death) -> Checked {
+        self.waiters[at].launches = false;
+        let (target, name, token) = {
+            let w = &self.waiters[at];
+            (w.target, w.name.clone(), w.token.clone())
+        };
+        let Ok(mut locked) = self.store.lock_existing(TARGETS[target]) else {
+            self.waiters.remove(at);
+            return Ok(());
+        };
+        if locked.set_aside.is_some() {
+            self.lose(target);
+        }
+        self.settle(&mut locked.record);
+        if step(&self.view(&self.waiters[at], &locked.record, true)) != Step::Launch {
+            return Ok(());
+        }
+        let mut timer = locked.record.timers.remove(&name).ok_or("no timer")?;
+        timer.run = locked.record.next_number(&timer.chain, timer.run);
+        let me = self.waiters[at].process;
+        let now = self.now();
+        let rerun = Rerun {
+            process: me,
+            boot: now.boot.clone(),
+            target: TARGETS[target].into(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            timer: name.clone(),
+        };
+        self.store
+            .note_rerun(&rerun)
+            .map_err(|e| format!("{e:#}"))?;
+        let running = Running {
+            process: me,
+            token: token.clone(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            timer: name.clone(),
+            started: now,
+            log: String::new(),
+            lastrunfile: None,
+        };
+        locked.record.note_start(running, timer.cap);
+        if matches!(death, Death::BeforeCommit | Death::InCommit) {
+            if death == Death::InCommit {
+                self.torn(target, &locked.record);
+            }
+            self.waiters.remove(at);
+            return Ok(());
+        }
+        locked.commit().map_err(|e| format!("{e:#}"))?;
+        drop(locked);
+        // From here on it counts as started, even if it dies before it becomes the rerun.
+        let nth = *self
+            .tokens
+            .get(&token)
+            .ok_or("a rerun that nobody was promised")?;
+        let promise = &mut self.promises[nth];
+        if promise.fate != Fate::Pending {
+            return Err(format!("a rerun for a promise that is {:?}", promise.fate));
+        }
+        promise.fate = Fate::Started;
+        let early = promise
+            .not_before
+            .is_none_or(|not_before| self.at < not_before);
+        // After a reboot only the wall clock knows how long it has waited.
+        if early && !(self.forwards && self.boot > 0) {
+            return Err(format!(
+                "early: {} before {:?}",
+                self.at, promise.not_before
+            ));
+        }
+        if let Some((who, _)) = self
+            .runs
+            .values()
+            .find(|(who, of)| *of == target && self.begun_by_us(*who))
+        {
+            return Err(format!(
+                "two reruns of a target at once: pid {} still runs",
+                who.pid
+            ));
+        }
+        self.starts.push(Start {
+            target,
+            at: self.at,
+            boot: self.boot,
+            epoch: self.epochs[target],
+            unnoted: death == Death::AfterCommit,
+            forgotten: false,
+        });
+        self.waiters.remove(at);
+        self.count("reruns");
+        self.begun.push((target, self.boot, self.at));
+        if death != Death::AfterCommit {
+            self.note(target, What::Started, Some((&name, &timer)));
+            self.store.remove_order(TARGETS[target], &token);
+            self.runs.insert(me.pid, (me, target));
+        }
+        Ok(())
+    }
+
+    fn begun_by_us(&self, who: Identity) -> bool {
+        self.store.rerun_of(who, &self.now().boot).is_some()
+    }
+
+    fn stop(&mut self, target: usize, name: Option<&str>, death: Death) -> Checked {
+        if self.store.read(TARGETS[target]).ok().flatten().is_none() || death == Death::AtOnce {
+            return Ok(());
+        }
+        let mut locked = self
+            .store
+            .lock_existing(TARGETS[target])
+            .map_err(|e| format!("{e:#}"))?;
+        self.settle(&mut locked.record);
+        let (gone, left) = std::mem::take(&mut locked.record.timers)
+            .into_iter()
+            .partition(|(n, _)| name.is_none_or(|name| name == n));
+        locked.record.timers = left;
+        let gone: BTreeMap<String, Timer> = gone;
+        match death {
+            Death::BeforeCommit => return Ok(()),
+            Death::InCommit => {
+                self.torn(target, &locked.record);
+                return Ok(());
+            }
+            _ => locked.commit().map_err(|e| format!("{e:#}"))?,
+        }
+        drop(locked);
+        for timer in gone.values() {
+            self.over(&timer.token, "stopped")?;
+            if death != Death::AfterCommit {
+                self.dismiss(target, timer);
+            }
+        }
+        Ok(())
+    }
+
+    fn hurry(&mut self, target: usize) {
+        let Ok(Some(_)) = self.store.read(TARGETS[target]) else {
+            return;
+        };
+        let Ok(mut locked) = self.store.lock_existing(TARGETS[target]) else {
+            return;
+        };
+        let now = self.now();
+        let boot = now.boot.clone();
+        let mut hurried = Vec::new();
+        for timer in locked.record.timers.values_mut() {
+            let alive = timer.boot == boot && timer.waiter.is_some_and(|who| self.is_alive(who));
+            if let Hurry::Changed(pending) = hurry(timer.pending(), alive, now.uptime) {
+                timer.set_pending(pending, &now);
+                hurried.push(timer.token.clone());
+            }
+        }
+        locked.commit().expect("committed");
+        drop(locked);
+        for token in hurried {
+            let promise = &mut self.promises[self.tokens[&token]];
+            promise.delta = 0;
+            promise.not_before = promise.not_before.map(|at| at.min(self.at));
+        }
+    }
+
+    fn reset(&mut self, target: usize) {
+        let Ok(Some(_)) = self.store.read(TARGETS[target]) else {
+            return;
+        };
+        let Ok(mut locked) = self.store.lock_existing(TARGETS[target]) else {
+            return;
+        };
+        let now = self.now();
+        for start in &mut locked.record.starts {
+            start.forgotten = true;
+        }
+        for timer in locked.record.timers.values_mut() {
+            if timer.put_off > Span::ZERO && timer.boot == now.boot {
+                timer.set_pending(release(timer.pending(), now.uptime), &now);
+            }
+        }
+        locked.commit().expect("committed");
+        self.note(target, What::Reset, None);
+        self.epochs[target] += 1;
+        self.count("resets");
+    }
+
+    /// As `commands::resume`.
+    fn resume(&mut self, death: Death) -> Checked {
+        if death == Death::AtOnce {
+            return Ok(());
+        }
+        for (target, id) in TARGETS.iter().enumerate() {
+            if !self.store.targets().contains(&(*id).to_owned()) {
+                continue;
+            }
+            let Ok(mut locked) = self.store.lock_existing(id) else {
+                continue;
+            };
+            if locked.set_aside.is_some() {
+                self.lose(target);
+            }
+            let now = self.now();
+            self.settle(&mut locked.record);
+            locked.commit().map_err(|e| format!("{e:#}"))?;
+            let without: Vec<(String, Timer)> = locked
+                .record
+                .timers
+                .iter()
+                .filter(|(_, timer)| {
+                    let held = self.store.order_is_held(id, &timer.token) == Some(true);
+                    let alive = timer.waiter.is_some_and(|who| self.is_alive(who));
+                    timer.boot != now.boot || !(held || alive)
+                })
+                .map(|(name, timer)| (name.clone(), timer.clone()))
+                .collect();
+            for (name, old) in without {
+                if self.store.read_order(id, &old.token).is_err() {
+                    return Err(format!(
+                        "the order of timer '{name}' is gone while it is pending"
+                    ));
+                }
+                let run = old
+                    .waits_for
+                    .filter(|who| old.boot == now.boot && self.is_alive(*who));
+                let known = run.is_some() && old.due.is_none();
+                let due = (!known).then(|| resume::due(&old, &now, Span::from_secs(1)));
+                let process = self.born();
+                let timer = Timer {
+                    token: store::token(),
+                    boot: now.boot.clone(),
+                    waits_for: run,
+                    waiter: Some(process),
+                    held: None,
+                    due,
+                    due_wall: due.map(|due| now.wall + due.since(now.uptime)),
+                    ..old.clone()
+                };
+                let lock = self
+                    .store
+                    .write_order(id, &timer.token, timer.token.as_bytes())
+                    .map_err(|e| format!("{e:#}"))?;
+                if death == Death::BeforeCommit {
+                    return Ok(());
+                }
+                locked.record.timers.insert(name.clone(), timer.clone());
+                if death == Death::InCommit {
+                    self.torn(target, &locked.record);
+                    return Ok(());
+                }
+                locked.commit().map_err(|e| format!("{e:#}"))?;
+                let promise = self.tokens[&old.token];
+                self.tokens.insert(timer.token.clone(), promise);
+                self.waiters.push(Waiter {
+                    process,
+                    target,
+                    name,
+                    token: timer.token,
+                    run,
+                    due: None,
+                    looked: false,
+                    launches: false,
+                    _lock: lock,
+                });
+                self.count("timers resumed");
+                if death == Death::AfterCommit {
+                    return Ok(());
+                }
+                self.store.remove_order(id, &old.token);
+            }
+            self.store.remove_stray_orders(&locked.record);
+        }
+        Ok(())
+    }
+
+    /// What must hold at every moment.
+    fn check(&self) -> Checked {
+        for (target, id) in TARGETS.iter().enumerate() {
+            // The cap, in every window, as it truly was.
+            let counted: Vec<&Start> = self
+                .starts
+                .iter()
+                .filter(|s| s.target == target && !s.forgotten)
+                .collect();
+            for (n, first) in counted.iter().enumerate() {
+                let within = counted[n..].iter().filter(|s| {
+                    s.epoch == first.epoch
+                        && s.at - first.at < self.cap.window.nanos()
+                        // Between boots there is only the wall clock, and it was set forwards.
+                        && (s.boot == first.boot || !self.forwards)
+                });
+                if within.count() > self.cap.max_runs as usize {
+                    return Err(format!("more than {:?}: {counted:?}", self.cap));
+                }
+            }
+            // What is promised and not yet kept is on record, and what is on record was promised.
+            let Ok(Some(record)) = self.store.read(id) else {
+                continue;
+            };
+            let on_record: BTreeSet<usize> = record
+                .timers
+                .values()
+                .filter_map(|t| self.tokens.get(&t.token))
+                .copied()
+                .collect();
+            if on_record.len() != record.timers.len() {
+                return Err(format!(
+                    "a timer on record that nobody was promised: {:?}",
+                    record.timers
+                ));
+            }
+            for (n, promise) in self
+                .promises
+                .iter()
+                .enumerate()
+                .filter(|(_, p)| p.target == target)
+            {
+                if (promise.fate == Fate::Pending) != on_record.contains(&n) {
+                    return Err(format!(
+                        "promise {n}, {promise:?}, and on record are {on_record:?}"
+                    ));
+                }
+            }
+            for timer in record.timers.values() {
+                if self.store.read_order(id, &timer.token).is_err() {
+                    return Err(format!("no order for a timer on record: {timer:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From here on nothing goes wrong: every promise is kept, or ends for a reason.
+    fn settle_down(&mut self) -> Checked {
+        self.disabled = false;
+        for _ in 0..400 {
+            self.resume(Death::None)?;
+            while !self.runs.is_empty() {
+                self.happen(&Event::End { run: 0 })?;
+            }
+            let mut at = 0;
+            while at < self.waiters.len() {
+                let before = self.waiters[at].process;
+                for _ in 0..6 {
+                    if self.waiters.get(at).is_some_and(|w| w.process == before) {
+                        self.step(at, Death::None)?;
+                    }
+                }
+                at += 1;
+            }
+            self.check()?;
+            if self.waiters.is_empty() && self.promises.iter().all(|p| p.fate != Fate::Pending) {
+                return self.nothing_left();
+            }
+            self.at += 7 * NANOS;
+        }
+        Err(format!("it never settles: {:?}", self.promises))
+    }
+
+    /// No order is left on disk that no timer refers to, once somebody has looked.
+    fn nothing_left(&mut self) -> Checked {
+        self.resume(Death::None)?;
+        // A target of which no record was ever written is left to its next request.
+        for id in TARGETS
+            .iter()
+            .filter(|id| matches!(self.store.read(id), Ok(Some(_))))
+        {
+            let orders = self.store.root().join("targets").join(id).join("orders");
+            let left = std::fs::read_dir(orders).map(Iterator::count).unwrap_or(0);
+            if left > 0 {
+                return Err(format!("{left} orders are left on disk"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn on_cap() -> impl Strategy<Value = OnCap> {
+    prop_oneof![Just(OnCap::Fail), Just(OnCap::Wait), Just(OnCap::Skip)]
+}
+
+/// Memory, where there is some to be had as a file system: nothing here is about the disk.
+fn scratch() -> tempfile::TempDir {
+    let shm = std::path::Path::new("/dev/shm");
+    let parent = if shm.is_dir() {
+        shm.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
+    tempfile::Builder::new()
+        .prefix("again-model-")
+        .tempdir_in(parent)
+        .expect("a directory")
+}
+
+fn live(
+    max_runs: u32,
+    window: u64,
+    on_cap: OnCap,
+    events: &[Event],
+) -> Result<BTreeMap<&'static str, usize>, String> {
+    let dir = scratch();
+    let store = Store::open(&dir.path().join("state")).map_err(|e| format!("{e:#}"))?;
+    let mut world = World {
+        store,
+        cap: Cap {
+            max_runs,
+            window: Span::from_secs(window),
+        },
+        on_cap,
+        // A date, so that the clock can be set back.
+        at: 10_000_000 * NANOS,
+        booted: 9_999_000 * NANOS,
+        boot: 0,
+        off: 0,
+        forwards: false,
+        disabled: false,
+        next: 100,
+        runs: BTreeMap::new(),
+        waiters: Vec::new(),
+        promises: Vec::new(),
+        tokens: BTreeMap::new(),
+        starts: Vec::new(),
+        begun: Vec::new(),
+        epochs: [0; 2],
+        done: BTreeMap::new(),
+    };
+    for event in events {
+        world.happen(event)?;
+    }
+    world.settle_down()?;
+    Ok(world.done)
+}
+
+fn explore(cases: u32, jumps: bool) {
+    let counts = std::sync::Mutex::new(BTreeMap::<&'static str, usize>::new());
+    let lived = AtomicUsize::new(0);
+    let lives = (
+        1..4_u32,
+        20..120_u64,
+        on_cap(),
+        proptest::collection::vec(event(jumps), 1..160),
+    );
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..Config::default()
+    });
+    let outcome = runner.run(&lives, |(max_runs, window, on_cap, events)| {
+        let done = live(max_runs, window, on_cap, &events).map_err(TestCaseError::fail)?;
+        lived.fetch_add(1, Ordering::Relaxed);
+        let mut counts = counts.lock().expect("nobody panicked");
+        for (what, n) in done {
+            *counts.entry(what).or_default() += n;
+        }
+        Ok(())
+    });
+    println!(
+        "{} lives: {:?}",
+        lived.load(Ordering::Relaxed),
+        counts.lock().expect("nobody panicked")
+    );
+    if let Err(e) = outcome {
+        panic!("{e}");
+    }
+}
+
+/// How many lives each of the two properties sees; the long version sets it.
+fn cases() -> u32 {
+    std::env::var("AGAIN_SOAK_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(250)
+}
+
+#[test]
+fn no_rerun_beyond_the_cap_none_twice_and_no_promise_lost() {
+    explore(cases(), false);
+}
+
+/// Somebody sets the clock, forwards too. Within a boot nothing is different; between boots the wall clock is all there
+/// is, and a cap or a wait may seem to be over that is not.
+#[test]
+fn the_same_while_the_wall_clock_is_set() {
+    explore(cases(), true);
+}
