@@ -16,6 +16,9 @@ _again() {
             ",$1")
                 cmd="again"
                 ;;
+            again,converge)
+                cmd="again__subcmd__converge"
+                ;;
             again,disable)
                 cmd="again__subcmd__disable"
                 ;;
@@ -59,7 +62,7 @@ _again() {
 
     case "${cmd}" in
         again)
-            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain resume"
+            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -114,6 +117,44 @@ _again() {
                     return 0
                     ;;
                 --pidfile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__converge)
+            opts="-v -h --max-runs --timeout --until --state-dir --log-dir --config --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --max-runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -W "requests clean" -- "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -54,6 +54,7 @@ complete -c again -n "__fish_again_needs_command" -a "history" -d 'Show every re
 complete -c again -n "__fish_again_needs_command" -a "log" -d 'Show the output of a rerun'
 complete -c again -n "__fish_again_needs_command" -a "metrics" -d 'Write metrics for node_exporter\'s textfile collector'
 complete -c again -n "__fish_again_needs_command" -a "explain" -d 'Say what would be run again and why, or why not; changes nothing'
+complete -c again -n "__fish_again_needs_command" -a "converge" -d 'Run COMMAND in the foreground, again and again until nothing asks for more'
 complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waiters to pending timers that lost theirs; for the boot unit'
 complete -c again -n "__fish_again_using_subcommand run" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand run" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
@@ -144,6 +145,15 @@ complete -c again -n "__fish_again_using_subcommand explain" -l config -d 'Setti
 complete -c again -n "__fish_again_using_subcommand explain" -l start-timer-now -d 'Count delta from now rather than from the end of the run'
 complete -c again -n "__fish_again_using_subcommand explain" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c again -n "__fish_again_using_subcommand converge" -l max-runs -d 'At most this many runs, the first included [default: max_runs of the settings, 10]' -r
+complete -c again -n "__fish_again_using_subcommand converge" -l timeout -d 'Give up after this long; a run under way then gets TERM, and KILL 10 seconds later' -r
+complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until, besides, a run changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify never is clean)' -r -f -a "requests\t'Nothing asks for another run'
+clean\t'Nothing asks for another run, and the last one changed nothing'"
+complete -c again -n "__fish_again_using_subcommand converge" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
+complete -c again -n "__fish_again_using_subcommand converge" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
+complete -c again -n "__fish_again_using_subcommand converge" -l config -d 'Settings [default: /etc/again.toml]' -r -F
+complete -c again -n "__fish_again_using_subcommand converge" -s v -l verbose -d 'Say more; twice for still more'
+complete -c again -n "__fish_again_using_subcommand converge" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c again -n "__fish_again_using_subcommand resume" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand resume" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
 complete -c again -n "__fish_again_using_subcommand resume" -l config -d 'Settings [default: /etc/again.toml]' -r -F

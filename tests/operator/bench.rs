@@ -115,6 +115,12 @@ impl Bench {
         command
     }
 
+    /// Starts a command that ends with the bench at the latest.
+    pub fn spawn(&mut self, mut command: Command) {
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.children.push(command.spawn().expect("started"));
+    }
+
     /// Runs `again` with these words.
     pub fn again(&self, words: &[&str]) -> Said {
         said(&mut self.command(words))

@@ -114,11 +114,14 @@ fn every_command_and_every_flag_and_none_else() {
 #[test]
 fn every_exit_status_and_none_else() {
     let source = source("src/exit.rs");
-    let real: BTreeSet<String> = source
+    let mut real: BTreeSet<String> = source
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','))
         .filter_map(|line| Some(line.split_once(" = ")?.1.to_owned()))
         .collect();
+    if source.contains("pub const BY_SIGNAL: i32 = 128;") {
+        real.insert("128+n".to_owned());
+    }
     let text = page("man/again.8");
     let documented: BTreeSet<String> = parts(&text)["EXIT STATUS"]
         .iter()

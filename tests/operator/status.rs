@@ -22,7 +22,7 @@ fn masked(mut value: serde_json::Value, keys: &[&str]) -> serde_json::Value {
     value
 }
 
-const VARIABLE: [&str; 13] = [
+const VARIABLE: [&str; 15] = [
     "now",
     "version",
     "user",
@@ -31,6 +31,8 @@ const VARIABLE: [&str; 13] = [
     "due_in_seconds",
     "started_at",
     "ended_at",
+    "began_at",
+    "run_pid",
     "seconds",
     "since",
     "at",
@@ -62,6 +64,24 @@ fn the_json_is_what_it_was() {
     bench.apply(&STORY.replace("in 2) exit 0;; 3)", "in 2)"));
     wait_for("the next rerun", || {
         bench.path("third").exists().then_some(())
+    });
+    bench.again(&["disable", "why"]).ok();
+    // A driver, whose run has asked.
+    bench.again(&["enable"]).ok();
+    let driver = bench.command(&[
+        "converge",
+        "--max-runs",
+        "4",
+        "--",
+        "sh",
+        "-c",
+        "$AGAIN run --delta 1h",
+    ]);
+    bench.spawn(driver);
+    wait_for("its timer", || {
+        bench.status()["drivers"][0]["timers"][0]
+            .as_object()
+            .map(|_| ())
     });
     bench.again(&["disable", "why"]).ok();
     let report = masked(bench.status(), &VARIABLE);
