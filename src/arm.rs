@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -145,18 +145,28 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
 /// ends the waiters of timers that are no longer on record, and removes files that
 /// nothing refers to. Call without the target's lock: a waiter may be waiting for it.
 ///
-/// Returns the tokens of waiters that do not end. They start nothing all the same.
+/// Returns the tokens of waiters that do not end. They start nothing all the same,
+/// and stay on the list. `is_interrupted` ends the waiting for them.
 ///
 /// # Errors
 /// What failed on which file.
-pub fn clean_up(store: &Store, id: &str) -> Result<Vec<String>> {
+pub fn clean_up(
+    store: &Store,
+    id: &str,
+    is_interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Vec<String>> {
     let boot = crate::sys::clock::boot_id();
-    let leaving = store.lock_existing(id)?.record.leaving.clone();
-    let stayed: Vec<String> = leaving
+    let me = crate::sys::process::own_identity().ok();
+    let leaving: Vec<Leaving> = store
+        .lock_existing(id)?
+        .record
+        .leaving
         .iter()
-        .filter(|leaving| !dismiss(store, id, leaving, &boot))
-        .map(|leaving| leaving.token.clone())
+        // Replaced ourselves meanwhile: that is for our successor to finish.
+        .filter(|leaving| me.is_none() || leaving.waiter != me)
+        .cloned()
         .collect();
+    let stayed = dismiss_all(store, id, &leaving, &boot, is_interrupted);
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();
     locked.record.leaving.retain(|one| {
@@ -169,22 +179,39 @@ pub fn clean_up(store: &Store, id: &str) -> Result<Vec<String>> {
     Ok(stayed)
 }
 
-/// Ends one waiter, and removes its order. False if it does not end.
-pub fn dismiss(store: &Store, id: &str, leaving: &Leaving, boot: &str) -> bool {
-    let mut gone = true;
-    if leaving.boot == boot
-        && let Some(waiter) = leaving.waiter
-        && let Ok(handle) = pidfd::open(waiter)
-    {
-        let _ = handle.signal(nix::libc::SIGTERM);
-        gone = handle.wait(REPLACED_LIMIT);
-        if !gone {
-            let _ = handle.signal(nix::libc::SIGKILL);
-            gone = handle.wait(REPLACED_LIMIT);
+/// Ends waiters, all at once, and removes the orders of those that have ended. The
+/// tokens of those that have not.
+pub fn dismiss_all(
+    store: &Store,
+    id: &str,
+    leaving: &[Leaving],
+    boot: &str,
+    is_interrupted: &mut dyn FnMut() -> bool,
+) -> Vec<String> {
+    let mut alive: Vec<(&Leaving, Handle)> = leaving
+        .iter()
+        .filter(|one| one.boot == boot)
+        .filter_map(|one| Some((one, pidfd::open(one.waiter?).ok()?)))
+        .collect();
+    for signal in [nix::libc::SIGTERM, nix::libc::SIGKILL] {
+        for (_, handle) in &alive {
+            let _ = handle.signal(signal);
+        }
+        let deadline = Instant::now() + REPLACED_LIMIT;
+        while !alive.is_empty() && Instant::now() < deadline && !is_interrupted() {
+            let (_, first) = &alive[0];
+            first.wait(Duration::from_millis(20));
+            alive.retain(|(_, handle)| !handle.wait(Duration::ZERO));
+        }
+        if is_interrupted() {
+            break;
         }
     }
-    store.remove_order(id, &leaving.token);
-    gone
+    let stayed: Vec<String> = alive.iter().map(|(one, _)| one.token.clone()).collect();
+    for one in leaving.iter().filter(|one| !stayed.contains(&one.token)) {
+        store.remove_order(id, &one.token);
+    }
+    stayed
 }
 
 /// A line of history about a timer.

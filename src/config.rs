@@ -199,6 +199,18 @@ fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     })
 }
 
+/// An error in what was typed.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// Marks an error as one of the settings, which is a matter of usage.
 #[derive(Debug)]
 pub struct Wrong;

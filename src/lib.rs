@@ -81,7 +81,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {
             commands::complain(&format!("again: error: {e:#}"));
-            if e.is::<config::Wrong>() {
+            if e.is::<config::Wrong>() || e.is::<config::Usage>() {
                 Exit::Usage as i32
             } else {
                 Exit::Failure as i32

@@ -155,7 +155,6 @@ pub fn observe(
             layout: &layout,
             settings,
             around,
-            signals,
         };
         let above = finder.above()?;
         let order = if finder.is_ours() {
@@ -288,7 +287,6 @@ struct Finder<'a> {
     layout: &'a Layout,
     settings: &'a Settings,
     around: &'a Surroundings,
-    signals: SignalState,
 }
 
 impl Finder<'_> {
@@ -414,7 +412,7 @@ impl Finder<'_> {
             arguments: arguments.into_iter().map(Bytes).collect(),
             directory: Bytes::from(directory.as_path()),
             environment: Some(environment.into_iter().map(Bytes).collect()),
-            attributes: attributes::of_process(pid, self.signals)
+            attributes: attributes::of_process(pid, None)
                 .with_context(|| format!("cannot see the attributes of the run (pid {pid})"))?,
             manifest: self
                 .invocation
@@ -475,7 +473,7 @@ fn command_order(
         arguments: arguments.into_iter().map(Bytes).collect(),
         directory: Bytes::from(directory.as_path()),
         environment: Some(environment.into_iter().map(Bytes).collect()),
-        attributes: attributes::of_process(me.pid, signals).context("cannot read /proc")?,
+        attributes: attributes::of_process(me.pid, Some(signals)).context("cannot read /proc")?,
         manifest: None,
         input: None,
         paths: if *given == none && settings.paths == none {

@@ -32,7 +32,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
     let settings = config::settings(global, &args.run, &around)?;
     let from = args.pid.unwrap_or_else(observe::parent);
     if process::stat(from).is_err() {
-        bail!("there is no process with pid {from}");
+        bail!("there is no such process (pid {from})");
     }
     let seen = observe::observe(
         from,

@@ -78,7 +78,7 @@ fn resume_target(
         }
     }
     drop(locked);
-    arm::clean_up(store, id)?;
+    arm::clean_up(store, id, &mut || false)?;
     Ok((resumed, failures))
 }
 

@@ -140,7 +140,11 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         What::Requested,
         &wait,
     ));
-    say(&line)?;
+    if let Err(e) = say(&line) {
+        complain(&format!(
+            "again: warning: the timer is set, but its line cannot be written to standard output ({e})"
+        ));
+    }
     Ok(Exit::Success)
 }
 
@@ -159,10 +163,11 @@ pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
 fn name(run: &Run) -> Result<String> {
     let name = run.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
     if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
-        bail!(
-            "'{}' is no name for a timer: use 1 to 200 bytes without control characters",
+        return Err(config::Usage(format!(
+            "a timer cannot have this name: use 1 to 200 bytes without control characters ('{}')",
             name.escape_debug()
-        );
+        ))
+        .into());
     }
     Ok(name)
 }

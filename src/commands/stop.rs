@@ -11,7 +11,7 @@ use crate::config::{self, Surroundings};
 use crate::exit::Exit;
 use crate::outcome;
 use crate::state::history::What;
-use crate::state::record::{Running, Timer};
+use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::Store;
 use crate::sys::{clock, pidfd, user};
 
@@ -87,9 +87,8 @@ fn stop_target(
     if let Err(e) = locked.commit() {
         // On a full disk, say. Without their waiters the timers start nothing either,
         // and their orders make room for another try.
-        for (_, timer) in &timers {
-            arm::dismiss(store, id, &timer.into(), &now.boot);
-        }
+        let leaving: Vec<Leaving> = timers.iter().map(|(_, timer)| timer.into()).collect();
+        arm::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
         locked
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
@@ -100,7 +99,7 @@ fn stop_target(
 
     let mut failures = Vec::new();
     let mut stopped = Vec::new();
-    let stayed = arm::clean_up(store, id)?;
+    let stayed = arm::clean_up(store, id, &mut || false)?;
     for (name, timer) in timers {
         if stayed.contains(&timer.token) {
             failures.push(format!(
@@ -113,10 +112,10 @@ fn stop_target(
             || format!("{} after its run", timer.delta),
             |due| format!("due in {}", due.since(clock::boottime())),
         );
-        say(&format!(
+        tell(&format!(
             "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
             timer.run, timer.chain
-        ))?;
+        ));
         stopped.push(name);
     }
     let mut ended = Vec::new();
@@ -127,10 +126,10 @@ fn stop_target(
     {
         match end_run(&run) {
             Ok(how) => {
-                say(&format!(
+                tell(&format!(
                     "again: stopped: run {} of chain {} (pid {}, {how})",
                     run.run, run.chain, run.process.pid
-                ))?;
+                ));
                 by_us.push((run.process, how));
                 ended.push(run.timer.clone());
             }
@@ -152,6 +151,11 @@ fn stop_target(
         locked.commit()?;
     }
     Ok((stopped, ended, failures))
+}
+
+/// Says what was done; a reader that has gone is no reason to stop stopping.
+fn tell(line: &str) {
+    let _ = say(line);
 }
 
 /// TERM, and KILL if that does not help; only ever to the process on record.

@@ -149,7 +149,19 @@ fn run(inherited: Inherited) -> Result<()> {
         crate::log::about("run", timer.run);
     }
     if waiter.is_in_charge()
-        && let Err(e) = crate::arm::clean_up(&waiter.store, &waiter.ticket.target)
+        && let Err(e) = {
+            let Waiter {
+                store,
+                ticket,
+                sleeper,
+                told_to_end,
+                ..
+            } = &mut waiter;
+            crate::arm::clean_up(store, &ticket.target, &mut || {
+                *told_to_end |= sleeper.is_told_to_end();
+                *told_to_end
+            })
+        }
     {
         tracing::warn!("cannot clean up: {e:#}");
     }
@@ -226,10 +238,7 @@ impl Waiter {
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
         let trouble = format!("{error:#}");
         if trouble != self.trouble {
-            tracing::warn!(
-                timer = %self.ticket.name, target_id = %self.ticket.target,
-                "tries again, every minute at least: {trouble}"
-            );
+            tracing::warn!("tries again, every minute at least: {trouble}");
             self.trouble = trouble;
         }
         self.show("tries again what failed");
@@ -274,7 +283,8 @@ impl Waiter {
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
                 }
-                Step::SetDue(due) => self.set_due(due, view.due),
+                Step::SetDue(due) if view.due.is_some() => self.put_off(due),
+                Step::SetDue(due) => self.set_due(due, view.now, view.delta + view.jitter),
                 Step::AwaitDue(due) => {
                     self.show(&format!(
                         "waits until {}",
@@ -309,7 +319,6 @@ impl Waiter {
                         let set = Watch::on(directories.into_iter().flatten());
                         if let Err(e) = &set {
                             tracing::warn!(
-                                timer = %self.ticket.name, target_id = %self.ticket.target,
                                 "is held, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
                             );
                         }
@@ -456,42 +465,65 @@ impl Waiter {
     }
 
     /// Writes down when the timer is due, for others to see and for after a reboot.
-    /// One that was due `before` is put off by the cap.
-    fn set_due(&mut self, due: Boottime, before: Option<Boottime>) {
+    ///
+    /// It counts from the end of the run, which is one moment for all the timers of
+    /// that run, whichever waiter saw it first; so one rerun can do the job of several.
+    fn set_due(&mut self, due: Boottime, now: Boottime, wait: Span) {
+        let mut due = due;
+        let run = self.ticket.run;
+        let boot = self.boot.clone();
+        let since_now = self.wall_of(now);
+        self.change_record(|record, name| {
+            if let Some(run) = run {
+                due = record.run_end(run, &boot, now) + wait;
+            }
+            let timer = record.timers.get_mut(name)?;
+            timer.due = Some(due);
+            timer.due_wall = Some(since_now + due.since(now));
+            Some(())
+        });
+        self.due = Some(due);
+    }
+
+    /// Writes down that the timer is due later, because of the cap.
+    fn put_off(&mut self, due: Boottime) {
         self.due = Some(due);
         let wall = self.wall_of(due);
-        let by_cap = before.map_or(Span::ZERO, |_| due.since(clock::boottime()));
-        self.change(|timer| {
+        let by_cap = due.since(clock::boottime());
+        self.change_record(|record, name| {
+            let timer = record.timers.get_mut(name)?;
             timer.due = Some(due);
             timer.due_wall = Some(wall);
             timer.put_off = timer.put_off + by_cap;
+            Some(())
         });
     }
 
     fn note_held(&mut self, reason: Option<&str>) {
         let reason = reason.map(str::to_owned);
-        self.change(|timer| timer.held = reason);
+        self.change_record(|record, name| {
+            record.timers.get_mut(name)?.held = reason;
+            Some(())
+        });
     }
 
-    /// Changes our timer in the record, if it is still ours. What cannot be written
-    /// is logged: the wait goes on all the same.
-    fn change(&self, change: impl FnOnce(&mut Timer)) {
+    /// Changes the record, if our timer in it is still ours. What cannot be written is
+    /// logged: the wait goes on all the same.
+    fn change_record(&self, change: impl FnOnce(&mut Record, &str) -> Option<()>) {
         let write = || -> Result<()> {
             let mut locked = self.store.lock_existing(&self.ticket.target)?;
-            let Some(timer) = locked.record.timers.get_mut(&self.ticket.name) else {
+            if self.timer(&locked.record).is_none() {
                 return Ok(());
-            };
-            let before = timer.clone();
-            if timer.token == self.ticket.token {
-                change(timer);
-                if *timer != before {
-                    locked.commit()?;
-                }
+            }
+            let before = locked.record.clone();
+            change(&mut locked.record, &self.ticket.name);
+            if locked.record != before {
+                locked.commit()?;
             }
             Ok(())
         };
         if let Err(e) = write() {
-            tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
+            tracing::warn!("{e:#}");
         }
     }
 

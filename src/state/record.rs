@@ -189,6 +189,20 @@ pub struct Ended {
     pub noticed: Moment,
 }
 
+/// The end of a run that asked for reruns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// The run.
+    pub run: Identity,
+    /// The boot under which it ran.
+    pub boot: String,
+    /// When the first of its waiters saw that it had ended.
+    pub at: Boottime,
+}
+
+/// How many ends of runs are remembered.
+const RUN_ENDS_KEPT: usize = 8;
+
 /// A timer that is no longer on record, while its waiter may still have to be told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
@@ -279,6 +293,10 @@ pub struct Record {
     /// dies between taking a timer off the record and ending its waiter leaves it here.
     #[serde(default)]
     pub leaving: Vec<Leaving>,
+    /// When runs that asked were seen to have ended, newest last: one moment for all
+    /// the timers of a run.
+    #[serde(default)]
+    pub run_ends: Vec<RunEnd>,
     /// Reruns that were started and not yet seen to have ended, newest last.
     #[serde(default)]
     pub running: Vec<Running>,
@@ -307,6 +325,7 @@ impl Record {
             starts: Vec::new(),
             timers: BTreeMap::new(),
             leaving: Vec::new(),
+            run_ends: Vec::new(),
             running: Vec::new(),
             last: None,
             refused: None,
@@ -327,6 +346,26 @@ impl Record {
         self.starts.drain(..surplus);
         self.note_run(&running.started);
         self.running.push(running);
+    }
+
+    /// When a run ended: as the first that saw it wrote it down, else `now`, which is
+    /// written down then.
+    pub fn run_end(&mut self, run: Identity, boot: &str, now: Boottime) -> Boottime {
+        let known = self
+            .run_ends
+            .iter()
+            .find(|end| end.run == run && end.boot == boot);
+        if let Some(end) = known {
+            return end.at;
+        }
+        self.run_ends.push(RunEnd {
+            run,
+            boot: boot.to_owned(),
+            at: now,
+        });
+        let surplus = self.run_ends.len().saturating_sub(RUN_ENDS_KEPT);
+        self.run_ends.drain(..surplus);
+        now
     }
 
     /// Takes a timer off the record; its waiter has yet to be ended.

@@ -26,10 +26,7 @@ pub struct Attributes {
     pub blocked: u64,
 }
 
-/// The signals that this process ignored and blocked when it was started.
-///
-/// Ruby installs handlers of its own, so a run's /proc entry does not tell what
-/// it was started with; what it hands to an Exec does (Puppet resets the rest).
+/// The signals that a process ignores and blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SignalState {
     /// As in [`Attributes::ignored`].
@@ -41,8 +38,12 @@ pub struct SignalState {
 impl SignalState {
     /// Reads it from /proc/self/status; call before any handler is installed.
     pub fn of_this_process() -> Self {
-        let text = process::read_whole("/proc/self/status").unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        Self::parse(&process::read_whole("/proc/self/status").unwrap_or_default())
+    }
+
+    /// Reads the lines of /proc/PID/status; nothing where they are missing.
+    fn parse(status: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(status);
         let field = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name))
@@ -56,11 +57,16 @@ impl SignalState {
     }
 }
 
-/// The attributes of a running process.
+/// The attributes of a running process. Its signals too, unless they are given:
+/// what a run ignores is what it was started with, and what its children inherit.
 ///
 /// # Errors
 /// Those of reading its /proc entry.
-pub fn of_process(pid: i32, signals: SignalState) -> io::Result<Attributes> {
+pub fn of_process(pid: i32, signals: Option<SignalState>) -> io::Result<Attributes> {
+    let signals = match signals {
+        Some(signals) => signals,
+        None => SignalState::parse(&process::read_whole(&format!("/proc/{pid}/status"))?),
+    };
     Ok(Attributes {
         umask: process::status(pid)?.umask,
         nice: Some(process::stat(pid)?.nice),

@@ -222,7 +222,17 @@ impl Identity {
     pub fn is_alive(self) -> bool {
         match identify(self.pid) {
             Ok(now) => now == self,
-            Err(e) => e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH),
+            Err(e)
+                if e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH) =>
+            {
+                true
+            }
+            // Where /proc is mounted with hidepid, another user's process is not shown,
+            // but there is one if a signal to it is not permitted.
+            Err(_) => {
+                let pid = nix::unistd::Pid::from_raw(self.pid);
+                nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::EPERM)
+            }
         }
     }
 }

@@ -53,10 +53,12 @@ impl Signals {
 
     /// Takes back what arrived: (end, now).
     pub fn take(&mut self) -> (bool, bool) {
-        let mut byte = [0; 64];
-        (
-            self.end.read(&mut byte).is_ok_and(|n| n > 0),
-            self.now.read(&mut byte).is_ok_and(|n| n > 0),
-        )
+        let end = self.take_end();
+        (end, self.now.read(&mut [0; 64]).is_ok_and(|n| n > 0))
+    }
+
+    /// Takes back signals that say to end.
+    pub fn take_end(&mut self) -> bool {
+        self.end.read(&mut [0; 64]).is_ok_and(|n| n > 0)
     }
 }

@@ -49,6 +49,11 @@ impl Sleeper {
         Ok(Sleeper { signals, timer })
     }
 
+    /// Whether a signal to end has arrived. It is taken off the queue.
+    pub fn is_told_to_end(&mut self) -> bool {
+        self.signals.take_end()
+    }
+
     /// Sleeps until the process has ended, the time has come, a directory of
     /// `watch` has changed, or a signal arrived: whichever is first.
     ///

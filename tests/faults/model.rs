@@ -745,6 +745,7 @@ impl World {
             started: now,
             log: String::new(),
             lastrunfile: None,
+            stopped: None,
         };
         locked.record.note_start(running, timer.cap);
         if matches!(death, Death::BeforeCommit | Death::InCommit) {
@@ -972,7 +973,7 @@ impl World {
                 }
                 self.store.remove_order(id, &old.token);
             }
-            self.store.remove_stray_orders(&locked.record);
+            self.store.remove_strays(&locked.record, &now.boot);
         }
         Ok(())
     }

@@ -321,12 +321,10 @@ mod puppet {
         apply(&bench, ASK);
         // Nobody looks until the rerun has ended and another run has written a summary.
         wait_for("the rerun to end", || {
-            let pid = bench
-                .text("state/history.jsonl")
-                .contains("\"started\"")
-                .then_some(())?;
-            std::thread::sleep(std::time::Duration::from_secs(4));
-            Some(pid)
+            let record = bench.record();
+            let pid = record["running"][0]["process"]["pid"].as_i64()?;
+            let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
+            (!is_there).then_some(())
         });
         apply(&bench, "notify { 'another run': }");
         let last = last(&bench);
