@@ -224,7 +224,8 @@ impl Room {
             };
             let file = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
             let environment = String::from_utf8_lossy(&file("environ")).into_owned();
-            if environment.contains(&format!("HOME={root}\0")) {
+            // Puppet takes HOME away from what its Execs start.
+            if environment.contains(&format!("AGAIN_STATE_DIR={root}/state\0")) {
                 found.push((
                     pid,
                     String::from_utf8_lossy(&file("cmdline")).replace('\0', " "),
