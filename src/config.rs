@@ -364,6 +364,16 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<File> {
     }
 }
 
+/// The number of the line that sets a key.
+fn line_of(text: &str, key: &str) -> usize {
+    text.lines()
+        .position(|line| {
+            let found = line.split(['=', '.', ']']).next().unwrap_or_default();
+            found.trim_matches([' ', '\t', '"', '\'', '[']) == key
+        })
+        .map_or(1, |at| at + 1)
+}
+
 /// Parses the file; an error names the line and the key.
 fn parse_file(text: &str) -> Result<File, String> {
     // The parser names the first line for an unknown key, so that is looked for here.
@@ -371,21 +381,18 @@ fn parse_file(text: &str) -> Result<File, String> {
         basic_toml::from_str::<std::collections::BTreeMap<String, serde::de::IgnoredAny>>(text)
         && let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str()))
     {
-        let line = text
-            .lines()
-            .position(|line| {
-                let key = line.split(['=', '.', ']']).next().unwrap_or_default();
-                key.trim_matches([' ', '\t', '"', '\'', '[']) == unknown
-            })
-            .map_or(1, |at| at + 1);
         return Err(format!(
-            "line {line}: unknown key '{unknown}'; known are {}",
+            "line {}: unknown key '{unknown}'; known are {}",
+            line_of(text, unknown),
             KEYS.join(", ")
         ));
     }
     let file: File = basic_toml::from_str(text).map_err(|e| e.to_string())?;
     if file.command.as_ref().is_some_and(Vec::is_empty) {
-        return Err("key 'command': it is empty; name a program, or remove the key".into());
+        return Err(format!(
+            "line {}: key 'command': it is empty; name a program, or remove the key",
+            line_of(text, "command")
+        ));
     }
     for (key, path) in [
         ("state_dir", &file.state_dir),
@@ -399,7 +406,10 @@ fn parse_file(text: &str) -> Result<File, String> {
         ("pidfile", &file.pidfile),
     ] {
         if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-            return Err(format!("key '{key}': it must be an absolute path"));
+            return Err(format!(
+                "line {}: key '{key}': it must be an absolute path",
+                line_of(text, key)
+            ));
         }
     }
     Ok(file)

@@ -111,7 +111,12 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
         let read = || -> std::io::Result<(Walltime, Summary)> {
             let at = modified(&std::fs::metadata(&path)?).unwrap_or_default();
             let text = read_regular(Path::new(&path), LARGEST_SUMMARY, 0)?;
-            Ok((at, Summary::parse(&text)))
+            let summary = Summary::parse(&text);
+            // Its own time too, in whole seconds: an old summary may be put back.
+            let own = summary.last_run().map(|seconds| {
+                Walltime::from_millis(seconds.saturating_add(1).saturating_mul(1000))
+            });
+            Ok((own.map_or(at, |own| at.min(own)), summary))
         };
         let summary = read().map_err(|e| match e.kind() {
             ErrorKind::NotFound => format!("there is no summary {path}"),

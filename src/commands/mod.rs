@@ -33,9 +33,17 @@ use crate::sys::process::Identity;
 /// # Errors
 /// Those of write(2); a reader that has gone is not an error worth a message.
 pub fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    let write = || {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{line}")?;
+        out.flush()
+    };
+    write().map_err(|e| {
+        io::Error::new(
+            e.kind(),
+            format!("cannot write to standard output ({})", e.kind()),
+        )
+    })
 }
 
 /// Writes a line to standard error; there is nobody to tell if that fails.

@@ -140,10 +140,11 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         What::Requested,
         &wait,
     ));
-    if let Err(e) = say(&line) {
-        complain(&format!(
-            "again: warning: the timer is set, but its line cannot be written to standard output ({e})"
-        ));
+    // Whoever does not read it does not want to be told so either.
+    if let Err(e) = say(&line)
+        && e.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        complain(&format!("again: warning: the timer is set, but {e}"));
     }
     Ok(Exit::Success)
 }

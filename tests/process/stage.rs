@@ -471,7 +471,15 @@ impl Drop for Stage {
 
 /// Runs a command to its end, with its outputs apart.
 pub fn answer(command: &mut Command) -> Answer {
-    let done = command.output().expect("started");
+    // A file that was just written is busy while another thread's child, forked at that
+    // moment, has not yet closed its copy of the descriptor.
+    let busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
+    let mut done = command.output();
+    while done.as_ref().is_err_and(busy) {
+        std::thread::yield_now();
+        done = command.output();
+    }
+    let done = done.expect("started");
     Answer {
         code: done.status.code(),
         out: String::from_utf8(done.stdout).expect("UTF-8"),

@@ -141,31 +141,28 @@ fn never_before_the_due_time_on_record() {
     const CASES: usize = 24;
     let stage = Stage::new();
     let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let mut due: Vec<u64> = Vec::new();
     for case in 0..CASES {
         let dir = stage.at(&format!("due/{case}"));
+        let case = case.to_string();
         stage.again_well(&[
             "run",
             "--state-dir",
             &dir,
             "--delta",
-            "1",
+            "2",
             "--jitter",
             "1",
             "--",
             &helper,
             "stamp",
             &stamps,
-            &case.to_string(),
+            &case,
         ]);
+        let record = &stage.records(&format!("due/{case}"))[0];
+        let on_record = record["timers"]["again"]["due"].as_u64();
+        due.push(on_record.expect("a due time"));
     }
-    let due: Vec<u64> = (0..CASES)
-        .map(|case| {
-            let record = &stage.records(&format!("due/{case}"))[0];
-            record["timers"]["again"]["due"]
-                .as_u64()
-                .expect("a due time")
-        })
-        .collect();
     wait_until("all of them", SHORT, || stage.stamps().len() == CASES);
     let mut late: Vec<u64> = stage
         .stamps()
