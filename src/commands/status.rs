@@ -597,7 +597,8 @@ fn timer_line(timer: &TimerReport, now: &Moment) -> String {
             due.since(now.wall),
             localtime::local(due)
         ),
-        _ => timer.state.to_owned(),
+        // Its run has ended this very moment.
+        (_, None) => format!("in {}", span(timer.delta_seconds + timer.jitter_seconds)),
     };
     let waiter = timer
         .waiter

@@ -94,7 +94,8 @@ fn says_what_would_refuse() {
     let said = bench.again(&["explain", "--pid", "999999999"]);
     assert_eq!(said.status, 1);
     assert!(
-        said.err.contains("there is no process with pid 999999999"),
+        said.err
+            .contains("there is no such process (pid 999999999)"),
         "{said:?}"
     );
     let said = bench.again(&["explain", "--max-runs", "3", "--", "true"]);
