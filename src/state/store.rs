@@ -294,7 +294,7 @@ impl Store {
             let is_ours = |rerun: &Rerun| rerun.target == record.id || !name.starts_with('.');
             let is_stray = match &rerun {
                 Some(rerun) => is_ours(rerun) && is_of_the_dead(rerun),
-                None => is_older_than_a_minute(&path),
+                None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
             };
             if is_stray {
                 let _ = std::fs::remove_file(path);
@@ -398,6 +398,15 @@ impl Locked {
         text.push(b'\n');
         replace_file(&self.directory, "state.json", &text, 0o644)
     }
+}
+
+/// A temporary note of a rerun, `.PID.TOKEN`, is written by that very process.
+fn is_unfinished_by_the_dead(name: &str) -> bool {
+    name.strip_prefix('.')
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
+        .is_some_and(|pid: i32| {
+            crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        })
 }
 
 fn is_older_than_a_minute(path: &Path) -> bool {

@@ -75,12 +75,21 @@ static void without(unsigned nr, unsigned error)
         die("seccomp");
 }
 
-/* What only the process itself notices; to be killed before or after it is the same to everybody else. */
-static int is_private(long nr)
+/* What only the process itself notices: to be killed before or after it is the same to everybody else. Closing is, since
+ * death closes everything. */
+static int is_private(long nr, const unsigned long long *args)
 {
     switch (nr) {
-    case SYS_read: case SYS_pread64: case SYS_fstat: case SYS_lseek: case SYS_mmap: case SYS_munmap: case SYS_mprotect:
-    case SYS_brk: case SYS_fcntl: case SYS_rt_sigaction: case SYS_rt_sigprocmask: case SYS_geteuid: case SYS_getppid:
+    case SYS_open:
+        return !(args[1] & (O_WRONLY | O_RDWR | O_CREAT));
+    case SYS_openat:
+        return !(args[2] & (O_WRONLY | O_RDWR | O_CREAT));
+    case SYS_read: case SYS_readv: case SYS_pread64: case SYS_close: case SYS_stat: case SYS_lstat: case SYS_fstat:
+    case SYS_newfstatat: case SYS_statx: case SYS_readlink: case SYS_access: case SYS_getdents64: case SYS_lseek:
+    case SYS_mmap: case SYS_munmap: case SYS_mprotect: case SYS_madvise: case SYS_brk: case SYS_fcntl: case SYS_getcwd:
+    case SYS_rt_sigaction: case SYS_rt_sigprocmask: case SYS_getpid: case SYS_getppid: case SYS_getuid: case SYS_geteuid:
+    case SYS_getrandom: case SYS_clock_gettime: case SYS_gettid: case SYS_uname: case SYS_arch_prctl:
+    case SYS_set_tid_address: case SYS_pipe2: case SYS_dup2: case SYS_socketpair:
         return 1;
     }
     return 0;
@@ -135,7 +144,7 @@ static int kill_at(int follow, long n, char **words)
         } else if (sig == (SIGTRAP | 0x80)) {
             struct __ptrace_syscall_info info;
             if (pid == victim && ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0
-                && info.op == PTRACE_SYSCALL_INFO_ENTRY && !is_private(info.entry.nr)) {
+                && info.op == PTRACE_SYSCALL_INFO_ENTRY && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)) {
                 nr = info.entry.nr;
                 if (++count == n) {
                     how = "killed";
