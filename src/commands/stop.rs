@@ -56,20 +56,18 @@ fn stop_target(
     is_wanted: &dyn Fn(&str) -> bool,
     with_runs: bool,
 ) -> Result<Stopped> {
-    // Looked at without its lock first: nothing of it may concern us.
-    let concerns_us = match store.read(id) {
-        Ok(Some(record)) => {
-            record.timers.keys().any(|name| is_wanted(name))
-                || !record.leaving.is_empty()
-                || (with_runs && !record.running.is_empty())
-        }
-        Ok(None) => false,
-        Err(e) => return Err(e),
-    };
+    if store.read(id)?.is_none() {
+        return Ok((Vec::new(), Vec::new(), Vec::new()));
+    }
+    // Locked even if nothing is on record: a request may be about to commit.
+    let mut locked = store.lock_existing(id)?;
+    let record = &locked.record;
+    let concerns_us = record.timers.keys().any(|name| is_wanted(name))
+        || !record.leaving.is_empty()
+        || (with_runs && !record.running.is_empty());
     if !concerns_us {
         return Ok((Vec::new(), Vec::new(), Vec::new()));
     }
-    let mut locked = store.lock_existing(id)?;
     let now = super::moment();
     outcome::settle(store, &mut locked.record, &now);
     let names: Vec<String> = locked

@@ -146,11 +146,18 @@ impl Room {
             self.path(&format!("out-{number}")),
             self.path(&format!("err-{number}")),
         );
-        let mut child = command
+        command
             .stdout(fs::File::create(&out).expect("made"))
-            .stderr(fs::File::create(&err).expect("made"))
-            .spawn()
-            .expect("started");
+            .stderr(fs::File::create(&err).expect("made"));
+        // What was just written is busy while a child that another thread forked at that
+        // moment has not yet closed its copy of the descriptor.
+        let busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        let mut spawned = command.spawn();
+        while spawned.as_ref().is_err_and(busy) {
+            std::thread::yield_now();
+            spawned = command.spawn();
+        }
+        let mut child = spawned.expect("started");
         let stdin = child.stdin.take();
         Going {
             child,
