@@ -521,7 +521,8 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
         );
     }
     // The umask of the run may have taken away what others are to see.
-    if meta.mode() & 0o777 != mode && meta.mode() & 0o777 == mode & !0o077 {
+    let is = meta.mode() & 0o777;
+    if is != mode && (is == mode & !0o077 || is & 0o700 != 0o700) {
         std::fs::set_permissions(path, Permissions::from_mode(mode))
             .with_context(|| format!("cannot set the mode of {}", path.display()))?;
     }
@@ -535,8 +536,9 @@ fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
     const OVERFLOW: u32 = 65534;
     let is_trusted = |uid: u32| uid == 0 || uid == user::effective() || uid == OVERFLOW;
     let foreign = |at: &Path, meta: &std::fs::Metadata| {
-        let why = format!("belongs to {}", user::name(meta.uid()));
-        (!is_trusted(meta.uid())).then(|| (at.to_owned(), why))
+        // The name is looked up for the message only: it means reading /etc/passwd.
+        let why = || format!("belongs to {}", user::name(meta.uid()));
+        (!is_trusted(meta.uid())).then(|| (at.to_owned(), why()))
     };
     let links = path.ancestors().skip(1).filter_map(|at| {
         let meta = std::fs::symlink_metadata(at).ok()?;
