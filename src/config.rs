@@ -374,6 +374,14 @@ fn line_of(text: &str, key: &str) -> usize {
         .map_or(1, |at| at + 1)
 }
 
+/// Whether a text can be used as the file; else what is wrong with it.
+///
+/// # Errors
+/// A sentence that names line and key.
+pub fn check(text: &str) -> Result<(), String> {
+    parse_file(text).map(|_| ())
+}
+
 /// Parses the file; an error names the line and the key.
 fn parse_file(text: &str) -> Result<File, String> {
     // The parser names the first line for an unknown key, so that is looked for here.

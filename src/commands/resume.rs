@@ -12,7 +12,7 @@ use crate::policy::cap::Moment;
 use crate::policy::{delay, resume};
 use crate::state::history::What;
 use crate::state::order::{Order, decode};
-use crate::state::record::Timer;
+use crate::state::record::{Kind, Timer};
 use crate::state::store::{self, Locked, Store};
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
@@ -29,6 +29,13 @@ pub fn main(global: &Global) -> Result<Exit> {
     let mut resumed = 0;
     let mut failures = Vec::new();
     for id in store.targets() {
+        // A request died before it recorded anything; what it wrote goes.
+        if matches!(store.read(&id), Ok(None)) {
+            if let Ok(locked) = store.lock(&id, Kind::Command, around.uid) {
+                store.remove_strays(&locked.record, &moment().boot);
+            }
+            continue;
+        }
         match resume_target(&store, &id, &settings, scope) {
             Ok((count, failed)) => {
                 resumed += count;

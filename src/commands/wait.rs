@@ -241,7 +241,11 @@ impl Waiter {
             tracing::warn!("tries again, every minute at least: {trouble}");
             self.trouble = trouble;
         }
-        self.show("tries again what failed");
+        // Not by `show`: the log has its one line.
+        title::set(&format!(
+            "again: timer '{}' tries again what failed",
+            self.ticket.name
+        ));
         let until = clock::boottime() + self.pause;
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
         let woken = sleep(&mut self.sleeper, None, Some(until), None)?;

@@ -434,7 +434,11 @@ pub fn token() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
 
-fn parse_record(text: &[u8], id: &str) -> Result<Record> {
+/// Reads a record of the target `id`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
@@ -478,6 +482,14 @@ pub(super) fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32)
 
 /// Makes a directory if it is missing, and refuses one that others could tamper with.
 pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
+    let remedy = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
+    if let Some((above, why)) = replaceable_by_others(path) {
+        bail!(
+            "{} is not safe: {} {why}, who could put another in its place; {remedy}",
+            path.display(),
+            above.display()
+        );
+    }
     let made = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(mode)
@@ -491,14 +503,6 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
             return Err(e).with_context(|| format!("cannot look at {}", path.display()));
         }
     };
-    let remedy = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
-    if let Some((above, why)) = replaceable_by_others(path) {
-        bail!(
-            "{} is not safe: {} {why}, who could put another in its place; {remedy}",
-            path.display(),
-            above.display()
-        );
-    }
     if meta.file_type().is_symlink() {
         bail!("{} is a symbolic link; {remedy}", path.display());
     }
@@ -529,12 +533,15 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
+/// Whose the files of all users seem to be that a user namespace does not know.
+const OVERFLOW: u32 = 65534;
+
 /// The directory or link on the way to `path` that somebody but us and root could
 /// replace, and whose it is.
 fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
-    // Files of users that a user namespace does not know all seem to be this one's.
-    const OVERFLOW: u32 = 65534;
-    let is_trusted = |uid: u32| uid == 0 || uid == user::effective() || uid == OVERFLOW;
+    let is_trusted = |uid: u32| {
+        uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
+    };
     let foreign = |at: &Path, meta: &std::fs::Metadata| {
         // The name is looked up for the message only: it means reading /etc/passwd.
         let why = || format!("belongs to {}", user::name(meta.uid()));
@@ -544,7 +551,11 @@ fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
         let meta = std::fs::symlink_metadata(at).ok()?;
         meta.is_symlink().then(|| foreign(at, &meta)).flatten()
     });
-    let parent = path.parent()?.canonicalize().ok()?;
+    // The nearest one that is there already.
+    let parent = path
+        .ancestors()
+        .skip(1)
+        .find_map(|at| at.canonicalize().ok())?;
     let directories = parent.ancestors().filter_map(|at| {
         let meta = std::fs::metadata(at).ok()?;
         // In a sticky directory nobody can rename what is ours.

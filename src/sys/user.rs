@@ -24,3 +24,11 @@ pub fn home(uid: u32) -> Option<PathBuf> {
         .flatten()
         .map(|user| user.dir)
 }
+
+/// Whether we are in a user namespace that knows only some of the machine's users.
+pub fn is_in_namespace() -> bool {
+    let map = super::process::read_whole("/proc/self/uid_map").unwrap_or_default();
+    String::from_utf8_lossy(&map)
+        .split_ascii_whitespace()
+        .ne(["0", "0", "4294967295"])
+}

@@ -2,5 +2,16 @@
 //! Deaths at every system call are in `tests/process`; what happens to units and across reboots is in `tests/lab`.
 #![allow(missing_docs, unsafe_code)]
 
+#[path = "../rig/mod.rs"]
+mod rig;
+#[path = "../process/stage.rs"]
+mod stage;
+
+/// An unprivileged user of the same machine. SECURITY.md names these tests.
+mod hostile;
+/// Many at once, and deaths at random moments.
+mod many;
 /// Everything that can happen to a timer, in any order, over the real store and a clock that is a number.
 mod model;
+/// Under a waiter: its disk, its directory, its descriptors, its program, the clock.
+mod under;

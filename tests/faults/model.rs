@@ -973,7 +973,6 @@ impl World {
                 }
                 self.store.remove_order(id, &old.token);
             }
-            self.store.remove_strays(&locked.record, &now.boot);
         }
         Ok(())
     }
@@ -1070,6 +1069,9 @@ impl World {
             .iter()
             .filter(|id| matches!(self.store.read(id), Ok(Some(_))))
         {
+            let record = self.store.read(id).ok().flatten().expect("a record");
+            // Its reruns are not processes of this machine, so they all count as gone.
+            self.store.remove_strays(&record, &self.now().boot);
             let orders = self.store.root().join("targets").join(id).join("orders");
             let left = std::fs::read_dir(orders).map(Iterator::count).unwrap_or(0);
             if left > 0 {

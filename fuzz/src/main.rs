@@ -1,0 +1,187 @@
+//! Every parser of what others write, under libFuzzer: the first byte chooses the parser, the rest is its input.
+//! What a parser takes must also survive what is done with it next.
+#![no_main]
+
+use std::path::{Path, PathBuf};
+
+use again::policy::cap::{self, Moment};
+use again::policy::hurry::{hurry, release};
+use again::policy::judge::cap_reached;
+use again::policy::time::{Boottime, Span, Walltime};
+use again::policy::{delay, resume};
+use again::puppet::ancestry::{Seen, find_run};
+use again::puppet::cmdline::parse;
+use again::puppet::conf::Conf;
+use again::puppet::paths::{self, Paths};
+use again::puppet::rerun::{Started, is_daemon, rewrite};
+use again::puppet::summary::Summary;
+use again::puppet::{environment, locks};
+use again::state::history::Entry;
+use again::state::order::{decode, encode};
+use again::state::record::Record;
+use again::state::store::{Disabled, Rerun, parse_record};
+use again::sys::attributes::parse_limits;
+use again::sys::localtime;
+use again::sys::process::{Identity, parse_stat, parse_status, split_block};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((which, text)) = data.split_first() else {
+        return;
+    };
+    match which % 10 {
+        0 => command_line(text),
+        1 => ancestors(text),
+        2 => environ(text),
+        3 => lock(text),
+        4 => conf(text),
+        5 => drop(Summary::parse(text).outcome()),
+        6 => record(text),
+        7 => order(text),
+        8 => settings(text),
+        _ => proc_files(text),
+    }
+});
+
+fn command_line(text: &[u8]) {
+    let argv = split_block(text);
+    let Some(invocation) = parse(&argv) else {
+        return;
+    };
+    let conf = Conf::default();
+    for started in [Started::OneOff, Started::ByDaemon] {
+        // A daemon's own command line is never taken for that of a one-off run.
+        if started == Started::OneOff && is_daemon(&invocation, &conf) {
+            continue;
+        }
+        let once = rewrite(&argv, &invocation, started, &conf);
+        // What is run again is a run again, and asks for the same.
+        let again = parse(&once).expect("a rewritten command line is one");
+        assert!(!is_daemon(&again, &conf), "{once:?}");
+        assert_eq!(rewrite(&once, &again, Started::OneOff, &conf), once);
+    }
+    let layout = paths::layout(Path::new("/usr/bin/ruby"), None, |_| false);
+    drop(paths::resolve(
+        &Paths::default(),
+        &Paths::default(),
+        Some(&invocation),
+        &conf,
+        &layout,
+    ));
+    let _ = (
+        invocation.manifest(),
+        invocation.reads_standard_input(),
+        paths::conf_file(Some(&invocation), &layout),
+    );
+}
+
+fn ancestors(text: &[u8]) {
+    let seen = |(n, line): (usize, &[u8])| Seen {
+        identity: Identity {
+            pid: n as i32 + 1,
+            start: 1,
+        },
+        comm: line.iter().copied().take(15).collect(),
+        cmdline: line.to_vec(),
+        exe: line
+            .first()
+            .filter(|b| **b % 2 == 0)
+            .map(|_| PathBuf::from("/usr/bin/ruby3.1")),
+        euid: 0,
+    };
+    let chain: Vec<Seen> = text.split(|b| *b == b'\n').enumerate().map(seen).collect();
+    let _ = find_run(&chain, |invocation| is_daemon(invocation, &Conf::default()));
+}
+
+fn environ(text: &[u8]) {
+    let whole = environment::is_whole(text);
+    let entries = environment::without_ours(split_block(text));
+    if whole {
+        assert!(entries.iter().all(|entry| entry.contains(&b'=')));
+    }
+    drop(environment::restored(entries, Some(b"/root"), b"root"));
+}
+
+fn lock(text: &[u8]) {
+    assert!(locks::parse_pid(text).is_none_or(|pid| pid > 0));
+    let _ = (locks::disabled_message(text), locks::may_hold(text, text));
+}
+
+fn conf(text: &[u8]) {
+    let conf = Conf::parse(text);
+    let layout = paths::layout(
+        Path::new("/opt/puppetlabs/puppet/bin/ruby"),
+        Some(Path::new("/home/x")),
+        |_| false,
+    );
+    drop(paths::resolve(
+        &Paths::default(),
+        &Paths::default(),
+        None,
+        &conf,
+        &layout,
+    ));
+    let _ = (conf.flag("splay"), conf.is_without("daemonize"));
+}
+
+fn record(text: &[u8]) {
+    let now = Moment {
+        boot: "b".into(),
+        uptime: Boottime::from_nanos(u64::MAX / 2),
+        wall: Walltime::from_millis(1_795_219_387_045),
+    };
+    let _ = (
+        serde_json::from_slice::<Rerun>(text),
+        serde_json::from_slice::<Disabled>(text),
+    );
+    let _ = serde_json::from_slice::<Entry>(text);
+    let _ = parse_record(text, "0123456789abcdef");
+    let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
+        return;
+    };
+    for timer in record.timers.values() {
+        let usage = cap::usage(timer.cap, record.moments(), &now);
+        let _ = cap_reached(timer.cap, usage);
+        let range = delay::jitter_range(timer.delta, None, Span::from_secs(300), timer.run);
+        let due = resume::due(timer, &now, range);
+        let _ = (
+            localtime::utc(now.wall + due.since(now.uptime)),
+            timer.delta.to_string(),
+        );
+        let _ = (
+            hurry(timer.pending(), true, now.uptime),
+            release(timer.pending(), now.uptime),
+        );
+        let _ = (
+            localtime::local(timer.requested.wall),
+            record.next_number(&timer.chain, timer.run),
+        );
+    }
+    let _ = record.take_ended("b", |_| false);
+    // Written and read, it is the same.
+    let written = serde_json::to_vec(&record).expect("JSON");
+    assert_eq!(
+        serde_json::from_slice::<Record>(&written).expect("read"),
+        record
+    );
+}
+
+fn order(text: &[u8]) {
+    if let Ok((ticket, order)) = decode(text) {
+        let written = encode(&ticket, &order).expect("JSON");
+        assert_eq!(decode(&written), Ok((ticket, order)));
+    }
+}
+
+fn settings(text: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(text) {
+        let _ = again::config::check(text);
+        let _ = text.parse::<Span>();
+    }
+}
+
+fn proc_files(text: &[u8]) {
+    let _ = parse_stat(text);
+    let text = String::from_utf8_lossy(text);
+    let _ = (parse_status(&text), parse_limits(&text));
+}

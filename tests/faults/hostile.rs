@@ -1,0 +1,518 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::Value;
+
+use crate::rig::{Process, SHORT, wait_for, wait_until};
+use crate::stage::{Answer, Stage, answer, in_namespaces, open_to_all, start, timed};
+
+/// `nobody` of Debian and most others.
+const NOBODY: u32 = 65534;
+
+/// Turns a command into one of another user.
+fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
+    let mut command = stage.command("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .args(words);
+    command
+}
+
+/// A process of the neighbour, ended with the test.
+struct Neighbour(Child);
+
+impl Neighbour {
+    fn new(stage: &Stage, words: &[&str]) -> Neighbour {
+        Neighbour(
+            as_nobody(stage, words)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("started"),
+        )
+    }
+    fn process(&self) -> Process {
+        Process::now(self.0.id() as i32).expect("alive")
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Fails if it took as long as a process that waits for somebody.
+fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
+    let (done, took) = timed(act);
+    assert!(took < Duration::from_secs(15), "{what} took {took:?}");
+    done
+}
+
+fn directory_of_nobody(stage: &Stage, name: &str) -> PathBuf {
+    let path = stage.path(name);
+    fs::create_dir(&path).expect("created");
+    chown(&path, Some(NOBODY), Some(NOBODY)).expect("given away");
+    path
+}
+
+/// Every file below, with who owns it, its mode, its size and when it was changed.
+fn listing(at: &Path) -> BTreeMap<PathBuf, (u32, u32, u64, i64)> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![at.to_owned()];
+    while let Some(path) = left.pop() {
+        let meta = fs::symlink_metadata(&path).expect("there");
+        if meta.is_dir() {
+            left.extend(
+                fs::read_dir(&path)
+                    .expect("readable")
+                    .flatten()
+                    .map(|entry| entry.path()),
+            );
+        }
+        found.insert(
+            path,
+            (meta.uid(), meta.mode(), meta.len(), meta.ctime_nsec()),
+        );
+    }
+    found
+}
+
+/// Arguments, environment and output of a run hold secrets. None of it is in a file that the neighbour can read, nor in
+/// what /proc shows of a waiter.
+#[test]
+fn secrets_are_the_owners() {
+    let stage = Stage::new();
+    let secret = "hunter2-the-secret";
+    stage.again_well(&[
+        "run",
+        "--delta",
+        "0",
+        "--",
+        "/bin/sh",
+        "-c",
+        &format!("echo {secret}"),
+    ]);
+    stage.wait_until_settled();
+    let mut command = stage.command(stage.path("bin/again"));
+    command
+        .env("PASSWORD", secret)
+        .args(["run", "--delta", "1h", "--", "/bin/echo", secret]);
+    assert_eq!(answer(&mut command).code, Some(0));
+    let waiter = stage.waiter("again");
+    let look = format!(
+        "grep -rl {secret} {} {} /proc/{}/ 2>/dev/null",
+        stage.at("state"),
+        stage.at("logs"),
+        waiter.pid
+    );
+    // Root finds it, so the search is a good one.
+    let found = answer(
+        stage
+            .command("sh")
+            .args(["-c", &look.replace("/proc/", "/nowhere/")]),
+    );
+    assert!(found.out.lines().count() >= 2, "{found:?}");
+    let found = answer(&mut as_nobody(&stage, &["sh", "-c", &look]));
+    assert_eq!(found.out, "", "readable by others");
+    // And the neighbour sees what it may see.
+    let status = answer(&mut as_nobody(
+        &stage,
+        &[&stage.at("bin/again"), "status", "--json"],
+    ));
+    let status: Value = serde_json::from_str(&status.out).expect("JSON");
+    assert_eq!(crate::stage::timers(&status).len(), 1);
+    assert!(
+        status["targets"]
+            .as_array()
+            .expect("targets")
+            .iter()
+            .all(|target| target["command"].is_null())
+    );
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}
+
+/// Anybody may read the history, and so lock it: nobody waits for that lock, not even where the file is to be rotated.
+#[test]
+fn a_lock_on_the_history() {
+    let stage = Stage::new();
+    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    let history = stage.path("state/history.jsonl");
+    let mut text = fs::read(&history).expect("there");
+    while text.len() < 1_100_000 {
+        text.extend_from_within(..text.len());
+    }
+    fs::write(&history, text).expect("grown");
+    let held = Neighbour::new(
+        &stage,
+        &[
+            "flock",
+            "--exclusive",
+            &stage.at("state/history.jsonl"),
+            "sleep",
+            "60",
+        ],
+    );
+    wait_until("the neighbour's lock", SHORT, || {
+        fs::read_to_string("/proc/locks")
+            .expect("locks")
+            .contains(&format!(" {} ", held.0.id()))
+    });
+    at_once("a request", || {
+        stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"])
+    });
+    at_once("stop", || stage.again_well(&["stop"]));
+    assert!(
+        stage.path("state/history.1.jsonl").exists(),
+        "it was rotated"
+    );
+    stage.assert_nothing_left();
+}
+
+/// Puppet's own files may lie in directories of the user puppet: a fifo, a device, something huge in their place.
+#[test]
+fn puppets_files_are_not_what_they_seem() {
+    let stage = Stage::new();
+    let theirs = directory_of_nobody(&stage, "theirs");
+    let huge = theirs.join("huge");
+    fs::File::create(&huge)
+        .expect("created")
+        .set_len(1 << 40)
+        .expect("grown");
+    mkfifo(&theirs.join("fifo"), Mode::S_IRWXU).expect("a fifo");
+    symlink("/dev/zero", theirs.join("device")).expect("linked");
+    symlink("loop", theirs.join("loop")).expect("linked");
+    for kind in ["fifo", "device", "huge", "loop"] {
+        let file = theirs.join(kind);
+        let file = file.to_str().expect("plain");
+        let words = ["--lastrunfile", "--agent_catalog_run_lockfile", "--pidfile"]
+            .map(|name| format!("'{name}', '{file}'"));
+        let words = words
+            .join(", ")
+            .replace("agent_catalog_run_lockfile", "agent-catalog-run-lockfile");
+        let name = format!("site-{kind}");
+        let mut run = stage.agent(&name, &format!("ask('run', {words}) if NTH == 1"));
+        // Its configuration is one of them too.
+        run.args(["--config", file]);
+        at_once(kind, || start(&mut run).wait());
+        assert_eq!(
+            stage.runs(&name)[0].asked()[0].code,
+            0,
+            "{kind}: {:?}",
+            stage.runs(&name)[0].asked()
+        );
+        stage.wait_for_runs(&name, 2);
+        at_once(kind, || stage.wait_until_settled());
+        let evidence = &stage.status()["targets"];
+        assert!(
+            evidence.to_string().contains("cannot be read"),
+            "{kind}: {evidence:#}"
+        );
+    }
+    stage.assert_nothing_left();
+}
+
+/// A lock file that names a process of the neighbour, who calls it puppet: it is not waited for.
+#[test]
+fn a_process_that_merely_looks_like_puppet() {
+    let stage = Stage::new();
+    let script = stage.write("work/puppet", "sleep 60\n");
+    open_to_all(&script, 0o755);
+    let ruby = [
+        "ruby",
+        "--disable-gems",
+        script.to_str().expect("plain"),
+        "agent",
+        "--no-daemonize",
+    ];
+    let other = Neighbour::new(&stage, &ruby);
+    let process = wait_for("the neighbour's ruby", SHORT, || {
+        let command = other.process().raw_command();
+        command.starts_with(b"ruby").then(|| other.process())
+    });
+    let lock = stage.write("lock", &process.pid.to_string());
+    let ask = format!(
+        "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
+        lock.display()
+    );
+    at_once("the rerun", || {
+        start(&mut stage.agent("site", &ask)).wait();
+        stage.wait_for_runs("site", 2);
+    });
+    stage.wait_until_settled();
+    assert!(process.alive(), "and it is left alone");
+    stage.assert_nothing_left();
+    drop(other);
+}
+
+/// Root works on a directory whose owner made up the records: nothing is signalled, written or removed by them.
+#[test]
+fn records_that_the_neighbour_made_up() {
+    let stage = Stage::new();
+    directory_of_nobody(&stage, "theirs");
+    let state = stage.at("theirs/state");
+    let words = [
+        &stage.at("bin/again"),
+        "run",
+        "--state-dir",
+        &state,
+        "--delta",
+        "1h",
+        "--",
+        "/bin/true",
+    ];
+    let asked = answer(&mut as_nobody(&stage, &words));
+    assert_eq!(asked.code, Some(0), "{asked:?}");
+    let victim = stage.command("sleep").arg("60").spawn().expect("started");
+    let mut victim = Neighbour(victim);
+    let record = fs::read_dir(stage.path("theirs/state/targets"))
+        .expect("there")
+        .flatten()
+        .next()
+        .expect("one")
+        .path();
+    let record = record.join("state.json");
+    let mut made_up: Value =
+        serde_json::from_slice(&fs::read(&record).expect("read")).expect("JSON");
+    let waiter = made_up["timers"]["again"]["waiter"].clone();
+    let named = serde_json::json!({"pid": victim.process().pid, "start": victim.process().start});
+    made_up["timers"]["again"]["waiter"] = named.clone();
+    let moment = made_up["timers"]["again"]["requested"].clone();
+    made_up["running"] = serde_json::json!([{"process": named, "token": "t", "chain": "\u{1b}[2J", "run": 2,
+        "timer": "again", "started": moment, "log": "/etc/passwd", "lastrunfile": "/dev/zero"}]);
+    made_up["starts"] = serde_json::json!([{"at": moment, "chain": "c", "run": 2}]);
+    made_up["leaving"] = serde_json::json!([{"token": "../../../../victim", "waiter": named, "boot": moment["boot"]}]);
+    fs::write(&record, made_up.to_string()).expect("made up");
+    let before = listing(&stage.path("theirs"));
+    for verb in [
+        &["stop", "--run"][..],
+        &["now"],
+        &["resume"],
+        &["reset"],
+        &["disable"],
+        &["enable"],
+        &["run", "--", "/bin/true"],
+    ] {
+        let done = at_once("it", || {
+            stage.again(&[&["--state-dir", &state], verb].concat())
+        });
+        let refused = done.code == Some(1) && done.err.contains("belongs to nobody");
+        assert!(refused || verb[0] == "enable", "{verb:?}: {done:?}");
+    }
+    let shown: Answer = at_once("status", || stage.again(&["status", "--state-dir", &state]));
+    assert!(!shown.out.contains('\u{1b}'), "{shown:?}");
+    assert!(
+        victim.0.try_wait().expect("asked").is_none(),
+        "the victim was signalled"
+    );
+    assert_eq!(
+        listing(&stage.path("theirs")),
+        before,
+        "something was written or removed"
+    );
+    let pid = waiter["pid"].as_i64().expect("a pid") as i32;
+    // It may have met the record while that was being made up.
+    if let Some(waiter) = Process::now(pid) {
+        waiter
+            .signal(nix::sys::signal::Signal::SIGKILL)
+            .expect("killed");
+    }
+}
+
+/// A state or log directory below one that the neighbour could rename: what is checked today is another's tomorrow.
+#[test]
+fn a_directory_that_the_neighbour_can_replace() {
+    let stage = Stage::new();
+    let theirs = directory_of_nobody(&stage, "theirs");
+    fs::create_dir(theirs.join("ours")).expect("created");
+    symlink(stage.path("work"), theirs.join("link")).expect("linked");
+    std::os::unix::fs::lchown(theirs.join("link"), Some(NOBODY), None).expect("given away");
+    let open = stage.path("open");
+    fs::create_dir(&open).expect("created");
+    open_to_all(&open, 0o777);
+    for below in [
+        "theirs/ours/state",
+        "theirs/state",
+        "theirs/link/state",
+        "open/state",
+    ] {
+        let done = stage.again(&[
+            "run",
+            "--state-dir",
+            &stage.at(below),
+            "--delta",
+            "1h",
+            "--",
+            "/bin/true",
+        ]);
+        assert_eq!(done.code, Some(1), "{below}: {done:?}");
+        assert!(done.err.contains("is not safe"), "{below}: {done:?}");
+    }
+    // As in /tmp, where nobody can rename what is another's.
+    open_to_all(&open, 0o1777);
+    let sticky = stage.at("open/state");
+    stage.again_well(&[
+        "run",
+        "--state-dir",
+        &sticky,
+        "--delta",
+        "1h",
+        "--",
+        "/bin/true",
+    ]);
+    stage.again_well(&["stop", "--state-dir", &sticky]);
+    // The log directory: the rerun has no log then, and nothing there is removed.
+    let old = "20200101T000000000-0123abcd-2.log";
+    for n in 0..30 {
+        fs::write(
+            theirs.join(format!("ours/{}", old.replace("-2", &format!("-{n}")))),
+            "",
+        )
+        .expect("written");
+    }
+    stage.again_well(&[
+        "run",
+        "--log-dir",
+        &stage.at("theirs/ours"),
+        "--",
+        "/bin/true",
+    ]);
+    stage.wait_until_settled();
+    assert_eq!(
+        fs::read_dir(theirs.join("ours")).expect("there").count(),
+        30,
+        "nothing came, nothing went"
+    );
+    stage.assert_nothing_left();
+}
+
+/// What the caller of a request has in its environment: PATH names other programs, AGAIN_* another chain.
+#[test]
+fn the_environment_of_a_caller() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("evil")).expect("created");
+    for name in ["ruby", "puppet", "systemd-run", "again", "sh", "env"] {
+        let path = stage.write(
+            &format!("evil/{name}"),
+            &format!("#!/bin/sh\necho {name} >> {}\n", stage.at("caught")),
+        );
+        open_to_all(&path, 0o755);
+    }
+    let env = format!(
+        "env: {{ 'PATH' => '{}', 'AGAIN_CHAIN' => 'deadbeef', 'AGAIN_RUN' => '99', 'AGAIN_TIMER' => 'x', 'LD_PRELOAD' => '/x.so', 'RUBYOPT' => '-r/x' }}",
+        stage.at("evil")
+    );
+    start(&mut stage.apply("site", &format!("ask('run', {env}) if NTH == 1"))).wait();
+    let said = &stage.runs("site")[0].asked()[0].output;
+    assert!(
+        said.contains("run 2 of chain ") && !said.contains("deadbeef"),
+        "{said}"
+    );
+    let runs = stage.wait_for_runs("site", 2);
+    stage.wait_until_settled();
+    assert!(
+        !stage.path("caught").exists(),
+        "a program of the caller's PATH was started"
+    );
+    assert_eq!(runs[1].environment(), runs[0].environment());
+    assert_eq!(runs[1].variable("AGAIN_RUN").as_deref(), Some("2"));
+    stage.assert_nothing_left();
+}
+
+/// Given privilege by its file it would obey the environment of whoever starts it: it refuses.
+#[test]
+fn set_user_id() {
+    let stage = Stage::new();
+    let raised = stage.path("bin/raised");
+    fs::copy(stage.path("bin/again"), &raised).expect("copied");
+    fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).expect("set");
+    let done = answer(&mut as_nobody(
+        &stage,
+        &[raised.to_str().expect("plain"), "status"],
+    ));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(
+        done.err.contains("more privilege than whoever started it"),
+        "{done:?}"
+    );
+}
+
+/// An unprivileged user who sees no processes but its own (`hidepid=2`) has its reruns all the same.
+#[test]
+fn processes_are_hidden_from_each_other() {
+    let test = "hostile::processes_are_hidden_from_each_other";
+    in_namespaces(
+        &["--mount", "--pid", "--fork", "--mount-proc"],
+        test,
+        || {
+            let hidden = Command::new("mount")
+                .args(["-o", "remount,hidepid=2", "/proc"])
+                .status()
+                .expect("mount");
+            assert!(hidden.success());
+            let stage = Stage::new();
+            directory_of_nobody(&stage, "theirs");
+            open_to_all(&stage.path("runs"), 0o777);
+            let ask = format!(
+                "ask('run', '--state-dir', '{}') if NTH == 1",
+                stage.at("theirs/state")
+            );
+            stage.write("work/site.pp", &ask);
+            let puppet: Vec<String> = stage
+                .puppet()
+                .iter()
+                .map(|w| w.to_str().expect("plain").to_owned())
+                .collect();
+            let mut words: Vec<&str> = puppet.iter().map(String::as_str).collect();
+            words.extend(["apply", "site.pp"]);
+            assert!(
+                as_nobody(&stage, &["ls", "/proc/1/"])
+                    .output()
+                    .expect("ls")
+                    .stdout
+                    .is_empty(),
+                "hidden"
+            );
+            assert!(as_nobody(&stage, &words).status().expect("ran").success());
+            let runs = stage.wait_for_runs("site", 2);
+            assert_eq!(runs[0].asked()[0].code, 0, "{:?}", runs[0].asked());
+            wait_until("everything to settle", SHORT, || stage.waiters().is_empty());
+            assert_eq!(stage.runs("site").len(), 2);
+        },
+    );
+}
+
+/// No process more for this user: one line says so, and nothing is left.
+#[test]
+fn no_further_process() {
+    let stage = Stage::new();
+    directory_of_nobody(&stage, "theirs");
+    let state = stage.at("theirs/state");
+    let again = stage.at("bin/again");
+    let words = [
+        "prlimit",
+        "--nproc=0:0",
+        &again,
+        "run",
+        "--state-dir",
+        &state,
+        "--",
+        "/bin/true",
+    ];
+    let done = answer(&mut as_nobody(&stage, &words));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(
+        done.err.contains("cannot start the waiter") && done.err.lines().count() == 1,
+        "{done:?}"
+    );
+    assert!(stage.waiters().is_empty());
+    assert_eq!(stage.orders("theirs/state"), Vec::<String>::new());
+}

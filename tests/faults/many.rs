@@ -1,0 +1,192 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::rig::{LONG, wait_until};
+use crate::stage::{Dice, Stage, timed};
+
+/// How often: the long version multiplies it.
+fn times(n: usize) -> usize {
+    n * std::env::var("AGAIN_SOAK_TIMES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1)
+}
+
+/// Where the dice begin.
+fn seed(n: u64) -> u64 {
+    std::env::var("AGAIN_SOAK_SEED")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(n)
+        .max(1)
+}
+
+/// A request that notes `word` when it is run, under way.
+fn ask(stage: &Stage, options: &[&str], word: &str) -> Child {
+    stage
+        .command(stage.path("bin/again"))
+        .arg("run")
+        .args(options)
+        .args([
+            "--",
+            &stage.at("bin/helper"),
+            "stamp",
+            &stage.at("stamps"),
+            word,
+        ])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started")
+}
+
+fn end(children: Vec<Child>) {
+    for mut child in children {
+        assert!(child.wait().expect("waited for").success());
+    }
+}
+
+fn words(stage: &Stage) -> Vec<String> {
+    stage
+        .stamps()
+        .into_iter()
+        .map(|stamp| stamp.words.join(" "))
+        .collect()
+}
+
+/// Fails unless every word was noted once.
+fn assert_each_once(stage: &Stage, count: usize) {
+    let words = words(stage);
+    assert_eq!(words.len(), count);
+    assert_eq!(
+        words.into_iter().collect::<BTreeSet<_>>().len(),
+        count,
+        "something ran twice"
+    );
+}
+
+#[test]
+fn two_at_the_same_instant_are_one_timer() {
+    let stage = Stage::new();
+    let pairs = times(40);
+    for _ in 0..pairs {
+        end(vec![
+            ask(&stage, &["--delta", "1h"], "x"),
+            ask(&stage, &["--delta", "1h"], "x"),
+        ]);
+        assert_eq!(stage.timers().len(), 1);
+    }
+    wait_until("the replaced waiters to end", LONG, || {
+        stage.waiters().len() == 1
+    });
+    stage.again_well(&["now"]);
+    wait_until("the rerun", LONG, || words(&stage).len() == 1);
+    stage.wait_until_settled();
+    assert_each_once(&stage, 1);
+    stage.assert_nothing_left();
+    println!("{pairs} pairs at the same instant");
+}
+
+#[test]
+fn five_hundred_at_once_under_one_name() {
+    let stage = Stage::new();
+    let (_, took) = timed(|| {
+        end((0..500)
+            .map(|_| ask(&stage, &["--delta", "1h"], "x"))
+            .collect())
+    });
+    assert_eq!(stage.timers().len(), 1);
+    wait_until("the replaced waiters to end", LONG, || {
+        stage.waiters().len() == 1
+    });
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+    println!("500 requests at once took {took:?}");
+}
+
+/// A thousand timers, each of a target of its own: `status` shows them in time, all fire, and each once.
+#[test]
+fn a_thousand_timers_of_a_thousand_targets() {
+    let stage = Stage::new();
+    let all: Vec<String> = (0..1000).map(|n| format!("word-{n}")).collect();
+    for some in all.chunks(20) {
+        end(some
+            .iter()
+            .map(|word| ask(&stage, &["--delta", "1h"], word))
+            .collect());
+    }
+    let (timers, took) = timed(|| stage.timers());
+    assert_eq!(timers.len(), 1000);
+    assert!(timers.iter().all(|timer| timer["state"] == "waiting"));
+    println!("status of 1,000 timers took {took:?}");
+    stage.again_well(&["now"]);
+    wait_until("all of them", LONG, || words(&stage).len() >= 1000);
+    wait_until("everything to settle", LONG, || {
+        stage.again(&["status"]).code == Some(3) && stage.waiters().is_empty()
+    });
+    assert_each_once(&stage, 1000);
+    stage.assert_nothing_left();
+}
+
+/// Requesters, waiters and reruns killed at random moments about the time at which they are due. What was promised has run once,
+/// or is on record as started, or as pending, and then `again resume` makes up for it.
+#[test]
+fn killed_at_random_moments() {
+    let stage = Stage::new();
+    let seed = seed(0x5eed_0021);
+    let mut dice = Dice(seed);
+    let cases = times(600);
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    let mut promised = 0;
+    for round in 0..cases / 10 {
+        let asked: Vec<Child> = (0..10)
+            .map(|n| ask(&stage, &[], &format!("r{round}-{n}")))
+            .collect();
+        for _ in 0..12 {
+            std::thread::sleep(Duration::from_micros(dice.below(3_000)));
+            let live = stage.processes();
+            let nth = dice.below(live.len().max(1) as u64);
+            let victim = live.get(usize::try_from(nth).expect("small"));
+            if victim.is_some_and(|victim| victim.signal(Signal::SIGKILL).is_ok()) {
+                *kinds.entry("killed").or_default() += 1;
+            }
+        }
+        for mut child in asked {
+            promised += usize::from(child.wait().expect("waited for").success());
+        }
+    }
+    kinds.insert("promised", promised);
+    let dead = |stage: &Stage| {
+        stage
+            .timers()
+            .iter()
+            .filter(|t| t["state"] == "dead")
+            .count()
+    };
+    wait_until("the living to end", LONG, || stage.waiters().is_empty());
+    kinds.insert("resumed", dead(&stage));
+    stage.again_well(&["resume"]);
+    stage.wait_until_settled();
+    let words = words(&stage);
+    let once: BTreeSet<&String> = words.iter().collect();
+    assert_eq!(once.len(), words.len(), "something ran twice");
+    kinds.insert("ran", words.len());
+    // What is not there was started and died before it did anything, and that is on record.
+    let started = stage.history("started").len();
+    let counted: usize = stage
+        .records("state")
+        .iter()
+        .map(|r| r["starts"].as_array().expect("starts").len())
+        .sum();
+    // A requester that was killed may have made its promise just before.
+    assert!(
+        (promised..=cases).contains(&counted),
+        "{counted} on record as started: {kinds:?}"
+    );
+    assert!(started <= counted && words.len() <= counted);
+    stage.assert_nothing_left();
+    println!("{cases} requests (seed {seed:#x}): {kinds:?}");
+    assert!(kinds["killed"] > cases / 20, "{kinds:?}");
+}

@@ -1,0 +1,293 @@
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::rig::{Process, SHORT, wait_until};
+use crate::stage::{Stage, in_namespaces, start};
+
+/// A command that is due at once, and notes that it ran. Gives its waiter, which `hold` has kept from running it.
+fn stamp(stage: &Stage, delta: &str) -> Process {
+    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    stage.again_well(&[
+        "run", "--delta", delta, "--", &helper, "stamp", &stamps, "ran",
+    ]);
+    stage.waiter("again")
+}
+
+fn ran(stage: &Stage) -> usize {
+    stage.stamps().len()
+}
+
+/// Waits until the waiter has failed at something and is to try again.
+fn wait_for_trouble(waiter: Process) {
+    wait_until("an attempt that fails", SHORT, || {
+        waiter.title().contains("tries again")
+    });
+}
+
+/// Once, and nothing is left.
+fn assert_ran_once(stage: &Stage) {
+    wait_until("the rerun", SHORT, || ran(stage) == 1);
+    stage.wait_until_settled();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(ran(stage), 1);
+    stage.assert_nothing_left();
+}
+
+fn mount(words: &[&str]) {
+    let done = Command::new("mount").args(words).status().expect("mount");
+    assert!(done.success(), "mount {words:?}");
+}
+
+/// The journal's socket, in a /run of our own, so that what waiters say can be read.
+fn journal() -> UnixDatagram {
+    mount(&["-t", "tmpfs", "tmpfs", "/run"]);
+    fs::create_dir_all("/run/systemd/journal").expect("created");
+    let socket = UnixDatagram::bind("/run/systemd/journal/socket").expect("bound");
+    socket.set_nonblocking(true).expect("set");
+    socket
+}
+
+fn said(journal: &UnixDatagram) -> Vec<String> {
+    let mut datagram = [0; 65536];
+    std::iter::from_fn(|| {
+        journal
+            .recv(&mut datagram)
+            .ok()
+            .map(|n| String::from_utf8_lossy(&datagram[..n]).into_owned())
+    })
+    .collect()
+}
+
+#[test]
+fn the_disk_becomes_read_only_for_a_while() {
+    in_namespaces(
+        &["--mount"],
+        "under::the_disk_becomes_read_only_for_a_while",
+        || {
+            let stage = Stage::new();
+            let journal = journal();
+            fs::create_dir(stage.path("state")).expect("created");
+            mount(&[
+                "-t",
+                "tmpfs",
+                "-o",
+                "size=1m,mode=755",
+                "tmpfs",
+                &stage.at("state"),
+            ]);
+            let waiter = stamp(&stage, "1");
+            wait_until("it to sleep", SHORT, || {
+                waiter.title().contains("waits until")
+            });
+            mount(&["-o", "remount,ro", &stage.at("state")]);
+            wait_for_trouble(waiter);
+            // It is asked to try at once, several times, and says so once.
+            for _ in 0..5 {
+                waiter.signal(Signal::SIGUSR1).expect("signalled");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            assert_eq!(ran(&stage), 0);
+            assert_ne!(stage.timer("again").expect("pending")["state"], "dead");
+            let lines: Vec<String> = said(&journal)
+                .into_iter()
+                .filter(|l| l.contains("tries again"))
+                .collect();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(lines[0].contains("Read-only file system"), "{lines:?}");
+            mount(&["-o", "remount,rw", &stage.at("state")]);
+            waiter.signal(Signal::SIGUSR1).expect("signalled");
+            assert_ran_once(&stage);
+            assert_eq!(
+                fs::read_dir(stage.path("logs")).expect("logs").count(),
+                1,
+                "one log for one rerun"
+            );
+            mount(&["--make-private", "/"]);
+            Command::new("umount")
+                .arg(stage.path("state"))
+                .status()
+                .expect("umount");
+        },
+    );
+}
+
+/// Removed, or with something else in its place: nothing is started, and the system log has a line about it.
+#[test]
+fn its_directory_goes_away() {
+    in_namespaces(&["--mount"], "under::its_directory_goes_away", || {
+        let journal = journal();
+        let cases: [(&str, &dyn Fn(&Stage)); 4] = [
+            ("removed", &|stage| {
+                fs::remove_dir_all(stage.path("state")).expect("removed")
+            }),
+            ("a dangling link", &|stage| {
+                fs::rename(stage.path("state"), stage.path("old")).expect("renamed");
+                std::os::unix::fs::symlink("/nonexistent", stage.path("state")).expect("linked");
+            }),
+            ("a damaged record", &|stage| {
+                fs::write(record(stage), b"{\"version\":1,").expect("damaged")
+            }),
+            ("a newer record", &|stage| {
+                fs::write(record(stage), b"{\"version\":2}").expect("damaged")
+            }),
+        ];
+        for (case, happen) in cases {
+            let stage = Stage::new();
+            let waiter = stamp(&stage, "1");
+            happen(&stage);
+            waiter.wait_until_gone(SHORT);
+            assert_eq!(ran(&stage), 0, "{case}");
+            let said = said(&journal);
+            assert!(
+                said.iter()
+                    .any(|line| line.contains("is lost") && line.contains("PRIORITY=3")),
+                "{case}: {said:?}"
+            );
+        }
+    });
+}
+
+fn record(stage: &Stage) -> std::path::PathBuf {
+    let targets = fs::read_dir(stage.path("state/targets")).expect("targets");
+    targets
+        .flatten()
+        .next()
+        .expect("a target")
+        .path()
+        .join("state.json")
+}
+
+/// No descriptor to spare when it is due: nothing that it cannot see counts as not being there.
+#[test]
+fn its_descriptors_are_exhausted() {
+    let stage = Stage::new();
+    let waiter = stamp(&stage, "1");
+    let limit = |soft: &str| {
+        let done = Command::new("prlimit")
+            .args([
+                "--pid",
+                &waiter.pid.to_string(),
+                &format!("--nofile={soft}:"),
+            ])
+            .status();
+        assert!(done.expect("prlimit").success());
+    };
+    limit("3");
+    // It is due, tries, and cannot even say so.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(waiter.alive());
+    assert_eq!(ran(&stage), 0);
+    limit("256");
+    waiter.signal(Signal::SIGUSR1).expect("signalled");
+    assert_ran_once(&stage);
+}
+
+/// More held timers than the user may have inotify instances, of which the kernel allows 128.
+#[test]
+fn no_directory_can_be_watched() {
+    let test = "under::no_directory_can_be_watched";
+    in_namespaces(&["--user", "--map-root-user"], test, || {
+        fs::write("/proc/sys/user/max_inotify_instances", "0").expect("our own limit");
+        let stage = Stage::new();
+        let waiter = stamp(&stage, "1");
+        stage.again_well(&["disable", "no", "watch"]);
+        stage.wait_for_state("again", "held");
+        assert_eq!(ran(&stage), 0);
+        stage.again_well(&["enable"]);
+        waiter.signal(Signal::SIGUSR1).expect("signalled");
+        assert_ran_once(&stage);
+    });
+}
+
+/// An upgrade: another file under the name of the program, and of puppet, while waiters wait and a run is under way.
+#[test]
+fn the_programs_are_replaced() {
+    let stage = Stage::new();
+    let run = start(&mut stage.apply(
+        "site",
+        "ask('run', '--delta', '1') if NTH == 1\nhold('go') if NTH == 1",
+    ));
+    stage.wait_for_state("again", "waiting for the run");
+    for program in ["bin/again", "bin/puppet"] {
+        let new = stage.path("new");
+        fs::copy(stage.path(program), &new).expect("copied");
+        fs::rename(new, stage.path(program)).expect("replaced");
+    }
+    assert_eq!(
+        stage.timers().len(),
+        1,
+        "the new program sees what the old one set"
+    );
+    stage.release("go");
+    run.wait();
+    stage.wait_for_runs("site", 2);
+    stage.wait_until_settled();
+    assert_eq!(stage.runs("site").len(), 2);
+    stage.assert_nothing_left();
+}
+
+/// Every wall clock time on record a day off, either way: within a boot only the other clock counts.
+#[test]
+fn the_wall_clock_is_a_day_off() {
+    for day in [-86_400_000_i64, 86_400_000] {
+        let stage = Stage::new();
+        let before = crate::stage::now();
+        stamp(&stage, "2");
+        let path = record(&stage);
+        let mut record: Value =
+            serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        shift(&mut record, day);
+        let new = stage.path("shifted");
+        fs::write(&new, record.to_string()).expect("written");
+        fs::rename(new, path).expect("replaced");
+        stage.status();
+        assert_ran_once(&stage);
+        let took = stage.stamps()[0].at - before;
+        assert!((2_000_000_000..12_000_000_000).contains(&took), "{took}");
+    }
+}
+
+fn shift(value: &mut Value, by: i64) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_i64() {
+                    Some(at) if name == "wall" || name == "due_wall" => *value = (at + by).into(),
+                    _ => shift(value, by),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| shift(value, by)),
+        _ => {}
+    }
+}
+
+/// A waiter is killed while the run that asked lives on: the one that `again resume` starts waits for the run as well.
+#[test]
+fn resumed_before_the_run_has_ended() {
+    let stage = Stage::new();
+    let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+    stage.wait_for_state("again", "waiting for the run");
+    let waiter = stage.waiter("again");
+    waiter.signal(Signal::SIGKILL).expect("killed");
+    waiter.wait_until_gone(SHORT);
+    let said = stage.again_well(&["resume"]);
+    assert!(said.contains("after its run has ended"), "{said}");
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(stage.runs("site").len(), 1, "a rerun beside its run");
+    assert_eq!(
+        stage.timer("again").expect("pending")["state"],
+        "waiting for the run"
+    );
+    stage.release("go");
+    run.wait();
+    let runs = stage.wait_for_runs("site", 2);
+    assert!(runs[1].started() >= runs[0].ended().expect("ended"));
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
