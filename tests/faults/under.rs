@@ -121,7 +121,8 @@ fn the_disk_becomes_read_only_for_a_while() {
 fn its_directory_goes_away() {
     in_namespaces(&["--mount"], "under::its_directory_goes_away", || {
         let journal = journal();
-        let cases: [(&str, &dyn Fn(&Stage)); 4] = [
+        type Case<'a> = (&'a str, &'a dyn Fn(&Stage));
+        let cases: [Case<'_>; 4] = [
             ("removed", &|stage| {
                 fs::remove_dir_all(stage.path("state")).expect("removed")
             }),

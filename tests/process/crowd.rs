@@ -81,6 +81,23 @@ fn a_hundred_names_are_a_hundred_timers() {
     assert_eq!(stage.runs("site").len(), 1);
 }
 
+/// Timers of one run that are due at one moment, under different names: the first rerun does the job of all of them,
+/// however late the others wake up.
+#[test]
+fn timers_that_are_due_together_are_one_rerun() {
+    let stage = Stage::new();
+    let run = start(&mut stage.apply("site", &crowd("'--name', \"n#{n}\"")));
+    until_all_asked(&stage);
+    assert_eq!(stage.timers().len(), CROWD);
+    stage.release("go");
+    run.wait();
+    stage.wait_until_settled();
+    assert_eq!(stage.runs("site").len(), 2, "the run and one rerun");
+    assert_eq!(stage.history("started").len(), 1);
+    assert_eq!(stage.history("satisfied").len(), CROWD - 1);
+    stage.assert_nothing_left();
+}
+
 /// A hundred timers that fire at about the same time: each its own target, so that each has its rerun.
 #[test]
 fn a_hundred_commands_all_start_once() {

@@ -454,20 +454,39 @@ fn the_rerun_has_umask_nice_level_and_limits_of_the_run() {
     println!("{} starting states", cases.len());
 }
 
-/// An Exec's own umask, nice level, limits, ignored signals, directory and variables are no business of the rerun.
+/// An Exec's own umask, nice level, limits, signals, directory and variables are no business of the rerun.
 #[test]
 fn nothing_of_the_requesters_own_leaks_into_the_rerun() {
-    let wrapper =
-        "['/bin/sh', '-c', 'umask 077; ulimit -S -n 99; cd /tmp; exec nice -n 5 \"$@\"', 'sh']";
-    let ask = format!(
-        "ask('run', through: {wrapper}, env: {{'LEAK' => 'yes', 'LANG' => 'C', 'PATH' => '/usr/bin:/bin'}})"
+    let shell = "['/bin/sh', '-c', 'trap \"\" HUP USR1 PIPE; umask 077; ulimit -S -n 99; cd /tmp; exec nice -n 5 \"$@\"', 'sh']";
+    let wrappers = [
+        shell,
+        "['/usr/bin/nohup']",
+        // It handles HUP, INT, QUIT and TERM, so that its child has them by default.
+        "['/usr/bin/timeout', '60']",
+        "[HELPER, 'blocked', '1', '10', '15', '40', '--']",
+        "[HELPER, 'ignored', '13', '15', '17', '--', HELPER, 'blocked', '12', '--']",
+    ];
+    let cases: [&[&str]; 2] = [&[], &["1", "3"]];
+    for (wrapper, ignored) in wrappers
+        .iter()
+        .flat_map(|w| cases.map(|ignored| (w, ignored)))
+    {
+        let ask = format!(
+            "ask('run', through: {wrapper}, env: {{'LEAK' => 'yes', 'LANG' => 'C', 'PATH' => '/usr/bin:/bin'}})"
+        );
+        let case = Circumstances {
+            ignored,
+            umask: Some(0o022),
+            nice: 2,
+            ..Circumstances::default()
+        };
+        assert_same_circumstances(&case, &ask);
+    }
+    println!(
+        "{} wrappers, in runs of {} kinds",
+        wrappers.len(),
+        cases.len()
     );
-    let case = Circumstances {
-        umask: Some(0o022),
-        nice: 2,
-        ..Circumstances::default()
-    };
-    assert_same_circumstances(&case, &ask);
 }
 
 /// TERM blocked or ignored in the run says nothing about the waiter: it can be stopped.
