@@ -319,7 +319,9 @@ impl Finder<'_> {
         Ok(Above::Run {
             pid,
             other_user: None,
-            noop: self.invocation.noop == Some(true),
+            noop: self.invocation.noop.unwrap_or_else(|| {
+                read_conf(Some(self.invocation), self.layout).flag("noop") == Some(true)
+            }),
             input: self.input()?,
             directory_gone: gone.then(|| directory.display().to_string()),
         })

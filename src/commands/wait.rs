@@ -774,6 +774,8 @@ fn open_log(
         .mode(0o600)
         .open(&path)
         .with_context(|| format!("cannot write {}", path.display()))?;
+    // Whatever the umask of the run.
+    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
     Ok((path, file))
 }
 

@@ -246,6 +246,7 @@ pub fn cap_reached(cap: Cap, usage: Use) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_driver_needs_no_puppet_but_obeys_noop() {
@@ -427,6 +428,44 @@ mod tests {
         let mut case = full(OnCap::Wait);
         case.cap.max_runs = 0;
         assert!(matches!(judge(&case), Verdict::Refuse(_)));
+    }
+
+    proptest! {
+        /// Nothing gets past a noop run, another user's, or a cap that is reached.
+        #[test]
+        fn never_grants_what_must_not_be(
+            noop in any::<bool>(),
+            other in any::<bool>(),
+            disabled in any::<bool>(),
+            used in 0..20u32,
+            frees in 0..100u64,
+            on_cap in proptest::sample::select(vec![OnCap::Fail, OnCap::Wait, OnCap::Skip]),
+        ) {
+            let case = Case {
+                above: Above::Run {
+                    pid: 42,
+                    other_user: other.then(|| "root".into()),
+                    noop,
+                    input: Input::NotRead,
+                    directory_gone: None,
+                },
+                disabled: disabled.then(String::new),
+                cap: CAP,
+                usage: Use { used, frees_in: Span::from_secs(frees) },
+                on_cap,
+            };
+            match judge(&case) {
+                Verdict::Schedule { not_before } => {
+                    prop_assert!(!noop && !other && !disabled);
+                    prop_assert!(frees == 0 || on_cap == OnCap::Wait);
+                    prop_assert_eq!(not_before, Span::from_secs(frees));
+                }
+                Verdict::Refuse(refusal) => {
+                    prop_assert!(noop || other || disabled || frees > 0);
+                    prop_assert!(!refusal.cause.contains('\n'));
+                }
+            }
+        }
     }
 
     #[test]

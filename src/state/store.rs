@@ -172,6 +172,12 @@ impl Store {
             .custom_flags(GUARDED)
             .open(&lock_path)
             .with_context(|| format!("cannot open {}", lock_path.display()))?;
+        if lock
+            .metadata()
+            .is_ok_and(|meta| meta.mode() & 0o777 != 0o600)
+        {
+            let _ = lock.set_permissions(Permissions::from_mode(0o600));
+        }
         lock.lock()
             .with_context(|| format!("cannot lock {}", lock_path.display()))?;
         let path = directory.join("state.json");
@@ -241,6 +247,8 @@ impl Store {
                 .create_new(true)
                 .mode(0o600)
                 .open(&path)?;
+            // Whatever the umask of the run.
+            writer.set_permissions(Permissions::from_mode(0o600))?;
             writer.write_all(text)?;
             // A waiter that held it open for writing would keep the file system busy.
             let file = File::open(&path)?;

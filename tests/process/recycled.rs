@@ -1,7 +1,6 @@
 //! In a pid namespace with few pids, so that they come round within a second: each test runs there as process 1.
 
 use std::fs;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -9,7 +8,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use crate::rig::{Process, SHORT, wait_until};
-use crate::stage::{Stage, in_namespaces, start};
+use crate::stage::{Bystander, Stage, in_namespaces, start};
 
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
@@ -53,46 +52,18 @@ fn few_pids_can_be_had() -> bool {
 }
 
 /// Starts innocent processes until one of them gets this pid; that one lives on.
-fn recur(pid: i32) -> Innocent {
+fn recur(pid: i32) -> Bystander {
     if !few_pids_can_be_had() {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("ns_last_pid");
     }
     for others in 0..1000 {
-        let mut child = Command::new("/bin/sleep")
-            .arg("1000")
-            .spawn()
-            .expect("sleep");
-        if child.id() == pid as u32 {
+        let bystander = Bystander::new();
+        if bystander.pid() == pid {
             println!("pid {pid} came round after {others} others");
-            return Innocent(child);
+            return bystander;
         }
-        child.kill().expect("killed");
-        child.wait().expect("reaped");
     }
     panic!("pid {pid} does not come round");
-}
-
-struct Innocent(Child);
-
-impl Innocent {
-    fn assert_unharmed(&mut self) {
-        // A signal that was sent has been delivered by now, or is pending.
-        let process = Process::now(self.0.id() as i32).expect("the innocent is alive");
-        for line in ["ShdPnd", "SigPnd"] {
-            assert_eq!(process.status(line).as_deref(), Some("0000000000000000"));
-        }
-        assert!(
-            self.0.try_wait().expect("our child").is_none(),
-            "the innocent was ended"
-        );
-    }
-}
-
-impl Drop for Innocent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// We are process 1, so what lost its parent is ours to reap; until then it keeps its pid.
@@ -129,7 +100,7 @@ fn stop_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
             );
             let said = stage.again_well(&["stop"]);
             assert!(said.contains("stopped"), "{said}");
-            innocent.assert_unharmed();
+            assert!(innocent.is_unharmed());
             stage.assert_nothing_left();
         },
     );
@@ -145,10 +116,10 @@ fn a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
             kill_and_reap(waiter);
             let mut innocent = recur(waiter.pid);
             let next = in_an_hour(&stage);
-            innocent.assert_unharmed();
+            assert!(innocent.is_unharmed());
             stage.again_well(&["stop"]);
             reap(next);
-            innocent.assert_unharmed();
+            assert!(innocent.is_unharmed());
             stage.assert_nothing_left();
         },
     );
@@ -167,7 +138,7 @@ fn stop_run_leaves_alone_who_has_the_pid_of_a_rerun() {
             kill_and_reap(rerun);
             let mut innocent = recur(rerun.pid);
             stage.again_well(&["stop", "--run"]);
-            innocent.assert_unharmed();
+            assert!(innocent.is_unharmed());
             assert!(stage.status()["targets"][0]["running"].is_null());
             stage.assert_nothing_left();
         },
@@ -248,7 +219,7 @@ fn run_with_recycled_pid(test: &str, through: &[&str]) {
         wait_until("the rerun", Duration::from_secs(10), || {
             stage.stamps().len() == 1
         });
-        innocent.assert_unharmed();
+        assert!(innocent.is_unharmed());
         reap(waiter);
         stage.wait_until_settled();
         stage.assert_nothing_left();
@@ -288,7 +259,7 @@ fn a_lock_of_a_run_whose_pid_went_to_somebody_else() {
             let mut innocent = recur(pid);
             waiter.signal(Signal::SIGCONT).expect("continued");
             stage.wait_for_runs("site", 2);
-            innocent.assert_unharmed();
+            assert!(innocent.is_unharmed());
             reap(waiter);
             stage.wait_until_settled();
             stage.assert_nothing_left();

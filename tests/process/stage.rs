@@ -699,6 +699,38 @@ pub fn in_namespaces(options: &[&str], test: &str, body: impl FnOnce()) {
     );
 }
 
+/// A process that has nothing to do with anything, and goes with its owner.
+pub struct Bystander(Child);
+
+impl Bystander {
+    pub fn new() -> Bystander {
+        let mut sleep = Command::new("/bin/sleep");
+        sleep.arg("1000").stdin(Stdio::null());
+        let child = sleep.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Bystander(child.expect("sleep"))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Whether it runs still, undisturbed.
+    pub fn is_unharmed(&mut self) -> bool {
+        // A signal that was sent has been delivered by now, or is pending.
+        let pending = ["ShdPnd", "SigPnd"]
+            .map(|line| Process::now(self.pid()).and_then(|process| process.status(line)));
+        let none = Some("0000000000000000".to_owned());
+        pending == [none.clone(), none] && matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Sleeps until a point on CLOCK_BOOTTIME.
 pub fn sleep_until(at: u64) {
     let left = at.saturating_sub(now());

@@ -2,7 +2,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::rig::{Process, SHORT, wait_for, wait_until};
-use crate::stage::{Past, Stage, now, spread, start};
+use crate::stage::{Bystander, Past, Stage, now, spread, start};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -227,11 +227,8 @@ fn a_stale_lock_holds_nobody_up() {
         .spawn()
         .expect("true");
     ended.wait().expect("ended");
-    let mut innocent = std::process::Command::new("/bin/sleep")
-        .arg("1000")
-        .spawn()
-        .expect("sleep");
-    let (dead, living) = (ended.id().to_string(), innocent.id().to_string());
+    let innocent = Bystander::new();
+    let (dead, living) = (ended.id().to_string(), innocent.pid().to_string());
     let me = std::process::id().to_string();
     let cases: [(&str, Option<&[u8]>); 13] = [
         ("none", None),
@@ -294,8 +291,7 @@ fn a_stale_lock_holds_nobody_up() {
         let _ = fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock));
     }
     println!("{} states of a lock", cases.len() + 3);
-    innocent.kill().expect("killed");
-    innocent.wait().expect("reaped");
+    drop(innocent);
     stage.wait_until_settled();
     stage.assert_nothing_left();
 }
