@@ -62,7 +62,7 @@ _again() {
 
     case "${cmd}" in
         again)
-            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
+            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -89,6 +89,10 @@ _again() {
                     return 0
                     ;;
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resource)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -218,7 +222,7 @@ _again() {
             return 0
             ;;
         again__subcmd__explain)
-            opts="-v -h --pid --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --pid --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -237,6 +241,10 @@ _again() {
                     return 0
                     ;;
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resource)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -456,7 +464,7 @@ _again() {
             return 0
             ;;
         again__subcmd__run)
-            opts="-v -h --delta --jitter --start-timer-now --name --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -471,6 +479,10 @@ _again() {
                     return 0
                     ;;
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resource)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

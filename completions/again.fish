@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_again_global_optspecs
-    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= max-runs= window= on-cap= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
+    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= resource= max-runs= window= on-cap= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
 end
 
 function __fish_again_needs_command
@@ -30,6 +30,7 @@ complete -c again -n "__fish_again_needs_command" -l config -d 'Settings [defaul
 complete -c again -n "__fish_again_needs_command" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_needs_command" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_needs_command" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
+complete -c again -n "__fish_again_needs_command" -l resource -d 'The resource that asks, as status and history show it' -r
 complete -c again -n "__fish_again_needs_command" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_needs_command" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_needs_command" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
@@ -59,6 +60,7 @@ complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waite
 complete -c again -n "__fish_again_using_subcommand run" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand run" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
+complete -c again -n "__fish_again_using_subcommand run" -l resource -d 'The resource that asks, as status and history show it' -r
 complete -c again -n "__fish_again_using_subcommand run" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
@@ -130,6 +132,7 @@ complete -c again -n "__fish_again_using_subcommand explain" -l pid -d 'Look at 
 complete -c again -n "__fish_again_using_subcommand explain" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
+complete -c again -n "__fish_again_using_subcommand explain" -l resource -d 'The resource that asks, as status and history show it' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'

@@ -102,29 +102,48 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
         encode(&ticket, &without)?
     };
     let lock: OwnedFd = store.write_order(&id, &timer.token, &on_disk)?.into();
+    let token = timer.token.clone();
     let undo = |e: anyhow::Error| {
-        store.remove_order(&id, &timer.token);
+        store.remove_order(&id, &token);
         e
     };
     let memory = spawn::memory_file(c"again-order", &full)
         .context("cannot pass the order to the waiter")
         .map_err(undo)?;
-    let started = start_waiter(name, &timer, run, &memory, &lock, scope).map_err(undo)?;
-    let (waiter, go, scope_name, scope_failed) = started;
-
-    timer.waiter = Some(waiter);
-    timer.scope = scope_name;
     let before = locked.record.clone();
     let replaced = locked.record.take_timer(name);
-    locked.record.timers.insert(name.to_owned(), timer.clone());
-    if let Err(e) = locked.commit() {
-        // The waiter finds that no record names it, and ends.
-        drop(go);
-        locked.record = before;
-        store.remove_order(&id, &timer.token);
-        return Err(e);
+    let mut unit = (scope == ScopeWish::Own).then(|| unit_name(name, &timer.token));
+    let mut scope_failed = match scope {
+        ScopeWish::Refused(why) => Some(why.to_owned()),
+        ScopeWish::None | ScopeWish::Own => None,
+    };
+    let started = loop {
+        let mut start = || {
+            let starting = Starting::begin(name, run, &memory, &lock, unit.as_deref())?;
+            timer.waiter = Some(starting.waiter);
+            timer.scope.clone_from(&unit);
+            locked.record.timers.insert(name.to_owned(), timer.clone());
+            // Written to the disk while the waiter gets ready; both take long.
+            let draft = locked.draft();
+            starting.finish().map(|go| (draft, go))
+        };
+        match start() {
+            Err(e) if unit.is_some() => {
+                scope_failed = Some(format!("{e:#}"));
+                unit = None;
+            }
+            started => break started.context("cannot start the waiter"),
+        }
+    };
+    // Where there is no record, the waiter finds that none names it, and ends.
+    let promised = started.and_then(|(draft, go)| draft?.publish().map(|()| go));
+    match promised {
+        Ok(go) => spawn::tell_ready(go),
+        Err(e) => {
+            locked.record = before;
+            return Err(undo(e));
+        }
     }
-    spawn::tell_ready(go);
     if let Some(old) = &replaced {
         store.note(&entry(
             &id,
@@ -229,109 +248,102 @@ pub fn entry(id: &str, name: &str, timer: &Timer, what: What, reason: &str) -> E
     }
 }
 
-type Waiter = (Identity, OwnedFd, Option<String>, Option<String>);
-
-/// Starts the waiter, in a scope of its own if it can be had.
-fn start_waiter(
-    name: &str,
-    timer: &Timer,
-    run: Option<&Handle>,
-    memory: &OwnedFd,
-    lock: &OwnedFd,
-    scope: ScopeWish,
-) -> Result<Waiter> {
-    let mut scope_failed = None;
-    if let ScopeWish::Refused(why) = scope {
-        scope_failed = Some(why.to_owned());
-    }
-    if scope == ScopeWish::Own {
-        let unit = unit_name(name, &timer.token);
-        match start_one(name, run, memory, lock, Some(&unit)) {
-            Ok((waiter, go)) => return Ok((waiter, go, Some(unit), None)),
-            Err(e) => scope_failed = Some(format!("{e:#}")),
-        }
-    }
-    let (waiter, go) =
-        start_one(name, run, memory, lock, None).context("cannot start the waiter")?;
-    Ok((waiter, go, None, scope_failed))
+/// A waiter that has been started and is not ready yet.
+struct Starting {
+    waiter: Identity,
+    ready: OwnedFd,
+    go: OwnedFd,
+    limit: Duration,
+    program: PathBuf,
 }
 
-fn start_one(
-    name: &str,
-    run: Option<&Handle>,
-    memory: &OwnedFd,
-    lock: &OwnedFd,
-    unit: Option<&str>,
-) -> Result<(Identity, OwnedFd)> {
-    let (go_reader, go_writer) = spawn::pipe().context("cannot make a pipe")?;
-    let (ready_reader, ready_writer) = spawn::pipe().context("cannot make a pipe")?;
-    let program = own_program();
-    let run_fd = match run {
-        Some(Handle::Pidfd(fd, _)) => Some(fd),
-        _ => None,
-    };
-    let mut arguments: Vec<OsString> = Vec::new();
-    if let Some(unit) = unit {
-        arguments.extend(
-            [
-                "systemd-run",
-                "--scope",
-                "--quiet",
-                "--collect",
-                // One process killed for want of memory must not take the rest along.
-                "--property=OOMPolicy=continue",
-                &format!("--unit={unit}"),
-                &format!("--description=again: timer '{name}'"),
-                "--",
-            ]
-            .map(OsString::from),
-        );
-        arguments.push(program.clone().into_os_string());
-    } else {
-        arguments.push("again".into());
-    }
-    arguments.extend(wait::arguments(
-        memory,
-        lock,
-        run_fd,
-        &go_reader,
-        &ready_writer,
-    ));
-    arguments.push(" ".repeat(title::ROOM).into());
-    let program = match unit {
-        Some(_) => PathBuf::from("/usr/bin/systemd-run"),
-        None => program,
-    };
-    let mut keep = vec![memory, lock, &go_reader, &ready_writer];
-    keep.extend(run_fd);
-    let started = spawn::start(
-        &Plan {
-            program: &program,
-            arguments: &arguments,
-            environment: &[],
-            keep: &keep,
-            signals: SignalState::default(),
-            errors_to_ready: unit.is_some(),
-        },
-        &ready_writer,
-    )
-    .context("cannot start a process")?;
-    drop(ready_writer);
-    drop(go_reader);
-    let limit = if unit.is_some() {
-        SCOPE_LIMIT
-    } else {
-        START_LIMIT
-    };
-    if let Err(e) = spawn::await_ready(ready_reader, limit) {
-        // Our own child, not yet reaped: its pid cannot be anybody else's.
-        if let Ok(handle) = pidfd::open(started) {
-            let _ = handle.signal(nix::libc::SIGKILL);
+impl Starting {
+    /// Starts it, in a scope of systemd's if there is a name for one.
+    fn begin(
+        name: &str,
+        run: Option<&Handle>,
+        memory: &OwnedFd,
+        lock: &OwnedFd,
+        unit: Option<&str>,
+    ) -> Result<Self> {
+        let (go_reader, go_writer) = spawn::pipe().context("cannot make a pipe")?;
+        let (ready_reader, ready_writer) = spawn::pipe().context("cannot make a pipe")?;
+        let program = own_program();
+        let run_fd = match run {
+            Some(Handle::Pidfd(fd, _)) => Some(fd),
+            _ => None,
+        };
+        let mut arguments: Vec<OsString> = Vec::new();
+        if let Some(unit) = unit {
+            arguments.extend(
+                [
+                    "systemd-run",
+                    "--scope",
+                    "--quiet",
+                    "--collect",
+                    // One process killed for want of memory must not take the rest along.
+                    "--property=OOMPolicy=continue",
+                    &format!("--unit={unit}"),
+                    &format!("--description=again: timer '{name}'"),
+                    "--",
+                ]
+                .map(OsString::from),
+            );
+            arguments.push(program.clone().into_os_string());
+        } else {
+            arguments.push("again".into());
         }
-        spawn::reap(started.pid);
-        return Err(e).with_context(|| program.display().to_string());
+        arguments.extend(wait::arguments(
+            memory,
+            lock,
+            run_fd,
+            &go_reader,
+            &ready_writer,
+        ));
+        arguments.push(" ".repeat(title::ROOM).into());
+        let program = match unit {
+            Some(_) => PathBuf::from("/usr/bin/systemd-run"),
+            None => program,
+        };
+        let mut keep = vec![memory, lock, &go_reader, &ready_writer];
+        keep.extend(run_fd);
+        let waiter = spawn::start(
+            &Plan {
+                program: &program,
+                arguments: &arguments,
+                environment: &[],
+                keep: &keep,
+                signals: SignalState::default(),
+                errors_to_ready: unit.is_some(),
+            },
+            &ready_writer,
+        )
+        .context("cannot start a process")?;
+        Ok(Starting {
+            waiter,
+            ready: ready_reader,
+            go: go_writer,
+            limit: if unit.is_some() {
+                SCOPE_LIMIT
+            } else {
+                START_LIMIT
+            },
+            program,
+        })
     }
-    Ok((started, go_writer))
+
+    /// Waits until it says that it is there. The pipe by which it is told to go on.
+    fn finish(self) -> Result<OwnedFd> {
+        if let Err(e) = spawn::await_ready(self.ready, self.limit) {
+            // Our own child, not yet reaped: its pid cannot be anybody else's.
+            if let Ok(handle) = pidfd::open(self.waiter) {
+                let _ = handle.signal(nix::libc::SIGKILL);
+            }
+            spawn::reap(self.waiter.pid);
+            return Err(e).with_context(|| self.program.display().to_string());
+        }
+        Ok(self.go)
+    }
 }
 
 /// Our own program, also when it was replaced or removed since we started.
@@ -366,7 +378,7 @@ pub fn is_in_a_unit() -> bool {
 
 /// Reads proc_pid_cgroup(5): systemd's own hierarchy is the unified one, or on older
 /// systems the one named systemd. The others may have been set up by anybody.
-fn is_a_units_cgroup(text: &str) -> bool {
+pub fn is_a_units_cgroup(text: &str) -> bool {
     text.lines()
         .filter_map(|line| {
             line.strip_prefix("0::")

@@ -33,6 +33,32 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
+/// `again run` by itself: the same options, without the other commands.
+#[derive(Debug, Parser)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+struct Request {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    run: Run,
+}
+
+impl Cli {
+    /// A plain request, which puppet waits for: describing all the other commands
+    /// takes a third of its time. `None` for all else, wrong words included.
+    pub fn request(arguments: &[OsString]) -> Option<Self> {
+        let words = arguments
+            .get(1..)
+            .filter(|words| words.first().is_some_and(|word| word == "run"))?;
+        let Request { global, run } = Request::try_parse_from(words).ok()?;
+        Some(Cli {
+            global,
+            run: Run::default(),
+            command: Some(Command::Run(Box::new(run))),
+        })
+    }
+}
+
 /// Options that every command takes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
@@ -98,11 +124,14 @@ pub struct Run {
     /// Name of the timer; a newer request of the same name replaces the older one [default: again]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// The resource that asks, as status and history show it
+    #[arg(long, value_name = "REFERENCE", hide_short_help = true)]
+    pub resource: Option<OsString>,
     /// Cap: at most this many reruns of the target within the window [default: 10]
     #[arg(long, value_name = "N")]
     pub max_runs: Option<u32>,
     /// The cap's window [default: 1h]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = crate::config::window)]
     pub window: Option<Span>,
     /// At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
@@ -175,7 +204,7 @@ pub struct History {
     pub json: bool,
     /// Only the newest N chains [default: 10; with --json all]
     #[arg(short = 'n', value_name = "N")]
-    pub newest: Option<usize>,
+    pub newest: Option<std::num::NonZeroUsize>,
     /// Only this chain: its id, or how that begins
     #[arg(long, value_name = "ID")]
     pub chain: Option<String>,

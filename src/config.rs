@@ -175,6 +175,14 @@ fn span(text: &str) -> Result<Span, String> {
     text.parse::<Span>().map_err(|e| e.to_string())
 }
 
+/// The cap's window. One of no length would let everything through.
+pub fn window(text: &str) -> Result<Span, String> {
+    match span(text)? {
+        Span::ZERO => Err("the cap's window has to be at least 1s".to_owned()),
+        window => Ok(window),
+    }
+}
+
 fn number(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| format!("'{text}' is not a whole number"))
@@ -283,7 +291,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
                 .unwrap_or(10),
             window: run
                 .window
-                .or(around.parsed("AGAIN_WINDOW", span)?)
+                .or(around.parsed("AGAIN_WINDOW", window)?)
                 .or(duration(file.window))
                 .unwrap_or(Span::from_secs(3600)),
         },
@@ -400,6 +408,16 @@ fn parse_file(text: &str) -> Result<File, String> {
         return Err(format!(
             "line {}: key 'command': it is empty; name a program, or remove the key",
             line_of(text, "command")
+        ));
+    }
+    if file
+        .window
+        .as_ref()
+        .is_some_and(|window| window.0 == Span::ZERO)
+    {
+        return Err(format!(
+            "line {}: key 'window': the cap's window has to be at least 1s",
+            line_of(text, "window")
         ));
     }
     for (key, path) in [

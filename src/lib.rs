@@ -45,7 +45,6 @@ use sys::attributes::SignalState;
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.
 pub fn main(arguments: Vec<OsString>) -> i32 {
-    let signals = SignalState::of_this_process();
     sys::start::fill_standard_descriptors();
     if sys::start::is_raised() {
         commands::complain(
@@ -53,19 +52,38 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         );
         return Exit::Failure as i32;
     }
+    let is_waiter = arguments
+        .get(1)
+        .is_some_and(|word| word == commands::wait::NAME);
+    // A waiter was started with those that its order says.
+    let signals = if is_waiter {
+        SignalState::default()
+    } else {
+        SignalState::of_this_process()
+    };
     // A write that cannot be done is an error to handle, not a reason to die.
     sys::signals::let_writes_fail();
-    if arguments
-        .get(1)
-        .is_some_and(|word| word == commands::wait::NAME)
-    {
+    if is_waiter {
         return commands::wait::main(&arguments);
     }
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match Cli::request(&arguments).map_or_else(|| Cli::try_parse_from(&arguments), Ok) {
         Ok(cli) => cli,
         Err(e) => {
             let status = e.exit_code();
-            let _ = e.print();
+            if e.use_stderr() {
+                // One line, since an Exec logs it; the rest is in the help.
+                let text = e.to_string();
+                let what: Vec<&str> = text
+                    .lines()
+                    .map(str::trim)
+                    .take_while(|line| !line.is_empty())
+                    .collect();
+                let what = what.join(" ");
+                let what = what.strip_prefix("error: ").unwrap_or(&what);
+                commands::complain(&format!("again: error: {what}; see 'again --help'"));
+            } else {
+                let _ = e.print();
+            }
             return status;
         }
     };
@@ -75,8 +93,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         );
         return Exit::Usage as i32;
     }
-    log::to_stderr(cli.global.verbose);
-    match dispatch(cli, signals) {
+    match log::of_command(cli.global.verbose).and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {

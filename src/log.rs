@@ -1,7 +1,7 @@
-//! Where `tracing` events go: a command's to standard error, a waiter's to the
-//! journal, else to syslog, else to a file. One line per event, and an event for
-//! each change of state; what a waiter says has its target, timer, chain and run as
-//! fields: `journalctl AGAIN_TIMER=again`.
+//! Where `tracing` events go: to the journal, else to syslog, else to a file; those
+//! of a command, which has somebody to tell, to standard error too, if they are
+//! warnings or asked for. One line per event, and an event for each change of state,
+//! with target, timer, chain and run as fields: `journalctl AGAIN_TIMER=again`.
 //!
 //! A subscriber of our own, because the usual one is larger than all that a
 //! waiter needs and opens nothing but standard error.
@@ -24,39 +24,65 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 /// The socket of syslog(3).
 const SYSLOG: &str = "/dev/log";
 
-/// Where events go.
-#[derive(Debug)]
-enum Sink {
-    Stderr,
-    /// For a process that nobody looks at; the file is the last resort.
-    System(PathBuf),
-}
-
 #[derive(Debug)]
 struct Log {
-    sink: Sink,
-    most: LevelFilter,
+    stderr: LevelFilter,
+    system: LevelFilter,
 }
 
-/// Sends events to standard error: warnings, or what `-v` and `AGAIN_LOG` ask for.
-pub fn to_stderr(verbose: u8) {
+/// Where events go that no system log takes.
+static LAST_RESORT: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Names the file for events that neither the journal nor syslog takes.
+pub fn last_resort(file: PathBuf) {
+    if let Ok(mut known) = LAST_RESORT.lock() {
+        *known = Some(file);
+    }
+}
+
+/// For a command: events to the system's log, and to standard error what are warnings
+/// or what `-v` and `AGAIN_LOG` ask for.
+///
+/// # Errors
+/// What is wrong with `AGAIN_LOG`.
+pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     let by_flag = match verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    install(Sink::Stderr, wanted().unwrap_or(by_flag));
+    let wanted = wanted()?;
+    install(
+        wanted.unwrap_or(by_flag),
+        wanted.unwrap_or(LevelFilter::INFO),
+    );
+    Ok(())
 }
 
-/// Sends events to the system's log, or where there is none to `file`.
-pub fn to_system(file: PathBuf) {
-    install(Sink::System(file), wanted().unwrap_or(LevelFilter::INFO));
+/// For a process that nobody looks at: events to the system's log, or where there is
+/// none to `file`.
+pub fn of_waiter(file: PathBuf) {
+    last_resort(file);
+    // Whoever asked was told of a level that is none.
+    let wanted = wanted().ok().flatten();
+    install(LevelFilter::OFF, wanted.unwrap_or(LevelFilter::INFO));
 }
 
 /// `AGAIN_LOG`: error, warn, info, debug, trace or off.
-fn wanted() -> Option<LevelFilter> {
-    std::env::var("AGAIN_LOG").ok()?.parse().ok()
+fn wanted() -> anyhow::Result<Option<LevelFilter>> {
+    let Some(value) = std::env::var_os("AGAIN_LOG").filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    match value.parse() {
+        Ok(level) => Ok(Some(level)),
+        Err(_) => Err(crate::config::Usage(format!(
+            "the environment variable AGAIN_LOG: '{}' is not one of off, error, warn, info, debug, trace",
+            value.escape_debug()
+        ))
+        .into()),
+    }
 }
 
 /// What every event of this process is about.
@@ -70,9 +96,9 @@ pub fn about(name: &'static str, value: impl ToString) {
     }
 }
 
-fn install(sink: Sink, most: LevelFilter) {
+fn install(stderr: LevelFilter, system: LevelFilter) {
     // Fails only if it was done before.
-    let _ = tracing::subscriber::set_global_default(Log { sink, most });
+    let _ = tracing::subscriber::set_global_default(Log { stderr, system });
 }
 
 /// An event's message and its fields.
@@ -171,12 +197,20 @@ fn append(file: &Path, line: &str) {
         .mode(0o600)
         .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
         .open(file)
-        .and_then(|mut file| file.write_all(format!("{at} {line}\n").as_bytes()));
+        .and_then(|mut file| {
+            use std::os::unix::fs::MetadataExt;
+            let meta = file.metadata()?;
+            // Under another name it would be somebody else's file.
+            if meta.is_file() && meta.nlink() == 1 {
+                file.write_all(format!("{at} {line}\n").as_bytes())?;
+            }
+            Ok(())
+        });
 }
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.most
+        *metadata.level() <= self.stderr.max(self.system)
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -186,21 +220,23 @@ impl Subscriber for Log {
         if let Ok(about) = ABOUT.lock() {
             text.fields.extend(about.iter().cloned());
         }
-        match &self.sink {
-            Sink::Stderr => {
-                let line = format!("again: {}: {}\n", name(level), text.line());
-                let _ = std::io::stderr().write_all(line.as_bytes());
-            }
-            Sink::System(file) => {
-                let priority = priority(level);
-                // 3 is the facility of daemons.
-                let syslog = || {
-                    let pid = std::process::id();
-                    format!("<{}>again[{pid}]: {}", 3 * 8 + priority, text.line())
-                };
-                if !send(JOURNAL, &text.journal(priority)) && !send(SYSLOG, syslog().as_bytes()) {
-                    append(file, &text.line());
-                }
+        if level <= self.stderr {
+            let line = format!("again: {}: {}\n", name(level), text.line());
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+        if level <= self.system {
+            let priority = priority(level);
+            // 3 is the facility of daemons.
+            let syslog = || {
+                let pid = std::process::id();
+                format!("<{}>again[{pid}]: {}", 3 * 8 + priority, text.line())
+            };
+            if !send(JOURNAL, &text.journal(priority))
+                && !send(SYSLOG, syslog().as_bytes())
+                && let Ok(file) = LAST_RESORT.lock()
+                && let Some(file) = file.as_ref()
+            {
+                append(file, &text.line());
             }
         }
     }

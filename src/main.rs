@@ -7,6 +7,11 @@
 
 use std::ffi::{c_char, c_int};
 
+/// musl's allocator asks the kernel for each size of block anew: a hundred system
+/// calls and as many fresh pages in a program that lives for two milliseconds.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// The symbol that the C runtime calls.
 // SAFETY: the name is the one the C runtime looks for, and the types are its own.
 #[allow(unsafe_code, clippy::not_unsafe_ptr_arg_deref)]

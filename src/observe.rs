@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::config::{Settings, Surroundings};
 use crate::policy::judge::{Above, Input};
 use crate::policy::time::Boottime;
-use crate::puppet::ancestry::{Found, Seen, find_run};
+use crate::puppet::ancestry::{Found, Seen, find_run, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::conf::Conf;
 use crate::puppet::paths::{self, Layout, Paths};
@@ -76,7 +76,6 @@ fn see(pid: i32) -> Option<Seen> {
 
 fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
     let stat = process::stat(pid).ok()?;
-    let status = process::status(pid).ok()?;
     let seen = Seen {
         identity: Identity {
             pid,
@@ -85,9 +84,13 @@ fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
         comm: stat.comm,
         cmdline: process::cmdline(pid).unwrap_or_default(),
         exe: process::exe(pid).ok(),
-        euid: status.euid,
     };
     Some((seen, stat.ppid))
+}
+
+/// The name of the user whom a process acts as, where that can be seen.
+pub fn user_of(pid: i32) -> String {
+    process::status(pid).map_or_else(|_| "?".to_owned(), |status| user::name(status.euid))
 }
 
 /// Our parent's pid.
@@ -117,7 +120,9 @@ pub fn observe(
     let layout_of = |seen: Option<&Seen>| paths::layout(&exe(seen), home, |path| path.exists());
     let layout = layout_of(chain.iter().find(|seen| seen.exe.is_some()));
     let found = find_run(&chain, |invocation| {
-        is_daemon(invocation, &read_conf(Some(invocation), &layout))
+        // The file is read for an agent only: an apply never is one.
+        invocation.application == Application::Agent
+            && is_daemon(invocation, &read_conf(Some(invocation), &layout))
     });
     let replaced = if command.is_empty() {
         settings.command.as_deref().unwrap_or_default()
@@ -141,11 +146,27 @@ pub fn observe(
         Found::Orphan { at } => living_daemon(&chain, *at, given, settings, &layout).map(
             |(daemon, argv, invocation)| (*at, argv, invocation, Started::ByDaemon, Some(daemon)),
         ),
+        // Its words serve to tell what kind of run it is; what is run is the command that was set.
+        Found::Retitled { at } if !replaced.is_empty() => chain
+            .get(*at)
+            .and_then(|seen| titled_words(&seen.cmdline))
+            .map(|(words, invocation)| (*at, words, invocation, Started::OneOff, None)),
         _ => None,
     };
     if let Some((at, argv, invocation, started, daemon)) = run {
         let layout = layout_of(chain.get(at));
+        let pid = chain.get(at).map_or(0, |seen| seen.identity.pid);
+        let euid = process::status(pid)
+            .with_context(|| format!("cannot see the run (pid {pid})"))?
+            .euid;
         let finder = Finder {
+            euid,
+            // What another user's command line names is not opened.
+            conf: if euid == around.uid {
+                read_conf(Some(&invocation), &layout)
+            } else {
+                Conf::unreadable()
+            },
             chain: &chain,
             at,
             argv: &argv,
@@ -218,9 +239,13 @@ fn living_daemon(
     let conf = read_conf(None, layout);
     let paths = paths::resolve(given, &settings.paths, None, &conf, layout);
     let run = chain.get(at)?;
+    let euid = process::status(run.identity.pid).ok()?.euid;
     let look = |pid: i32| {
         // Asked first: what another user's command line names is not even opened.
-        let daemon = see(pid).filter(|seen| seen.euid == run.euid && seen.exe == run.exe)?;
+        let is_alike = |seen: &Seen| {
+            seen.exe == run.exe && process::status(pid).is_ok_and(|status| status.euid == euid)
+        };
+        let daemon = see(pid).filter(is_alike)?;
         let argv = split_block(&daemon.cmdline);
         let invocation = crate::puppet::cmdline::parse(&argv)?;
         let conf = read_conf(Some(&invocation), layout);
@@ -287,6 +312,8 @@ struct Finder<'a> {
     layout: &'a Layout,
     settings: &'a Settings,
     around: &'a Surroundings,
+    euid: u32,
+    conf: Conf,
 }
 
 impl Finder<'_> {
@@ -299,7 +326,7 @@ impl Finder<'_> {
     }
 
     fn is_ours(&self) -> bool {
-        self.run().euid == self.around.uid
+        self.euid == self.around.uid
     }
 
     fn above(&self) -> Result<Above> {
@@ -307,7 +334,7 @@ impl Finder<'_> {
         if !self.is_ours() {
             return Ok(Above::Run {
                 pid,
-                other_user: Some(user::name(self.run().euid)),
+                other_user: Some(user::name(self.euid)),
                 noop: false,
                 input: Input::NotRead,
                 directory_gone: None,
@@ -319,9 +346,10 @@ impl Finder<'_> {
         Ok(Above::Run {
             pid,
             other_user: None,
-            noop: self.invocation.noop.unwrap_or_else(|| {
-                read_conf(Some(self.invocation), self.layout).flag("noop") == Some(true)
-            }),
+            noop: self
+                .invocation
+                .noop
+                .unwrap_or_else(|| self.conf.flag("noop") == Some(true)),
             input: self.input()?,
             directory_gone: gone.then(|| directory.display().to_string()),
         })
@@ -382,14 +410,13 @@ impl Finder<'_> {
 
     fn order(&self, given: &Paths, replaced: &[OsString]) -> Result<Order> {
         let pid = self.pid();
-        let conf = read_conf(Some(self.invocation), self.layout);
         let environment = self.environment();
         let directory = process::cwd(pid)
             .ok()
             .filter(|directory| !is_deleted(directory))
             .unwrap_or_else(|| PathBuf::from("/"));
         let (arguments, programs) = if replaced.is_empty() {
-            let arguments = rewrite(self.argv, self.invocation, self.started, &conf);
+            let arguments = rewrite(self.argv, self.invocation, self.started, &self.conf);
             let programs = programs(
                 self.run().exe.as_deref(),
                 arguments.first().map(Vec::as_slice).unwrap_or_default(),
@@ -426,7 +453,7 @@ impl Finder<'_> {
                 given,
                 &self.settings.paths,
                 Some(self.invocation),
-                &conf,
+                &self.conf,
                 self.layout,
             )
             .from_directory(&directory),

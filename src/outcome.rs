@@ -85,6 +85,9 @@ struct Told {
 /// takes longer than that to load Puppet alone.
 const AFTER_OUTPUT: Span = Span::from_secs(1);
 
+/// How long a rerun may take to load Puppet and its facts, on a slow machine.
+const LOADING: Span = Span::from_secs(120);
+
 fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
     let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(Walltime::from_millis(
@@ -181,7 +184,19 @@ fn tell(traces: &Traces) -> Told {
             ));
         }
         Some(_) => "",
-        None => ", the newest since it started",
+        // A rerun without output: what wrote the summary has to have begun when the rerun did.
+        None => match summary
+            .took()
+            .map(|took| Span::from_nanos((took * 1e9) as u64))
+        {
+            Some(took) if at > traces.started + LOADING + took => {
+                return unknown(format!(
+                    "its summary was overwritten by a later run: what wrote {path} began {} after it",
+                    at.since(traces.started + took)
+                ));
+            }
+            _ => ", the newest since it started",
+        },
     };
     let stopped = traces.stopped.as_ref().map(|how| format!("; {how}"));
     Told {
@@ -205,7 +220,7 @@ mod tests {
 
     fn summary(last_run: u64) -> Summary {
         let text = format!(
-            "---\nversion:\n  config: 1\nresources:\n  changed: 2\n  failed: 0\ntime:\n  config_retrieval: 0.1\n  last_run: {last_run}\n"
+            "---\nversion:\n  config: 1\nresources:\n  changed: 2\n  failed: 0\ntime:\n  catalog_application: 0.1\n  last_run: {last_run}\n"
         );
         Summary::parse(text.as_bytes())
     }
@@ -246,6 +261,23 @@ mod tests {
         assert_eq!(
             tell(&silent).evidence,
             "2 resources changed, by /s, the newest since it started"
+        );
+        let timed = |total: u64| {
+            let text = format!(
+                "version:\n  config: 1\nresources:\n  changed: 2\ntime:\n  catalog_application: 0.1\n  total: {total}.25\n  last_run: 500\n"
+            );
+            let summary = Some(("/s".into(), Ok((at(500), Summary::parse(text.as_bytes())))));
+            tell(&Traces {
+                summary,
+                ..silent.clone()
+            })
+        };
+        assert_eq!(timed(300).outcome, "changed");
+        let later = timed(100);
+        assert_eq!(later.outcome, "unknown");
+        assert!(
+            later.evidence.contains("overwritten by a later run"),
+            "{later:?}"
         );
         let next = Some((at(300), "another run started"));
         assert_eq!(tell(&Traces { next, ..silent }).outcome, "unknown");

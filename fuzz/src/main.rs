@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
+use again::arm::is_a_units_cgroup;
 use again::policy::cap::{self, Moment};
+use again::policy::converge::{Ask, Drive, Outcome, Until};
 use again::policy::hurry::{hurry, release};
 use again::policy::judge::cap_reached;
 use again::policy::time::{Boottime, Span, Walltime};
@@ -16,7 +18,8 @@ use again::puppet::paths::{self, Paths};
 use again::puppet::rerun::{Started, is_daemon, rewrite};
 use again::puppet::summary::Summary;
 use again::puppet::{environment, locks};
-use again::state::history::Entry;
+use again::state::driver::{self, Driver, Handed};
+use again::state::history::{Entry, What};
 use again::state::order::{decode, encode};
 use again::state::record::Record;
 use again::state::store::{Disabled, Rerun, parse_record};
@@ -29,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((which, text)) = data.split_first() else {
         return;
     };
-    match which % 10 {
+    match which % 11 {
         0 => command_line(text),
         1 => ancestors(text),
         2 => environ(text),
@@ -39,7 +42,8 @@ fuzz_target!(|data: &[u8]| {
         6 => record(text),
         7 => order(text),
         8 => settings(text),
-        _ => proc_files(text),
+        9 => proc_files(text),
+        _ => driver(text),
     }
 });
 
@@ -87,7 +91,6 @@ fn ancestors(text: &[u8]) {
             .first()
             .filter(|b| **b % 2 == 0)
             .map(|_| PathBuf::from("/usr/bin/ruby3.1")),
-        euid: 0,
     };
     let chain: Vec<Seen> = text.split(|b| *b == b'\n').enumerate().map(seen).collect();
     let _ = find_run(&chain, |invocation| is_daemon(invocation, &Conf::default()));
@@ -184,4 +187,42 @@ fn proc_files(text: &[u8]) {
     let _ = parse_stat(text);
     let text = String::from_utf8_lossy(text);
     let _ = (parse_status(&text), parse_limits(&text));
+    let _ = is_a_units_cgroup(&text);
+}
+
+/// What a driver shows of itself, and a request on its way to one.
+fn driver(text: &[u8]) {
+    if let Ok(driver) = serde_json::from_slice::<Driver>(text) {
+        let written = serde_json::to_vec(&driver).expect("JSON");
+        assert_eq!(
+            serde_json::from_slice::<Driver>(&written).expect("read"),
+            driver
+        );
+        drop(driver::entry(&driver, What::Closed, "", &driver.began));
+        let chain: Vec<Identity> = driver.child.into_iter().chain([driver.process]).collect();
+        let known = [true, false].map(|alive| (driver.clone(), alive)).to_vec();
+        let found = driver::above(known, &chain, &driver.boot);
+        assert_eq!(found.is_some(), driver.child.is_some());
+    }
+    if let Ok(handed) = serde_json::from_slice::<Handed>(text) {
+        let written = serde_json::to_vec(&handed).expect("JSON");
+        assert_eq!(
+            serde_json::from_slice::<Handed>(&written).expect("read"),
+            handed
+        );
+        let mut drive = Drive::new(Until::Requests, 2, None);
+        let now = Boottime::from_nanos(u64::MAX / 2);
+        drive.begin(now);
+        let ask = Ask {
+            name: handed.name,
+            token: handed.token,
+            delta: handed.delta,
+            jitter: delay::draw(handed.jitter.unwrap_or(Span::ZERO), &mut rand::rng()),
+            base: handed.base,
+            requested: handed.requested.uptime,
+        };
+        let _ = drive.ask(ask, now);
+        drive.end(Outcome::Succeeded);
+        let _ = drive.next(now);
+    }
 }

@@ -123,6 +123,8 @@ enum Ending {
     Finish(Finish),
     /// By a signal.
     Signal(i32),
+    /// An operator wanted no further run.
+    Stopped,
     /// A run was ended because the time was over.
     TimedOut,
     /// The command could not be executed.
@@ -225,6 +227,12 @@ impl Driving<'_> {
             }
             match self.events.next(Some(until), None, None)? {
                 Event::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
+                Event::NoMore => return Ok(Some(Ending::Stopped)),
+                Event::Hurry => {
+                    self.drive.hurry(clock::boottime());
+                    self.screen.say("brought forward by 'again now'");
+                    return Ok(None);
+                }
                 Event::Child => {
                     foreground::reap(0);
                 }
@@ -277,8 +285,9 @@ impl Driving<'_> {
                 Event::Child => {
                     foreground::reap(0);
                 }
+                Event::NoMore => return Ok(Some(Ending::Stopped)),
                 Event::Time => return Ok(Some(Ending::Finish(Finish::Timeout))),
-                Event::Ended | Event::Changed => {}
+                Event::Ended | Event::Changed | Event::Hurry => {}
             }
         }
     }
@@ -479,7 +488,8 @@ impl Driving<'_> {
                         kill_at = Some(now + GRACE);
                     }
                 }
-                Event::Ended | Event::Changed => {}
+                // What is pending is known only when the run has ended.
+                Event::Ended | Event::Changed | Event::Hurry | Event::NoMore => {}
             }
         };
         self.see_off(&told, kill_at)?;
@@ -502,7 +512,7 @@ impl Driving<'_> {
                     break;
                 }
                 Event::Time => break,
-                Event::Ended | Event::Changed => {}
+                Event::Ended | Event::Changed | Event::Hurry | Event::NoMore => {}
             }
         }
         for handle in told.iter().filter_map(|who| pidfd::open(*who).ok()) {
@@ -662,7 +672,9 @@ impl Driving<'_> {
                 .keys()
                 .map(|name| format!("'{name}'"))
                 .collect();
-            if names.is_empty() {
+            if self.drive.runs() == 0 {
+                "not even a first one".to_owned()
+            } else if names.is_empty() {
                 "the last run changed something".to_owned()
             } else {
                 format!("still asked for by {}", names.join(", "))
@@ -720,6 +732,10 @@ impl Driving<'_> {
             Ending::Signal(signal) => (
                 BY_SIGNAL + signal,
                 format!("ended by signal {signal} ({so_far})"),
+            ),
+            Ending::Stopped => (
+                BY_SIGNAL + nix::libc::SIGTERM,
+                format!("ended by 'again stop' ({so_far})"),
             ),
             Ending::NotExecuted(reason, exit) => (*exit as i32, format!("error: {reason}")),
         }

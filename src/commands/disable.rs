@@ -37,10 +37,13 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
             reason: reason.clone(),
             since: old.since,
         })?;
-        say(&format!(
-            "again: disabled: the reason is now '{reason}' (again was {})",
-            state(&old)
-        ))?;
+        super::say_change(
+            None,
+            &format!(
+                "again: disabled: the reason is now '{reason}' (again was {})",
+                state(&old)
+            ),
+        )?;
         return Ok(Exit::Success);
     }
     store.disable(&Disabled {
@@ -53,11 +56,14 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
     } else {
         reason
     };
-    say(&format!(
-        "again: disabled: requests are refused and timers held until 'again enable' ({why}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
-        plural(pending),
-        plural(running)
-    ))?;
+    super::say_change(
+        None,
+        &format!(
+            "again: disabled: requests are refused and timers held until 'again enable' ({why}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
+            plural(pending),
+            plural(running)
+        ),
+    )?;
     Ok(Exit::Success)
 }
 

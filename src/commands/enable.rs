@@ -29,10 +29,13 @@ pub fn main(global: &Global) -> Result<Exit> {
         || "it was disabled".to_owned(),
         |disabled| format!("it was {}", super::disable::state(disabled)),
     );
-    say(&format!(
-        "again: enabled: requests are granted again ({was}; {held} held timer{} let go)",
-        plural(held)
-    ))?;
+    super::say_change(
+        None,
+        &format!(
+            "again: enabled: requests are granted again ({was}; {held} held timer{} let go)",
+            plural(held)
+        ),
+    )?;
     Ok(Exit::Success)
 }
 

@@ -185,7 +185,7 @@ fn tree(seen: &Observation) -> Vec<String> {
                 } else {
                     line
                 },
-                user::name(s.euid),
+                observe::user_of(s.identity.pid),
             )
         })
         .collect()
@@ -209,6 +209,9 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
         format!("would run: {}", words(&line)),
     ];
     match differences(&seen.original, &line) {
+        Some(none) if none.is_empty() && seen.run.is_none() => {
+            out.push("  the command as it was named".to_owned());
+        }
         Some(none) if none.is_empty() => {
             out.push("  the same command line as the run's".to_owned());
         }

@@ -115,6 +115,12 @@ fn text(report: &Report, tally: &Tally) -> String {
         one(report.unreadable.len() as f64),
     );
     out.metric(
+        "converge_drivers",
+        "gauge",
+        "Drivers ('again converge') that are under way.",
+        one(report.drivers.len() as f64),
+    );
+    out.metric(
         "timers_pending",
         "gauge",
         "Timers that are pending, in whatever state.",

@@ -23,6 +23,7 @@ use anyhow::Result;
 
 use crate::outcome;
 use crate::policy::cap::Moment;
+use crate::state::driver::Driver;
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
 use crate::sys::clock;
@@ -44,6 +45,40 @@ pub fn say(line: &str) -> io::Result<()> {
             format!("cannot write to standard output ({})", e.kind()),
         )
     })
+}
+
+/// What a change of state is about, for the system's log.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// The target's id.
+    pub target: &'a str,
+    /// The timer's name.
+    pub timer: &'a str,
+    /// The chain's id.
+    pub chain: &'a str,
+    /// The run's number.
+    pub run: u32,
+}
+
+/// Tells the system's log of a change that a command has made, in the line that it prints.
+pub fn log_change(about: Option<About<'_>>, line: &str) {
+    let line = line.strip_prefix("again: ").unwrap_or(line);
+    if let Some(about) = about {
+        crate::log::about("target", about.target);
+        crate::log::about("timer", about.timer);
+        crate::log::about("chain", about.chain);
+        crate::log::about("run", about.run);
+    }
+    tracing::info!("{line}");
+}
+
+/// Says what a command has changed, to whoever called it and to the system's log.
+///
+/// # Errors
+/// Those of [`say`].
+pub fn say_change(about: Option<About<'_>>, line: &str) -> io::Result<()> {
+    log_change(about, line);
+    say(line)
 }
 
 /// Writes a line to standard error; there is nobody to tell if that fails.
@@ -95,6 +130,27 @@ pub fn say_what_is_not_pending(
         ))?;
     }
     Ok(())
+}
+
+/// What a driver holds, as seen by an operator who names timers, or none.
+pub struct Held {
+    /// Its timers that were named.
+    pub named: Vec<String>,
+    /// Its timers that were not, although others were; quoted.
+    pub other: Vec<String>,
+}
+
+/// Whether a command with these names concerns a driver, and how.
+pub fn held_by(driver: &Driver, names: &[String]) -> Option<Held> {
+    let (named, other): (Vec<String>, Vec<String>) = driver
+        .timers
+        .keys()
+        .cloned()
+        .partition(|name| names.is_empty() || names.contains(name));
+    (names.is_empty() || !named.is_empty()).then(|| Held {
+        named,
+        other: other.iter().map(|name| format!("'{name}'")).collect(),
+    })
 }
 
 /// A record in which reruns that have ended are taken as such; written back if

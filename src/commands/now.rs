@@ -6,12 +6,13 @@ use super::{has_waiter, moment, say};
 use crate::cli::{Global, Names, Run};
 use crate::config::{self, Surroundings};
 use crate::exit::Exit;
-use crate::policy::cap::Moment;
+use crate::policy::cap::{self, Moment};
 use crate::policy::hurry::{Hurry, hurry};
+use crate::state::driver;
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
-use crate::sys::pidfd;
 use crate::sys::process::Identity;
+use crate::sys::{events, pidfd, user};
 
 /// Hurries what is named, or everything.
 ///
@@ -29,11 +30,73 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
             Err(e) => failures.push(format!("target {id}: {e:#}")),
         }
     }
+    if let Err(e) = hurry_drivers(&store, args, &mut found, &mut failures) {
+        failures.push(format!("{e:#}"));
+    }
     super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
     if !failures.is_empty() {
         bail!("{}", failures.join("; "));
     }
     Ok(Exit::Success)
+}
+
+/// Brings forward what converge drivers wait for.
+fn hurry_drivers(
+    store: &Store,
+    args: &Names,
+    found: &mut Vec<String>,
+    failures: &mut Vec<String>,
+) -> Result<()> {
+    for driver in driver::living(store)? {
+        let Some(held) = super::held_by(&driver, &args.names) else {
+            continue;
+        };
+        let run = driver.child.filter(|run| run.is_alive());
+        if driver.timers.is_empty() && run.is_none() {
+            continue;
+        }
+        let who = format!(
+            "'again converge' of {} (pid {})",
+            user::name(driver.uid),
+            driver.process.pid
+        );
+        let timers: Vec<String> = held.named.iter().map(|name| format!("'{name}'")).collect();
+        let timers = timers.join(", ");
+        found.extend(held.named);
+        if !held.other.is_empty() {
+            failures.push(format!(
+                "{who} also holds timer {}, and all of them can only be brought forward together: name all of them, or none",
+                held.other.join(", ")
+            ));
+        } else if let Some(run) = run {
+            found.push("converge".to_owned());
+            say(&format!(
+                "again: nothing to do: {who} has a run under way (pid {})",
+                run.pid
+            ))?;
+        } else {
+            match pidfd::open(driver.process).and_then(|driver| driver.signal(events::HURRY)) {
+                Ok(()) => {
+                    let about = super::About {
+                        target: &driver.target,
+                        timer: "",
+                        chain: &driver.chain,
+                        run: driver.run.saturating_add(1),
+                    };
+                    super::say_change(
+                        Some(about),
+                        &format!(
+                            "again: brought forward: timer {timers} of {who} is due now (run {} of chain {})",
+                            driver.run.saturating_add(1),
+                            driver.chain
+                        ),
+                    )?;
+                }
+                Err(e) => failures.push(format!("{who} cannot be woken: {e}")),
+            }
+        }
+    }
+    Ok(())
 }
 
 fn hurry_target(
@@ -51,6 +114,7 @@ fn hurry_target(
     }
     let mut locked = store.lock_existing(id)?;
     let now = moment();
+    let disabled = store.disabled();
     let mut lines = Vec::new();
     let mut failures = Vec::new();
     let mut wake = Vec::new();
@@ -72,18 +136,41 @@ fn hurry_target(
             Hurry::Dead => failures.push(format!(
                 "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
             )),
-            Hurry::Already => lines.push(format!(
-                "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",
-                waits_for(&before, timer)
-            )),
+            Hurry::Already => {
+                lines.push(format!(
+                    "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",
+                    waits_for(&before, timer)
+                ));
+                // It may know of a later time that it could not write down.
+                wake.push((name.clone(), timer.waiter));
+            }
             Hurry::Changed(pending) => {
-                lines.push(brought_forward(&what, &which, timer, &now));
+                let usage = cap::usage(timer.cap, before.moments(), &now);
+                let line = match (&disabled, usage.is_reached()) {
+                    (Some(disabled), _) => format!(
+                        "again: brought forward: {what} no longer waits for its time, but is held until 'again enable' ({which}; again is disabled ({}))",
+                        disabled.reason
+                    ),
+                    (None, true) => format!(
+                        "again: brought forward: {what} no longer waits for its time, but for the cap, which allows the next rerun in {} ({which}; {} of {} reruns within {} used; 'again reset' forgets them)",
+                        usage.frees_in, usage.used, timer.cap.max_runs, timer.cap.window
+                    ),
+                    (None, false) => brought_forward(&what, &which, timer, &now),
+                };
+                let about = super::About {
+                    target: id,
+                    timer: name,
+                    chain: &timer.chain,
+                    run: timer.run,
+                };
+                super::log_change(Some(about), &line);
+                lines.push(line);
                 timer.set_pending(pending, &now);
                 wake.push((name.clone(), timer.waiter));
             }
         }
     }
-    if !wake.is_empty() {
+    if locked.record != before {
         locked.commit()?;
     }
     // Still under the lock: a waiter leaves the record under it before it becomes

@@ -39,7 +39,13 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
     for id in ids {
         match reset_target(&store, &id) {
             Ok(Some(line)) => {
-                say(&line)?;
+                let about = super::About {
+                    target: &id,
+                    timer: "",
+                    chain: "",
+                    run: 0,
+                };
+                super::say_change(Some(about), &line)?;
                 done = true;
             }
             Ok(None) => {}
@@ -79,6 +85,15 @@ fn reset_target(store: &Store, id: &str) -> Result<Option<String>> {
             released.push((name.clone(), timer.clone()));
         }
     }
+    // And those that the cap may have put off without their being able to write it down.
+    let is_due =
+        |timer: &Timer| timer.boot == now.boot && timer.due.is_some_and(|due| due <= now.uptime);
+    let mut wake: Vec<(String, Timer)> = released.clone();
+    for (name, timer) in &locked.record.timers {
+        if is_due(timer) && !released.iter().any(|(other, _)| other == name) {
+            wake.push((name.clone(), timer.clone()));
+        }
+    }
     locked.commit()?;
     let by = format!("by {}", user::name(user::effective()));
     // Before anyone starts a rerun: damage to the record must not bring them back.
@@ -94,7 +109,7 @@ fn reset_target(store: &Store, id: &str) -> Result<Option<String>> {
         reason: format!("{counted} counted reruns forgotten {by}"),
     });
     // Under the lock, lest the signal reach a rerun.
-    for (name, timer) in &released {
+    for (name, timer) in &wake {
         if let Err(e) = super::now::wake_waiter(timer.waiter) {
             tracing::warn!("the waiter of timer '{name}' cannot be woken: {e}");
         }

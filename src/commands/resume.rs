@@ -105,8 +105,10 @@ fn resume_timer(
         Err(Unread::Ever(e)) => {
             // Nobody will ever know what it was to run.
             locked.record.timers.remove(name);
-            locked.commit()?;
             let reason = format!("what it was to run cannot be read: {e}");
+            let record = &mut locked.record;
+            record.note_missed(name, What::Lost, &reason, now.clone());
+            locked.commit()?;
             store.note(&entry(&id, name, old, What::Lost, &reason));
             store.remove_order(&id, &old.token);
             bail!("it is lost: {reason}");
@@ -172,10 +174,19 @@ fn resume_timer(
         ),
         None => format!("at {}", localtime::local(now.wall + due.since(now.uptime))),
     };
-    say(&format!(
-        "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
-        locked.record.kind, old.run, old.chain
-    ))?;
+    let about = super::About {
+        target: &id,
+        timer: name,
+        chain: &old.chain,
+        run: old.run,
+    };
+    super::say_change(
+        Some(about),
+        &format!(
+            "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
+            locked.record.kind, old.run, old.chain
+        ),
+    )?;
     Ok(())
 }
 

@@ -32,6 +32,11 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, run, &around)?;
     let name = name(run)?;
+    if run.command.first().is_some_and(|word| word.is_empty()) {
+        return Err(
+            config::Usage("the command has no name: its first word is empty".into()).into(),
+        );
+    }
     let given = config::given_paths(run);
     let seen = observe::observe(
         observe::parent(),
@@ -95,6 +100,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
                 What::Refused,
                 &refusal.to_string(),
             ));
+            super::log_change(Some(about(&id, &name, &timer)), &refusal.to_string());
             return report(&refusal);
         }
     };
@@ -132,7 +138,13 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
             settings.state_dir.display()
         ));
     }
-    let wait = format!("delta {}, jitter {}", armed.timer.delta, armed.timer.jitter);
+    let mut wait = format!("delta {delta}, jitter {}", armed.timer.jitter);
+    if armed.timer.put_off > Span::ZERO {
+        wait.push_str(&format!(", put off {} by the cap", armed.timer.put_off));
+    }
+    if let Some(resource) = &armed.timer.resource {
+        wait.push_str(&format!(", by {resource}"));
+    }
     store.note(&arm::entry(
         &id,
         &name,
@@ -140,6 +152,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         What::Requested,
         &wait,
     ));
+    super::log_change(Some(about(&id, &name, &armed.timer)), &line);
     // Whoever does not read it does not want to be told so either.
     if let Err(e) = say(&line)
         && e.kind() != std::io::ErrorKind::BrokenPipe
@@ -147,6 +160,15 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         complain(&format!("again: warning: the timer is set, but {e}"));
     }
     Ok(Exit::Success)
+}
+
+fn about<'a>(target: &'a str, name: &'a str, timer: &'a Timer) -> super::About<'a> {
+    super::About {
+        target,
+        timer: name,
+        chain: &timer.chain,
+        run: timer.run,
+    }
 }
 
 /// Whether the waiter is to move into a scope of its own.
@@ -171,6 +193,14 @@ fn name(run: &Run) -> Result<String> {
         .into());
     }
     Ok(name)
+}
+
+/// The resource that asks. It is only shown, so nothing about it is an error.
+fn resource(run: &Run) -> Option<String> {
+    let text = run.resource.as_ref()?.to_string_lossy();
+    let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let text: String = text.chars().take(200).map(plain).collect();
+    (!text.is_empty()).then_some(text)
 }
 
 /// Judges what needs no target: there is nothing that could be run.
@@ -216,12 +246,15 @@ pub struct Place {
 /// Finds the chain by the processes above us: a record says which of them is a rerun.
 pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -> Place {
     let from = seen.run.unwrap_or(0);
-    let rerun = seen
-        .chain
-        .iter()
-        .skip(from)
-        .find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot))
-        .filter(|_| seen.run.is_some());
+    // A rerun's command may have become this very process.
+    let me = crate::sys::process::own_identity()
+        .ok()
+        .filter(|_| seen.run.is_none());
+    let above = seen.chain.iter().skip(from).map(|seen| seen.identity);
+    let rerun = me
+        .into_iter()
+        .chain(above)
+        .find_map(|who| store.rerun_of(who, &now.boot));
     let origin = if seen.run.is_some() {
         Origin::Run
     } else {
@@ -234,7 +267,7 @@ pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -
             origin,
         };
     }
-    // Outside any run, each request begins a chain of its own.
+    // Outside any run and any rerun, each request begins a chain of its own.
     let chain = seen.run_identity().map_or_else(
         || store::token().get(..8).unwrap_or_default().to_owned(),
         |who| target::chain_id(who, &now.boot),
@@ -259,6 +292,7 @@ fn timer(
         chain: place.chain.clone(),
         run: place.run,
         origin: place.origin.clone(),
+        resource: resource(run),
         delta,
         jitter,
         base: if run.start_timer_now {

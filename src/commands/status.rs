@@ -18,6 +18,7 @@ use crate::observe;
 use crate::policy::cap::{self, Cap, Moment};
 use crate::policy::time::{Span, Walltime};
 use crate::state::driver::{self, Driver};
+use crate::state::history::What;
 use crate::state::order::decode;
 use crate::state::record::{Kind, Record, Timer};
 use crate::state::store::Store;
@@ -94,6 +95,18 @@ pub(super) struct TargetReport {
     pub(super) running: Option<RunReport>,
     pub(super) last: Option<LastReport>,
     pub(super) refused: Option<RefusedReport>,
+    pub(super) missed: Option<MissedReport>,
+}
+
+/// The newest timer that ended without a rerun, if no rerun has been started since.
+#[derive(Debug, Serialize)]
+pub(super) struct MissedReport {
+    pub(super) at: String,
+    pub(super) timer: String,
+    pub(super) what: What,
+    pub(super) reason: String,
+    #[serde(skip)]
+    pub(super) wall: Walltime,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,6 +124,7 @@ pub(super) struct TimerReport {
     pub(super) name: String,
     pub(super) state: &'static str,
     pub(super) reason: Option<String>,
+    pub(super) resource: Option<String>,
     pub(super) run: u32,
     pub(super) chain: String,
     pub(super) delta_seconds: f64,
@@ -333,6 +347,20 @@ fn target_report(
             reason: refused.reason.clone(),
             wall: refused.at.wall,
         }),
+        missed: record
+            .missed
+            .as_ref()
+            .filter(|missed| {
+                let newest = record.starts.last();
+                newest.is_none_or(|start| start.at.wall <= missed.at.wall)
+            })
+            .map(|missed| MissedReport {
+                at: localtime::utc(missed.at.wall),
+                timer: missed.timer.clone(),
+                what: missed.what,
+                reason: missed.reason.clone(),
+                wall: missed.at.wall,
+            }),
     }
 }
 
@@ -369,6 +397,7 @@ fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment
         name: name.to_owned(),
         state,
         reason: timer.held.clone(),
+        resource: timer.resource.clone(),
         run: timer.run,
         chain: timer.chain.clone(),
         delta_seconds: timer.delta.secs_f64(),
@@ -437,14 +466,16 @@ fn text(report: &Report, now: &Moment, look: &Look) -> String {
         let is_empty = target.timers.is_empty()
             && target.running.is_none()
             && target.last.is_none()
-            && target.refused.is_none();
+            && target.refused.is_none()
+            && target.missed.is_none()
+            && target.cap.used == 0;
         if !is_empty {
             out.extend(target_text(target, now, look));
         }
     }
     if out.is_empty() {
         out.push(format!(
-            "nothing is pending, and nothing is known of earlier reruns (state in {})",
+            "nothing is pending, and no rerun is known of; what there was before is told by 'again history' (state in {})",
             report.state_dir
         ));
     }
@@ -542,6 +573,21 @@ fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> 
         );
         line("refused", Tone::Attention, &text);
     }
+    if let Some(missed) = &target.missed {
+        let (label, tone) = match missed.what {
+            What::Satisfied => ("satisfied", Tone::Good),
+            What::Stopped => ("stopped", Tone::Attention),
+            What::Lost => ("lost", Tone::Bad),
+            _ => ("failed", Tone::Bad),
+        };
+        let text = format!(
+            "{}, timer '{}', no rerun: {}",
+            ago(missed.wall, now),
+            missed.timer,
+            missed.reason
+        );
+        line(label, tone, &text);
+    }
     let cap = &target.cap;
     let frees = if cap.frees_at.is_some() {
         format!("; reached, the next is possible in {}", cap.frees_in)
@@ -571,7 +617,7 @@ fn ago(at: Walltime, now: &Moment) -> String {
 fn timer_line(timer: &TimerReport, now: &Moment) -> String {
     let span = |seconds: f64| Span::from_nanos((seconds * 1e9) as u64);
     let by_cap = if timer.put_off_seconds > 0.0 {
-        format!(", {} of it for the cap", span(timer.put_off_seconds))
+        format!(", put off {} by the cap", span(timer.put_off_seconds))
     } else {
         String::new()
     };
@@ -591,7 +637,7 @@ fn timer_line(timer: &TimerReport, now: &Moment) -> String {
                 .as_deref()
                 .unwrap_or("for a reason that is not known")
         ),
-        ("due", _) => "due, waits for another run to end".to_owned(),
+        ("due", _) => "due, and starts once no other run is in its way".to_owned(),
         (_, Some(due)) => format!(
             "in {}{by_cap}, at {}",
             due.since(now.wall),
@@ -604,8 +650,12 @@ fn timer_line(timer: &TimerReport, now: &Moment) -> String {
         .waiter
         .pid
         .map_or_else(String::new, |pid| format!(", waiter pid {pid}"));
+    let by = timer
+        .resource
+        .as_ref()
+        .map_or_else(String::new, |resource| format!(" by {resource}"));
     format!(
-        "timer '{}': {when} (run {} of chain {}, asked for {} ago{waiter})",
+        "timer '{}': {when} (run {} of chain {}, asked for{by} {} ago{waiter})",
         timer.name, timer.run, timer.chain, timer.age
     )
 }

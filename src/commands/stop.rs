@@ -10,13 +10,18 @@ use crate::cli::{Global, Run, Stop};
 use crate::config::{self, Surroundings};
 use crate::exit::Exit;
 use crate::outcome;
+use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::Store;
-use crate::sys::{clock, pidfd, user};
+use crate::sys::process::Identity;
+use crate::sys::{clock, events, pidfd, user};
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How long a driver that waits may take to end.
+const PROMPT: Duration = Duration::from_secs(2);
 
 /// Stops what is named, or everything.
 ///
@@ -38,6 +43,9 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
             Err(e) => failures.push(format!("target {id}: {e:#}")),
         }
     }
+    if let Err(e) = stop_drivers(&store, args, &mut found, &mut failures) {
+        failures.push(format!("{e:#}"));
+    }
     super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
     if !failures.is_empty() {
         bail!("{}", failures.join("; "));
@@ -56,8 +64,17 @@ fn stop_target(
     is_wanted: &dyn Fn(&str) -> bool,
     with_runs: bool,
 ) -> Result<Stopped> {
-    if store.read(id)?.is_none() {
+    let Some(record) = store.read(id)? else {
         return Ok((Vec::new(), Vec::new(), Vec::new()));
+    };
+    let here = |run: &Running| run.started.boot == clock::boot_id() && run.process.is_alive();
+    for run in record.running.iter().filter(|run| here(run) && !with_runs) {
+        if is_wanted(&run.timer) {
+            let _ = say(&format!(
+                "again: left alone: run {} of chain {} is under way (pid {}); 'again stop --run' ends it",
+                run.run, run.chain, run.process.pid
+            ));
+        }
     }
     // Locked even if nothing is on record: a request may be about to commit.
     let mut locked = store.lock_existing(id)?;
@@ -110,10 +127,19 @@ fn stop_target(
             || format!("{} after its run", timer.delta),
             |due| format!("due in {}", due.since(clock::boottime())),
         );
-        tell(&format!(
-            "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
-            timer.run, timer.chain
-        ));
+        let about = super::About {
+            target: id,
+            timer: &name,
+            chain: &timer.chain,
+            run: timer.run,
+        };
+        tell(
+            Some(about),
+            &format!(
+                "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
+                timer.run, timer.chain
+            ),
+        );
         stopped.push(name);
     }
     let mut ended = Vec::new();
@@ -124,10 +150,19 @@ fn stop_target(
     {
         match end_run(&run) {
             Ok(how) => {
-                tell(&format!(
-                    "again: stopped: run {} of chain {} (pid {}, {how})",
-                    run.run, run.chain, run.process.pid
-                ));
+                let about = super::About {
+                    target: id,
+                    timer: &run.timer,
+                    chain: &run.chain,
+                    run: run.run,
+                };
+                tell(
+                    Some(about),
+                    &format!(
+                        "again: stopped: run {} of chain {} (pid {}, {how})",
+                        run.run, run.chain, run.process.pid
+                    ),
+                );
                 by_us.push((run.process, how));
                 ended.push(run.timer.clone());
             }
@@ -151,9 +186,85 @@ fn stop_target(
     Ok((stopped, ended, failures))
 }
 
+/// Ends the converge drivers that hold what is named; one with a run under way only if that is wanted too.
+fn stop_drivers(
+    store: &Store,
+    args: &Stop,
+    found: &mut Vec<String>,
+    failures: &mut Vec<String>,
+) -> Result<()> {
+    for driver in driver::living(store)? {
+        let Some(held) = super::held_by(&driver, &args.names) else {
+            continue;
+        };
+        let who = format!(
+            "'again converge' of {} (pid {})",
+            user::name(driver.uid),
+            driver.process.pid
+        );
+        found.extend(held.named);
+        if !held.other.is_empty() {
+            failures.push(format!(
+                "{who} also holds timer {}, and stops only as a whole: name all of them, or none",
+                held.other.join(", ")
+            ));
+            continue;
+        }
+        match end_driver(&driver, args.run) {
+            Ok(true) => tell(
+                Some(super::About {
+                    target: &driver.target,
+                    timer: "",
+                    chain: &driver.chain,
+                    run: driver.run,
+                }),
+                &format!(
+                    "again: stopped: {who} (after run {} of chain {})",
+                    driver.run, driver.chain
+                ),
+            ),
+            Ok(false) => {
+                let _ = say(&format!(
+                    "again: left alone: {who} has a run under way (run {} of chain {}); 'again stop --run' ends both",
+                    driver.run, driver.chain
+                ));
+            }
+            Err(e) => failures.push(format!("cannot end {who}: {e}")),
+        }
+        found.push("converge".to_owned());
+    }
+    Ok(())
+}
+
+/// Ends a driver. False if it has a run under way that is to go on.
+///
+/// The driver decides whether it has: it may start one at this moment.
+fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
+    let handle = match pidfd::open(driver.process) {
+        Ok(handle) => handle,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        Err(e) => return Err(e),
+    };
+    if !with_run {
+        if driver.child.is_some_and(Identity::is_alive) {
+            return Ok(false);
+        }
+        handle.signal(events::NO_MORE)?;
+        return Ok(handle.wait(PROMPT));
+    }
+    // It passes each on to its run; from the second on it kills what does not end.
+    for _ in 0..3 {
+        handle.signal(nix::libc::SIGTERM)?;
+        if handle.wait(GRACE) {
+            return Ok(true);
+        }
+    }
+    Err(std::io::Error::other("it does not end"))
+}
+
 /// Says what was done; a reader that has gone is no reason to stop stopping.
-fn tell(line: &str) {
-    let _ = say(line);
+fn tell(about: Option<super::About<'_>>, line: &str) {
+    let _ = super::say_change(about, line);
 }
 
 /// TERM, and KILL if that does not help; only ever to the process on record.

@@ -26,10 +26,10 @@ use crate::state::record::{Kind, Record, Refused, Running, Timer};
 use crate::state::store::{Rerun, Store, make_directory};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process;
-use crate::sys::signals::Signals;
+use crate::sys::signals::{Held, Signals};
 use crate::sys::spawn::{self, Image};
 use crate::sys::wait::{Sleeper, Watch, Woken};
-use crate::sys::{attributes, clock, localtime, memory, title, user};
+use crate::sys::{attributes, clock, localtime, title, user};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -99,7 +99,7 @@ pub fn main(arguments: &[OsString]) -> i32 {
 /// What has to be had before the requester is told that we are there.
 fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
     let ticket = read_ticket(order)?;
-    crate::log::to_system(ticket.state_dir.path().join("again.log"));
+    crate::log::of_waiter(ticket.state_dir.path().join("again.log"));
     crate::log::about("target", &ticket.target);
     crate::log::about("timer", &ticket.name);
     // From here on a signal to end finds us able to act on it.
@@ -135,6 +135,8 @@ fn run(inherited: Inherited) -> Result<()> {
         _lock: inherited.lock,
         run,
         due: None,
+        outdated: None,
+        run_ended: None,
         told_to_end: false,
         boot: clock::boot_id(),
         sleeper,
@@ -194,6 +196,10 @@ struct Waiter {
     run: Option<Handle>,
     /// Kept here too, should the record refuse to be written.
     due: Option<Boottime>,
+    /// What the record goes on saying of it, if it refused to.
+    outdated: Option<Boottime>,
+    /// When our run was seen to have ended, where the record does not have it yet.
+    run_ended: Option<Boottime>,
     told_to_end: bool,
     boot: String,
     sleeper: Sleeper,
@@ -287,7 +293,7 @@ impl Waiter {
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
                 }
-                Step::SetDue(due) if view.due.is_some() => self.put_off(due),
+                Step::SetDue(due) if view.due.is_some() => self.put_off(due, view.due),
                 Step::SetDue(due) => self.set_due(due, view.now, view.delta + view.jitter),
                 Step::AwaitDue(due) => {
                     self.show(&format!(
@@ -300,6 +306,7 @@ impl Waiter {
                 Step::LookAround => looked_around = true,
                 Step::AwaitProcess(who) => match pidfd::open(who) {
                     Ok(handle) => {
+                        self.write_run_end();
                         self.show(&format!(
                             "is due, waits for the run with pid {} to end",
                             who.pid
@@ -361,14 +368,15 @@ impl Waiter {
             tracing::info!("{what}");
         }
         title::set(&format!("again: timer '{}' {what}", self.ticket.name));
-        memory::give_back_clean_pages();
     }
 
     fn note_wake(&mut self, woken: Woken) {
         match woken {
             Woken::End => self.told_to_end = true,
             Woken::Ended => self.run = self.run.take().filter(|run| run.identity().is_alive()),
-            Woken::Now | Woken::Time | Woken::Changed => {}
+            // Somebody has changed the record, so that it can be written again.
+            Woken::Now => self.outdated = None,
+            Woken::Time | Woken::Changed => {}
         }
     }
 
@@ -419,7 +427,9 @@ impl Waiter {
             due: timer
                 .filter(|timer| timer.boot == self.boot)
                 .and_then(|timer| timer.due)
-                .or(self.due),
+                .filter(|due| Some(*due) != self.outdated)
+                .or(self.due)
+                .or_else(|| self.noted_run_end(record)),
             delta: wait(timer.map(|timer| timer.delta)),
             jitter: wait(timer.map(|timer| timer.jitter)),
             at_due: at_due.transpose()?,
@@ -473,6 +483,13 @@ impl Waiter {
     /// It counts from the end of the run, which is one moment for all the timers of
     /// that run, whichever waiter saw it first; so one rerun can do the job of several.
     fn set_due(&mut self, due: Boottime, now: Boottime, wait: Span) {
+        if wait == Span::ZERO {
+            // Due at once: it goes with the record of the start, since a disk takes
+            // longer than all the rest. Should there be something else to wait for,
+            // it is written before.
+            self.run_ended = Some(now);
+            return;
+        }
         let mut due = due;
         let run = self.ticket.run;
         let boot = self.boot.clone();
@@ -489,18 +506,62 @@ impl Waiter {
         self.due = Some(due);
     }
 
+    /// When our run ended, by a waiter that saw it first or by what we saw ourselves.
+    fn noted_run_end(&self, record: &Record) -> Option<Boottime> {
+        let seen = self.run_ended?;
+        let noted = self.ticket.run.and_then(|run| {
+            let ends = record.run_ends.iter();
+            ends.filter(|end| end.run == run && end.boot == self.boot)
+                .map(|end| end.at)
+                .next()
+        });
+        Some(noted.unwrap_or(seen))
+    }
+
+    /// Puts into the record what only we know yet of the run's end.
+    fn note_run_end(&self, record: &mut Record) {
+        let Some(seen) = self.run_ended else {
+            return;
+        };
+        let due = match self.ticket.run {
+            Some(run) => record.run_end(run, &self.boot, seen),
+            None => seen,
+        };
+        let wall = self.wall_of(due);
+        if let Some(timer) = record.timers.get_mut(&self.ticket.name)
+            && timer.due.is_none()
+        {
+            timer.due = Some(due);
+            timer.due_wall = Some(wall);
+        }
+    }
+
+    /// Writes it down, before something else is waited for.
+    fn write_run_end(&mut self) {
+        if self.run_ended.is_some() && self.due.is_none() {
+            self.change_record(|_, _| Some(()));
+            self.due = self.run_ended;
+        }
+    }
+
     /// Writes down that the timer is due later, because of the cap.
-    fn put_off(&mut self, due: Boottime) {
+    fn put_off(&mut self, due: Boottime, before: Option<Boottime>) {
         self.due = Some(due);
         let wall = self.wall_of(due);
         let by_cap = due.since(clock::boottime());
-        self.change_record(|record, name| {
+        let is_written = self.change_record(|record, name| {
             let timer = record.timers.get_mut(name)?;
             timer.due = Some(due);
             timer.due_wall = Some(wall);
             timer.put_off = timer.put_off + by_cap;
             Some(())
         });
+        // Put off twice, the record has said the same since the first time.
+        self.outdated = match (is_written, self.outdated) {
+            (true, _) => None,
+            (false, None) => before,
+            (false, known) => known,
+        };
     }
 
     fn note_held(&mut self, reason: Option<&str>) {
@@ -512,23 +573,22 @@ impl Waiter {
     }
 
     /// Changes the record, if our timer in it is still ours. What cannot be written is
-    /// logged: the wait goes on all the same.
-    fn change_record(&self, change: impl FnOnce(&mut Record, &str) -> Option<()>) {
+    /// logged: the wait goes on all the same. Whether it was written.
+    fn change_record(&self, change: impl FnOnce(&mut Record, &str) -> Option<()>) -> bool {
         let write = || -> Result<()> {
             let mut locked = self.store.lock_existing(&self.ticket.target)?;
             if self.timer(&locked.record).is_none() {
                 return Ok(());
             }
             let before = locked.record.clone();
+            self.note_run_end(&mut locked.record);
             change(&mut locked.record, &self.ticket.name);
             if locked.record != before {
                 locked.commit()?;
             }
             Ok(())
         };
-        if let Err(e) = write() {
-            tracing::warn!("{e:#}");
-        }
+        write().inspect_err(|e| tracing::warn!("{e:#}")).is_ok()
     }
 
     fn finish(&self, finish: &Finish) -> Result<()> {
@@ -556,6 +616,7 @@ impl Waiter {
         if self.timer(&locked.record).is_none() {
             return Ok(());
         }
+        self.note_run_end(&mut locked.record);
         let Some(timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
@@ -565,6 +626,9 @@ impl Waiter {
                 timer: self.ticket.name.clone(),
                 reason: format!("refused: {reason}"),
             });
+        } else {
+            let name = &self.ticket.name;
+            locked.record.note_missed(name, what, reason, moment());
         }
         locked.commit()?;
         let line = entry(&self.ticket.target, &self.ticket.name, &timer, what, reason);
@@ -584,7 +648,13 @@ impl Waiter {
         let mut locked = self.store.lock_existing(&self.ticket.target)?;
         let now = moment();
         outcome::settle(&self.store, &mut locked.record, &now);
+        self.note_run_end(&mut locked.record);
         if step(&self.view(&locked.record, Some(order))?) != Step::Launch {
+            return Ok(());
+        }
+        let _held = Held::back().context("cannot hold signals back")?;
+        self.told_to_end |= self.sleeper.is_told_to_end();
+        if self.told_to_end {
             return Ok(());
         }
         let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
@@ -641,21 +711,25 @@ impl Waiter {
         tracing::info!("starts the rerun");
         match &log {
             // Nothing is removed from a directory that others could have put there.
-            Ok(_) => prune_logs(&log_dir, order.keep_logs),
+            Ok((path, _)) => prune_logs(&log_dir, order.keep_logs, path),
             Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
         }
         let error = self.become_rerun(order, &timer, log.ok().map(|(_, file)| file));
+        let reason = format!("{error:#}");
         // Only reached when it could not be done.
         let take_back = || -> Result<()> {
             let mut locked = self.store.lock_existing(&self.ticket.target)?;
             locked.record.running.retain(|rerun| rerun.process != me);
+            let name = &self.ticket.name;
+            locked
+                .record
+                .note_missed(name, What::Failed, &reason, moment());
             locked.commit()
         };
         if let Err(e) = take_back() {
             tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
         }
         self.store.forget_rerun(me);
-        let reason = format!("{error:#}");
         let failed = entry(
             &self.ticket.target,
             &self.ticket.name,
@@ -779,8 +853,9 @@ fn open_log(
     Ok((path, file))
 }
 
-/// Removes the oldest logs but for the newest `keep`.
-fn prune_logs(directory: &Path, keep: u32) {
+/// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
+/// if the wall clock was set back and its name sorts before others.
+fn prune_logs(directory: &Path, keep: u32, newest: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
     };
@@ -788,9 +863,10 @@ fn prune_logs(directory: &Path, keep: u32) {
         .flatten()
         .map(|entry| entry.file_name())
         .filter(|name| name.to_str().is_some_and(is_log_name))
+        .filter(|name| newest.file_name() != Some(name))
         .collect();
     names.sort_unstable();
-    let surplus = names.len().saturating_sub(keep.max(1) as usize);
+    let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
     for name in names.iter().take(surplus) {
         let _ = std::fs::remove_file(directory.join(name));
     }
@@ -825,7 +901,9 @@ mod tests {
         for other in ["precious.log", "20261120T140307123-x-2.log", "x"] {
             std::fs::write(dir.path().join(other), "").expect("written");
         }
-        prune_logs(dir.path(), 2);
+        // The clock was set back before the newest.
+        let newest = dir.path().join("20261120T140307123-0123abcd-2.log");
+        prune_logs(dir.path(), 2, &newest);
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .expect("dir")
             .flatten()
@@ -835,8 +913,8 @@ mod tests {
         assert_eq!(
             left,
             [
+                "20261120T140307123-0123abcd-2.log",
                 "20261120T140307123-x-2.log",
-                "20261123T140307123-0123abcd-2.log",
                 "20261124T140307123-0123abcd-2.log",
                 "precious.log",
                 "x"

@@ -49,6 +49,7 @@ mod tests {
             chain: "c".into(),
             run: 2,
             origin: Origin::Run,
+            resource: None,
             delta: s(30),
             jitter: s(5),
             base: Base::End,

@@ -17,8 +17,6 @@ pub struct Seen {
     pub cmdline: Vec<u8>,
     /// Its executable, where we may see it.
     pub exe: Option<PathBuf>,
-    /// Its effective user.
-    pub euid: u32,
 }
 
 /// What was found above us.
@@ -149,16 +147,18 @@ fn runs_ruby(seen: &Seen) -> bool {
 /// `bundle exec` loads puppet into its own process and writes a title of all the
 /// words, joined by spaces (bundler/cli/exec.rb): the words cannot be told apart.
 fn is_bundled(seen: &Seen) -> bool {
-    if !runs_ruby(seen) || !is_one_text(&seen.cmdline) {
-        return false;
-    }
-    let words: Vec<Vec<u8>> = seen
-        .cmdline
+    runs_ruby(seen) && is_one_text(&seen.cmdline) && titled_words(&seen.cmdline).is_some()
+}
+
+/// The words of such a title, as far as they can be told apart, and what they say.
+pub fn titled_words(cmdline: &[u8]) -> Option<(Vec<Vec<u8>>, Invocation)> {
+    let words: Vec<Vec<u8>> = cmdline
         .split(|&b| b == b' ' || b == 0)
         .filter(|word| !word.is_empty())
         .map(<[u8]>::to_vec)
         .collect();
-    parse(&words).is_some()
+    let invocation = parse(&words)?;
+    Some((words, invocation))
 }
 
 #[cfg(test)]
@@ -172,7 +172,6 @@ mod tests {
             comm: b"x".to_vec(),
             cmdline: cmdline.replace('|', "\0").into_bytes(),
             exe: (!exe.is_empty()).then(|| PathBuf::from(exe)),
-            euid: 0,
         }
     }
 

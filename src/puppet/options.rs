@@ -1,10 +1,11 @@
 //! The names of Puppet's options (lib/puppet/defaults.rb, application/apply.rb,
-//! application/agent.rb; 7.23). A name that is missing here, from a newer Puppet,
+//! application/agent.rb; Puppet 7.23 and 8.10, OpenVox 9.0). A name that is missing here, from a newer Puppet,
 //! is taken for an option with a value if the next word could be one.
 
 /// Settings that are true or false: `--name`, `--no-name`.
-pub const FLAGS: [&str; 51] = [
+pub const FLAGS: [&str; 54] = [
     "allow_duplicate_certs",
+    "allow_pson_serialization",
     "always_retry_plugins",
     "autoflush",
     "daemonize",
@@ -36,11 +37,13 @@ pub const FLAGS: [&str; 51] = [
     "profile",
     "puppet_trace",
     "report",
+    "report_configured_environmentpath",
     "report_include_system_store",
     "resubmit_facts",
     "rich_data",
     "settings_catalog",
     "show_diff",
+    "skip_logging_catalog_request_destination",
     "splay",
     "static_catalogs",
     "storeconfigs",
@@ -58,7 +61,7 @@ pub const FLAGS: [&str; 51] = [
 ];
 
 /// Settings that take a value: `--name VALUE`, `--name=VALUE`.
-pub const VALUED: [&str; 182] = [
+pub const VALUED: [&str; 184] = [
     "agent_catalog_run_lockfile",
     "agent_disabled_lockfile",
     "autosign",
@@ -68,6 +71,7 @@ pub const VALUED: [&str; 182] = [
     "ca_fingerprint",
     "ca_name",
     "ca_port",
+    "ca_refresh_interval",
     "ca_server",
     "ca_ttl",
     "cacert",
@@ -124,6 +128,7 @@ pub const VALUED: [&str; 182] = [
     "group",
     "hiera_config",
     "hostcert",
+    "hostcert_renewal_interval",
     "hostcrl",
     "hostcsr",
     "hostprivkey",

@@ -60,16 +60,31 @@ impl Summary {
         self.number("time.last_run")
     }
 
+    /// How long the run took by its own count, in seconds: to get a catalog and to
+    /// apply it. Loading Puppet and the facts is not counted in every version.
+    pub fn took(&self) -> Option<f64> {
+        let seconds = |key: &str| -> Option<f64> { self.0.get(key)?.parse().ok() };
+        let took = seconds("time.total")? + seconds("time.config_retrieval").unwrap_or(0.0);
+        (0.0..1e9).contains(&took).then_some(took)
+    }
+
     /// What the summary says, with the numbers that say it. `None` for a text
     /// that is no summary.
     pub fn outcome(&self) -> Option<(Outcome, String)> {
         self.last_run()?;
         let version = self.0.get("version.config").map(String::as_str);
-        let applied = self.0.contains_key("time.config_retrieval")
-            || self.0.contains_key("time.catalog_application");
-        // A catalog that failed to compile counts no failed resource at all.
-        if matches!(version, None | Some("" | "~" | "null")) && !applied {
-            return Some((Outcome::Failed, "no catalog was applied".into()));
+        // Both are written at the end of a transaction (lib/puppet/transaction.rs,
+        // lib/puppet/configurer.rs), which a failed compilation does not reach, nor a
+        // run that is told to end: both count no failed resource at all.
+        let is_whole = ["time.catalog_application", "time.transaction_evaluation"]
+            .iter()
+            .any(|key| self.0.contains_key(*key));
+        if !is_whole {
+            let what = match version {
+                None | Some("" | "~" | "null") => "no catalog was applied",
+                Some(_) => "it was cut short, and its catalog not applied to the end",
+            };
+            return Some((Outcome::Failed, what.into()));
         }
         let failed = self.number("resources.failed").unwrap_or(0);
         let restarts = self.number("resources.failed_to_restart").unwrap_or(0);
@@ -77,16 +92,26 @@ impl Summary {
         if failed + restarts + events > 0 {
             return Some((
                 Outcome::Failed,
-                format!("{failed} resources failed, {restarts} failed to restart"),
+                format!(
+                    "{failed} resource{} failed, {restarts} failed to restart",
+                    plural(failed)
+                ),
             ));
         }
         let changed = self.number("resources.changed").unwrap_or(0);
         Some(if changed > 0 {
-            (Outcome::Changed, format!("{changed} resources changed"))
+            (
+                Outcome::Changed,
+                format!("{changed} resource{} changed", plural(changed)),
+            )
         } else {
             (Outcome::Unchanged, "no resource changed".into())
         })
     }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 #[cfg(test)]
@@ -94,7 +119,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const GOOD: &str = "---\nversion:\n  config: 1700000000\n  puppet: 7.23.0\nresources:\n  changed: 2\n  failed: 0\n  failed_to_restart: 0\ntime:\n  config_retrieval: 0.1\n  last_run: 1700000001\nevents:\n  failure: 0\n";
+    const GOOD: &str = "---\nversion:\n  config: 1700000000\n  puppet: 7.23.0\nresources:\n  changed: 2\n  failed: 0\n  failed_to_restart: 0\ntime:\n  config_retrieval: 0.1\n  catalog_application: 0.2\n  last_run: 1700000001\nevents:\n  failure: 0\n";
 
     #[test]
     fn tells_the_outcomes_apart() {
@@ -109,6 +134,11 @@ mod tests {
             Some(Outcome::Failed)
         );
         assert_eq!(outcome(""), None);
+        // A run that got TERM while it applied its catalog.
+        assert_eq!(
+            outcome(&GOOD.replace("  catalog_application: 0.2\n", "")),
+            Some(Outcome::Failed)
+        );
         // What Puppet leaves behind when the catalog does not compile.
         let failed = "---\nversion:\n  config:\n  puppet: 7.23.0\nresources:\n  failed: 0\ntime:\n  total: 0.1\n  last_run: 1700000001\n";
         assert_eq!(outcome(failed), Some(Outcome::Failed));

@@ -135,15 +135,33 @@ fn is_locked(inbox: &Path) -> Option<bool> {
     }
 }
 
+/// The living drivers, to be acted on.
+///
+/// # Errors
+/// Why their records cannot be trusted, if there are any.
+pub fn living(store: &Store) -> Result<Vec<Driver>> {
+    let living: Vec<Driver> = all(store)
+        .into_iter()
+        .filter_map(|(driver, alive)| alive.then_some(driver))
+        .collect();
+    if !living.is_empty() {
+        make_directory(&directory(store), 0o755)?;
+    }
+    Ok(living)
+}
+
 /// Removes what drivers left behind that were killed, once their runs have ended
 /// too: until then it tells a request that its driver is gone.
 pub fn sweep(store: &Store, now: &Moment) {
+    let directory = directory(store);
+    if !directory.exists() || make_directory(&directory, 0o755).is_err() {
+        return;
+    }
     for (driver, alive) in all(store) {
         let lives = |who: Identity| driver.boot == now.boot && who.is_alive();
         if alive || driver.child.is_some_and(lives) {
             continue;
         }
-        let directory = directory(store);
         // Of several who notice, one removes it and tells.
         if std::fs::remove_file(directory.join(format!("{}.json", driver.token))).is_err() {
             continue;
@@ -158,7 +176,6 @@ pub fn sweep(store: &Store, now: &Moment) {
         );
         store.note(&entry(&driver, What::Closed, &reason, now));
     }
-    let directory = directory(store);
     for token in tokens(store, "") {
         let inbox = directory.join(&token);
         if !directory.join(format!("{token}.json")).exists() && is_locked(&inbox) == Some(false) {
@@ -306,7 +323,8 @@ impl Desk {
                 Ok(Err(e)) => tracing::warn!("cannot use the request {}: {e}", path.display()),
                 Err(e) => tracing::warn!("cannot read the request {}: {e}", path.display()),
             }
-            let _ = std::fs::remove_file(&path);
+            // Whatever it is: with anything left in the inbox it could never be closed.
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
         }
         taken.sort_by_key(|handed| handed.requested.uptime);
         taken

@@ -1,7 +1,7 @@
 //! The history: one line of JSON for each thing that became of a request.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -88,8 +88,10 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
             .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
             .open(&path)
     };
+    // A file that has another name too may be another's: it is put aside as it is.
+    let is_to_rotate = |meta: &Metadata| meta.len() > ROTATE_AT || meta.nlink() > 1;
     let mut file = open()?;
-    if file.metadata()?.len() > ROTATE_AT {
+    if is_to_rotate(&file.metadata()?) {
         // Of two that find it full, one locks first; the other finds a new file. The
         // history itself is not locked: whoever may read it could hold that for ever.
         let lock = File::options()
@@ -100,8 +102,7 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
             .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
             .open(state_dir.join(".history.lock"))?;
         lock.lock()?;
-        let current = std::fs::metadata(&path)?;
-        if current.len() > ROTATE_AT {
+        if is_to_rotate(&std::fs::metadata(&path)?) {
             drop_oldest(state_dir)?;
             std::fs::rename(&path, state_dir.join(OLDER))?;
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::policy::cap::{Cap, Moment};
 use crate::policy::hurry::Pending;
 use crate::policy::time::{Boottime, Span, Walltime};
+use crate::state::history::What;
 use crate::sys::process::Identity;
 
 /// The version written into records.
@@ -91,6 +92,9 @@ pub struct Timer {
     pub run: u32,
     /// Where the request came from.
     pub origin: Origin,
+    /// The resource that asked, by its own account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
     /// The least wait.
     pub delta: Span,
     /// What was drawn on top of it.
@@ -272,6 +276,19 @@ pub struct Refused {
     pub reason: String,
 }
 
+/// The last timer that ended without a rerun of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// When.
+    pub at: Moment,
+    /// The timer's name.
+    pub timer: String,
+    /// How: satisfied, stopped with its service, failed, lost.
+    pub what: What,
+    /// Why.
+    pub reason: String,
+}
+
 /// Everything public about a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -306,6 +323,9 @@ pub struct Record {
     /// The newest refusal.
     #[serde(default)]
     pub refused: Option<Refused>,
+    /// The newest timer that ended without a rerun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<Missed>,
     /// The newest start of a run of this target that is known of, whoever started it.
     #[serde(default)]
     pub seen_run: Option<Moment>,
@@ -329,8 +349,19 @@ impl Record {
             running: Vec::new(),
             last: None,
             refused: None,
+            missed: None,
             seen_run: None,
         }
+    }
+
+    /// Notes that a timer ended without a rerun.
+    pub fn note_missed(&mut self, timer: &str, what: What, reason: &str, at: Moment) {
+        self.missed = Some(Missed {
+            at,
+            timer: timer.to_owned(),
+            what,
+            reason: reason.to_owned(),
+        });
     }
 
     /// Notes that a rerun starts. The cap needs no more than its own number of starts.

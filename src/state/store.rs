@@ -28,6 +28,8 @@ use crate::sys::user;
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
+    /// Whether the directories above and its own were looked at.
+    is_checked: bool,
 }
 
 /// A target's record, with its lock held until this is dropped.
@@ -83,10 +85,12 @@ impl Store {
     /// What is wrong with which directory, and what to do.
     pub fn open(root: &Path) -> Result<Self> {
         make_directory(root, 0o755)?;
-        make_directory(&root.join("targets"), 0o755)?;
-        make_directory(&root.join("reruns"), 0o755)?;
+        make_own_directory(&root.join("targets"), 0o755)?;
+        make_own_directory(&root.join("reruns"), 0o755)?;
+        crate::log::last_resort(root.join("again.log"));
         Ok(Store {
             root: root.to_owned(),
+            is_checked: true,
         })
     }
 
@@ -94,6 +98,7 @@ impl Store {
     pub fn existing(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
+            is_checked: false,
         }
     }
 
@@ -140,14 +145,11 @@ impl Store {
     /// # Errors
     /// As [`Store::lock`]; also when there is no such target.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
-        let Some(known) = self.read(id).ok().flatten() else {
-            // Whether it is missing or unreadable shows when it is locked.
-            if !self.target_dir(id).join("state.json").exists() {
-                bail!("there is no target {id} in {}", self.root.display());
-            }
-            return self.lock(id, Kind::Command, user::effective());
-        };
-        self.lock(id, known.kind, known.uid)
+        if !self.target_dir(id).join("state.json").exists() {
+            bail!("there is no target {id} in {}", self.root.display());
+        }
+        // Whose it is, and of what kind, its record says.
+        self.lock(id, Kind::Command, user::effective())
     }
 
     /// Locks a target and reads its record, or begins one.
@@ -160,8 +162,14 @@ impl Store {
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let directory = self.target_dir(id);
-        make_directory(&directory, 0o755)?;
-        make_directory(&directory.join("orders"), 0o700)?;
+        if self.is_checked {
+            make_own_directory(&directory, 0o755)?;
+        } else {
+            make_directory(&directory, 0o755)?;
+        }
+        make_own_directory(&directory.join("orders"), 0o700)?;
+        // Not before it is known to be ours.
+        crate::log::last_resort(self.root.join("again.log"));
         let lock_path = directory.join("lock");
         let lock = File::options()
             .read(true)
@@ -330,13 +338,15 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
-        let directory = self.root.join("reruns");
-        replace_file(
-            &directory,
+        // It means nothing under another boot, so it need not outlive this one.
+        Draft::write(
+            &self.root.join("reruns"),
             &rerun.process.pid.to_string(),
             &serde_json::to_vec(rerun)?,
             0o644,
-        )
+            false,
+        )?
+        .publish()
     }
 
     /// The rerun that the process `who` is, if it is one.
@@ -402,9 +412,18 @@ impl Locked {
     /// # Errors
     /// What failed; the old record is then still there.
     pub fn commit(&self) -> Result<()> {
+        self.draft()?.publish()
+    }
+
+    /// Does all of [`Locked::commit`] but for the moment from which on it counts, and
+    /// that takes long: the disk has it then.
+    ///
+    /// # Errors
+    /// As for [`Locked::commit`].
+    pub fn draft(&self) -> Result<Draft> {
         let mut text = serde_json::to_vec(&self.record)?;
         text.push(b'\n');
-        replace_file(&self.directory, "state.json", &text, 0o644)
+        Draft::write(&self.directory, "state.json", &text, 0o644, true)
     }
 }
 
@@ -451,11 +470,18 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     struct Version {
         version: u32,
     }
-    let version = serde_json::from_slice::<Version>(text)?.version;
-    if version > VERSION {
-        bail!("it was written by a newer version of again (record version {version})");
-    }
-    let record: Record = serde_json::from_slice(text)?;
+    let newer = |version: u32| {
+        anyhow!("it was written by a newer version of again (record version {version})")
+    };
+    let record = match serde_json::from_slice::<Record>(text) {
+        Ok(record) if record.version > VERSION => return Err(newer(record.version)),
+        Ok(record) => record,
+        // One of a newer version may be of another shape.
+        Err(e) => match serde_json::from_slice::<Version>(text) {
+            Ok(Version { version }) if version > VERSION => return Err(newer(version)),
+            _ => return Err(e.into()),
+        },
+    };
     if record.id != id {
         bail!("it belongs to target {}", record.id);
     }
@@ -469,35 +495,78 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Writes a temporary file, syncs it, and renames it to `name`.
 pub(super) fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
-    let temporary = directory.join(format!(".{name}.{}", token()));
-    let write = || -> io::Result<()> {
-        let mut file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary)?;
-        // A strict umask of the run must not hide from others what is theirs to see.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.write_all(text)?;
-        file.sync_data()?;
-        std::fs::rename(&temporary, directory.join(name))
-    };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
-        anyhow!(e).context(format!("cannot write {}", directory.join(name).display()))
-    })
+    Draft::write(directory, name, text, mode, true)?.publish()
 }
+
+/// A file's next content, written beside it. It goes away unless it is published.
+#[derive(Debug)]
+pub struct Draft {
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Draft {
+    /// `lasts`: also if the machine loses its power.
+    fn write(directory: &Path, name: &str, text: &[u8], mode: u32, lasts: bool) -> Result<Self> {
+        let draft = Draft {
+            temporary: directory.join(format!(".{name}.{}", token())),
+            path: directory.join(name),
+        };
+        let write = || -> io::Result<()> {
+            let mut file = File::options()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&draft.temporary)?;
+            // A strict umask of the run must not hide from others what is theirs to see.
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.write_all(text)?;
+            if lasts { file.sync_data() } else { Ok(()) }
+        };
+        write().map_err(|e| draft.blame(e))?;
+        Ok(draft)
+    }
+
+    fn blame(&self, e: io::Error) -> anyhow::Error {
+        anyhow!(e).context(format!("cannot write {}", self.path.display()))
+    }
+
+    /// Puts it in the place of the file: all or nothing.
+    ///
+    /// # Errors
+    /// What failed; the old content is then still there.
+    pub fn publish(mut self) -> Result<()> {
+        std::fs::rename(&self.temporary, &self.path).map_err(|e| self.blame(e))?;
+        self.temporary.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.temporary.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// What to do about a directory that cannot be used.
+const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
 
 /// Makes a directory if it is missing, and refuses one that others could tamper with.
 pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
-    let remedy = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
     if let Some((above, why)) = replaceable_by_others(path) {
         bail!(
-            "{} is not safe: {} {why}, who could put another in its place; {remedy}",
+            "{} is not safe: {} {why}, who could put another in its place; {REMEDY}",
             path.display(),
             above.display()
         );
     }
+    make_own_directory(path, mode)
+}
+
+/// [`make_directory`] for one whose parents were looked at.
+fn make_own_directory(path: &Path, mode: u32) -> Result<()> {
     let made = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(mode)
@@ -512,12 +581,17 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
         }
     };
     if meta.file_type().is_symlink() {
-        bail!("{} is a symbolic link; {remedy}", path.display());
+        bail!("{} is a symbolic link; {REMEDY}", path.display());
     }
     if !meta.is_dir() {
-        bail!("{} is not a directory; {remedy}", path.display());
+        bail!("{} is not a directory; {REMEDY}", path.display());
     }
     if meta.uid() != user::effective() {
+        let remedy = if meta.uid() == 0 {
+            "run this as root, or name another one with --state-dir or AGAIN_STATE_DIR"
+        } else {
+            REMEDY
+        };
         bail!(
             "{} belongs to {}, not to {}; {remedy}",
             path.display(),
@@ -527,7 +601,7 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
     }
     if meta.mode() & 0o022 != 0 {
         bail!(
-            "{} can be written to by others (mode {:o}); {remedy}",
+            "{} can be written to by others (mode {:o}); {REMEDY}",
             path.display(),
             meta.mode() & 0o7777
         );

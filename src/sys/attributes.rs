@@ -38,21 +38,24 @@ pub struct SignalState {
 impl SignalState {
     /// Reads it from /proc/self/status; call before any handler is installed.
     pub fn of_this_process() -> Self {
-        Self::parse(&process::read_whole("/proc/self/status").unwrap_or_default())
+        let text = process::read_whole("/proc/self/status").unwrap_or_default();
+        Self::parse(&process::lossy(text))
     }
 
     /// Reads the lines of /proc/PID/status; nothing where they are missing.
-    fn parse(status: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(status);
-        let field = |name: &str| {
-            text.lines()
+    fn parse(status: &str) -> Self {
+        // They come one after the other, behind most of the file.
+        let from = status.find("\nSigBlk:").unwrap_or(0);
+        let mut lines = status.get(from..).unwrap_or_default().split('\n').take(3);
+        let mut field = |name: &str| {
+            lines
                 .find_map(|line| line.strip_prefix(name))
                 .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
                 .unwrap_or(0)
         };
         SignalState {
-            ignored: field("SigIgn:"),
             blocked: field("SigBlk:"),
+            ignored: field("SigIgn:"),
         }
     }
 }
@@ -63,16 +66,13 @@ impl SignalState {
 /// # Errors
 /// Those of reading its /proc entry.
 pub fn of_process(pid: i32, signals: Option<SignalState>) -> io::Result<Attributes> {
-    let signals = match signals {
-        Some(signals) => signals,
-        None => SignalState::parse(&process::read_whole(&format!("/proc/{pid}/status"))?),
-    };
+    let status = process::lossy(process::read_whole(&format!("/proc/{pid}/status"))?);
+    let signals = signals.unwrap_or_else(|| SignalState::parse(&status));
+    let limits = process::lossy(process::read_whole(&format!("/proc/{pid}/limits"))?);
     Ok(Attributes {
-        umask: process::status(pid)?.umask,
+        umask: process::parse_status(&status).and_then(|status| status.umask),
         nice: Some(process::stat(pid)?.nice),
-        limits: parse_limits(&String::from_utf8_lossy(&process::read_whole(&format!(
-            "/proc/{pid}/limits"
-        ))?)),
+        limits: parse_limits(&limits),
         ignored: signals.ignored,
         blocked: signals.blocked,
     })

@@ -27,9 +27,13 @@ pub fn walltime() -> Walltime {
 ///
 /// Empty where /proc does not show it; then every record counts as of this boot.
 pub fn boot_id() -> String {
-    super::process::read_whole("/proc/sys/kernel/random/boot_id")
-        .map(|id| String::from_utf8_lossy(&id).trim().to_owned())
-        .unwrap_or_default()
+    static ID: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    ID.get_or_init(|| {
+        super::process::read_whole("/proc/sys/kernel/random/boot_id")
+            .map(|id| String::from_utf8_lossy(&id).trim().to_owned())
+            .unwrap_or_default()
+    })
+    .clone()
 }
 
 fn nanos(seconds: i64, nanoseconds: i64) -> u64 {

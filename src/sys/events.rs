@@ -25,6 +25,10 @@ pub enum Event {
         /// It came from the terminal, which sent it to the whole foreground group.
         by_terminal: bool,
     },
+    /// An operator wants the wait to be over (`again now`).
+    Hurry,
+    /// An operator wants no further run (`again stop`).
+    NoMore,
     /// A child has ended.
     Child,
     /// The process that was waited for has ended.
@@ -42,6 +46,11 @@ const ENDING: [Signal; 4] = [
     Signal::SIGHUP,
     Signal::SIGQUIT,
 ];
+
+/// Tells a driver what [`Event::Hurry`] says.
+pub const HURRY: i32 = libc::SIGUSR1;
+/// Tells a driver what [`Event::NoMore`] says.
+pub const NO_MORE: i32 = libc::SIGUSR2;
 
 /// How often a process is looked at where there is no pidfd_open(2).
 const LOOK_EVERY_MS: u16 = 500;
@@ -67,7 +76,9 @@ impl Events {
         // SAFETY: SIG_DFL installs no function of ours.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
         let mut set = SigSet::empty();
-        set.add(Signal::SIGCHLD);
+        for signal in [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2] {
+            set.add(signal);
+        }
         for signal in ENDING {
             // A blocked signal is delivered even if it is ignored, as by nohup(1).
             if inherited.ignored >> (signal as i32 - 1) & 1 == 0 {
@@ -96,13 +107,14 @@ impl Events {
         loop {
             if let Some(info) = self.signals.read_signal()? {
                 let number = i32::try_from(info.ssi_signo).unwrap_or(0);
-                return Ok(if number == libc::SIGCHLD {
-                    Event::Child
-                } else {
-                    Event::Signal {
+                return Ok(match number {
+                    libc::SIGCHLD => Event::Child,
+                    HURRY => Event::Hurry,
+                    NO_MORE => Event::NoMore,
+                    number => Event::Signal {
                         number,
                         by_terminal: info.ssi_code == SI_KERNEL,
-                    }
+                    },
                 });
             }
             let mut timeout = PollTimeout::NONE;

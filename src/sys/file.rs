@@ -19,7 +19,8 @@ pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
     if !meta.is_file() || meta.len() > most {
         return Err(io::Error::other("it is not a file of a sensible size"));
     }
-    let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+    // One byte more, so that the end is found without growing.
+    let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
     file.take(most).read_to_end(&mut text)?;
     Ok(text)
 }

@@ -1,17 +1,30 @@
 //! Giving memory back while a waiter waits.
 #![allow(unsafe_code)]
 
-/// Tells the kernel that the clean pages of our own files are not needed.
+use libc::{Elf64_Phdr, PF_W, PT_LOAD, PT_PHDR};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollTimeout};
+
+/// poll(2), for a long sleep: tells the kernel before it that the clean pages of our
+/// own program are not needed. They are read again from the page cache when something
+/// happens, hours later perhaps; until then a waiter holds little more than its stack.
 ///
-/// They are read again from the page cache when something happens, hours later
-/// perhaps; until then a waiter holds little more than its stack.
-pub fn give_back_clean_pages() {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
-        return;
-    };
-    for (start, end) in maps.lines().filter_map(clean_mapping) {
-        // SAFETY: a private file mapping that is not writable and never was
-        // written to: dropped pages come back from the file with the same bytes.
+/// # Errors
+/// Those of poll(2).
+pub fn poll_without_pages(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> nix::Result<()> {
+    // Found before the first is given back, and no function is called but the C
+    // library's: whatever runs brings its pages back, with all that lies around them.
+    let mut parts = [(0, 0); 4];
+    for (place, part) in parts.iter_mut().zip(clean_parts(headers(), PAGE)) {
+        *place = part;
+    }
+    let timeout = timeout.into();
+    let mut at = 0;
+    while at < parts.len() {
+        let (start, end) = parts[at];
+        // SAFETY: part of a private mapping of a file that is not writable and never
+        // was: dropped pages come back from the file with the same bytes. An empty
+        // part is none.
         unsafe {
             libc::madvise(
                 std::ptr::with_exposed_provenance_mut(start),
@@ -19,24 +32,57 @@ pub fn give_back_clean_pages() {
                 libc::MADV_DONTNEED,
             );
         }
+        at += 1;
     }
+    // SAFETY: a slice of pollfd, which is what PollFd is (repr(transparent)), and its length.
+    let done = unsafe { libc::poll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, timeout) };
+    Errno::result(done).map(drop)
 }
 
-/// Start and end of a mapping of a file that is executable or was never made
-/// writable. Read-only data that the linker relocates at start-up is dirty and
-/// must stay: it is mapped without execute permission, so it is left alone.
-fn clean_mapping(line: &str) -> Option<(usize, usize)> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let permissions = words.next()?;
-    let inode = words.nth(2)?;
-    if permissions != "r-xp" || inode == "0" {
-        return None;
+/// No page of any supported machine is larger; a multiple does no harm.
+const PAGE: usize = if cfg!(target_arch = "x86_64") {
+    4096
+} else {
+    65536
+};
+
+/// Our program headers, as the kernel mapped them: getauxval(3), AT_PHDR.
+fn headers() -> &'static [Elf64_Phdr] {
+    // SAFETY: constants; they read what the kernel put beside our arguments.
+    let (at, count) = unsafe {
+        (
+            libc::getauxval(libc::AT_PHDR),
+            libc::getauxval(libc::AT_PHNUM),
+        )
+    };
+    let (Ok(at), Ok(count)) = (usize::try_from(at), usize::try_from(count)) else {
+        return &[];
+    };
+    if at == 0 {
+        return &[];
     }
-    Some((
-        usize::from_str_radix(start, 16).ok()?,
-        usize::from_str_radix(end, 16).ok()?,
-    ))
+    // SAFETY: the kernel says that as many headers lie there; they stay mapped, and
+    // nobody writes to them.
+    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count) }
+}
+
+/// Start and end of whole pages that were mapped without permission to write. Data
+/// that the linker relocates at start-up is mapped with it, and dirty: it must stay.
+fn clean_parts(headers: &[Elf64_Phdr], page: usize) -> impl Iterator<Item = (usize, usize)> {
+    let base = headers
+        .iter()
+        .find(|header| header.p_type == PT_PHDR)
+        .map(|header| (headers.as_ptr().addr()).wrapping_sub(header.p_vaddr as usize));
+    headers
+        .iter()
+        .filter(|header| header.p_type == PT_LOAD && header.p_flags & PF_W == 0)
+        .filter_map(move |header| {
+            let start = base?.wrapping_add(header.p_vaddr as usize);
+            let end = start.checked_add(header.p_filesz as usize)?;
+            // Inwards, so that no neighbour is touched.
+            let (start, end) = (start.next_multiple_of(page), end - end % page);
+            (start < end).then_some((start, end))
+        })
 }
 
 #[cfg(test)]
@@ -44,18 +90,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_only_executable_file_mappings() {
-        let text = "55d0-55e0 r-xp 00001000 fe:00 42 /usr/local/bin/again";
-        assert_eq!(clean_mapping(text), Some((0x55d0, 0x55e0)));
-        assert_eq!(clean_mapping("55d0-55e0 rw-p 0 fe:00 42 /a"), None);
-        assert_eq!(clean_mapping("55d0-55e0 r--p 0 fe:00 42 /a"), None);
-        assert_eq!(clean_mapping("7ffd-7fff r-xp 0 00:00 0 [vdso]"), None);
-        assert_eq!(clean_mapping(""), None);
+    fn takes_only_what_was_never_writable() {
+        let parts: Vec<_> = clean_parts(headers(), PAGE).collect();
+        assert!(!parts.is_empty());
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+        let address = |hex: &str| usize::from_str_radix(hex, 16).expect("hexadecimal");
+        for (start, end) in parts {
+            let line = maps
+                .lines()
+                .find(|line| {
+                    let (from, rest) = line.split_once('-').expect("a range");
+                    let to = rest.split(' ').next().expect("its end");
+                    address(from) <= start && end <= address(to)
+                })
+                .unwrap_or_else(|| panic!("{start:x}-{end:x} is not in one mapping: {maps}"));
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            assert!(words[1] == "r--p" || words[1] == "r-xp", "{line}");
+            assert_ne!(words[4], "0", "{line}");
+        }
+    }
+
+    #[test]
+    fn without_a_header_of_the_headers_there_is_nothing_to_give() {
+        assert_eq!(clean_parts(&[], PAGE).count(), 0);
     }
 
     #[test]
     fn the_program_goes_on_afterwards() {
-        give_back_clean_pages();
+        assert_eq!(poll_without_pages(&mut [], PollTimeout::ZERO), Ok(()));
         assert_eq!([3, 1, 2].iter().max(), Some(&3));
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel, and the only room with unsafe code: one module per need.
+//! The kernel, and, but for the entry point, the only room with unsafe code: one module
+//! per need.
 
 pub mod attributes;
 pub mod clock;

@@ -53,33 +53,39 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let close = text.iter().rposition(|&b| b == b')')?;
     let comm = text.get(open + 1..close)?.to_vec();
     let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // fields[0] is field 3 of the manual page.
+    // Field 3 of the manual page comes first.
+    let mut fields = rest.split_ascii_whitespace();
     Some(Stat {
         comm,
-        state: *fields.first()?.as_bytes().first()?,
-        ppid: fields.get(1)?.parse().ok()?,
-        pgrp: fields.get(2)?.parse().ok()?,
-        session: fields.get(3)?.parse().ok()?,
-        tty: fields.get(4)?.parse().ok()?,
-        nice: fields.get(16)?.parse().ok()?,
-        start: fields.get(19)?.parse().ok()?,
+        state: *fields.next()?.as_bytes().first()?,
+        ppid: fields.next()?.parse().ok()?,
+        pgrp: fields.next()?.parse().ok()?,
+        session: fields.next()?.parse().ok()?,
+        tty: fields.next()?.parse().ok()?,
+        nice: fields.nth(11)?.parse().ok()?,
+        start: fields.nth(2)?.parse().ok()?,
     })
 }
 
 /// Parses /proc/PID/status. `None` without a `Uid:` line.
 pub fn parse_status(text: &str) -> Option<Status> {
-    let mut status = Status::default();
-    let mut seen = false;
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("Uid:") {
-            status.euid = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
-            seen = true;
-        } else if let Some(rest) = line.strip_prefix("Umask:") {
-            status.umask = u32::from_str_radix(rest.trim(), 8).ok();
+    let mut umask = None;
+    for line in text.split('\n') {
+        if let Some(rest) = line.strip_prefix("Umask:") {
+            umask = u32::from_str_radix(rest.trim(), 8).ok();
+        } else if let Some(rest) = line.strip_prefix("Uid:") {
+            // The kernel writes the mask before it; what follows is most of the file.
+            let euid = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
+            return Some(Status { euid, umask });
         }
     }
-    seen.then_some(status)
+    None
+}
+
+/// Text from the kernel; names in it may be any bytes.
+pub fn lossy(text: Vec<u8>) -> String {
+    // The usual case has a short cut: nothing is copied, and ASCII is quickly checked.
+    String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
 /// Splits a NUL-separated block (cmdline, environ), empty elements kept.
@@ -103,7 +109,10 @@ fn path(pid: i32, name: &str) -> String {
 pub fn read_whole(path: &str) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::with_capacity(4096);
-    std::fs::File::open(path)?.read_to_end(&mut text)?;
+    // Through `take`, it does not ask for the size first.
+    std::fs::File::open(path)?
+        .take(u64::MAX)
+        .read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -122,8 +131,7 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
 /// As for [`stat`].
 pub fn status(pid: i32) -> io::Result<Status> {
     let text = read_whole(&path(pid, "status"))?;
-    parse_status(&String::from_utf8_lossy(&text))
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    parse_status(&lossy(text)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// The raw command line block.

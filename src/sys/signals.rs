@@ -17,6 +17,35 @@ pub fn let_writes_fail() {
     }
 }
 
+/// Keeps back the signals that say to end, for as long as it lives.
+///
+/// One that arrives when a waiter is about to become the rerun is then the rerun's, as
+/// the record says already; caught, it would be lost with us.
+#[derive(Debug)]
+pub struct Held(nix::sys::signal::SigSet);
+
+impl Held {
+    /// From now on.
+    ///
+    /// # Errors
+    /// Those of sigprocmask(2).
+    pub fn back() -> io::Result<Self> {
+        use nix::sys::signal::{SigSet, Signal};
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        Ok(Held(set))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.thread_unblock();
+    }
+}
+
 /// Two pipes: one readable after a signal that says end, one after one that says now.
 #[derive(Debug)]
 pub struct Signals {

@@ -231,7 +231,7 @@ pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
     let envp = pointers(&environment);
     let mut worst = (
         PathBuf::from(image.arguments.first().cloned().unwrap_or_default()),
-        io::Error::from(io::ErrorKind::NotFound),
+        io::Error::from_raw_os_error(libc::ENOENT),
     );
     for program in &image.programs {
         let Ok(path) = nul(program.as_os_str()) else {
@@ -240,7 +240,8 @@ pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
         // SAFETY: NUL-terminated strings and null-terminated arrays that live on.
         unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         let error = io::Error::last_os_error();
-        if worst.1.kind() == io::ErrorKind::NotFound {
+        // What is nowhere is named as it was called, not as the last place it is not at.
+        if worst.1.kind() == io::ErrorKind::NotFound && error.kind() != io::ErrorKind::NotFound {
             worst = (program.clone(), error);
         }
     }

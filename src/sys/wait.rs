@@ -5,11 +5,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use super::memory;
 use super::pidfd::Handle;
 use super::signals::Signals;
 use crate::policy::time::Boottime;
@@ -98,8 +99,8 @@ impl Sleeper {
                 polled.push(PollFd::new(watch.0.as_fd(), PollFlags::POLLIN));
                 polled.len() - 1
             });
-            match poll(&mut polled, timeout) {
-                Ok(_) | Err(Errno::EINTR) => {}
+            match memory::poll_without_pages(&mut polled, timeout) {
+                Ok(()) | Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
             }
             let ready = |at: Option<usize>| {

@@ -240,7 +240,10 @@ fn an_ordinary_users_own_run() {
     std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("given away");
     stage.write(
         "again.toml",
-        "jitter = 0\nagent_catalog_run_lockfile = \"/nonexistent\"\n",
+        &format!(
+            "jitter = 0\nagent_catalog_run_lockfile = \"{}\"\n",
+            stage.at("none")
+        ),
     );
     let command = stage.apply("site", "ask('run') if NTH == 1");
     let mut as_nobody = stage.command("/usr/bin/setpriv");
@@ -613,6 +616,31 @@ fn a_command_outlives_its_terminal() {
             .values()
             .all(|to| !to.starts_with("/dev/pts/"))
     );
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}
+
+/// What asked is shown as it was given, in so far as it can be shown.
+#[test]
+fn the_resource_that_asks_is_shown() {
+    use std::os::unix::ffi::OsStrExt;
+    let stage = Stage::new();
+    let odd = std::ffi::OsStr::from_bytes(b"Exec[a\x1b[2J\xff\nb]");
+    let mut command = stage.command(stage.path("bin/again"));
+    command
+        .args(["run", "--delta", "1h", "--resource"])
+        .arg(odd);
+    let asked = answer(command.args(["--", "/bin/true"]));
+    assert_eq!(asked.code, Some(0), "{asked:?}");
+    let timer = &stage.timers()[0];
+    assert_eq!(
+        timer["resource"], "Exec[a\u{fffd}[2J\u{fffd}\u{fffd}b]",
+        "{timer}"
+    );
+    for verb in ["status", "history"] {
+        let shown = stage.again(&[verb]).out;
+        assert!(shown.contains("by Exec[a\u{fffd}[2J"), "{shown}");
+    }
     stage.again_well(&["stop"]);
     stage.assert_nothing_left();
 }

@@ -108,8 +108,9 @@ fn a_file_that_is_no_settings_file() {
     let done = stage.again(&["status", "--config", &stage.at("x.toml")]);
     assert_wrong(&done, &["x.toml"]);
     // One that was named has to be there; the usual one need not be.
-    let done = stage.again(&["status", "--config", "/nonexistent/again.toml"]);
-    assert_wrong(&done, &["/nonexistent/again.toml", "No such file"]);
+    let none = stage.at("none/again.toml");
+    let done = stage.again(&["status", "--config", &none]);
+    assert_wrong(&done, &[&none, "No such file"]);
     let done = stage.again(&["status", "--config", "/"]);
     assert_wrong(&done, &["/"]);
 }
@@ -191,7 +192,7 @@ fn an_environment_that_is_wrong() {
         ("AGAIN_SCOPE", "always"),
         ("AGAIN_STATE_DIR", "relative"),
         ("AGAIN_LOG_DIR", "relative"),
-        ("AGAIN_CONFIG", "/nonexistent/again.toml"),
+        ("AGAIN_CONFIG", &stage.at("none/again.toml")),
     ] {
         let mut command = stage.command(stage.path("bin/again"));
         command.env(name, value).args(["run", "--", "/bin/true"]);

@@ -245,7 +245,7 @@ fn the_keys_of_the_contract_in_every_phase() {
 fn the_outcome_of_the_last_rerun() {
     let summary = |config: &str, changed: u32, failed: u32| {
         format!(
-            "---\\nversion:\\n  config: {config}\\n  puppet: 7.23.0\\nresources:\\n  changed: {changed}\\n  failed: {failed}\\n  failed_to_restart: 0\\ntime:\\n  config_retrieval: 0.1\\n  last_run: #{{Time.now.to_i}}\\nevents:\\n  failure: 0\\n"
+            "---\\nversion:\\n  config: {config}\\n  puppet: 7.23.0\\nresources:\\n  changed: {changed}\\n  failed: {failed}\\n  failed_to_restart: 0\\ntime:\\n  config_retrieval: 0.1\\n  catalog_application: 0.1\\n  last_run: #{{Time.now.to_i}}\\nevents:\\n  failure: 0\\n"
         )
     };
     // Which run writes it: an older one says nothing about the rerun.

@@ -13,7 +13,7 @@ fn what_cannot_be_executed() {
             .wait()
             .status
     };
-    assert_eq!(status("/nonexistent/x"), 127);
+    assert_eq!(status(&format!("{}/none", room.root())), 127);
     assert_eq!(status("no-such-command"), 127);
     assert_eq!(status("/etc/passwd"), 126);
     assert_eq!(room.again(&["converge", "--"]).status, 2);
@@ -112,6 +112,45 @@ fn control_c_while_waiting() {
     assert_eq!(ended.status, 130, "{ended:?}");
     assert_eq!(room.read("n").trim(), "1");
     assert_eq!(room.history_of("stopped").len(), 1);
+    room.is_clean();
+}
+
+#[test]
+fn control_c_while_held() {
+    let room = Room::new();
+    let body = "$AGAIN --delta 1; echo '{\"reason\":\"work\",\"since\":0}' > state/disabled";
+    let command = counting(&room, body);
+    let mut going = room.start(room.on_terminal(&[], &command));
+    wait_until("the hold", || {
+        going.out().contains("again is disabled (work)")
+    });
+    going.types("\x03");
+    let ended = going.wait();
+    assert_eq!(ended.status, 130, "{ended:?}");
+    assert_eq!(room.read("n").trim(), "1", "no further run");
+    assert_eq!(room.history_of("stopped").len(), 1);
+    std::fs::remove_file(room.path("state/disabled")).expect("enabled");
+    room.is_clean();
+}
+
+#[test]
+fn control_c_while_another_run_of_the_agent_is_waited_for() {
+    let room = Room::new();
+    let holder =
+        room.start(room.command(&["ruby", "-e", "sleep 0.05 until File.exist?('go')", "puppet"]));
+    let lock = room.write("lock", &holder.pid().to_string());
+    let puppet = room.script("puppet", "touch ran");
+    let line = format!("{puppet} agent --onetime --agent_catalog_run_lockfile {lock}");
+    let mut going = room.start(room.on_terminal(&[], &line));
+    wait_until("the wait", || {
+        going.out().contains("waits for the agent run with pid ")
+    });
+    going.types("\x03");
+    let ended = going.wait();
+    assert_eq!(ended.status, 130, "{ended:?}");
+    assert!(!room.path("ran").exists(), "no run was started");
+    room.write("go", "");
+    assert_eq!(holder.wait().status, 0, "the other run is left alone");
     room.is_clean();
 }
 

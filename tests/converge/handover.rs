@@ -212,3 +212,66 @@ fn another_run_of_the_agent_is_waited_for() {
     assert_eq!(holder.wait().status, 0);
     room.is_clean();
 }
+
+#[test]
+fn now_and_stop_reach_a_driver() {
+    let room = Room::new();
+    let command = counting(
+        &room,
+        "$AGAIN --delta 600 --name later\n[ $n -lt 2 ] || $AGAIN --delta 600 --name much-later\n\
+         touch up-$n\nwhile [ $n = 2 ] && [ ! -e go ]; do sleep 0.05; done",
+    );
+    let going = room.start(room.converge(&[], &[command]));
+    let waits = || room.status()["drivers"][0]["state"] == "waiting";
+    wait_until("the wait", || room.path("up-1").exists() && waits());
+    let other = room.again(&["now", "another"]);
+    assert!(other.out.contains("no timer named 'another'"), "{other:?}");
+    let brought = room.again(&["now", "later"]);
+    assert!(
+        brought.out.contains("timer 'later' of 'again converge'"),
+        "{brought:?}"
+    );
+    wait_until("the second run", || room.path("up-2").exists());
+
+    // With a run under way it takes more than a word.
+    for verb in ["now", "stop"] {
+        let left = room.again(&[verb]);
+        assert_eq!(left.status, 0, "{left:?}");
+        assert!(left.out.contains("has a run under way"), "{left:?}");
+    }
+    room.write("go", "");
+    wait_until("the wait", waits);
+    let part = room.again(&["stop", "later"]);
+    assert_eq!(part.status, 1, "{part:?}");
+    assert!(
+        part.err.contains("also holds timer 'much-later'"),
+        "{part:?}"
+    );
+    assert!(waits());
+    let stopped = room.again(&["stop"]);
+    assert_eq!(stopped.status, 0, "{stopped:?}");
+    assert!(
+        stopped.out.contains("stopped: 'again converge' of "),
+        "{stopped:?}"
+    );
+    let ended = going.wait();
+    assert_eq!(ended.status, 143, "{ended:?}");
+    assert!(ended.err.contains("ended by 'again stop'"), "{ended:?}");
+    assert_eq!(room.read("n").trim(), "2");
+    assert_eq!(room.history_of("stopped").len(), 2);
+    let nothing = room.again(&["stop"]);
+    assert!(nothing.out.contains("nothing is pending"), "{nothing:?}");
+    room.is_clean();
+}
+
+#[test]
+fn stop_run_ends_a_driver_and_its_run() {
+    let room = Room::new();
+    let command = counting(&room, "touch up\nwhile :; do sleep 0.05; done");
+    let going = room.start(room.converge(&[], &[command]));
+    wait_until("the run", || room.path("up").exists());
+    let stopped = room.again(&["stop", "--run"]);
+    assert_eq!(stopped.status, 0, "{stopped:?}");
+    assert_eq!(going.wait().status, 143);
+    room.is_clean();
+}

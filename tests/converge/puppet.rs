@@ -88,7 +88,7 @@ fn a_failure_is_told_by_the_summary_and_its_output_is_seen() {
     assert_eq!(ended.status, 1, "{ended:?}");
     assert!(format!("{}{}", ended.out, ended.err).contains("/bin/false"));
     assert!(ended.err.contains("again: failed: run 1 failed (1 run in "));
-    assert!(ended.err.contains("1 resources failed"));
+    assert!(ended.err.contains("1 resource failed"));
     // A catalog that does not compile leaves the old summary in place.
     let ended = room
         .start(room.converge(&[], &room.apply("fail('on purpose')")))
@@ -115,7 +115,7 @@ fn until_clean_runs_until_nothing_changes() {
     assert_eq!(
         outcomes,
         [
-            "changed (1 resources changed)",
+            "changed (1 resource changed)",
             "unchanged (no resource changed)"
         ]
     );

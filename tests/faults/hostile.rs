@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -291,6 +292,25 @@ fn records_that_the_neighbour_made_up() {
     made_up["starts"] = serde_json::json!([{"at": moment, "chain": "c", "run": 2}]);
     made_up["leaving"] = serde_json::json!([{"token": "../../../../victim", "waiter": named, "boot": moment["boot"]}]);
     fs::write(&record, made_up.to_string()).expect("made up");
+    let driver = serde_json::json!({"version": 1, "token": "0123456789abcdef", "process": named, "boot": moment["boot"], "uid": 0,
+        "target": "t", "chain": "c", "began": moment, "max_runs": 10, "run": 1, "child": null, "timers": {"again": 0}});
+    for (token, process) in [
+        ("0123456789abcdef", &named),
+        ("fedcba9876543210", &Value::Null),
+    ] {
+        let mut driver = driver.clone();
+        driver["token"] = token.into();
+        if process.is_null() {
+            // One that is dead, to be swept away.
+            driver["process"]["start"] = 1.into();
+        }
+        fs::create_dir_all(stage.path("theirs/state/drivers")).expect("made");
+        fs::write(
+            stage.path(&format!("theirs/state/drivers/{token}.json")),
+            driver.to_string(),
+        )
+        .expect("made up");
+    }
     let before = listing(&stage.path("theirs"));
     for verb in [
         &["stop", "--run"][..],
@@ -324,6 +344,7 @@ fn records_that_the_neighbour_made_up() {
         waiter
             .signal(nix::sys::signal::Signal::SIGKILL)
             .expect("killed");
+        waiter.wait_until_gone(crate::rig::SHORT);
     }
 }
 
@@ -392,6 +413,213 @@ fn a_directory_that_the_neighbour_can_replace() {
         "nothing came, nothing went"
     );
     stage.assert_nothing_left();
+}
+
+/// What may lie in a directory under somebody else's name, or under one of ours.
+const KINDS: [&str; 6] = [
+    "hard link",
+    "link",
+    "fifo",
+    "huge file",
+    "directory",
+    "device",
+];
+
+/// Puts something there that was never ours; what matters of it is in `precious`.
+fn plant(stage: &Stage, kind: &str, path: &Path) {
+    let precious = stage.path("precious");
+    match kind {
+        "hard link" => fs::hard_link(precious, path).expect("linked"),
+        "link" => symlink(precious, path).expect("linked"),
+        "fifo" => mkfifo(path, Mode::S_IRWXU).expect("a fifo"),
+        "huge file" => {
+            let file = fs::File::create(path).expect("created");
+            file.set_len(1 << 40).expect("grown");
+        }
+        "directory" => {
+            fs::create_dir(path).expect("created");
+            fs::hard_link(precious, path.join("inside")).expect("linked");
+        }
+        _ => symlink("/dev/zero", path).expect("linked"),
+    }
+}
+
+/// Fails if `precious` was written to, or its mode or owner changed.
+#[track_caller]
+fn assert_precious(stage: &Stage, case: &str) {
+    let path = stage.path("precious");
+    assert_eq!(
+        fs::read_to_string(&path).expect("there"),
+        "precious",
+        "{case}"
+    );
+    let meta = fs::metadata(&path).expect("there");
+    assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o600, 0), "{case}");
+}
+
+fn precious(stage: &Stage) {
+    let path = stage.write("precious", "precious");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
+}
+
+/// Something else in every directory, the log directory, `reruns`, `drivers` and a driver's inbox included, under names that are
+/// not ours and names that might be: nobody waits for it, it is not followed, and what has another's name is left alone.
+#[test]
+fn something_foreign_in_every_directory() {
+    const FOREIGN: [&[u8]; 4] = [b"precious.log", b"-rf", b"two\nlines", b"\xff\xfe"];
+    const LIKE_OURS: [&[u8]; 6] = [
+        b"0123456789abcdef",
+        b"0123456789abcdef.json",
+        b"20260101T000000000-0123abcd-2.log",
+        b"4194303",
+        b".4194303.0123456789abcdef",
+        b".state.json.0123456789abcdef",
+    ];
+    let mut planted = 0;
+    for round in 0..KINDS.len() {
+        let stage = Stage::new();
+        stage.settings("keep_logs = 1");
+        precious(&stage);
+        let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+        let request = ["run", "--", &helper, "stamp", &stamps, "ran"];
+        stage.again_well(&request);
+        stage.wait_until_settled();
+        stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+        let wait = "touch up; until test -e go; do sleep 0.02; done";
+        let mut driver = start(
+            stage
+                .command(stage.path("bin/again"))
+                .args(["converge", "--", "sh", "-c", wait])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null()),
+        );
+        wait_until("the driver's run", SHORT, || stage.path("work/up").exists());
+        let mut directories = vec![stage.path("logs")];
+        let mut left = vec![stage.path("state")];
+        while let Some(directory) = left.pop() {
+            let entries = fs::read_dir(&directory).expect("readable").flatten();
+            left.extend(entries.map(|e| e.path()).filter(|path| path.is_dir()));
+            directories.push(directory);
+        }
+        assert!(directories.len() >= 9, "{directories:?}");
+        let inbox = directories.iter().find(|path| {
+            path.parent()
+                .is_some_and(|parent| parent.ends_with("drivers"))
+        });
+        let inbox = inbox.expect("a driver's inbox").clone();
+        let mut foreign = Vec::new();
+        for directory in &directories {
+            for (n, name) in FOREIGN.iter().chain(&LIKE_OURS).enumerate() {
+                let path = directory.join(std::ffi::OsStr::from_bytes(name));
+                plant(&stage, KINDS[(n + round) % KINDS.len()], &path);
+                planted += 1;
+                if n < FOREIGN.len() && *directory != inbox {
+                    foreign.push(path);
+                }
+            }
+        }
+        for words in [
+            &["status"][..],
+            &["status", "--json"],
+            &["history"],
+            &["log"],
+            &["metrics"],
+            &["disable", "why"],
+            &["enable"],
+            &["resume"],
+            &request,
+            &["reset"],
+            &["stop", "again"],
+            &["now"],
+        ] {
+            let done = at_once("it", || stage.again(words));
+            assert!(
+                matches!(done.code, Some(0 | 1 | 3)) && !done.err.contains("panicked"),
+                "round {round}, {words:?}: {done:?}"
+            );
+            assert_precious(&stage, &format!("round {round}, {words:?}"));
+        }
+        at_once("the rerun", || {
+            wait_until("the rerun", SHORT, || stage.stamps().len() == 2)
+        });
+        stage.write("work/go", "");
+        at_once("converge", || driver.process.wait_until_gone(SHORT));
+        driver.reap();
+        stage.again(&["stop"]);
+        wait_until("everything to end", SHORT, || stage.processes().is_empty());
+        assert_precious(&stage, &format!("round {round}"));
+        for path in foreign {
+            assert!(
+                path.symlink_metadata().is_ok(),
+                "{} is gone",
+                path.display()
+            );
+        }
+    }
+    println!("{planted} files, directories, links, fifos and devices that were not ours");
+}
+
+/// A file of ours that is a hard link to something precious, as a restored backup may make it: that is not written to. And nobody
+/// else can make one, in any directory of ours.
+#[test]
+fn hard_links() {
+    let stage = Stage::new();
+    precious(&stage);
+    stage.again_well(&["run", "--", "/bin/true"]);
+    stage.wait_until_settled();
+    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    stage.again_well(&["stop"]);
+    let files: Vec<PathBuf> = listing(&stage.path("state"))
+        .into_keys()
+        .chain(listing(&stage.path("logs")).into_keys())
+        .filter(|path| path.is_file())
+        .collect();
+    assert!(files.len() >= 4, "{files:?}");
+    let directories: Vec<PathBuf> = listing(&stage.path("state"))
+        .into_keys()
+        .chain([stage.path("logs")])
+        .filter(|path| path.is_dir())
+        .collect();
+    let theirs = directory_of_nobody(&stage, "theirs");
+    fs::write(theirs.join("bait"), "bait").expect("written");
+    chown(theirs.join("bait"), Some(NOBODY), None).expect("given away");
+    for directory in &directories {
+        let to = directory.join("bait");
+        let bait = stage.at("theirs/bait");
+        let done = answer(&mut as_nobody(
+            &stage,
+            &["ln", &bait, to.to_str().expect("plain")],
+        ));
+        assert_ne!(done.code, Some(0), "{}", directory.display());
+    }
+    let mut wrong = Vec::new();
+    for file in &files {
+        fs::remove_file(file).expect("removed");
+        fs::hard_link(stage.path("precious"), file).expect("linked");
+        for words in [
+            &["run", "--", "/bin/true"][..],
+            &["run", "--delta", "1h", "--", "/bin/true"],
+            &["status"],
+            &["stop"],
+            &["reset"],
+        ] {
+            let done = at_once("it", || stage.again(words));
+            assert!(matches!(done.code, Some(0 | 1 | 3)), "{words:?}: {done:?}");
+        }
+        wait_until("everything to end", SHORT, || stage.processes().is_empty());
+        if fs::read_to_string(stage.path("precious")).expect("there") != "precious" {
+            wrong.push(file.file_name().expect("a name").to_owned());
+            fs::write(stage.path("precious"), "precious").expect("restored");
+        }
+        assert_precious(&stage, &file.display().to_string());
+        let _ = fs::remove_file(file);
+    }
+    assert!(wrong.is_empty(), "written to: {wrong:?}");
+    println!(
+        "{} files of ours, in {} directories",
+        files.len(),
+        directories.len()
+    );
 }
 
 /// What the caller of a request has in its environment: PATH names other programs, AGAIN_* another chain.

@@ -7,6 +7,8 @@ mod rig;
 #[path = "../process/stage.rs"]
 mod stage;
 
+/// The clock is set, and the machine suspended, under real processes.
+mod clock;
 /// An unprivileged user of the same machine. SECURITY.md names these tests.
 mod hostile;
 /// Many at once, and deaths at random moments.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::rig::{LONG, wait_until};
+use crate::rig::{LONG, Process, wait_until};
 use crate::stage::{Dice, Stage, timed};
 
 /// How often: the long version multiplies it.
@@ -24,19 +24,22 @@ fn seed(n: u64) -> u64 {
         .max(1)
 }
 
+/// The same by a shell's `script`, with the words that note it.
+fn ask_for(stage: &Stage, script: &str, word: &str) -> Child {
+    ask_by(stage, &["--", "sh", "-c", script], word)
+}
+
 /// A request that notes `word` when it is run, under way.
 fn ask(stage: &Stage, options: &[&str], word: &str) -> Child {
+    ask_by(stage, &[options, &["--"]].concat(), word)
+}
+
+fn ask_by(stage: &Stage, words: &[&str], word: &str) -> Child {
     stage
         .command(stage.path("bin/again"))
         .arg("run")
-        .args(options)
-        .args([
-            "--",
-            &stage.at("bin/helper"),
-            "stamp",
-            &stage.at("stamps"),
-            word,
-        ])
+        .args(words)
+        .args([&stage.at("bin/helper"), "stamp", &stage.at("stamps"), word])
         .stdout(Stdio::null())
         .spawn()
         .expect("started")
@@ -130,6 +133,18 @@ fn a_thousand_timers_of_a_thousand_targets() {
     stage.assert_nothing_left();
 }
 
+const ROLES: [&str; 3] = ["requester killed", "waiter killed", "rerun killed"];
+
+/// What part a process of the stage has in a request's life.
+fn role(stage: &Stage, process: Process) -> &'static str {
+    let is_ours = process.link("exe") == Some(stage.path("bin/again"));
+    match process.command().get(1).map(String::as_str) {
+        Some("run") if is_ours => ROLES[0],
+        _ if is_ours => ROLES[1],
+        _ => ROLES[2],
+    }
+}
+
 /// Requesters, waiters and reruns killed at random moments about the time at which they are due. What was promised has run once,
 /// or is on record as started, or as pending, and then `again resume` makes up for it.
 #[test]
@@ -140,17 +155,29 @@ fn killed_at_random_moments() {
     let cases = times(600);
     let mut kinds = BTreeMap::<&str, usize>::new();
     let mut promised = 0;
+    // Long enough to be met, before and as it does its work.
+    let slow = "sleep 0.01; exec \"$0\" \"$@\"";
     for round in 0..cases / 10 {
         let asked: Vec<Child> = (0..10)
-            .map(|n| ask(&stage, &[], &format!("r{round}-{n}")))
+            .map(|n| ask_for(&stage, slow, &format!("r{round}-{n}")))
             .collect();
         for _ in 0..12 {
             std::thread::sleep(Duration::from_micros(dice.below(3_000)));
-            let live = stage.processes();
+            let mut live: Vec<(Process, &str)> = stage
+                .processes()
+                .into_iter()
+                .map(|process| (process, role(&stage, process)))
+                .collect();
+            // Of one role, if there is any: reruns are the shortest-lived.
+            let wanted = ROLES[usize::try_from(dice.below(3)).expect("small")];
+            if live.iter().any(|(_, role)| *role == wanted) {
+                live.retain(|(_, role)| *role == wanted);
+            }
             let nth = dice.below(live.len().max(1) as u64);
-            let victim = live.get(usize::try_from(nth).expect("small"));
-            if victim.is_some_and(|victim| victim.signal(Signal::SIGKILL).is_ok()) {
-                *kinds.entry("killed").or_default() += 1;
+            if let Some((victim, role)) = live.get(usize::try_from(nth).expect("small"))
+                && victim.signal(Signal::SIGKILL).is_ok()
+            {
+                *kinds.entry(role).or_default() += 1;
             }
         }
         for mut child in asked {
@@ -188,5 +215,13 @@ fn killed_at_random_moments() {
     assert!(started <= counted && words.len() <= counted);
     stage.assert_nothing_left();
     println!("{cases} requests (seed {seed:#x}): {kinds:?}");
-    assert!(kinds["killed"] > cases / 20, "{kinds:?}");
+    let killed = |role: &&str| kinds.get(role).copied().unwrap_or(0);
+    assert!(
+        ROLES.iter().all(|role| killed(role) > 0),
+        "not one of each role: {kinds:?}"
+    );
+    assert!(
+        ROLES.iter().map(killed).sum::<usize>() > cases / 20,
+        "{kinds:?}"
+    );
 }

@@ -436,6 +436,7 @@ impl World {
             } else {
                 Origin::Command
             },
+            resource: None,
             delta: asked.max(not_before),
             jitter: Span::from_secs(jitter),
             base: if at_once { Base::Request } else { Base::End },

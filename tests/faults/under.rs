@@ -116,6 +116,76 @@ fn the_disk_becomes_read_only_for_a_while() {
     );
 }
 
+/// At the cap, with `on_cap = wait`, and the moment it is put off to cannot be written down: it waits for that moment all the same,
+/// says so once, and a person can still bring it forward.
+#[test]
+fn it_is_put_off_while_the_disk_is_read_only() {
+    in_namespaces(
+        &["--mount"],
+        "under::it_is_put_off_while_the_disk_is_read_only",
+        || {
+            let stage = Stage::new();
+            let journal = journal();
+            fs::create_dir(stage.path("state")).expect("created");
+            let tmpfs = ["-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs"];
+            mount(&[&tmpfs[..], &[&stage.at("state")]].concat());
+            let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+            // Both are granted; the second finds the cap reached by the first.
+            for (name, delta) in [("second", "3"), ("first", "0")] {
+                stage.again_well(&[
+                    "run",
+                    "--name",
+                    name,
+                    "--delta",
+                    delta,
+                    "--jitter",
+                    "0",
+                    "--max-runs",
+                    "1",
+                    "--on-cap",
+                    "wait",
+                    "--",
+                    &helper,
+                    "stamp",
+                    &stamps,
+                    "ran",
+                ]);
+            }
+            wait_until("the first", SHORT, || ran(&stage) == 1);
+            let waiter = stage.waiter("second");
+            mount(&["-o", "remount,ro", &stage.at("state")]);
+            std::thread::sleep(Duration::from_secs(4));
+            let switches = || -> u64 {
+                let count = |name: &str| -> u64 {
+                    waiter
+                        .status(name)
+                        .and_then(|n| n.parse().ok())
+                        .unwrap_or(0)
+                };
+                count("voluntary_ctxt_switches") + count("nonvoluntary_ctxt_switches")
+            };
+            let before = switches();
+            std::thread::sleep(Duration::from_secs(1));
+            assert!(switches() <= before + 2, "it does not sleep");
+            let lines = said(&journal);
+            let refused = lines.iter().filter(|l| l.contains("Read-only file system"));
+            assert_eq!(refused.count(), 1, "{lines:?}");
+            assert!(waiter.title().contains("waits until"), "{}", waiter.title());
+            mount(&["-o", "remount,rw", &stage.at("state")]);
+            stage.again_well(&["reset"]);
+            stage.again_well(&["now", "second"]);
+            wait_until("the second", SHORT, || ran(&stage) == 2);
+            stage.wait_until_settled();
+            stage.assert_nothing_left();
+            mount(&["--make-private", "/"]);
+            Command::new("umount")
+                .arg(stage.path("state"))
+                .status()
+                .expect("umount");
+        },
+    );
+}
+
 /// Removed, or with something else in its place: nothing is started, and the system log has a line about it.
 #[test]
 fn its_directory_goes_away() {
@@ -128,7 +198,8 @@ fn its_directory_goes_away() {
             }),
             ("a dangling link", &|stage| {
                 fs::rename(stage.path("state"), stage.path("old")).expect("renamed");
-                std::os::unix::fs::symlink("/nonexistent", stage.path("state")).expect("linked");
+                std::os::unix::fs::symlink(stage.path("nowhere"), stage.path("state"))
+                    .expect("linked");
             }),
             ("a damaged record", &|stage| {
                 fs::write(record(stage), b"{\"version\":1,").expect("damaged")

@@ -7,10 +7,16 @@ use crate::bench::{Said, repository};
 mod generator;
 
 fn shell(program: &str, words: &[&str]) -> Said {
+    // fish makes directories in it.
+    let home = tempfile::tempdir().expect("a directory");
     let output = Command::new(program)
         .args(words)
         .current_dir(repository())
-        .env("HOME", "/nonexistent")
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LANG", "C.UTF-8")
+        .env("TERM", "xterm")
+        .env("HOME", home.path())
         .output()
         .unwrap_or_else(|e| panic!("{program}, of the Debian package of that name: {e}"));
     Said {

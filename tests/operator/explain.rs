@@ -72,6 +72,55 @@ fn says_what_it_would_add_and_why() {
     }
 }
 
+/// An agent's lock that another run holds, and an agent that is disabled: what would be waited for, and that it is not now.
+#[test]
+fn says_what_would_be_waited_for() {
+    let mut bench = Bench::new();
+    let holder = bench.start("until test -e $HERE/end; do sleep 0.02; done\n");
+    bench.write("lock", &holder.to_string());
+    let words = [
+        "explain",
+        "--agent-catalog-run-lockfile",
+        "lock",
+        "--agent-disabled-lockfile",
+        "off",
+    ];
+    bench.write("agent.pp", &format!("$AGAIN {}\n", words.join(" ")));
+    let explain = || {
+        let said = bench.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
+        assert_eq!(said.status, 0, "{said:?}");
+        said.out
+    };
+    let said = explain();
+    let lock = bench.path("lock").display().to_string();
+    let off = bench.path("off").display().to_string();
+    assert!(
+        said.contains(&format!(
+            "  the agent's lock: held by pid {holder} ({lock})\n"
+        )),
+        "{said}"
+    );
+    assert!(!said.contains("puppet agent --enable"), "{said}");
+    bench.write("off", "{\"disabled_message\":\"new switches\"}");
+    let said = explain();
+    assert!(
+        said.contains(&format!(
+            "  puppet agent --enable: it is disabled, \"new switches\" ({off})\n"
+        )),
+        "{said}"
+    );
+    assert!(said.contains("verdict: would be scheduled\n"), "{said}");
+    bench.write("end", "");
+    let _ = said;
+    bench.end();
+    let said = bench.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
+    assert!(
+        said.out
+            .contains(&format!("  the agent's lock: not held ({lock})\n")),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn says_what_would_refuse() {
     let mut bench = Bench::new();

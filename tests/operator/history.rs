@@ -101,6 +101,112 @@ fn merged_stopped_refused_and_reset_are_told_with_their_reasons() {
     assert!(none.err.contains("no chain in the history begins with 'x'"));
 }
 
+/// The line of `again history` about this event: its number, word and what follows.
+#[track_caller]
+fn told(bench: &Bench, word: &str) -> String {
+    let text = bench.again(&["history"]).ok();
+    let mut lines = text
+        .lines()
+        .filter(|line| line.starts_with("  20") && line.contains(&format!(" {word} ")));
+    let line = lines.next().unwrap_or_else(|| panic!("no {word}: {text}"));
+    assert_eq!(lines.next(), None, "{text}");
+    line[23..].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn kill_the_waiter(bench: &Bench) {
+    let pid = bench.timer_in_state("waiting")["waiter"]["pid"].to_string();
+    assert_eq!(bench.run("kill", &["-KILL", &pid]).status, 0);
+    bench.timer_in_state("dead");
+}
+
+#[test]
+fn resumed_and_lost_are_told() {
+    let mut bench = Bench::new();
+    bench.apply("$AGAIN run --delta 1h\n");
+    kill_the_waiter(&bench);
+    let said = bench.again(&["resume"]).ok();
+    assert!(said.starts_with("again: resumed: timer 'again'"), "{said}");
+    assert_eq!(told(&bench, "resumed"), "run 2 resumed its waiter had died");
+
+    // Nobody can know any more what it was to run.
+    kill_the_waiter(&bench);
+    let orders = bench.target().join("orders");
+    for order in std::fs::read_dir(&orders).expect("orders").flatten() {
+        std::fs::remove_file(order.path()).expect("removed");
+    }
+    let said = bench.again(&["resume"]);
+    assert_eq!(said.status, 1, "{said:?}");
+    assert!(
+        said.err
+            .contains("timer 'again': it is lost: what it was to run cannot be read"),
+        "{said:?}"
+    );
+    let line = told(&bench, "lost");
+    assert!(
+        line.starts_with("run 2 lost what it was to run cannot be read: "),
+        "{line}"
+    );
+    bench.settled();
+    assert_eq!(
+        events(&bench),
+        ["requested 2 again", "resumed 2 again", "lost 2 again"]
+    );
+    // It is over: a second time there is nothing to be said.
+    assert_eq!(bench.again(&["resume"]).status, 0);
+}
+
+#[test]
+fn failed_is_told_with_what_was_missing() {
+    let mut bench = Bench::new();
+    bench.apply("$AGAIN run --delta 1\n");
+    std::fs::remove_file(bench.path("site.pp")).expect("removed");
+    wait_for("its end", || {
+        (events(&bench) == ["requested 2 again", "failed 2 again"]).then_some(())
+    });
+    bench.settled();
+    let line = told(&bench, "failed");
+    assert!(line.starts_with("run 2 failed after 1"), "{line}");
+    assert!(
+        line.contains("the manifest ") && line.contains("site.pp"),
+        "{line}"
+    );
+}
+
+/// A run of the agent by hand, after the timer was due, which asks for something itself and so is on record.
+#[test]
+fn satisfied_is_told_with_the_run_that_did_it() {
+    let bench = Bench::new();
+    let words = "--agent-disabled-lockfile $HERE/off --agent-catalog-run-lockfile $HERE/lock";
+    bench.write("off", "{\"disabled_message\":\"for now\"}");
+    bench.write(
+        "site.pp",
+        &format!("if test -e asked; then $AGAIN run --name later --delta 1h; else touch asked; $AGAIN run {words}; fi\n"),
+    );
+    let agent = || bench.run("ruby", &["bin/puppet", "agent", "--onetime", "site.pp"]);
+    assert_eq!(agent().status, 0);
+    bench.timer_in_state("held");
+    // The kernel tells when a process started to the hundredth of a second, rounded down.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    assert_eq!(agent().status, 0);
+    std::fs::remove_file(bench.path("off")).expect("enabled");
+    wait_for("the timer to be satisfied", || {
+        events(&bench)
+            .contains(&"satisfied 2 again".to_owned())
+            .then_some(())
+    });
+    let line = told(&bench, "satisfied");
+    assert!(line.starts_with("run 2 satisfied after "), "{line}");
+    assert!(
+        line.ends_with("a run of this target started after it was due"),
+        "{line}"
+    );
+    assert!(
+        !events(&bench)
+            .iter()
+            .any(|event| event.starts_with("started"))
+    );
+}
+
 /// The schema that again(8) documents.
 #[test]
 fn json_lines_are_stable() {

@@ -8,44 +8,80 @@ File.write('ready', '')
 loop { text = socket.recv(65536); File.open('journal', 'a') { |f| f.puts text.inspect } }
 ";
 
-/// In a mount namespace of its own, the journal's socket is the test's: a waiter
-/// finds it where it always looks.
-#[test]
-fn a_waiters_events_reach_the_journal_with_their_fields() {
-    let bench = Bench::new();
-    if bench.run("unshare", &["--mount", "true"]).status != 0 {
-        eprintln!("not tried: a mount namespace of its own takes root");
-        return;
-    }
+/// Makes a request that is due after a second, and waits for its end, in a mount namespace where the only socket to log to is
+/// `socket`, the test's; what arrives there is in the file `journal`, a line for each datagram.
+fn request_where_only(bench: &Bench, socket: Option<&str>) {
     bench.write("journal.rb", JOURNAL);
     bench.write(
         "site.pp",
-        "test -n \"$AGAIN_RUN\" || $AGAIN run --delta 1 --name 'a b'\n",
+        "test -z \"$AGAIN_RUN\" || exit 0
+$AGAIN run --delta 1 --name 'a b'
+until grep -qs 'waits for' $HERE/journal $HERE/state/again.log; do sleep 0.02; done\n",
     );
-    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal
-ruby journal.rb /run/systemd/journal/socket & journal=$!
-until test -e ready; do sleep 0.05; done
+    let listen = socket.map_or_else(String::new, |socket| {
+        format!("ruby journal.rb {socket} & journal=$!\nuntil test -e ready; do sleep 0.05; done")
+    });
+    let script = format!(
+        "set -e
+mount -t tmpfs none /run
+mkdir -p /run/systemd/journal
+mount -t tmpfs none /dev
+mknod -m 666 /dev/null c 1 3
+mknod -m 666 /dev/urandom c 1 9
+journal=
+{listen}
 ruby bin/puppet apply site.pp
-until $AGAIN status >/dev/null; test $? = 3; do sleep 0.05; done
-sleep 0.3; kill $journal";
-    bench.run("unshare", &["--mount", "sh", "-c", script]);
-    let journal = bench.text("journal");
-    let lines: Vec<&str> = journal.lines().collect();
-    let report = bench.status();
-    let last = &report["targets"][0]["last"];
-    let fields = format!(
-        "\\nAGAIN_TARGET={}\\nAGAIN_TIMER=a b\\nAGAIN_CHAIN={}\\nAGAIN_RUN=2\\n\"",
-        report["targets"][0]["id"].as_str().expect("an id"),
-        last["chain"].as_str().expect("a chain"),
+until status=0; $AGAIN status > /dev/null || status=$?; test $status = 3; do sleep 0.05; done
+sleep 0.3
+test -z \"$journal\" || kill $journal"
     );
-    // One line for each change of state, and none while it waits.
-    assert_eq!(lines.len(), 3, "{lines:#?}");
-    let starts = [
-        "waits for the run with pid ",
-        "waits until 20",
-        "starts the rerun",
-    ];
-    for (line, start) in lines.iter().zip(starts) {
+    let said = bench.run("unshare", &["--mount", "sh", "-c", &script]);
+    assert_eq!(
+        said.status, 0,
+        "this test takes root, for a mount namespace of its own: {said:?}"
+    );
+}
+
+/// What every line has of the request: target, timer, chain, in the order in which they become known.
+fn about(bench: &Bench) -> [(&'static str, String); 3] {
+    let report = bench.status();
+    let target = &report["targets"][0];
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    [
+        ("target", text(&target["id"])),
+        ("timer", "a b".to_owned()),
+        ("chain", text(&target["last"]["chain"])),
+    ]
+}
+
+/// The request's own line first: the waiter may be quicker than the one that has started it.
+fn in_order(mut lines: Vec<&str>) -> Vec<&str> {
+    lines.sort_by_key(|line| !line.contains(STARTS[0]));
+    lines
+}
+
+/// One line for each change of state, and none while it waits.
+const STARTS: [&str; 4] = [
+    "scheduled: puppet apply runs again",
+    "waits for the run with pid ",
+    "waits until 20",
+    "starts the rerun",
+];
+
+/// The journal first: a waiter finds its socket where it always looks.
+#[test]
+fn a_waiters_events_reach_the_journal_with_their_fields() {
+    let bench = Bench::new();
+    request_where_only(&bench, Some("/run/systemd/journal/socket"));
+    let journal = bench.text("journal");
+    let lines = in_order(journal.lines().collect());
+    let mut fields = String::new();
+    for (name, value) in about(&bench) {
+        fields += &format!("\\nAGAIN_{}={value}", name.to_uppercase());
+    }
+    fields += "\\nAGAIN_RUN=2\\n\"";
+    assert_eq!(lines.len(), STARTS.len(), "{lines:#?}");
+    for (line, start) in lines.iter().zip(STARTS) {
         let head = "\"PRIORITY=6\\nSYSLOG_IDENTIFIER=again\\nSYSLOG_FACILITY=3\\nMESSAGE=";
         assert!(line.starts_with(&format!("{head}{start}")), "{line}");
         let line = line.replace("AGAIN_RUN=2\\nAGAIN_CHAIN", "AGAIN_CHAIN");
@@ -53,6 +89,54 @@ sleep 0.3; kill $journal";
     }
     // Nothing else was written to.
     assert!(!bench.path("state/again.log").exists());
+}
+
+/// No journal: syslog(3), as a daemon's messages, with the fields on the line.
+#[test]
+fn without_a_journal_they_reach_syslog() {
+    let bench = Bench::new();
+    request_where_only(&bench, Some("/dev/log"));
+    let syslog = bench.text("journal");
+    let lines = in_order(syslog.lines().collect());
+    assert_eq!(lines.len(), STARTS.len(), "{lines:#?}");
+    let pid = |line: &str| -> i32 {
+        let rest = line
+            .strip_prefix("\"<30>again[")
+            .unwrap_or_else(|| panic!("{line}"));
+        let (pid, _) = rest.split_once("]: ").unwrap_or_else(|| panic!("{line}"));
+        pid.parse().expect("a pid")
+    };
+    for (line, start) in lines.iter().zip(STARTS) {
+        // The requester's, and then the waiter's.
+        let who = usize::from(start != STARTS[0]);
+        assert_eq!(pid(line), pid(lines[who]), "{lines:#?}");
+        assert!(line.contains(&format!("]: {start}")), "{line}");
+        for (name, value) in about(&bench) {
+            assert!(line.contains(&format!(" {name}={value}")), "{line}");
+        }
+    }
+    assert!(!bench.path("state/again.log").exists());
+}
+
+/// Neither: a file of the state directory that only its owner can read.
+#[test]
+fn without_journal_and_syslog_they_are_in_a_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    request_where_only(&bench, None);
+    let text = bench.text("state/again.log");
+    let lines = in_order(text.lines().collect());
+    assert_eq!(lines.len(), STARTS.len(), "{text}");
+    for (line, start) in lines.iter().zip(STARTS) {
+        let (at, rest) = line.split_once(' ').expect("a time");
+        assert!(at.starts_with("20") && at.ends_with('Z'), "{line}");
+        assert!(rest.starts_with(start), "{line}");
+        for (name, value) in about(&bench) {
+            assert!(line.contains(&format!(" {name}={value}")), "{line}");
+        }
+    }
+    let meta = std::fs::metadata(bench.path("state/again.log")).expect("there");
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
@@ -71,4 +155,52 @@ fn how_much_a_command_says() {
     assert!(err(&["log", "-v"], "").starts_with("again: info: run 2 of chain "));
     assert!(err(&["log"], "info").starts_with("again: info: run 2 of chain "));
     assert_eq!(err(&["log", "-v"], "off"), "");
+}
+
+#[test]
+fn what_commands_change_reaches_the_journal_too() {
+    let bench = Bench::new();
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "a mount namespace takes root"
+    );
+    bench.write(
+        "site.pp",
+        "test -n \"$AGAIN_RUN\" || $AGAIN run --name 'a b' --delta 1h\n",
+    );
+    bench.write(
+        "journal.rb",
+        "require 'socket'; s = Socket.new(:UNIX, :DGRAM); s.bind(Addrinfo.unix(ARGV[0])); File.write('ready', '')
+         File.open('journal', 'w') { |f| f.sync = true; loop { f.puts s.recv(65536).dump } }",
+    );
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal
+ruby journal.rb /run/systemd/journal/socket & journal=$!
+until test -e ready; do sleep 0.05; done
+ruby bin/puppet apply site.pp
+$AGAIN disable 'not now'
+ruby bin/puppet apply site.pp
+$AGAIN enable
+until $AGAIN status | grep ', at '; do sleep 0.05; done
+$AGAIN now
+$AGAIN stop
+$AGAIN stop
+sleep 0.3; kill $journal";
+    bench.run("unshare", &["--mount", "sh", "-c", script]);
+    let journal = bench.text("journal");
+    for (message, fields) in [
+        ("scheduled: puppet apply", "AGAIN_TIMER=a b"),
+        ("disabled: requests are refused", ""),
+        ("refused: again is disabled (not now)", "AGAIN_TIMER=a b"),
+        ("enabled: requests are granted again", ""),
+        ("brought forward: timer 'a b'", "AGAIN_TIMER=a b"),
+    ] {
+        let mut lines = journal
+            .lines()
+            .filter(|line| line.contains(&format!("MESSAGE={message}")));
+        let line = lines
+            .next()
+            .unwrap_or_else(|| panic!("no {message:?} in {journal}"));
+        assert!(line.contains(fields), "{line}");
+        assert_eq!(lines.next(), None, "{message} twice");
+    }
 }

@@ -120,3 +120,28 @@ fn however_often_it_is_asked_no_rerun_is_hit() {
         .count();
     assert_eq!(runs(&bench), started + 1);
 }
+
+#[test]
+fn what_it_still_waits_for_is_said() {
+    let mut bench = Bench::new();
+    bench.apply("test -n \"$AGAIN_RUN\" || $AGAIN run --jitter 0\n");
+    bench.settled();
+    // The cap is reached: it is put off.
+    bench.apply("$AGAIN run --name slow --delta 5 --jitter 0 --max-runs 1 --on-cap wait\n");
+    bench.timer_in_state("waiting");
+    let history = bench.again(&["history"]).ok();
+    assert!(
+        history.contains("timer 'slow', delta 5s, jitter 0s, put off 59m"),
+        "{history}"
+    );
+    let said = bench.again(&["now", "slow"]).ok();
+    assert!(
+        said.contains("but for the cap, which allows the next rerun in 59m"),
+        "{said}"
+    );
+    bench.again(&["disable", "why"]).ok();
+    bench.apply("true");
+    let said = bench.again(&["now", "slow"]).ok();
+    assert!(said.contains("held"), "{said}");
+    bench.again(&["stop"]).ok();
+}

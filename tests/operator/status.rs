@@ -42,7 +42,7 @@ const VARIABLE: [&str; 15] = [
 
 const STORY: &str = "case $AGAIN_RUN in 2) exit 0;; 3) touch $HERE/third; until test -e $HERE/go; do sleep 0.05; done; exit 0;; esac
 $AGAIN run --name \"$(cat $HERE/name)\" --max-runs 3 --on-cap skip
-$AGAIN run --name later --delta 1h --jitter 0
+$AGAIN run --name later --delta 1h --jitter 0 --resource \"Common::Again::Delta[later]\"
 ";
 
 /// The schema, with everything in it that there can be. A change here is a change
@@ -144,7 +144,7 @@ fn says_in_how_long_and_why_not() {
     assert_eq!(said.status, 3);
     assert!(
         said.out
-            .starts_with("nothing is pending, and nothing is known of earlier reruns (state in "),
+            .starts_with("nothing is pending, and no rerun is known of"),
         "{said:?}"
     );
     bench.apply("$AGAIN run --delta 118s --max-runs 1\n");
@@ -290,12 +290,12 @@ mod puppet {
             (
                 "exec { 'x': command => 'true', provider => shell }",
                 "changed",
-                "1 resources changed, by ",
+                "1 resource changed, by ",
             ),
             (
                 "exec { 'x': command => 'test -z \"$AGAIN_RUN\"', provider => shell }",
                 "failed",
-                "1 resources failed, ",
+                "1 resource failed, ",
             ),
             (
                 "exec { 'y': command => 'echo \"fail(1)\" >$HERE/site.pp', unless => 'test -n \"$AGAIN_RUN\"', provider => shell }",

@@ -29,9 +29,14 @@ fn verdict(said: &str) -> (String, u64, i64) {
 
 /// Runs `again` with these words through `helper kill-at`.
 fn killed_at(stage: &Stage, who: &str, n: u64, words: &[&str]) -> (Answer, String, i64) {
+    ended_at(stage, "kill-at", who, n, words)
+}
+
+/// The same by another way to end it: `term-at`, say.
+fn ended_at(stage: &Stage, way: &str, who: &str, n: u64, words: &[&str]) -> (Answer, String, i64) {
     let mut command = stage.command(stage.path("bin/helper"));
     command
-        .args(["kill-at", who, &n.to_string(), "--", &stage.at("bin/again")])
+        .args([way, who, &n.to_string(), "--", &stage.at("bin/again")])
         .args(words);
     let done = answer(&mut command);
     let (how, _, call) = verdict(&done.err);
@@ -231,47 +236,43 @@ fn the_requester_of_a_command_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The same as an Exec of a run, all in one run.
+/// The same as an Exec of a run, all in one run, which has another timer already.
 #[test]
 fn the_requester_of_a_run_at_every_system_call() {
     let stage = Stage::new();
     let mut wrong = Wrong::default();
     let manifest = format!(
         "(1..2000).each do |n|\n\
-           begun = begin_ask('run', '--state-dir', \"{}/#{{n}}\", '--delta', '1h', through: [HELPER, 'kill-at', 'parent', n.to_s, '--'])\n\
-           end_ask(begun)\n\
-           break unless File.read(format(\"#{{NOTES}}/ask-%03d\", n)).include?('kill-at: killed')\n\
-         end\nhold('go')",
+           to = ['--state-dir', \"{}/#{{n}}\", '--delta', '1h']\n\
+           ask('run', *to, '--name', 'other')\n\
+           ask('run', *to, through: [HELPER, 'kill-at', 'parent', n.to_s, '--'])\n\
+           break unless File.read(format(\"#{{NOTES}}/ask-%03d\", 2 * n)).include?('kill-at: killed')\n\
+         end\nnote('through', '')\nhold('go')",
         stage.at("crash")
     );
     let run = start(&mut stage.apply("site", &manifest));
-    let gets_through = |run: &crate::stage::Past| {
-        run.asked()
-            .last()
-            .is_some_and(|asked| !asked.output.contains("kill-at: killed"))
-    };
     wait_until("a request to get through", SHORT * 2, || {
-        stage.runs("site").first().is_some_and(gets_through)
+        stage.path("runs/site/001/through").exists()
     });
     let asked = stage.runs("site")[0].asked();
     let mut pending = 0;
-    for (n, asked) in asked.iter().enumerate() {
+    for (n, asked) in asked.iter().skip(1).step_by(2).enumerate() {
         let state = format!("crash/{}", n + 1);
         let case = format!("in a run, {}", asked.output);
         assert!(asked.pipe_closed, "{case}: its pipe outlives it");
         wrong.unless_consistent(&stage, &state, &case);
-        pending += usize::from(!recorded(&stage, &state).is_empty());
+        let timers = recorded(&stage, &state).len();
+        assert!((1..=2).contains(&timers), "{case}: {timers} timers");
+        pending += timers - 1;
         stop(&stage, &stage.at(&state), &case);
         wrong.unless_consistent(&stage, &state, &case);
     }
     assert!(stage.waiters().is_empty());
-    assert!(
-        pending > 1 && pending < asked.len(),
-        "both outcomes were seen"
-    );
+    let calls = asked.len() / 2;
+    assert!(pending > 1 && pending < calls, "both outcomes were seen");
     println!(
         "{} moments of death in a run, after {} of them the timer was pending",
-        asked.len() - 1,
+        calls - 1,
         pending - 1
     );
     stage.release("go");
@@ -397,6 +398,59 @@ fn the_waiter_at_every_system_call() {
         assert!(count.contains_key(kind), "{kind} was not among {count:?}");
     }
     wrong.assert_nothing();
+}
+
+/// TERM rather than KILL: whoever sends it to a waiter, or to what the record says is the rerun, may rely on it. Caught and
+/// forgotten on the way from the one to the other, it would be lost.
+#[test]
+fn no_term_is_lost_at_any_system_call() {
+    let stage = Stage::new();
+    let stamps = stage.at("stamps");
+    let helper = stage.at("bin/helper");
+    let mut on_record = 0;
+    let calls = sweep(|n| {
+        let dir = stage.at(&format!("crash/{n}"));
+        let name = n.to_string();
+        let words = [
+            "run",
+            "--state-dir",
+            &dir,
+            "--jitter",
+            "0",
+            "--",
+            &helper,
+            "stamp",
+            &stamps,
+            &name,
+        ];
+        let (done, how, call) = ended_at(&stage, "term-at", "child", n, &words);
+        let case = format!(
+            "TERM entering call {n} (number {call}): {}{}",
+            done.out, done.err
+        );
+        wait_until("no process to be left", SHORT, || {
+            stage.processes().is_empty()
+        });
+        let times = || {
+            stage
+                .stamps()
+                .iter()
+                .filter(|stamp| stamp.words == [name.clone()])
+                .count()
+        };
+        if how == "launched" {
+            wait_until("the rerun", SHORT, || times() == 1);
+        } else {
+            assert_eq!(times(), 0, "{case}");
+            let report = stage.status_of(&["--state-dir", &dir]);
+            on_record += usize::from(report["targets"][0]["last"].is_object());
+        }
+        stop(&stage, &dir, &case);
+        // One that comes with the exec itself is the new image's.
+        how == "killed"
+    });
+    println!("{calls} moments, after {on_record} of them the rerun was on record already");
+    assert!(on_record > 0, "none came between the record and the exec");
 }
 
 /// `again stop`: whatever it got done, nothing is started that is not pending, and nothing pending lacks its waiter.

@@ -6,15 +6,21 @@
  *                                        with SIGKILL as it enters its Nth system call that others could notice
  *                                        (ptrace(2)); at the end a line on descriptor 2:
  *                                        `kill-at: killed|launched|ended COUNT NR`
+ *   helper term-at WHO N -- COMMAND      the same with SIGTERM; `outlived` if it becomes another image all the same
  *   helper terminal -- COMMAND           runs COMMAND as the leader of a session on a terminal, which hangs up after it
  *   helper closed FDS -- COMMAND         runs COMMAND with these descriptors closed, such as 02
  *   helper blocked SIGNAL... -- COMMAND  runs COMMAND with these signals blocked
  *   helper ignored SIGNAL... -- COMMAND  runs COMMAND with these signals ignored
+ *   helper clock FILE -- COMMAND         runs COMMAND, and whatever comes of it, with CLOCK_REALTIME and CLOCK_BOOTTIME
+ *                                        ahead by the two numbers of seconds in FILE; ends after the last of them. On
+ *                                        SIGUSR1 it reads FILE again, and timers are as after a suspend: what is due by
+ *                                        the new time expires. Then it writes what it read to FILE.PID
  *
  * Signals are numbers. Built by the tests with cc, which Rust needs for linking anyway.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,6 +32,9 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,7 +105,7 @@ static int is_private(long nr, const unsigned long long *args)
 }
 
 /* Follows COMMAND and, for `child`, what it forks, up to the latter's second exec: the first is the waiter's own. */
-static int kill_at(int follow, long n, char **words)
+static int kill_at(int follow, long n, char **words, int with)
 {
     pid_t first, victim;
     long count = 0, nr = -1;
@@ -134,7 +143,7 @@ static int kill_at(int follow, long n, char **words)
             left++;
         } else if (event == PTRACE_EVENT_EXEC) {
             if (follow && pid == victim && ++execs == 2) {
-                how = "launched";
+                how = strcmp(how, "killed") ? "launched" : "outlived";
                 ptrace(PTRACE_DETACH, pid, 0, 0);
                 left--;
                 continue;
@@ -148,8 +157,9 @@ static int kill_at(int follow, long n, char **words)
                 nr = info.entry.nr;
                 if (++count == n) {
                     how = "killed";
-                    kill(pid, SIGKILL);
-                    continue;
+                    kill(pid, with);
+                    if (with == SIGKILL)
+                        continue;
                 }
             }
         } else if (sig != SIGSTOP && sig != SIGTRAP) {
@@ -183,6 +193,190 @@ static int terminal(char **words)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+#ifdef __x86_64__
+
+/* By how many seconds the clocks are ahead, and the timers that were set by them. */
+static long long ahead_wall, ahead_boot;
+static struct { pid_t pid; int fd; struct itimerspec at; } timers[64];
+static unsigned timers_set;
+
+static void read_ahead(const char *file)
+{
+    char text[64] = "", done[4096];
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0 || sscanf(text, "%lld %lld", &ahead_wall, &ahead_boot) != 2)
+        die(file);
+    close(fd);
+    snprintf(done, sizeof done, "%s.%d", file, getpid());
+    fd = open(done, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        die(done);
+    close(fd);
+}
+
+static int copy(pid_t pid, void *ours, unsigned long long theirs, size_t size, int out)
+{
+    struct iovec here = { ours, size }, there = { (void *)theirs, size };
+
+    return (out ? process_vm_writev : process_vm_readv)(pid, &here, 1, &there, 1, 0) == (ssize_t)size;
+}
+
+/* Without the vDSO every look at a clock is a system call. */
+static void hide_vdso(pid_t pid)
+{
+    struct user_regs_struct regs;
+    unsigned long long at, words[2] = { 1, 1 };
+
+    if (ptrace(PTRACE_GETREGS, pid, 0, &regs) || !copy(pid, words, regs.rsp, 8, 0))
+        die("registers");
+    at = regs.rsp + 8 * (words[0] + 2);
+    do {
+        if (!copy(pid, words, at, 8, 0))
+            die("environment");
+        at += 8;
+    } while (words[0]);
+    do {
+        if (!copy(pid, words, at, 16, 0))
+            die("auxiliary vector");
+        if (words[0] == AT_SYSINFO_EHDR) {
+            words[1] = words[0] = AT_IGNORE;
+            copy(pid, words, at, 16, 1);
+        }
+        at += 16;
+    } while (words[0] != AT_NULL);
+}
+
+/* By now the kernel's timer is to expire then, on a clock that is ahead. */
+static void set_real_timer(int fd, struct itimerspec at)
+{
+    at.it_value.tv_sec -= ahead_boot;
+    if (at.it_value.tv_sec < 0)
+        at.it_value = (struct timespec){ 0, 1 };
+    timerfd_settime(fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+static void with_their(pid_t pid, int fd, struct itimerspec at)
+{
+    int process = syscall(SYS_pidfd_open, pid, 0);
+    int ours = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+
+    if (ours >= 0) {
+        set_real_timer(ours, at);
+        close(ours);
+    }
+    if (process >= 0)
+        close(process);
+}
+
+/* In place of the system call that it is about to make: a look at a clock, or the setting of a timer. */
+static void answer_clock(pid_t pid)
+{
+    struct user_regs_struct regs;
+    struct timespec now;
+    struct itimerspec at;
+
+    if (ptrace(PTRACE_GETREGS, pid, 0, &regs))
+        return;
+    long nr = regs.orig_rax;
+    if (nr == SYS_clock_gettime && (regs.rdi == CLOCK_REALTIME || regs.rdi == CLOCK_BOOTTIME)) {
+        clock_gettime(regs.rdi, &now);
+        now.tv_sec += regs.rdi == CLOCK_REALTIME ? ahead_wall : ahead_boot;
+        regs.rax = copy(pid, &now, regs.rsi, sizeof now, 1) ? 0 : -EFAULT;
+    } else if (nr == SYS_timerfd_settime && regs.rsi == TFD_TIMER_ABSTIME && copy(pid, &at, regs.rdx, sizeof at, 0)) {
+        unsigned n = 0;
+        while (n < timers_set && !(timers[n].pid == pid && timers[n].fd == (int)regs.rdi))
+            n++;
+        if (n == sizeof timers / sizeof *timers)
+            die("timers");
+        timers_set += n == timers_set;
+        timers[n].pid = pid, timers[n].fd = regs.rdi, timers[n].at = at;
+        if (at.it_value.tv_sec == 0 && at.it_value.tv_nsec == 0)
+            return;
+        with_their(pid, regs.rdi, at);
+        regs.rax = 0;
+    } else {
+        return;
+    }
+    regs.orig_rax = -1;
+    ptrace(PTRACE_SETREGS, pid, 0, &regs);
+}
+
+static int with_clock(const char *file, char **words)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_timerfd_settime, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof rules / sizeof *rules, rules };
+    sigset_t awaited, before;
+    int status, sig, code = 0;
+    pid_t pid, first;
+
+    sigemptyset(&awaited);
+    sigaddset(&awaited, SIGCHLD);
+    sigaddset(&awaited, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &awaited, &before);
+    read_ahead(file);
+    first = fork();
+    if (first == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        raise(SIGSTOP);
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+            die("seccomp");
+        become(words);
+    }
+    if (waitpid(first, &status, WUNTRACED) != first
+        || ptrace(PTRACE_SEIZE, first, 0, PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC
+                                          | PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL))
+        die("ptrace");
+    kill(first, SIGCONT);
+    for (;;) {
+        while ((pid = waitpid(-1, &status, __WALL | WNOHANG)) > 0) {
+            int event = status >> 16, pass = 0;
+            if (!WIFSTOPPED(status)) {
+                if (pid == first)
+                    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+                continue;
+            }
+            if (event == PTRACE_EVENT_STOP && WSTOPSIG(status) != SIGTRAP) {
+                ptrace(PTRACE_LISTEN, pid, 0, 0);
+                continue;
+            }
+            if (event == PTRACE_EVENT_EXEC)
+                hide_vdso(pid);
+            else if (event == PTRACE_EVENT_SECCOMP)
+                answer_clock(pid);
+            else if (event == 0)
+                pass = WSTOPSIG(status);
+            ptrace(PTRACE_CONT, pid, 0, pass);
+        }
+        if (pid < 0)
+            return code;
+        sigwait(&awaited, &sig);
+        if (sig == SIGUSR1) {
+            read_ahead(file);
+            for (unsigned n = 0; n < timers_set; n++)
+                if (timers[n].at.it_value.tv_sec || timers[n].at.it_value.tv_nsec)
+                    with_their(timers[n].pid, timers[n].fd, timers[n].at);
+        }
+    }
+}
+
+#else
+
+static int with_clock(const char *file, char **words)
+{
+    (void)words;
+    fprintf(stderr, "helper: no clock of its own for %s on this architecture\n", file);
+    return 99;
+}
+
+#endif
+
 int main(int argc, char **argv)
 {
     char **word = argv + 2;
@@ -197,7 +391,11 @@ int main(int argc, char **argv)
     if (strcmp(mode, "terminal") == 0)
         return terminal(word);
     if (strcmp(mode, "kill-at") == 0 && argc > 4)
-        return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2);
+        return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2, SIGKILL);
+    if (strcmp(mode, "term-at") == 0 && argc > 4)
+        return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2, SIGTERM);
+    if (strcmp(mode, "clock") == 0 && argc > 3)
+        return with_clock(word[0], word + 1);
     if (strcmp(mode, "closed") == 0) {
         for (char *fd = word[0]; *fd; fd++)
             close(*fd - '0');

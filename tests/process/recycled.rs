@@ -26,6 +26,10 @@ fn with_few_pids(test: &str, body: impl FnOnce()) {
                     "pid_max is {} here",
                     fs::read_to_string(PID_MAX).expect("pid_max").trim()
                 );
+            } else {
+                println!(
+                    "pid_max is the machine's on this kernel: ns_last_pid brings the pids round"
+                );
             }
             // The kernel keeps those below 300 for the first round.
             fs::write("/proc/sys/kernel/ns_last_pid", "320").expect("ns_last_pid");

@@ -5,7 +5,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -366,7 +365,9 @@ impl Stage {
     /// The history's entries of one kind: timer and reason.
     pub fn history(&self, what: &str) -> Vec<(String, String)> {
         let text = fs::read_to_string(self.path("state/history.jsonl")).unwrap_or_default();
+        // Of two that append at once, one may take the other's unfinished line for one that was cut short, and end it.
         text.lines()
+            .filter(|line| !line.is_empty())
             .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"))
             .filter(|entry| entry["what"] == what)
             .map(|entry| {
@@ -559,6 +560,11 @@ impl Run {
         assert!(status.success(), "the run ended with {status}");
     }
 
+    /// Waits for its end, whatever that is.
+    pub fn reap(&mut self) {
+        self.child.wait().expect("waited for");
+    }
+
     /// Ends it with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
@@ -691,12 +697,18 @@ pub fn in_namespaces(options: &[&str], test: &str, body: impl FnOnce()) {
         .expect("unshare, of util-linux");
     let said = [&done.stdout[..], &done.stderr[..]].concat();
     let said = String::from_utf8_lossy(&said);
-    let _ = std::io::stdout().write_all(said.as_bytes());
     assert!(
         done.status.success() && said.contains("1 passed"),
-        "{test} inside its namespaces: {}",
+        "{test} inside its namespaces: {}\n{said}",
         done.status
     );
+    // What it printed, without what the test program says of itself, lest one test is counted twice.
+    let begun = format!("test {test} ... ");
+    said.lines()
+        .map(|line| line.strip_prefix(&begun).unwrap_or(line))
+        .filter(|line| !["", "ok", "running 1 test"].contains(line))
+        .filter(|line| !line.starts_with("test result: "))
+        .for_each(|line| println!("{line}"));
 }
 
 /// A process that has nothing to do with anything, and goes with its owner.

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::rig::{SHORT, wait_until};
@@ -80,7 +82,7 @@ fn while_the_agent_is_disabled() {
     stage.write("lock", "{\"disabled_message\":\"on holiday\"}");
     let lock = stage.at("lock");
     let words = format!(
-        "'--agent-disabled-lockfile', '{lock}', '--agent-catalog-run-lockfile', '/nonexistent'"
+        "'--agent-disabled-lockfile', '{lock}', '--agent-catalog-run-lockfile', ROOT + '/none'"
     );
     start(&mut stage.agent("site", &format!("ask('run', {words}) if NTH == 1"))).wait();
     let timer = stage.wait_for_state("again", "held");
@@ -138,7 +140,7 @@ fn while_a_rerun_is_under_way_and_the_rerun_too() {
     assert_eq!(stage.runs("site")[1].pid(), rerun.pid);
 }
 
-/// A rerun that does not mind TERM is ended by KILL.
+/// A rerun that does not mind TERM is ended by KILL, ten seconds later.
 #[test]
 fn a_rerun_that_ignores_term() {
     let stage = Stage::new();
@@ -150,6 +152,7 @@ fn a_rerun_that_ignores_term() {
     let (answer, took) = timed(|| stage.again(&["stop", "--run"]));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert!(answer.out.contains("ended by KILL"), "{answer:?}");
+    assert!(took >= Duration::from_secs(10), "no grace: {took:?}");
     println!("ended by KILL after {took:?}");
     stage.assert_nothing_left();
 }
@@ -159,8 +162,12 @@ fn a_rerun_that_ignores_term() {
 fn a_waiter_that_does_not_react() {
     let stage = Stage::new();
     ask_and_end(&stage, "'--delta', '1h'");
-    stage.wait_for_state("again", "waiting");
-    stage.waiter("again").signal(Signal::SIGSTOP).expect("sent");
+    // Asleep, and not in the middle of writing when it is due.
+    let waiter = stage.waiter("again");
+    wait_until("the waiter to sleep", SHORT, || {
+        waiter.title().contains("waits until")
+    });
+    waiter.signal(Signal::SIGSTOP).expect("sent");
     assert_stops(&stage, 1);
 }
 
@@ -266,7 +273,12 @@ fn race(stage: &Stage, file: &str, name: &str, dice: &mut Dice) -> bool {
     }
     let answer = stage.again(&["stop", "--state-dir", state]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let stopped = assert_line(&answer.out) == "stopped";
+    // A rerun that is under way is left alone, and that has a line of its own.
+    let alone = |line: &&str| line.starts_with("again: left alone: ");
+    let mut lines = answer.out.lines().skip_while(alone);
+    let line = lines.next().expect("a line");
+    assert_eq!(lines.next(), None, "{answer:?}");
+    let stopped = assert_line(&format!("{line}\n")) == "stopped";
     if !stopped {
         wait_until("the rerun", SHORT, || mine(stage.stamps()) == 1);
     }

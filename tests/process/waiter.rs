@@ -108,7 +108,7 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
     stage.write("disabled", "{}");
     let disabled = stage.at("disabled");
     let ask = format!(
-        "ask('run', '--name', 'held', '--agent-disabled-lockfile', '{disabled}', '--agent-catalog-run-lockfile', '/nonexistent')"
+        "ask('run', '--name', 'held', '--agent-disabled-lockfile', '{disabled}', '--agent-catalog-run-lockfile', ROOT + '/none')"
     );
     start(&mut stage.agent("held", &ask)).wait();
 

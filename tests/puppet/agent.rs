@@ -45,6 +45,100 @@ fn a_test_run_against_a_server_is_run_again() {
     assert_same_run(&first, &second);
 }
 
+/// A catalog that does not compile leaves a summary without a single failed resource. It is a failure all the same, and `status`,
+/// its JSON and the history say so.
+#[test]
+fn a_rerun_whose_catalog_fails_has_failed() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    let ask = format!("exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '3'] }}");
+    // Otherwise Puppet makes do with the catalog of the first run.
+    let conf = "usecacheonfailure = false";
+    let server = Server::get();
+    let agent = server.enrol(&scratch, "broken", &scratch.bare_manifest(&ask), conf);
+    agent.command(&["--test"]).run().expect(&[2]);
+    server.enrol(&scratch, "broken", "fail('not today')", conf);
+    wait_until("the rerun to start", LONG, || scratch.starts().len() == 2);
+    scratch.settle(LONG);
+    assert_eq!(scratch.catalogs().len(), 1, "the second was never applied");
+    assert!(scratch.logs()[0].1.contains("not today"));
+    let summary =
+        fs::read_to_string(scratch.path("puppet/public/last_run_summary.yaml")).expect("a summary");
+    let line = |name: &str| {
+        let mut lines = summary.lines().map(str::trim);
+        lines.find_map(|line| line.strip_prefix(name).map(str::trim))
+    };
+    assert_eq!(line("config:"), Some(""), "{summary}");
+    assert!(line("failed:").is_none_or(|n| n == "0"), "{summary}");
+    let last = &scratch.status()["targets"][0]["last"];
+    assert_eq!(last["outcome"], "failed", "{last:#}");
+    let text = scratch.again(&["status"]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(text.contains(": failed, "), "{text}");
+    let ended = &scratch.history_of("ended")[0];
+    assert!(
+        ended["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.starts_with("failed ")),
+        "{ended:#}"
+    );
+}
+
+/// `again explain` from outside, of the child that a daemon forked for a run: its lock held, then the agent disabled under it.
+#[test]
+fn a_daemons_run_is_explained() {
+    let scratch = Scratch::new();
+    let hold = hold_until("hold", &text(scratch.path("go")));
+    let agent = CachedAgent::new(&scratch, &scratch.bare_manifest(&hold), FAR);
+    let daemon = agent.command(&["--no-daemonize"]).start();
+    crate::until_held(&scratch);
+    let run = scratch.catalogs()[0].process;
+    assert_eq!(run.parent(), daemon.process.pid);
+    let explain = || {
+        let output = scratch.again(&["explain", "--pid", &run.pid.to_string()]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{output:?}");
+        said
+    };
+    let said = explain();
+    let of = |pid: i32| {
+        let begin = format!("  {pid} ");
+        let mut lines = said.lines().filter(|line| line.starts_with(&begin));
+        lines.next().unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    assert!(of(run.pid).ends_with("  <- the run"), "{said}");
+    assert!(of(run.pid).contains("applying configuration"), "{said}");
+    assert!(!of(daemon.process.pid).contains("<-"), "{said}");
+    for line in [
+        "  added --onetime: ".to_owned(),
+        "  added --no-splay: ".to_owned(),
+        format!(
+            "  the agent's lock: held by pid {} ({})\n",
+            run.pid,
+            agent.lock().display()
+        ),
+        "verdict: would be scheduled\n".to_owned(),
+    ] {
+        assert!(said.contains(&line), "no {line:?}: {said}");
+    }
+    assert!(!said.contains("puppet agent --enable"), "{said}");
+    agent
+        .command(&["--disable", "new switches"])
+        .run()
+        .expect(&[0]);
+    let said = explain();
+    let line = format!(
+        "  puppet agent --enable: it is disabled, \"new switches\" ({})\n",
+        agent.disabled().display()
+    );
+    assert!(said.contains(&line), "{said}");
+    assert!(!scratch.path("state").exists(), "it changed something");
+    agent.command(&["--enable"]).run().expect(&[0]);
+    fs::write(scratch.path("go"), "").expect("go");
+    daemon.stop();
+    scratch.settle(LONG);
+}
+
 /// As cron starts it. The first run turns the splay limit up, so that a rerun which splays would not come for half an hour.
 #[test]
 fn a_run_by_cron_is_run_again_without_its_splay() {
@@ -251,7 +345,8 @@ fn asked_and_stopped(scratch: &Scratch, agent: &CachedAgent) -> Stopped {
     agent.cache(&hold);
     let waiter = scratch.waiter();
     wait_until("the timer to count", SHORT, || {
-        scratch.timers()[0]["state"] == "waiting"
+        // Stopped before that, it would count from when it goes on.
+        scratch.timers()[0]["due_at"].is_string()
     });
     waiter.signal(Signal::SIGSTOP).expect("stopped");
     Stopped {
@@ -350,7 +445,10 @@ fn a_run_that_started_after_the_due_time_does_the_timers_job() {
     let scratch = Scratch::new();
     let agent = CachedAgent::new(&scratch, "", "");
     let timer = asked_and_stopped(&scratch, &agent);
-    wait_until("the timer to be due", SHORT, || boottime() > timer.latest);
+    // A process is said to have started at the tick before it did, and a tick is 10 ms.
+    wait_until("the timer to be due", SHORT, || {
+        boottime() > timer.latest + 0.05
+    });
     let by_hand = start_holder(&agent);
     until_locked(&agent, &by_hand);
     timer.waiter.signal(Signal::SIGCONT).expect("continued");
@@ -382,10 +480,14 @@ fn stale_locks_are_ignored() {
         ("other", sleeper.process.pid.to_string()),
         ("empty", String::new()),
         ("garbage", "\u{0}\u{1}not a number\n".to_owned()),
+        // What the others are held against: nothing to ignore.
+        ("none", String::new()),
     ];
     let mut asks = String::new();
     for (name, content) in &locks {
-        scratch.write(&format!("locks/{name}"), content);
+        if *name != "none" {
+            scratch.write(&format!("locks/{name}"), content);
+        }
         // A target of its own each, so that none does another's job.
         asks += &format!(
             "exec {{ 'ask {name}': command => ['{root}/bin/again', 'run', '--name', '{name}', '--agent-catalog-run-lockfile', \
@@ -408,7 +510,19 @@ fn stale_locks_are_ignored() {
         wait_until(
             &format!("the rerun past a lock that is {name}"),
             SHORT,
-            || done.exists(),
+            || fs::read_to_string(&done).is_ok_and(|text| text.ends_with('\n')),
+        );
+    }
+    let done = |name: &str| {
+        let uptime = fs::read_to_string(scratch.path(&format!("{name}.done"))).expect("a time");
+        uptime.trim().parse::<f64>().expect("seconds") - first.ended_at
+    };
+    for (name, _) in &locks {
+        assert!(
+            done(name) < done("none") + 1.0,
+            "past a lock that is {name} {:.2} s after the run, without a lock {:.2} s after it",
+            done(name),
+            done("none")
         );
     }
     wait_until("the agent's rerun", LONG, || scratch.starts().len() == 2);
@@ -421,4 +535,47 @@ fn stale_locks_are_ignored() {
     );
     let late = scratch.starts()[1].at - first.ended_at - 2.0;
     assert!(late < 5.0, "{late:.3} s after it was due");
+}
+
+/// An agent need not be root's: its rerun is its own user's, and the fact is right in both runs.
+#[test]
+fn an_ordinary_users_agent_is_run_again_and_knows_its_fact() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    let noted = format!(
+        "file {{ \"{root}/fact-${{facts['again']['run']}}\": content => inline_template('<%= require \"json\"; JSON.generate(@facts[\"again\"]) %>') }}\n"
+    );
+    let manifest = scratch.manifest(&(noted + &changes_once(&scratch, "Exec['again']")));
+    let _agent = Server::get().enrol(&scratch, "ordinary", &manifest, "");
+    let given = std::process::Command::new("chown")
+        .args(["-R", "nobody:nogroup", &root])
+        .status()
+        .expect("chown");
+    assert!(given.success());
+    let conf = text(scratch.path("puppet/conf"));
+    let ordinary = [
+        "setpriv",
+        "--reuid=nobody",
+        "--regid=nogroup",
+        "--clear-groups",
+    ];
+    let words = ["puppet", "agent", "--confdir", &conf, "--test"];
+    let first = scratch
+        .command(&[&ordinary[..], &words].concat())
+        .env("RIG_LINGER", LINGER)
+        .run()
+        .expect(&[2]);
+    let (first, second) = two_runs(&scratch, &first);
+    assert_same_run(&first, &second);
+    assert!(!second.status("Uid").starts_with('0'));
+    for run in [1, 2] {
+        let text = fs::read_to_string(scratch.path(&format!("fact-{run}"))).expect("the fact");
+        let fact: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(fact["run"], run, "{fact:#}");
+        assert_eq!(
+            fact["paths"]["agent_catalog_run_lockfile"],
+            format!("{root}/puppet/var/state/agent_catalog_run.lock"),
+            "{fact:#}"
+        );
+    }
 }

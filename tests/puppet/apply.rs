@@ -247,6 +247,15 @@ fn a_manifest_that_has_gone_by_then_is_an_error_in_the_history() {
             .is_some_and(|reason| reason.contains("site.pp")),
         "{entry:#}"
     );
+    let missed = &scratch.status()["targets"][0]["missed"];
+    assert_eq!(missed["what"], "failed", "{missed:#}");
+    assert_eq!(missed["reason"], entry["reason"]);
+    let shown = scratch.again(&["status"]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(
+        shown.contains("failed ") && shown.contains("timer 'again', no rerun: "),
+        "{shown}"
+    );
 }
 
 /// Under noop Puppet itself does not run a refreshonly Exec, unless both sides say `noop => false`.
@@ -324,4 +333,116 @@ fn explain_names_the_command_and_changes_nothing() {
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 1);
     assert!(scratch.history().is_empty(), "{:?}", scratch.history());
+}
+
+/// Puppet's noop from its configuration counts as much as the option, and `--no-noop` goes before it.
+#[test]
+fn noop_by_puppet_conf_counts_too() {
+    let scratch = Scratch::new();
+    scratch.puppet_conf("noop = true");
+    let body = format!(
+        "exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '1h'], noop => false, logoutput => true }}",
+        root = scratch.root()
+    );
+    scratch.write("work/site.pp", &scratch.bare_manifest(&body));
+    for (words, outcome) in [
+        (&["site.pp"][..], "nothing to do"),
+        (&["--no-noop", "site.pp"], "scheduled"),
+    ] {
+        let run = scratch.apply(words).run().expect(&[0]);
+        let [line] = &run.lines_of_again()[..] else {
+            panic!("{}", run.output)
+        };
+        assert!(line.starts_with(&format!("again: {outcome}: ")), "{line}");
+    }
+    assert!(scratch.again(&["stop"]).status.success());
+    scratch.settle(LONG);
+    assert_eq!(scratch.starts().len(), 2);
+}
+
+const GEMS: [&str; 6] = [
+    "puppet",
+    "concurrent-ruby",
+    "deep_merge",
+    "semantic_puppet",
+    "facter",
+    "puppet-resource_api",
+];
+
+fn bundled<'a>(
+    scratch: &'a Scratch,
+    conf: &'a str,
+    manifest: &'a str,
+) -> crate::rig::PuppetCommand {
+    let gems: String = GEMS.iter().map(|gem| format!("gem '{gem}'\n")).collect();
+    scratch.write("work/Gemfile", &gems);
+    let words = [
+        "bundle",
+        "exec",
+        "puppet",
+        "apply",
+        "--confdir",
+        conf,
+        manifest,
+    ];
+    scratch.command(&words)
+}
+
+/// `bundle exec` of a puppet with another interpreter line than bundler's own becomes puppet by exec.
+#[test]
+fn a_run_that_bundler_executes_is_run_again() {
+    let scratch = Scratch::new();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    let (conf, site) = (
+        text(scratch.path("puppet/conf")),
+        text(scratch.write("work/site.pp", &manifest)),
+    );
+    bundled(&scratch, &conf, &site).run().expect(&[0]);
+    scratch.settle(LONG);
+    assert_eq!(scratch.catalogs().len(), 2);
+}
+
+/// Otherwise bundler loads puppet into its own process and puts a title in place of its command line: it cannot be told what to
+/// run again, unless the settings say so.
+#[test]
+fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
+    let scratch = Scratch::new();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    let (conf, site) = (
+        text(scratch.path("puppet/conf")),
+        text(scratch.write("work/site.pp", &manifest)),
+    );
+    let puppet = fs::read_to_string("/usr/bin/puppet").expect("puppet");
+    let (_, script) = puppet.split_once('\n').expect("an interpreter line");
+    let ours = scratch.write("gem/puppet", &format!("#!/usr/bin/env ruby\n{script}"));
+    fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    let path = format!(
+        "{}:/usr/sbin:/usr/bin:/sbin:/bin",
+        text(scratch.path("gem"))
+    );
+    let run = || bundled(&scratch, &conf, &site).env("PATH", &path);
+
+    let refused = run().run();
+    assert!(
+        refused
+            .output
+            .contains("was overwritten by a title, as 'bundle exec' does"),
+        "{}",
+        refused.output
+    );
+    scratch.settle(LONG);
+    assert_eq!(scratch.catalogs().len(), 1);
+
+    fs::remove_file(scratch.path("made")).expect("removed");
+    scratch.settings(&format!(
+        "command = [\"bundle\", \"exec\", \"puppet\", \"apply\", \"--confdir\", \"{conf}\", \"{site}\"]"
+    ));
+    run().run().expect(&[0]);
+    scratch.settle(LONG);
+    assert_eq!(
+        scratch.catalogs().len(),
+        3,
+        "one run by hand, and its rerun"
+    );
 }

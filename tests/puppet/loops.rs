@@ -84,6 +84,58 @@ fn a_manifest_that_always_asks_stops_at_the_cap() {
     assert_eq!(scratch.starts().len(), 6 + 1);
 }
 
+/// Eight targets that never settle, side by side: each gets what its own cap allows, and then an Exec that fails.
+#[test]
+fn eight_targets_at_once_keep_a_cap_each() {
+    const TARGETS: usize = 8;
+    const CAP: usize = 2;
+    let scratch = Scratch::new();
+    scratch.settings(&format!("max_runs = {CAP}"));
+    let always = scratch.manifest("exec { '/bin/true': notify => Exec['again'] }");
+    let started: Vec<_> = (0..TARGETS)
+        .map(|n| {
+            let name = format!("always-{n}.pp");
+            scratch.write(&format!("work/{name}"), &always);
+            scratch.apply(&[&name]).start()
+        })
+        .collect();
+    for run in started {
+        run.wait().expect(&[0]);
+    }
+    scratch.settle(LONG);
+
+    let starts = scratch.starts();
+    for n in 0..TARGETS {
+        let name = format!("always-{n}.pp");
+        let mut own: Vec<&crate::rig::Record> = starts
+            .iter()
+            .filter(|run| run.command.iter().any(|word| word.ends_with(&name)))
+            .collect();
+        own.sort_by(|a, b| a.at.total_cmp(&b.at));
+        assert_eq!(own.len(), 1 + CAP, "runs of {name}");
+        for (before, after) in own.iter().zip(&own[1..]) {
+            assert!(
+                after.at >= before.ended().expect("its end"),
+                "{name}: an overlap"
+            );
+        }
+    }
+    assert_eq!(scratch.history_of("refused").len(), TARGETS);
+    let status = scratch.status();
+    let targets = status["targets"].as_array().expect("targets");
+    assert_eq!(targets.len(), TARGETS);
+    for target in targets {
+        assert_eq!(
+            (
+                &target["cap"]["used"],
+                target["timers"].as_array().map(Vec::len)
+            ),
+            (&CAP.into(), Some(0)),
+            "{target:#}"
+        );
+    }
+}
+
 #[test]
 fn many_notifications_of_one_run_are_one_rerun() {
     let scratch = Scratch::new();

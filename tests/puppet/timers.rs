@@ -6,7 +6,7 @@ use crate::rig::{LONG, Process, SHORT, Scratch, text, wait_until};
 use crate::{changes_once, hold_until, until_held};
 
 /// Much more than a puppet run takes, on any machine that these tests are run on.
-const SOON: f64 = 30.0;
+const SOON: f64 = 15.0;
 
 /// One run asks for `Exec['again']`, a delta of 2 as a number, one of 4 as a string, and for the 2 once more by another Exec.
 #[test]
@@ -49,6 +49,17 @@ fn deltas_of_different_names_stay_apart_and_never_start_early() {
             .all(|timer| timer["state"] == "waiting for the run"),
         "{looked:#}"
     );
+    for (name, resource) in [
+        ("again", "Exec[again]"),
+        ("four", "Common::Again::Delta[four]"),
+    ] {
+        assert!(
+            timers
+                .iter()
+                .any(|timer| timer["name"] == name && timer["resource"] == resource),
+            "which resource asked: {looked:#}"
+        );
+    }
     assert_eq!(scratch.history_of("merged").len(), 1);
 
     let starts = scratch.starts();

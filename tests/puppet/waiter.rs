@@ -196,7 +196,11 @@ fn a_rerun_under_way_is_ended_on_demand_only() {
         "{status:#}"
     );
 
-    scratch.again(&["stop"]);
+    let left = scratch.again(&["stop"]);
+    assert!(
+        String::from_utf8_lossy(&left.stdout).contains("left alone: run 2 of chain "),
+        "{left:?}"
+    );
     assert!(rerun.alive(), "stop alone does not end a rerun");
     let stop = scratch.again(&["stop", "--run"]);
     assert_eq!(stop.status.code(), Some(0), "{stop:?}");
@@ -204,6 +208,15 @@ fn a_rerun_under_way_is_ended_on_demand_only() {
     // What the rerun's Exec had started is not ours to end.
     fs::write(scratch.path("go"), "").expect("go");
     scratch.settle(SHORT);
-    assert!(scratch.status()["targets"][0]["running"].is_null());
+    let status = scratch.status();
+    assert!(status["targets"][0]["running"].is_null());
+    // Puppet's summary counts no failure of what was cut short.
+    let last = &status["targets"][0]["last"];
+    assert_eq!(last["outcome"], "failed", "{last:#}");
+    let evidence = last["evidence"].as_str().expect("evidence");
+    assert!(
+        evidence.contains("cut short") && evidence.contains("ended by TERM"),
+        "{evidence}"
+    );
     assert_eq!(scratch.starts().len(), 2);
 }

@@ -1,15 +1,20 @@
 //! A real agent without a server: its own certificate, and a catalog in its cache.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use super::process::Process;
 use super::scratch::{PuppetCommand, Scratch, copy_tree, lossy};
-use super::{rig_file, text};
+use super::{default_confdir, repository, rig_file, text};
 
-const NAME: &str = "rig.example";
+/// The certificate's name of every such agent.
+pub const NAME: &str = "rig.example";
+
+/// What its puppet.conf has to say.
+pub const CONFIGURATION: &str = "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\n\
+    ca_refresh_interval = 3650d\nhostcert_renewal_interval = 0\n";
 
 /// An agent that lives in a scratch directory. Its catalog is what the manifest said when it was compiled: what changes from
 /// run to run has to be in resources (an Exec's `onlyif`, a file), not in facts.
@@ -20,13 +25,14 @@ pub struct CachedAgent<'a> {
 impl<'a> CachedAgent<'a> {
     /// An agent whose every run applies this manifest. More lines of puppet.conf's section `agent` may be given.
     pub fn new(scratch: &'a Scratch, manifest: &str, more_conf: &str) -> CachedAgent<'a> {
-        for (file, content) in ssldir() {
-            let path = scratch.path("puppet/ssl").join(file);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            fs::write(path, content).expect("a certificate");
-        }
+        write_ssldir(&scratch.path("puppet/ssl"));
         // As pluginsync would leave it.
-        copy_tree(&rig_file("module/lib"), &scratch.path("puppet/var/lib"));
+        for lib in [
+            rig_file("module/lib"),
+            repository().join("puppet-module/lib"),
+        ] {
+            copy_tree(&lib, &scratch.path("puppet/var/lib"));
+        }
         let agent = CachedAgent { scratch };
         agent.configure(more_conf);
         agent.catalog(manifest);
@@ -35,9 +41,7 @@ impl<'a> CachedAgent<'a> {
 
     /// Writes puppet.conf, with more lines of its section `agent`.
     pub fn configure(&self, more: &str) {
-        self.scratch.puppet_conf(&format!(
-            "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\nca_refresh_interval = 0\n{more}"
-        ));
+        self.scratch.puppet_conf(&format!("{CONFIGURATION}{more}"));
     }
 
     /// Compiles a manifest to a catalog for [`CachedAgent::cache`]. Takes a second or two.
@@ -84,12 +88,13 @@ impl<'a> CachedAgent<'a> {
             .command(&[&["puppet", "agent", "--confdir", &conf], words].concat())
     }
 
-    /// `puppet agent` without a single option, which finds its configuration in /etc/puppet of a mount namespace of its own.
+    /// `puppet agent` without a single option, which finds its configuration in its default place of a mount namespace of its own.
     /// Its argv is as short as the title that the agent gives to a run's process, which is what wipes out that process' environment.
     pub fn plain(&self) -> PuppetCommand {
         let script = format!(
-            "mount --bind '{}' /etc/puppet && exec puppet agent",
-            text(self.scratch.path("puppet/conf"))
+            "mount --bind '{}' {} && exec puppet agent",
+            text(self.scratch.path("puppet/conf")),
+            default_confdir()
         );
         self.scratch.command(&[
             "unshare",
@@ -121,6 +126,15 @@ impl<'a> CachedAgent<'a> {
                 .parse()
                 .ok()?,
         )
+    }
+}
+
+/// Writes that agent's ssldir.
+pub fn write_ssldir(dir: &Path) {
+    for (file, content) in ssldir() {
+        let path = dir.join(file);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, content).expect("a certificate");
     }
 }
 

@@ -11,16 +11,18 @@
 //! Every test program includes the rig as a module and uses a part of it.
 #![allow(dead_code, unused_imports)]
 
-mod agent;
+pub mod agent;
 mod process;
 mod record;
+mod same;
 mod scratch;
 mod server;
 
 pub use agent::CachedAgent;
 pub use process::{Process, boottime};
 pub use record::{Kind, Record};
-pub use scratch::{Finished, PuppetCommand, Scratch, Started};
+pub use same::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
+pub use scratch::{Finished, PuppetCommand, Scratch, Started, copy_tree};
 pub use server::{Enrolled, Server};
 
 use std::path::{Path, PathBuf};
@@ -54,6 +56,29 @@ pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> 
 /// The root of the repository.
 pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Whether Puppet is laid out here as in its all-in-one packages.
+pub fn is_all_in_one() -> bool {
+    Path::new("/opt/puppetlabs/bin/puppet").exists()
+}
+
+/// Where programs are looked for.
+pub fn search_path() -> &'static str {
+    if is_all_in_one() {
+        "/opt/puppetlabs/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    } else {
+        "/usr/sbin:/usr/bin:/sbin:/bin"
+    }
+}
+
+/// Where an agent without options finds its puppet.conf.
+pub fn default_confdir() -> &'static str {
+    if is_all_in_one() {
+        "/etc/puppetlabs/puppet"
+    } else {
+        "/etc/puppet"
+    }
 }
 
 /// A file of the rig.

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::process::{Process, boottime, of_directory};
 use super::record::{Kind, Record};
-use super::{binary_under_test, repository, rig_file, text, wait_for, wait_until};
+use super::{binary_under_test, repository, rig_file, search_path, text, wait_for, wait_until};
 
 /// The directory, and what was started from it.
 pub struct Scratch {
@@ -138,12 +138,17 @@ impl Scratch {
 
     /// A manifest that records its run and has `Exec['again']`.
     pub fn manifest(&self, body: &str) -> String {
+        self.manifest_with("", body)
+    }
+
+    /// The same with more parameters of the class.
+    pub fn manifest_with(&self, parameters: &str, body: &str) -> String {
         let root = self.root();
         format!(
             "rig_run {{ 'run': runs => '{root}/runs' }}\n\
              class {{ 'common::again':\n  manage_binary      => 'none',\n  binary             => '{root}/bin/again',\n  \
              manage_config      => false,\n  config_file        => '{root}/again.toml',\n  manage_man         => false,\n  \
-             manage_completions => false,\n  manage_boot_unit   => false,\n}}\n{body}\n"
+             manage_completions => false,\n  manage_boot_unit   => false,\n  {parameters}\n}}\n{body}\n"
         )
     }
 
@@ -167,7 +172,7 @@ impl Scratch {
     pub fn environment(&self) -> Vec<(String, String)> {
         let root = self.root();
         [
-            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("PATH", search_path().to_owned()),
             ("HOME", format!("{root}/home")),
             ("USER", "rig".to_owned()),
             ("LOGNAME", "rig".to_owned()),

@@ -17,10 +17,12 @@ use super::{repository, rig_file, text, wait_for};
 pub struct Server {
     pub port: u16,
     dir: PathBuf,
-    pub process: Process,
-    /// Holds the pipe that keeps the server running.
-    _keeper: Mutex<Child>,
+    /// Holds the pipe that keeps the server running, if it is ours.
+    keeper: Option<Mutex<Child>>,
 }
+
+/// A directory where another test program runs a server for this one, with [`Server::serve`].
+const ELSEWHERE: &str = "RIG_SERVER";
 
 const SERVICES: &str = "/etc/puppet/puppetserver/services.d";
 const CONFIGURATION: &str = "/etc/puppet/puppetserver/conf.d";
@@ -29,15 +31,48 @@ impl Server {
     /// The server of this test program, started at the first call; that takes about half a minute and half a gigabyte.
     pub fn get() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
-        SERVER.get_or_init(Server::start)
+        SERVER.get_or_init(|| match std::env::var_os(ELSEWHERE) {
+            Some(dir) if !dir.is_empty() => Server::elsewhere(PathBuf::from(dir)),
+            _ => Server::start(
+                tempfile::Builder::new()
+                    .prefix("again-rig-server-")
+                    .tempdir()
+                    .expect("a directory")
+                    .keep(),
+            ),
+        })
     }
 
-    fn start() -> Server {
-        let dir = tempfile::Builder::new()
-            .prefix("again-rig-server-")
-            .tempdir()
-            .expect("a directory")
-            .keep();
+    /// Runs a server for others in the directory that RIG_SERVER names, until our standard input ends.
+    pub fn serve() {
+        let shared = PathBuf::from(std::env::var_os(ELSEWHERE).expect(ELSEWHERE));
+        let dir = shared.join("server");
+        fs::create_dir_all(&dir).expect("a directory");
+        let server = Server::start(dir);
+        fs::write(shared.join("port"), server.port.to_string()).expect("the port");
+        fs::write(shared.join("ready"), "").expect("the mark");
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("standard input");
+        let mut keeper = server
+            .keeper
+            .expect("a keeper")
+            .into_inner()
+            .expect("the keeper");
+        drop(keeper.stdin.take());
+        keeper.wait().expect("its end");
+    }
+
+    fn elsewhere(shared: PathBuf) -> Server {
+        Server {
+            port: fs::read_to_string(shared.join("port"))
+                .ok()
+                .and_then(|port| port.parse().ok())
+                .unwrap_or_else(|| panic!("no server in {}", shared.display())),
+            dir: shared.join("server"),
+            keeper: None,
+        }
+    }
+
+    fn start(dir: PathBuf) -> Server {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .expect("a free port")
@@ -111,8 +146,7 @@ impl Server {
         Server {
             port,
             dir,
-            process,
-            _keeper: Mutex::new(keeper),
+            keeper: Some(Mutex::new(keeper)),
         }
     }
 
@@ -204,9 +238,12 @@ fn configure(dir: &Path, port: u16) {
             "conf.d/global.conf",
             format!("global: {{ logging-config: {root}/logback.xml }}\n"),
         ),
+        // By TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run.
         (
             "conf.d/webserver.conf",
-            format!("webserver: {{ client-auth: want, ssl-host: 127.0.0.1, ssl-port: {port} }}\n"),
+            format!(
+                "webserver: {{ client-auth: want, ssl-host: 127.0.0.1, ssl-port: {port}, ssl-protocols: [TLSv1.2] }}\n"
+            ),
         ),
         (
             "conf.d/puppetserver.conf",

@@ -1,0 +1,350 @@
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::rig::{LONG, SHORT, wait_until};
+use crate::stage::{Answer, Stage, answer, now};
+
+const DAY: i64 = 86_400;
+const SECOND: u64 = 1_000_000_000;
+
+/// The clocks that `again`, its waiters and their reruns see: `helper clock` answers in the kernel's place, so that they can be set
+/// while the processes run. This machine's clocks are left alone.
+struct Clock<'a> {
+    stage: &'a Stage,
+    file: PathBuf,
+    shims: Vec<Child>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(stage: &'a Stage) -> Clock<'a> {
+        let file = stage.write("clock", "0 0");
+        Clock {
+            stage,
+            file,
+            shims: Vec::new(),
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.stage.command(self.stage.path("bin/helper"));
+        command.arg("clock").arg(&self.file).arg("--");
+        command.arg(self.stage.path("bin/again")).args(words);
+        command
+    }
+
+    /// A command that leaves nothing behind.
+    fn again(&self, words: &[&str]) -> Answer {
+        answer(&mut self.command(words))
+    }
+
+    /// One that leaves a waiter: gives its line as soon as it is there.
+    fn ask(&mut self, words: &[&str]) -> String {
+        let out = self.stage.path(&format!("out/{}", now()));
+        let file = File::create(&out).expect("created");
+        let mut command = self.command(words);
+        command.stdout(file.try_clone().expect("duplicated"));
+        self.shims
+            .push(command.stderr(file).spawn().expect("started"));
+        let said = || fs::read_to_string(&out).unwrap_or_default();
+        wait_until("an answer", SHORT, || said().ends_with('\n'));
+        said()
+    }
+
+    /// A request for a rerun that notes the time as it sees it.
+    fn request(&mut self, options: &[&str]) -> String {
+        let (helper, stamps) = (self.stage.at("bin/helper"), self.stage.at("stamps"));
+        let command = ["--", &helper, "stamp", &stamps, "ran"];
+        self.ask(&[&["run"], options, &command].concat())
+    }
+
+    /// Sets the clocks ahead by as many seconds, for all that runs, and returns once they are.
+    fn set(&self, wall: i64, boot: i64) {
+        let ahead = format!("{wall} {boot}");
+        fs::write(&self.file, &ahead).expect("written");
+        for shim in &self.shims {
+            let pid = shim.id();
+            // It may have ended, and is a zombie then.
+            kill(Pid::from_raw(pid as i32), Signal::SIGUSR1).expect("sent");
+            let seen = format!("{}.{pid}", self.file.display());
+            wait_until("the clocks to be set", SHORT, || {
+                fs::read_to_string(&seen).is_ok_and(|seen| seen == ahead)
+                    || crate::rig::Process::now(pid as i32).is_none()
+            });
+        }
+    }
+
+    /// The time on the wall, as they see it.
+    fn wall(&self) -> i64 {
+        let text = fs::read_to_string(&self.file).expect("there");
+        let ahead: i64 = text
+            .split(' ')
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("one");
+        real_wall() + ahead
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.again(&["status", "--json"]).out).expect("JSON")
+    }
+
+    fn ran(&self) -> usize {
+        self.stage.stamps().len()
+    }
+
+    /// Everything has ended, and it ran once.
+    fn assert_ran_once(mut self) {
+        wait_until("the rerun", SHORT, || self.ran() == 1);
+        for mut shim in self.shims.drain(..) {
+            shim.wait().expect("waited for");
+        }
+        assert_eq!(self.ran(), 1);
+        self.stage.assert_nothing_left();
+    }
+}
+
+impl Drop for Clock<'_> {
+    fn drop(&mut self) {
+        for shim in &mut self.shims {
+            let _ = shim.kill();
+            let _ = shim.wait();
+        }
+    }
+}
+
+fn real_wall() -> i64 {
+    let wall = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).expect("a clock");
+    wall.tv_sec()
+}
+
+/// A time of the JSON as seconds.
+fn seconds(at: &Value) -> i64 {
+    let at = at.as_str().expect("a time");
+    let done = Command::new("date").args(["-u", "-d", at, "+%s"]).output();
+    let text = String::from_utf8(done.expect("date").stdout).expect("digits");
+    text.trim().parse().unwrap_or_else(|_| panic!("{at}"))
+}
+
+fn due(stage: &Stage) -> u64 {
+    stage.records("state")[0]["timers"]["again"]["due"]
+        .as_u64()
+        .expect("a due time")
+}
+
+fn until_asleep(stage: &Stage) {
+    let waiter = stage.waiter("again");
+    wait_until("it to sleep", SHORT, || {
+        waiter.title().contains("waits until")
+    });
+}
+
+/// Set a day ahead or back while a waiter sleeps: it fires when it was to, `status` says when by the clock as it is now, and the
+/// record has that clock's time.
+#[test]
+fn the_wall_clock_is_set_under_a_waiter() {
+    for day in [-DAY, DAY] {
+        let stage = Stage::new();
+        let mut clock = Clock::new(&stage);
+        clock.request(&["--delta", "8"]);
+        until_asleep(&stage);
+        let due = due(&stage);
+        clock.set(day, 0);
+        let status = clock.status();
+        let text = clock.again(&["status"]).out;
+        let wall = clock.wall();
+        let left = (due.saturating_sub(now()) / SECOND) as i64;
+        if let Some(timer) = crate::stage::timers(&status).first() {
+            let said = timer["due_in_seconds"].as_f64().expect("a number");
+            assert!((0.0..=8.0).contains(&said), "{status:#}");
+            assert!((seconds(&status["now"]) - wall).abs() < 30, "{status:#}");
+            let at = seconds(&timer["due_at"]);
+            assert!((at - wall - left).abs() < 30, "{day}: {status:#}");
+        } else {
+            panic!("this machine took 8 s for nothing: {status:#}");
+        }
+        assert!(!text.contains("dead"), "{text}");
+        assert_eq!(clock.ran(), 0);
+        wait_until("the rerun", SHORT, || clock.ran() == 1);
+        let took = stage.stamps()[0].at.checked_sub(due).expect("not early");
+        assert!(took < 20 * SECOND, "{took} ns late");
+        let record = &stage.records("state")[0];
+        let started = record["starts"][0]["at"]["wall"]
+            .as_i64()
+            .expect("the waiter's own wall clock");
+        let off = started / 1000 - real_wall() - day;
+        assert!(off.abs() < 60, "the waiter saw another clock: {off}");
+        clock.assert_ran_once();
+        println!("{day:+} s on the wall: late by {} ms", took / 1_000_000);
+    }
+}
+
+/// The waiter is dead, the clock is set, `again resume` makes up for it: when it was due, and once.
+#[test]
+fn the_wall_clock_is_set_before_it_is_resumed() {
+    for day in [-DAY, DAY] {
+        let stage = Stage::new();
+        let mut clock = Clock::new(&stage);
+        clock.request(&["--delta", "8"]);
+        until_asleep(&stage);
+        let due = due(&stage);
+        let waiter = stage.waiter("again");
+        waiter.signal(Signal::SIGKILL).expect("killed");
+        waiter.wait_until_gone(SHORT);
+        clock.set(day, 0);
+        let said = clock.ask(&["resume"]);
+        assert!(said.starts_with("again: resumed: "), "{said}");
+        wait_until("the rerun", SHORT, || clock.ran() == 1);
+        let took = stage.stamps()[0].at.checked_sub(due).expect("not early");
+        assert!(took < 20 * SECOND, "{took} ns late");
+        clock.assert_ran_once();
+    }
+}
+
+/// The window of the cap is not left, nor made longer, by setting the clock; but it passes while the machine is suspended.
+#[test]
+fn the_wall_clock_is_set_within_the_window_of_the_cap() {
+    let stage = Stage::new();
+    stage.settings("max_runs = 1\nwindow = \"1h\"");
+    let mut clock = Clock::new(&stage);
+    clock.request(&[]);
+    wait_until("the rerun", SHORT, || clock.ran() == 1);
+    stage.wait_until_settled();
+    for day in [-DAY, DAY] {
+        clock.set(day, 0);
+        let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+        let command = ["--", &helper, "stamp", &stamps, "ran"];
+        let done = clock.again(&[&["run"][..], &command].concat());
+        assert_eq!(done.code, Some(1), "{day}: {done:?}");
+        assert!(done.err.contains("1 of at most 1"), "{day}: {done:?}");
+        let target = &clock.status()["targets"][0];
+        assert_eq!(target["cap"]["used"], 1, "{day}");
+        let frees = seconds(&target["cap"]["frees_at"]) - clock.wall();
+        assert!((3000..=3600).contains(&frees), "{day}: {frees}");
+    }
+    clock.set(3700, 3700);
+    let said = clock.request(&[]);
+    assert!(said.starts_with("again: scheduled: "), "{said}");
+    wait_until("the rerun", SHORT, || clock.ran() == 2);
+    stage.wait_until_settled();
+    stage.assert_nothing_left();
+}
+
+/// The machine sleeps while a waiter waits: half of the wait, then past its end. It is due as the machine wakes, and runs once.
+#[test]
+fn suspended_while_a_waiter_waits() {
+    let stage = Stage::new();
+    let mut clock = Clock::new(&stage);
+    clock.request(&["--delta", "1h"]);
+    until_asleep(&stage);
+    let due = due(&stage);
+    clock.set(1800, 1800);
+    let status = clock.status();
+    let timer = &crate::stage::timers(&status)[0];
+    let left = timer["due_in_seconds"].as_f64().expect("a number");
+    assert!((1600.0..=1800.0).contains(&left), "{status:#}");
+    assert_eq!(timer["waiter"]["alive"], true);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(clock.ran(), 0, "half an hour early");
+    clock.set(3601, 3601);
+    wait_until("the rerun", SHORT, || clock.ran() == 1);
+    let late = stage.stamps()[0].at.checked_sub(due).expect("not early");
+    assert!(late < 60 * SECOND, "{late} ns late");
+    clock.assert_ran_once();
+}
+
+/// Its timer is one of the clock that counts suspend and cannot be set (7 is CLOCK_BOOTTIME), at the due time itself.
+#[test]
+fn what_a_waiter_sleeps_on() {
+    let stage = Stage::new();
+    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    until_asleep(&stage);
+    let waiter = stage.waiter("again");
+    let timers: Vec<String> = waiter
+        .descriptors()
+        .into_iter()
+        .filter(|(_, to)| to == "anon_inode:[timerfd]")
+        .map(|(fd, _)| format!("/proc/{}/fdinfo/{fd}", waiter.pid))
+        .map(|path| fs::read_to_string(path).expect("readable"))
+        .collect();
+    assert_eq!(timers.len(), 1, "{timers:?}");
+    let line = |name: &str| {
+        let mut lines = timers[0].lines();
+        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found
+            .unwrap_or_else(|| panic!("{timers:?}"))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(line("clockid"), "7", "{timers:?}");
+    // TFD_TIMER_ABSTIME
+    assert_eq!(line("settime flags"), "01", "{timers:?}");
+    let left = line("it_value");
+    let left: u64 = left[1..left.find(',').expect("two")]
+        .parse()
+        .expect("seconds");
+    let expected = (due(&stage) - now()) / SECOND;
+    assert!(left.abs_diff(expected) < 10, "{left} s left of {expected}");
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}
+
+/// A driver in the foreground keeps time by the same clock: its timeout is not reached by setting the other one.
+#[test]
+fn a_converge_driver_whose_clocks_are_set() {
+    let stage = Stage::new();
+    let mut clock = Clock::new(&stage);
+    let script =
+        "n=$(($(cat n 2>/dev/null || echo 0) + 1)); echo $n > n; [ $n -ge 2 ] || \"$0\" --delta 1h";
+    let again = stage.at("bin/again");
+    let words = [
+        "converge",
+        "--timeout",
+        "3h",
+        "--",
+        "sh",
+        "-c",
+        script,
+        &again,
+    ];
+    clock.ask(&words);
+    let runs = || fs::read_to_string(stage.path("work/n")).unwrap_or_default();
+    let waits = || clock.status()["drivers"][0]["state"] == "waiting";
+    wait_until("the first run", LONG, || runs() == "1\n" && waits());
+    for day in [-DAY, DAY] {
+        clock.set(day, 0);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(waits(), "{day}");
+        assert_eq!(runs(), "1\n", "{day}");
+    }
+    clock.set(3601, 3601);
+    wait_until("the second run", SHORT, || runs() == "2\n");
+    let mut shim = clock.shims.pop().expect("the driver's");
+    assert_eq!(shim.wait().expect("waited for").code(), Some(0));
+    stage.assert_nothing_left();
+}
+
+/// Logs are named by the time on the wall. Set back, the newest log looks like the oldest, and is not the one to go.
+#[test]
+fn the_wall_clock_is_set_back_between_two_logs() {
+    let stage = Stage::new();
+    stage.settings("keep_logs = 1");
+    let mut clock = Clock::new(&stage);
+    for (day, word) in [(0, "before"), (-DAY, "after")] {
+        clock.set(day, 0);
+        clock.ask(&["run", "--", "/bin/echo", word]);
+        stage.wait_until_settled();
+    }
+    let logs: Vec<String> = fs::read_dir(stage.path("logs"))
+        .expect("there")
+        .flatten()
+        .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
+        .collect();
+    assert_eq!(logs, ["after\n"]);
+    stage.assert_nothing_left();
+}
