@@ -7,8 +7,8 @@
 #
 # Five things to know:
 #
-# - Puppet skips a refresh if **one** of the notifying resources failed. Where the rerun is wanted in spite of a failure, use
-#   `common::again::until`.
+# - Puppet skips a refresh if **one** of the notifying resources failed. Where the rerun is wanted in spite of a failure, or because of
+#   it, set `on_failure`, or use `common::again::until`.
 # - Under `--tags` Puppet evaluates only what carries one of the tags. The Execs of this module all carry the tag `again`, those of the
 #   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
 #   without a matching tag cannot ask. The rerun has the same `--tags`.
@@ -18,12 +18,13 @@
 # - Declare the class with parameters before anything includes it, or set them in Hiera.
 #
 # @param ensure
-#   `absent` stops what is pending and then takes away what this class had put there, including state and logs. The Execs stay in the
-#   catalog, so that manifests which notify them still compile, but ask for nothing.
+#   `absent` stops what is pending and then takes away what this class had put there, including state and logs. Where the helper goes,
+#   waiters of other users are ended too. The Execs stay in the catalog, so that manifests which notify them still compile, but ask for
+#   nothing.
 #
 # @param manage_binary
 #   Where the helper comes from: `file`, from this module's files for the node's architecture; `package`, from a package; `none`, from
-#   elsewhere.
+#   elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
 #
 # @param binary
 #   Path of the helper. Defaults to /usr/local/bin/again, or /usr/bin/again with `manage_binary => package`.
@@ -58,6 +59,13 @@
 #
 # @param unit_dir
 #   Directory of systemd's units.
+#
+# @param on_failure
+#   Whether a run in which resources failed asks for another one: `true`, as soon as it has ended; a delta as with `common::again::delta`,
+#   so much later. For nodes that are being set up, and for failures that pass: a mirror that does not answer, a peer that is not there
+#   yet. A failure that stays is met `max_runs` times per window, and then reported as the cap. The timer is named `again-on-failure`.
+#   Nothing is asked for under noop, where the run was told to stop, and where requests of this module are all that failed. A catalog
+#   that does not compile, or that has a dependency cycle, cannot ask, because no resource is evaluated.
 #
 # @param tags
 #   More tags for the Execs of this module, so that runs with `--tags` reach them.
@@ -123,6 +131,11 @@
 #     window        => '30m',
 #   }
 #
+# @example A node that is being set up tries again after failures, a minute later
+#   class { 'common::again':
+#     on_failure => '1m',
+#   }
+#
 # @example Take it away again
 #   class { 'common::again':
 #     ensure => absent,
@@ -142,6 +155,7 @@ class common::again (
   Boolean $manage_man = true,
   Boolean $manage_completions = true,
   Optional[Boolean] $manage_boot_unit = undef,
+  Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
   Optional[Common::Again::Duration] $jitter = undef,
   Optional[Common::Again::Duration] $max_jitter = undef,
@@ -230,8 +244,21 @@ class common::again (
   }
 
   exec { 'again':
-    command     => common::again::request(),
+    command     => common::again::request('--resource=Exec[again]'),
     refreshonly => true,
     *           => $exec,
+  }
+
+  # Depends on nothing, so that nothing that fails can keep it from asking.
+  if $on_failure != false and $ensure == 'present' {
+    $delta = $on_failure ? {
+      true    => [],
+      default => ["--delta=${on_failure}"],
+    }
+
+    again_on_failure { 'again-on-failure':
+      command => common::again::request('--name=again-on-failure', '--resource=Class[Common::Again]', *$delta),
+      tag     => $exec['tag'],
+    }
   }
 }

@@ -5,7 +5,8 @@ require 'tmpdir'
 
 root = File.expand_path('..', __dir__)
 
-# The facts of the supported systems, as facter gave them there: Debian's FacterDB ends with Debian 11.
+# The facts of the supported systems, as facter gave them there, under the version of the facter that the
+# specs run with: Debian's FacterDB ends with Debian 11.
 ENV['FACTERDB_SEARCH_PATHS'] ||= File.join(__dir__, 'facts')
 ENV['FACTERDB_SKIP_DEFAULTDB'] ||= '1'
 # The fact must not find a helper on this machine.

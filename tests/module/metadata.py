@@ -1,4 +1,4 @@
-"""metadata.json is complete, and of one version with Cargo.toml: metadata.py METADATA CARGO"""
+"""metadata.json is complete, of one version with Cargo.toml, and names what the matrix runs: metadata.py METADATA CARGO PLACES"""
 import json
 import re
 import sys
@@ -17,8 +17,18 @@ for key in ("version", "license"):
         problems.append(f"{key} {metadata[key]} is {package[key]} in Cargo.toml")
 if len(metadata["summary"]) > 144:
     problems.append("summary too long for the Forge")
+# The lowest version of each Puppet that was run, and all after it up to the next major one.
+ran = {}
+for name, version in re.findall(r'name: "(\w+)-\d+",\s+version: "([\d.]+)\."', open(sys.argv[3], encoding="utf-8").read()):
+    ran.setdefault(name, []).append([int(part) for part in version.split(".")])
+if set(ran) != {requirement["name"] for requirement in metadata["requirements"]}:
+    problems.append(f"requirements other than {', '.join(ran)}")
 for requirement in metadata["requirements"]:
-    if not re.fullmatch(r">= \d+\.\d+\.\d+ < \d+\.0\.0", requirement["version_requirement"]):
-        problems.append(f"requirement {requirement}")
+    match = re.fullmatch(r">= (\d+)\.(\d+)\.0(?:-rc\d+)? < (\d+)\.0\.0", requirement["version_requirement"])
+    versions = sorted(ran.get(requirement["name"], []))
+    if not match or not versions or [int(part) for part in match.group(1, 2)][: len(versions[0])] != versions[0]:
+        problems.append(f"requirement {requirement}: not what was run")
+    elif int(match.group(3)) != versions[-1][0] + 1:
+        problems.append(f"requirement {requirement}: beyond what was run")
 print("\n".join(problems))
 sys.exit(bool(problems))

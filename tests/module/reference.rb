@@ -118,14 +118,14 @@ def items(root)
   end
 end
 
-# Functions in Ruby: the name and the first comment.
-def ruby_functions(root)
-  Dir.glob("#{root}/lib/puppet/functions/**/*.rb").sort.map do |file|
+# Functions or types in Ruby: the name and the first comment.
+def in_ruby(root, directory, pattern)
+  Dir.glob("#{root}/lib/puppet/#{directory}/**/*.rb").sort.map do |file|
     source = File.read(file, encoding: 'UTF-8')
-    name = source[/create_function\(:'?([\w:]+)/, 1]
+    name = source[pattern, 1]
     summary = source[/^# @summary\n#\s+(.+)$/, 1]
     abort "#{file}: no @summary" unless summary
-    abort "#{file}: a public function in Ruby is more than this generator knows" unless source.match?(/^# @api private$/)
+    abort "#{file}: what is public in Ruby is more than this generator knows" unless source.match?(/^# @api private$/)
     [name, summary]
   end
 end
@@ -186,7 +186,8 @@ def reference(root)
            '## Table of Contents', '']
   lines += contents('Classes', 'Classes', by[:class])
   lines += contents('Defined types', 'Defined types', by[:define])
-  lines += contents('Functions', 'Functions', by[:function], ruby_functions(root))
+  lines += contents('Functions', 'Functions', by[:function], in_ruby(root, 'functions', /create_function\(:'?([\w:]+)/))
+  lines += contents('Resource types', 'Resource types', [], in_ruby(root, 'type', /newtype\(:(\w+)/))
   lines += ['### Data types', '', *types.map { |item| "* [`#{item.name}`](##{anchor(item.name)}): #{item.summary}" }, ''] if types.any?
   { 'Classes' => :class, 'Defined types' => :define, 'Functions' => :function }.each do |title, kind|
     shown = by[kind].reject(&:private?)

@@ -34,7 +34,7 @@ define common::again::delta (
   }
 
   exec { "again-delta-${title}":
-    command     => common::again::request("--name=${title}", "--delta=${delta}", *$base),
+    command     => common::again::request("--name=${title}", "--delta=${delta}", "--resource=Common::Again::Delta[${title}]", *$base),
     refreshonly => true,
     *           => $common::again::exec,
   }

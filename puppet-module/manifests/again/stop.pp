@@ -25,4 +25,35 @@ class common::again::stop {
     refreshonly => false,
     *           => $common::again::exec - ['require'],
   }
+  # Waiters of other users and of other state directories, which no record names that `again stop` reads here. Once the helper has gone,
+  # nobody could list or stop them. A package sees to that by itself.
+  if $common::again::manage_binary == 'file' {
+    $others = @(SH)
+      helper=$(readlink -f "$0")
+      found=1
+      for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe" 2>/dev/null) in
+          "$helper" | "$helper (deleted)") ;;
+          *) continue ;;
+        esac
+        # Not those of the machine around a chroot, nor of a container.
+        [ "$process/root/." -ef / ] || continue
+        case $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") in
+          "again: timer '"*) ;;
+          *) continue ;;
+        esac
+        found=0
+        [ "$1" = find ] || kill -TERM "${process#/proc/}" 2>/dev/null
+      done
+      exit $found
+      | SH
+
+    exec { 'again-stop-others':
+      command     => ['/bin/sh', '-c', $others, $binary, 'end'],
+      onlyif      => [['/bin/sh', '-c', $others, $binary, 'find']],
+      refreshonly => false,
+      require     => Exec['again-stop'],
+      *           => $common::again::exec - ['require'],
+    }
+  }
 }

@@ -64,7 +64,7 @@ define common::again::until (
 
   # The name of the timer is not the bare title, which a delta may have too.
   exec { "again-until-${title}":
-    command     => common::again::request("--name=until ${title}", "--delta=${delta}", *$cap),
+    command     => common::again::request("--name=until ${title}", "--delta=${delta}", "--resource=Common::Again::Until[${title}]", *$cap),
     unless      => [$unless],
     refreshonly => false,
     *           => $common::again::exec + { timeout => $timeout + 60 },

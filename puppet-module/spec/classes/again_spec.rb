@@ -26,7 +26,7 @@ describe 'common::again' do
 
         it 'declares the Exec' do
           is_expected.to contain_exec('again')
-            .with_command(['/usr/local/bin/again', 'run', *PATH_FLAGS])
+            .with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS])
             .with_refreshonly(true).with_logoutput(true).with_provider('posix')
             .that_requires('Class[common::again::install]')
           is_expected.not_to contain_exec('again').that_requires('Class[common::again::extras]')
@@ -66,11 +66,41 @@ describe 'common::again' do
         end
       end
 
+      context 'with on_failure' do
+        it { is_expected.not_to contain_again_on_failure('again-on-failure') }
+
+        [[true, []], ['2m', ['--delta=2m']], [30, ['--delta=30']], [0, ['--delta=0']]].each do |value, delta|
+          context value.inspect do
+            let(:params) { { 'on_failure' => value, 'tags' => ['mine'] } }
+
+            it 'declares a request that depends on nothing' do
+              is_expected.to compile.with_all_deps
+              is_expected.to contain_again_on_failure('again-on-failure').without_require
+                .with_command(['/usr/local/bin/again', 'run', '--name=again-on-failure', '--resource=Class[Common::Again]', *delta, *PATH_FLAGS])
+              expect(catalogue.resource('again_on_failure', 'again-on-failure').tags.to_a).to include('again', 'mine')
+            end
+          end
+        end
+
+        context 'and ensure absent' do
+          let(:params) { { 'on_failure' => true, 'ensure' => 'absent' } }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.not_to contain_again_on_failure('again-on-failure') }
+        end
+
+        context 'and a bad delta' do
+          let(:params) { { 'on_failure' => 'soon' } }
+
+          it { is_expected.to compile.and_raise_error(%r{on_failure}) }
+        end
+      end
+
       context 'without the fact' do
         let(:facts) { os_facts }
 
         it { is_expected.to compile.with_all_deps }
-        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run']) }
+        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]']) }
         it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
       end
 
@@ -80,7 +110,7 @@ describe 'common::again' do
           let(:facts) { os_facts.merge('again' => value) }
 
           it { is_expected.to compile.with_all_deps }
-          it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run']) }
+          it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]']) }
         end
       end
 
@@ -137,7 +167,7 @@ describe 'common::again' do
         end
 
         it 'does not outvote a path that was set' do
-          is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run'])
+          is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]'])
         end
       end
 
@@ -152,7 +182,7 @@ describe 'common::again' do
         it { is_expected.to contain_file('/opt/share/man/man8/again.8') }
 
         it 'passes the configuration on' do
-          is_expected.to contain_exec('again').with_command(['/opt/again/bin/again', 'run', '--config=/opt/again/again.toml', *PATH_FLAGS])
+          is_expected.to contain_exec('again').with_command(['/opt/again/bin/again', 'run', '--config=/opt/again/again.toml', '--resource=Exec[again]', *PATH_FLAGS])
           is_expected.to contain_file('/opt/units/again-resume.service')
             .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
             .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
@@ -164,7 +194,7 @@ describe 'common::again' do
 
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_package('again-static').with_ensure('0.1.0-1') }
-        it { is_expected.to contain_exec('again').with_command(['/usr/bin/again', 'run', *PATH_FLAGS]) }
+        it { is_expected.to contain_exec('again').with_command(['/usr/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS]) }
         it { is_expected.not_to contain_file('/usr/bin/again') }
         it { is_expected.not_to contain_file('/usr/local/share/man/man8/again.8') }
       end
@@ -175,7 +205,7 @@ describe 'common::again' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.not_to contain_file('/usr/local/bin/again') }
         it { is_expected.not_to contain_file('/etc/again.toml') }
-        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', *PATH_FLAGS]) }
+        it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS]) }
       end
 
       context 'without manual pages, completions and boot unit' do
@@ -288,14 +318,6 @@ describe 'common::again' do
           end
         end
       end
-    end
-  end
-
-  %w[install extras stop].each do |name|
-    context "when common::again::#{name} is included from outside" do
-      let(:pre_condition) { "include common::again::#{name}" }
-
-      it { is_expected.to compile.and_raise_error(%r{is private: include common::again}) }
     end
   end
 end

@@ -15,7 +15,7 @@ describe 'common::again::delta' do
 
         it 'declares its Exec' do
           is_expected.to contain_exec('again-delta-cluster')
-            .with_command(['/usr/local/bin/again', 'run', '--name=cluster', '--delta=0', *PATH_FLAGS])
+            .with_command(['/usr/local/bin/again', 'run', '--name=cluster', '--delta=0', '--resource=Common::Again::Delta[cluster]', *PATH_FLAGS])
             .with_refreshonly(true).with_logoutput(true).with_provider('posix').without_path
             .that_requires('Class[common::again::install]')
         end
@@ -25,7 +25,7 @@ describe 'common::again::delta' do
         context "with delta => #{value.inspect}" do
           let(:params) { { 'delta' => value } }
 
-          it { is_expected.to contain_exec('again-delta-cluster').with_command(%w[/usr/local/bin/again run --name=cluster] + ["--delta=#{flag}", *PATH_FLAGS]) }
+          it { is_expected.to contain_exec('again-delta-cluster').with_command(%w[/usr/local/bin/again run --name=cluster] + ["--delta=#{flag}", '--resource=Common::Again::Delta[cluster]', *PATH_FLAGS]) }
         end
       end
 
@@ -34,7 +34,7 @@ describe 'common::again::delta' do
 
         it 'passes it on' do
           is_expected.to contain_exec('again-delta-cluster')
-            .with_command(['/usr/local/bin/again', 'run', '--name=cluster', '--delta=5', '--start-timer-now', *PATH_FLAGS])
+            .with_command(['/usr/local/bin/again', 'run', '--name=cluster', '--delta=5', '--resource=Common::Again::Delta[cluster]', '--start-timer-now', *PATH_FLAGS])
         end
       end
 
@@ -42,7 +42,7 @@ describe 'common::again::delta' do
         context "with the title #{name.inspect}" do
           let(:title) { name }
 
-          it { is_expected.to contain_exec("again-delta-#{name}").with_command(%w[/usr/local/bin/again run] + ["--name=#{name}", '--delta=0', *PATH_FLAGS]) }
+          it { is_expected.to contain_exec("again-delta-#{name}").with_command(%w[/usr/local/bin/again run] + ["--name=#{name}", '--delta=0', "--resource=Common::Again::Delta[#{name}]", *PATH_FLAGS]) }
         end
       end
 

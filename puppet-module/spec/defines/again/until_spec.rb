@@ -16,7 +16,7 @@ describe 'common::again::until' do
 
       it 'declares its Exec' do
         is_expected.to contain_exec('again-until-peers joined')
-          .with_command(['/usr/local/bin/again', 'run', '--name=until peers joined', '--delta=30', *PATH_FLAGS])
+          .with_command(['/usr/local/bin/again', 'run', '--name=until peers joined', '--delta=30', '--resource=Common::Again::Until[peers joined]', *PATH_FLAGS])
           .with_unless([[*guard, '60', '/usr/bin/test', '-f', '/x']])
           .with_logoutput(true).with_timeout(120).with_refreshonly(false)
           .that_requires('Class[common::again::install]')
@@ -27,7 +27,7 @@ describe 'common::again::until' do
 
         it 'gives it to a shell' do
           is_expected.to contain_exec('again-until-peers joined')
-            .with_command(['/usr/local/bin/again', 'run', '--name=until peers joined', '--delta=2m', '--max-runs=40', '--on-cap=wait', *PATH_FLAGS])
+            .with_command(['/usr/local/bin/again', 'run', '--name=until peers joined', '--delta=2m', '--resource=Common::Again::Until[peers joined]', '--max-runs=40', '--on-cap=wait', *PATH_FLAGS])
             .with_unless([[*guard, '5', '/bin/sh', '-c', 'a | b']]).with_timeout(65)
         end
       end

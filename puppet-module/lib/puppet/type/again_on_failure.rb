@@ -1,0 +1,32 @@
+# frozen_string_literal: true
+
+# @summary
+#   Asks for another Puppet run at the end of one in which resources have failed
+#
+# @api private
+Puppet::Type.newtype(:again_on_failure) do
+  @doc = <<~DOC
+    Asks for another Puppet run at the end of one in which resources have failed: `on_failure` of the class `common::again`.
+
+    There is nothing to evaluate, so that it never changes or fails by itself, and it depends on no other resource. Its provider looks at
+    the run once everything has been evaluated, and runs the command if anything has failed.
+  DOC
+
+  newparam(:name, namevar: true) do
+    desc 'The name.'
+  end
+
+  newparam(:command) do
+    desc 'The command and its arguments, run without a shell.'
+
+    validate do |value|
+      words = Array(value)
+      raise ArgumentError, 'the command has to be an array of strings' unless words.any? && words.all?(String)
+      raise ArgumentError, 'the command has to be an absolute path' unless words.first.start_with?('/')
+    end
+
+    munge { |value| Array(value) }
+  end
+
+  validate { raise ArgumentError, 'no command' unless self[:command] }
+end
