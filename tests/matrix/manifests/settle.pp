@@ -1,0 +1,7 @@
+class { 'settle':
+  again => true,
+}
+
+exec { 'proof':
+  command => '/bin/date >> /tmp/puppet.again',
+}

@@ -1,0 +1,5 @@
+tower::level { '4': }
+
+exec { 'proof':
+  command => '/bin/date >> /tmp/puppet.again',
+}

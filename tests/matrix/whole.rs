@@ -1,0 +1,4 @@
+/// The agent: against a real puppetserver, as a daemon; its lock, its switch, and the cap.
+mod agent;
+/// `on_failure`: when a run that failed asks for another one, and when it does not.
+mod failure;
