@@ -120,6 +120,18 @@ fn binary() -> PathBuf {
 impl Lab {
     /// Boots a machine with the program and the module in place.
     pub fn boot() -> Self {
+        let lab = Self::boot_with(&[]);
+        // A copy, because the class may replace it, which a mount would not let it do.
+        lab.sh("install -m 755 /srv/again /usr/local/bin/again");
+        lab
+    }
+
+    /// Boots a machine with the module and these files or directories of ours, each at its place inside; the program is
+    /// in /srv only.
+    pub fn boot_with(binds: &[(&Path, &str)]) -> Self {
+        let binds = binds.iter().flat_map(|(ours, inside)| {
+            ["--bind".to_owned(), format!("{}:{inside}", ours.display())]
+        });
         let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("puppet-module");
         let mut supervisor = Command::new(here().join("boot"))
             .arg("--bind")
@@ -129,6 +141,7 @@ impl Lab {
                 "{}:/etc/puppet/code/modules/common",
                 module.display()
             ))
+            .args(binds)
             .arg(image())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -154,8 +167,6 @@ impl Lab {
             leader: Cell::new(0),
         };
         lab.start("boot");
-        // A copy, because the class may replace it, which a mount would not let it do.
-        lab.sh("install -m 755 /srv/again /usr/local/bin/again");
         lab
     }
 
