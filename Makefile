@@ -1,23 +1,54 @@
 # again: build it, see it work, test it. Each target does its own set-up on a Debian machine with Rust.
 
-.PHONY: build demo test lab clean
+.PHONY: build build-aarch64 package demo test bench matrix lab soak fuzz clean
 
 # A stripped static binary in dist/ and in the module's files.
 build:
 	@tests/tools/need binutils
 	@tests/tools/build
 
+# The same for 64-bit ARM, cross-built: dist/again-aarch64.
+build-aarch64:
+	@tests/tools/need binutils
+	@tests/tools/build aarch64
+
+# What is given away, into dist/: .deb and .rpm for both architectures, and the module's tarball.
+package:
+	@tests/tools/need binutils dpkg rpm python3
+	@tests/tools/package
+
 # A real puppet apply that needs six runs, in a scratch directory.
 demo:
 	@tests/tools/demo
 
-# Everything; WITHOUT_LAB=1 leaves out what needs the privilege to boot a container.
+# Everything; WITHOUT_LAB=1 leaves out the rooms that take the most privilege, lab and matrix.
 test:
 	@tests/tools/test
+
+# Every Puppet, with a puppetserver each.
+matrix:
+	@tests/tools/test matrix-all
+
+# Measures; writes the tables of doc/numbers and of the README. A quarter of an hour; the machine should be idle.
+bench:
+	@tests/tools/bench
 
 # The booted lab alone.
 lab:
 	@tests/tools/test lab
+
+# What does not fit into the tests: the faults room over and over, for DURATION seconds, from SEED on.
+DURATION ?= 600
+SEED ?= 1
+soak: build
+	@tests/tools/need gcc python3 util-linux
+	@tests/tools/soak $(DURATION) $(SEED)
+
+# Coverage-guided fuzzing of every parser of what others write, for SECONDS.
+SECONDS ?= 300
+fuzz:
+	@tests/tools/need g++
+	@tests/tools/fuzz $(SECONDS)
 
 clean:
 	cargo clean

@@ -7,8 +7,12 @@ mod rig;
 #[path = "../process/stage.rs"]
 mod stage;
 
+/// The file itself.
+mod binary;
 /// `--help`, and the options it speaks of.
 mod help;
+/// The README shows what was measured, and nothing else.
+mod numbers;
 /// The one line that a request prints, its exit status, and what is refused.
 mod requests;
 /// /etc/again.toml, AGAIN_*, and what is wrong with them.

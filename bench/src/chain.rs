@@ -1,0 +1,192 @@
+//! With real Puppet: what it charges the Exec, and what a chain costs over runs that a shell starts one after the other.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cost::PYTHON;
+use crate::numbers::{Samples, Table, many, short, verdict};
+use crate::stage::Stage;
+use crate::start::now;
+
+/// `puppet apply` with all its directories on the stage.
+fn apply(stage: &Stage, manifest: &Path) -> Command {
+    let mut command = stage.command("puppet");
+    command.args(["apply", "--color", "false"]);
+    for (option, name) in [
+        ("--confdir", "puppet/conf"),
+        ("--vardir", "puppet/var"),
+        ("--publicdir", "puppet/public"),
+        ("--rundir", "puppet/run"),
+        ("--logdir", "puppet/log"),
+    ] {
+        command.arg(option).arg(stage.path(name));
+    }
+    command
+        .arg("--lastrunreport")
+        .arg(stage.path("report.yaml"));
+    command
+        .arg(manifest)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// `evaluation_time` of an Exec in the report.
+fn charged(report: &str, title: &str) -> Option<f64> {
+    let from = report.find(&format!("\n  Exec[{title}]:"))?;
+    let rest = report.get(from..)?;
+    let at = rest.find("evaluation_time: ")?;
+    let number = rest.get(at + 17..)?.lines().next()?;
+    number.trim().parse().ok()
+}
+
+/// What Puppet charges Execs, in turns in one catalog, over several runs.
+pub fn charge(table: &mut Table) -> Result<()> {
+    let stage = Stage::new()?;
+    std::fs::write(stage.path("peer.py"), PYTHON)?;
+    let (runs, each) = (many(6, 1), many(25, 3));
+    let mut manifest = String::new();
+    for nth in 0..each {
+        let commands = [
+            ("true", "'/bin/true'".to_owned()),
+            (
+                "python",
+                format!("'/usr/bin/python3', '{}'", stage.path("peer.py").display()),
+            ),
+            (
+                "again",
+                format!(
+                    "'{}', 'run', '--delta', '1d', '--name', 'n{nth}'",
+                    stage.path("bin/again").display()
+                ),
+            ),
+        ];
+        for (title, words) in commands {
+            manifest += &format!("exec {{ '{title}-{nth}': command => [{words}] }}\n");
+        }
+    }
+    let path = stage.path("work/charge.pp");
+    std::fs::write(&path, manifest)?;
+    let mut taken: [Vec<f64>; 3] = Default::default();
+    for _ in 0..runs {
+        let status = apply(&stage, &path).status().context("puppet")?;
+        ensure!(status.success(), "puppet apply failed");
+        let report = stage.text("report.yaml");
+        for (which, title) in ["true", "python", "again"].iter().enumerate() {
+            for nth in 0..each {
+                let seconds = charged(&report, &format!("{title}-{nth}"));
+                taken[which].push(seconds.context("no evaluation_time in the report")? * 1e3);
+            }
+        }
+        stage.stop_all()?;
+    }
+    let [floor, peer, ours] = taken.map(Samples::from_iter);
+    let ratio = ours.median() / floor.median();
+    table.add(
+        "what Puppet charges the Exec (`evaluation_time`)",
+        &ours.text("ms"),
+        &format!("`/bin/true` {}", floor.text("ms")),
+        &format!("Python {}", peer.text("ms")),
+        &verdict(&format!("≤ 2 × floor ({ratio:.2} ×)"), ratio <= 2.0),
+    );
+    Ok(())
+}
+
+const RUNS: usize = 5;
+
+/// A manifest that counts its runs, and in a chain asks for the next; else its Exec, which a run has to load and to start
+/// all the same, does nothing.
+fn counting(stage: &Stage) -> String {
+    let file = stage.path("count").display().to_string();
+    format!(
+        "$n = find_file('{file}') ? {{ undef => 0, default => Integer(strip(file('{file}'))) }} + 1\n\
+         file {{ '{file}': content => \"${{n}}\\n\" }}\n\
+         $ask = $facts['bench'] ? {{ 'chain' => ['{}', 'run', '--delta', '0', '--jitter', '0'], default => ['/bin/true'] }}\n\
+         if $n < {RUNS} {{\n\
+           exec {{ 'again': command => $ask, refreshonly => true, subscribe => File['{file}'] }}\n\
+         }}\n",
+        stage.path("bin/again").display()
+    )
+}
+
+/// Seconds that five runs take, started by each other or by a loop.
+fn five(stage: &Stage, manifest: &Path, chained: bool) -> Result<f64> {
+    let _ = std::fs::remove_file(stage.path("count"));
+    let began = now();
+    if !chained {
+        let script = "n=0; while [ $n -lt 5 ]; do \"$@\" || exit 1; n=$((n + 1)); done";
+        let run = apply(stage, manifest);
+        let mut shell = stage.command("/bin/sh");
+        shell
+            .env("FACTER_bench", "loop")
+            .args(["-c", script, "sh"])
+            .arg(run.get_program())
+            .args(run.get_args());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        ensure!(shell.status()?.success(), "a run failed");
+        ensure!(stage.text("count").trim() == "5", "not five runs");
+        return Ok((now() - began) as f64 / 1e9);
+    }
+    ensure!(
+        apply(stage, manifest)
+            .env("FACTER_bench", "chain")
+            .status()?
+            .success(),
+        "the first run failed"
+    );
+    let end = now() + 120_000_000_000;
+    let pause = || std::thread::sleep(Duration::from_millis(5));
+    while stage.text("count").trim() != "5" {
+        ensure!(now() < end, "the chain did not end");
+        pause();
+    }
+    let status: serde_json::Value = serde_json::from_str(&stage.ask(&["status", "--json"])?)?;
+    let pid = &status["targets"][0]["running"]["pid"];
+    let stat = format!("/proc/{}/stat", pid.as_i64().context("the fifth run")?);
+    // It has ended when it is a zombie; when whoever took it over reaps it is another matter.
+    let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    while runs() {
+        pause();
+    }
+    Ok((now() - began) as f64 / 1e9)
+}
+
+fn chain(table: &mut Table) -> Result<()> {
+    let stage = Stage::new()?;
+    let path = stage.path("work/chain.pp");
+    std::fs::write(&path, counting(&stage))?;
+    five(&stage, &path, false)?;
+    let (mut ours, mut floor, mut overhead) =
+        (Samples::default(), Samples::default(), Samples::default());
+    for nth in 0..many(4, 1) {
+        // Which goes first changes, since a machine may get slower all the time.
+        let first = nth % 2 == 0;
+        let a = five(&stage, &path, first)?;
+        let b = five(&stage, &path, !first)?;
+        let (chained, looped) = if first { (a, b) } else { (b, a) };
+        ours.add(chained / RUNS as f64);
+        floor.add(looped / RUNS as f64);
+        overhead.add((chained - looped) * 100.0 / looped);
+    }
+    table.add(
+        "five `puppet apply` in a chain, per run",
+        &ours.text("s"),
+        &format!("a shell loop {}", floor.text("s")),
+        "",
+        &verdict(
+            &format!(
+                "≤ 2 % more (median of pairs {} %)",
+                short(overhead.median())
+            ),
+            overhead.median() <= 2.0,
+        ),
+    );
+    Ok(())
+}
+
+pub fn measure(table: &mut Table) -> Result<()> {
+    chain(table)
+}

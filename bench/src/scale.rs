@@ -1,0 +1,246 @@
+//! Thousands of timers on one machine.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::numbers::{Samples, Table, many, quick, short, verdict};
+use crate::stage::Stage;
+use crate::start::now;
+
+/// Resident and proportional memory of all waiters, in kB.
+fn memory(pids: &[i32]) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for pid in pids {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let number = |name: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
+        sum.0 += number("Rss:");
+        sum.1 += number("Pss:");
+    }
+    sum
+}
+
+fn status(stage: &Stage, words: &[&str], times: usize) -> Result<(Samples, String)> {
+    let mut taken = Samples::default();
+    let mut said = String::new();
+    for _ in 0..times {
+        let began = now();
+        said = stage.ask(words)?;
+        taken.add((now() - began) as f64 / 1e6);
+    }
+    Ok((taken, said))
+}
+
+/// Seconds in which as many can be armed, and then some: by what twenty of them take on this machine as busy as it is.
+fn lead(stage: &Stage, count: usize) -> Result<u64> {
+    let tries = 20;
+    let began = now();
+    for nth in 0..tries {
+        stage.ask(&["run", "--delta", "1d", "--", "/bin/true", &format!("{nth}")])?;
+    }
+    let each = (now() - began) as f64 / 1e9 / f64::from(tries);
+    stage.stop_all()?;
+    std::fs::remove_dir_all(stage.path("state"))?;
+    Ok((each * count as f64 * 3.0) as u64 + 4)
+}
+
+/// As many timers, each of a target of its own, all due at one moment.
+fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
+    let stage = Stage::new()?;
+    // Armed from the moment of the request; due together, when the last one is there.
+    let lead = lead(&stage, count)?;
+    let due = now() + lead * 1_000_000_000;
+    let began = now();
+    let mut runs = Vec::new();
+    for nth in 0..count {
+        let name = format!("n{nth:05}");
+        stage.run(&name, "stamp")?;
+        let left = due.saturating_sub(now()) as f64 / 1e9;
+        ensure!(left > 0.5, "arming takes longer than was thought");
+        // A command of its own is a target of its own; it is the stand-in, which stamps.
+        let mut command = stage.again(&["run", "--jitter", "0", "--delta"]);
+        // Whole seconds: the exact moment is taken from the record.
+        command.arg(format!("{}", left.ceil() as u64)).arg("--");
+        command
+            .arg(stage.path("bin/puppet"))
+            .arg("apply")
+            .arg(stage.path(&format!("work/{name}.pp")));
+        command.stdout(std::process::Stdio::null());
+        runs.push(name);
+        let status = command.status()?;
+        ensure!(status.success(), "a request failed");
+    }
+    let armed = (now() - began) as f64 / 1e9;
+    let waiters = stage.waiters();
+    let (resident, shared) = memory(&waiters);
+    let (taken, said) = status(&stage, &["status", "--json"], many(10, 2))?;
+    let (words, _) = status(&stage, &["status"], many(10, 2))?;
+    let json: serde_json::Value = serde_json::from_str(&said)?;
+    let mut dues = std::collections::BTreeMap::new();
+    let targets = json["targets"].as_array().context("targets")?;
+    for target in targets {
+        let command = target["command"].as_array().context("a command")?;
+        let manifest = command
+            .last()
+            .and_then(|word| word.as_str())
+            .context("a manifest")?;
+        let name = manifest
+            .rsplit('/')
+            .next()
+            .and_then(|name| name.strip_suffix(".pp"))
+            .context("a name")?;
+        dues.insert(
+            name.to_owned(),
+            record_due(&stage, target["id"].as_str().context("an id")?)?,
+        );
+    }
+    ensure!(dues.len() == count, "{} of {count} are pending", dues.len());
+    // All have fired once there are as many stamps.
+    let end = now() + (lead + 120) * 1_000_000_000;
+    while stage.text("stamps").lines().count() < count {
+        ensure!(now() < end, "not all have fired");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut late = Vec::new();
+    let mut early = 0;
+    for line in stage.text("stamps").lines() {
+        let mut words = line.split(' ');
+        let at: u64 = words.next().context("a time")?.parse()?;
+        let due = dues
+            .remove(words.next().context("a name")?)
+            .context("fired twice")?;
+        if at < due {
+            early += 1;
+        }
+        late.push((at.saturating_sub(due)) as f64 / 1e6);
+    }
+    let late = Samples::from_iter(late);
+    let n = count as f64;
+    table.add(
+        &format!(
+            "{} timers pending, each of its own target: to arm one; all",
+            short(n)
+        ),
+        &format!("{} ms; {} s", short(armed * 1e3 / n), short(armed)),
+        "",
+        "",
+        "",
+    );
+    table.add(
+        &format!(
+            "{}: memory of all waiters, shared pages counted once",
+            short(n)
+        ),
+        &format!(
+            "{} MB ({} MB resident)",
+            short(shared as f64 / 1e3),
+            short(resident as f64 / 1e3)
+        ),
+        "",
+        "",
+        "",
+    );
+    table.add(
+        &format!("{}: `status`; `status --json`", short(n)),
+        &format!("{}; {}", words.text("ms"), taken.text("ms")),
+        "",
+        "",
+        &if bar {
+            verdict("≤ 100 ms", words.median() <= 100.0)
+        } else {
+            String::new()
+        },
+    );
+    table.add(
+        &format!(
+            "{}: due within {} s of each other; fired late by",
+            short(n),
+            1
+        ),
+        &format!("{}; most {} ms", late.text("ms"), short(late.most())),
+        "",
+        "",
+        &verdict(
+            &format!("all fire ({}), none early ({early})", late.len()),
+            late.len() == count && early == 0,
+        ),
+    );
+    stage.stop_all()
+}
+
+/// When the timer of a target is due, in nanoseconds of CLOCK_BOOTTIME.
+fn record_due(stage: &Stage, id: &str) -> Result<u64> {
+    let record: serde_json::Value =
+        serde_json::from_str(&stage.text(&format!("state/targets/{id}/state.json")))?;
+    let timers = record["timers"].as_object().context("timers")?;
+    let timer = timers.values().next().context("a timer")?;
+    timer["due"].as_u64().context("a due time")
+}
+
+/// Targets that have done all they may, and a history that is full.
+fn histories(table: &mut Table) -> Result<()> {
+    let stage = Stage::new()?;
+    let targets = many(200, 5);
+    for nth in 0..targets {
+        let name = format!("h{nth:03}");
+        stage.run(&name, "stamp")?;
+        stage.ask(&[
+            "run",
+            "--delta",
+            "1d",
+            "--name",
+            &name,
+            "--",
+            "/bin/true",
+            &name,
+        ])?;
+    }
+    stage.stop_all()?;
+    // As many starts on each record as the cap's window can hold, and both files of the history full.
+    let history = stage.path("state/history.jsonl");
+    let line = stage.text("state/history.jsonl");
+    let full = line.repeat((1 << 20) / line.len().max(1));
+    std::fs::write(&history, &full)?;
+    std::fs::write(stage.path("state/history.1.jsonl"), &full)?;
+    for target in std::fs::read_dir(stage.path("state/targets"))?.flatten() {
+        let path = target.path().join("state.json");
+        let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+        let at = serde_json::json!({ "boot": "b", "uptime": 1, "wall": 1 });
+        let start =
+            serde_json::json!({ "at": at, "chain": "0123abcd", "run": 2, "forgotten": false });
+        record["starts"] = serde_json::Value::Array(vec![start; 100]);
+        std::fs::write(&path, serde_json::to_vec(&record)?)?;
+    }
+    let times = many(10, 2);
+    let (words, _) = status(&stage, &["status"], times)?;
+    let (json, said) = status(&stage, &["status", "--json"], times)?;
+    let parsed: serde_json::Value = serde_json::from_str(&said)?;
+    ensure!(parsed["unreadable"] == serde_json::json!([]), "{said}");
+    let (told, _) = status(&stage, &["history"], times)?;
+    let began = now();
+    stage.ask(&["run", "--delta", "1d", "--", "/bin/true", "one more"])?;
+    let request = (now() - began) as f64 / 1e6;
+    table.add(
+        &format!("{targets} targets with full records and 2 MB of history: `status`; `--json`; `history`; a request"),
+        &format!("{}; {}; {}; {} ms", short(words.median()), short(json.median()), short(told.median()), short(request)),
+        "",
+        "",
+        "",
+    );
+    stage.stop_all()
+}
+
+pub fn measure(table: &mut Table) -> Result<()> {
+    // Where the time is short: BENCH_TIMERS="1000".
+    let counts = std::env::var("BENCH_TIMERS").unwrap_or_else(|_| "1000 5000".into());
+    let counts = if quick() { "20".into() } else { counts };
+    for count in counts.split_whitespace() {
+        let count = count.parse()?;
+        all_at_once(table, count, count <= 1000)?;
+    }
+    histories(table)
+}
