@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ impl Room {
             PathBuf::from,
         );
         assert!(again.is_file(), "no {}: run `make build`", again.display());
-        fs::copy(again, room.path("again")).expect("the binary under test");
+        copy_program(&again, &room.path("again"));
         room
     }
 
@@ -86,9 +86,12 @@ impl Room {
 
     /// A shell script; `$AGAIN` is the binary under test.
     pub fn script(&self, name: &str, text: &str) -> String {
-        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-        path
+        let draft = self.write(&format!("{name}.draft"), &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("executable");
+        let path = self.path(name);
+        copy_program(draft.as_ref(), &path);
+        fs::remove_file(draft).expect("removed");
+        path.to_str().expect("plain").to_owned()
     }
 
     pub fn read(&self, name: &str) -> String {
@@ -326,4 +329,11 @@ impl Going {
             err: self.err(),
         }
     }
+}
+
+/// Copies a program by another process: what a test beside this one forks would hold our descriptor for writing until
+/// its exec, and the kernel does not execute what somebody may write to (execve(2), ETXTBSY).
+fn copy_program(from: &Path, to: &Path) {
+    let cp = Command::new("cp").args([from, to]).status().expect("cp");
+    assert!(cp.success(), "{} could not be copied", from.display());
 }

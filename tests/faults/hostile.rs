@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
-use crate::rig::{Process, SHORT, wait_for, wait_until};
+use crate::rig::{Process, SHORT, copy_program, wait_for, wait_until, write_program};
 use crate::stage::{Answer, Stage, answer, in_namespaces, open_to_all, start, timed};
 
 /// `nobody` of Debian and most others.
@@ -628,11 +628,10 @@ fn the_environment_of_a_caller() {
     let stage = Stage::new();
     fs::create_dir(stage.path("evil")).expect("created");
     for name in ["ruby", "puppet", "systemd-run", "again", "sh", "env"] {
-        let path = stage.write(
-            &format!("evil/{name}"),
+        write_program(
+            stage.path(&format!("evil/{name}")),
             &format!("#!/bin/sh\necho {name} >> {}\n", stage.at("caught")),
         );
-        open_to_all(&path, 0o755);
     }
     let env = format!(
         "env: {{ 'PATH' => '{}', 'AGAIN_CHAIN' => 'deadbeef', 'AGAIN_RUN' => '99', 'AGAIN_TIMER' => 'x', 'LD_PRELOAD' => '/x.so', 'RUBYOPT' => '-r/x' }}",
@@ -660,7 +659,7 @@ fn the_environment_of_a_caller() {
 fn set_user_id() {
     let stage = Stage::new();
     let raised = stage.path("bin/raised");
-    fs::copy(stage.path("bin/again"), &raised).expect("copied");
+    copy_program(stage.path("bin/again"), &raised);
     fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).expect("set");
     let done = answer(&mut as_nobody(
         &stage,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::rig::{Process, SHORT, wait_until};
+use crate::rig::{Process, SHORT, copy_program, wait_until};
 use crate::stage::{Stage, in_namespaces, start};
 
 /// A command that is due at once, and notes that it ran. Gives its waiter, which `hold` has kept from running it.
@@ -287,7 +287,7 @@ fn the_programs_are_replaced() {
     stage.wait_for_state("again", "waiting for the run");
     for program in ["bin/again", "bin/puppet"] {
         let new = stage.path("new");
-        fs::copy(stage.path(program), &new).expect("copied");
+        copy_program(stage.path(program), &new);
         fs::rename(new, stage.path(program)).expect("replaced");
     }
     assert_eq!(

@@ -4,7 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::rig::{SHORT, wait_until};
+use crate::rig::{SHORT, copy_program, wait_until, write_program};
 use crate::stage::{Past, Stage, answer, start};
 
 #[track_caller]
@@ -181,7 +181,7 @@ fn only_the_newest_logs_are_kept() {
 /// A copy of ruby, so that it can be replaced.
 fn own_ruby(stage: &Stage, name: &str) -> String {
     let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");
-    fs::copy(ruby, stage.path(&format!("bin/{name}"))).expect("copied");
+    copy_program(ruby, stage.path(&format!("bin/{name}")));
     stage.at(&format!("bin/{name}"))
 }
 
@@ -277,7 +277,7 @@ fn again_itself_was_replaced_or_removed() {
         let runs = stage.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         let _ = fs::remove_file(stage.path("bin/again"));
-        fs::copy(crate::rig::binary_under_test(), stage.path("bin/again")).expect("restored");
+        copy_program(crate::rig::binary_under_test(), stage.path("bin/again"));
         stage.wait_until_settled();
         stage.assert_nothing_left();
     }
@@ -403,8 +403,10 @@ fn a_command_in_place_of_the_runs_words() {
 fn a_command_from_the_settings() {
     let stage = Stage::new();
     stage.settings("command = [\"wrapper\", \"an argument\", \"\"]");
-    stage.write("bin/wrapper", "#!/bin/sh\nprintf '%s|' \"$@\" \"$PWD\"\n");
-    crate::stage::open_to_all(&stage.path("bin/wrapper"), 0o755);
+    write_program(
+        stage.path("bin/wrapper"),
+        "#!/bin/sh\nprintf '%s|' \"$@\" \"$PWD\"\n",
+    );
     let mut command = stage.apply("site", "ask('run', env: {'PATH' => '/bin'})");
     command.env("PATH", format!("{}:/usr/bin:/bin", stage.at("bin")));
     start(&mut command).wait();
@@ -474,9 +476,7 @@ fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
 fn what_merely_looks_like_a_run_is_none() {
     let stage = Stage::new();
     // A shell script named puppet, run by something named ruby that is a shell.
-    fs::copy("/bin/dash", stage.path("bin/ruby"))
-        .or_else(|_| fs::copy("/bin/sh", stage.path("bin/ruby")))
-        .expect("a shell");
+    copy_program("/bin/sh", stage.path("bin/ruby"));
     fs::create_dir(stage.path("bin/x")).expect("created");
     stage.write(
         "bin/x/puppet",

@@ -16,7 +16,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rig::{Process, SHORT, binary_under_test, repository, text, wait_for, wait_until};
+use crate::rig::{
+    Process, SHORT, binary_under_test, copy_program, repository, text, wait_for, wait_until,
+};
 
 /// Everything that one test touches. When it goes, no process of it may be left.
 pub struct Stage {
@@ -105,10 +107,10 @@ impl Stage {
             fs::create_dir(stage.path(sub)).expect("a directory");
         }
         open_to_all(&stage.path("runs"), 0o777);
-        fs::copy(binary_under_test(), stage.path("bin/again")).expect("the binary under test");
-        fs::copy(helper(), stage.path("bin/helper")).expect("the helper");
+        copy_program(binary_under_test(), stage.path("bin/again"));
+        copy_program(helper(), stage.path("bin/helper"));
         let stand_in = repository().join("tests/process/stand-in.rb");
-        fs::copy(stand_in, stage.path("bin/puppet")).expect("the stand-in");
+        copy_program(stand_in, stage.path("bin/puppet"));
         stage.settings("");
         stage
     }

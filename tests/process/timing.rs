@@ -1,7 +1,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::rig::{Process, SHORT, wait_for, wait_until};
+use crate::rig::{Process, SHORT, wait_for, wait_until, write_program};
 use crate::stage::{Bystander, Past, Stage, now, spread, start};
 
 const SECOND: u64 = 1_000_000_000;
@@ -513,17 +513,14 @@ fn the_reruns_of_a_command_are_one_chain() {
     let stage = Stage::new();
     let (again, state) = (stage.at("bin/again"), stage.at("state"));
     let script = stage.path("work/step");
-    fs::write(
+    write_program(
         &script,
-        format!(
+        &format!(
             "#!/bin/sh\necho \"$AGAIN_RUN $AGAIN_CHAIN\" >> {0}/steps\n\
              [ $(wc -l < {0}/steps) -ge 4 ] || exec {again} run --state-dir {state} --jitter 0 -- \"$0\"\n",
             stage.at("work")
         ),
-    )
-    .expect("written");
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    );
     stage.again_well(&["run", "--jitter", "0", "--", &stage.at("work/step")]);
     let steps = || fs::read_to_string(stage.path("work/steps")).unwrap_or_default();
     wait_until("four steps", SHORT, || steps().lines().count() == 4);

@@ -2,7 +2,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::rig::{LONG, Process, Record, Scratch, text};
+use crate::rig::{LONG, Process, Record, Scratch, text, write_program};
 use crate::{assert_same_run, changes_once, hold_until, until_held};
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
@@ -414,9 +414,11 @@ fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
     );
     let puppet = fs::read_to_string("/usr/bin/puppet").expect("puppet");
     let (_, script) = puppet.split_once('\n').expect("an interpreter line");
-    let ours = scratch.write("gem/puppet", &format!("#!/usr/bin/env ruby\n{script}"));
-    fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    fs::create_dir(scratch.path("gem")).expect("created");
+    write_program(
+        scratch.path("gem/puppet"),
+        &format!("#!/usr/bin/env ruby\n{script}"),
+    );
     let path = format!(
         "{}:/usr/sbin:/usr/bin:/sbin:/bin",
         text(scratch.path("gem"))

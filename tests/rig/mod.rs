@@ -53,6 +53,32 @@ pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> 
     wait_for(what, timeout, || condition().then_some(()));
 }
 
+/// Copies a program to where it will be started from.
+///
+/// Another process does it: what a test beside this one forks would hold our descriptor for writing until its exec, and
+/// the kernel does not execute what somebody may write to (execve(2), ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let cp = std::process::Command::new("cp")
+        .args([from.as_ref(), to.as_ref()])
+        .status()
+        .expect("cp");
+    assert!(
+        cp.success(),
+        "{} could not be copied",
+        from.as_ref().display()
+    );
+}
+
+/// Writes a program, with the same care as [`copy_program`].
+pub fn write_program(path: impl AsRef<Path>, text: &str) {
+    let draft = path.as_ref().with_extension("draft");
+    std::fs::write(&draft, text).expect("written");
+    std::fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    copy_program(&draft, path);
+    std::fs::remove_file(draft).expect("removed");
+}
+
 /// The root of the repository.
 pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

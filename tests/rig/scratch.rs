@@ -75,7 +75,7 @@ impl Scratch {
         ] {
             fs::create_dir_all(scratch.path(sub)).expect("a directory");
         }
-        fs::copy(binary_under_test(), scratch.path("bin/again")).expect("the binary under test");
+        super::copy_program(binary_under_test(), scratch.path("bin/again"));
         copy_tree(&rig_file("module"), &scratch.path("modules/rig"));
         std::os::unix::fs::symlink(
             repository().join("puppet-module"),
