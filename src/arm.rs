@@ -124,7 +124,10 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
             timer.scope.clone_from(&unit);
             locked.record.timers.insert(name.to_owned(), timer.clone());
             // Written to the disk while the waiter gets ready; both take long.
-            let draft = locked.draft();
+            let draft = locked.draft().and_then(|mut draft| {
+                draft.sync()?;
+                Ok(draft)
+            });
             starting.finish().map(|go| (draft, go))
         };
         match start() {
@@ -136,7 +139,7 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
         }
     };
     // Where there is no record, the waiter finds that none names it, and ends.
-    let promised = started.and_then(|(draft, go)| draft?.publish().map(|()| go));
+    let promised = started.and_then(|(draft, go)| draft?.exchange().map(|()| go));
     match promised {
         Ok(go) => spawn::tell_ready(go),
         Err(e) => {
@@ -229,6 +232,9 @@ pub fn dismiss_all(
     let stayed: Vec<String> = alive.iter().map(|(one, _)| one.token.clone()).collect();
     for one in leaving.iter().filter(|one| !stayed.contains(&one.token)) {
         store.remove_order(id, &one.token);
+        if let Some(waiter) = one.waiter {
+            store.forget_rerun(waiter);
+        }
     }
     stayed
 }

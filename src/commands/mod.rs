@@ -171,7 +171,9 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     if has_ended(&record) {
         if let Ok(mut locked) = store.lock_existing(id) {
             outcome::settle(store, &mut locked.record, now);
-            let _ = locked.commit();
+            if locked.commit().is_ok() {
+                store.remove_strays(&locked.record, &now.boot);
+            }
             return Ok(Some(locked.record.clone()));
         }
         // Another user's: seen the same way, and left as it is.

@@ -10,6 +10,7 @@ use crate::cli::{Global, Run, Stop};
 use crate::config::{self, Surroundings};
 use crate::exit::Exit;
 use crate::outcome;
+use crate::policy::time::Span;
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::record::{Leaving, Running, Timer};
@@ -22,6 +23,11 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How long a driver that waits may take to end.
 const PROMPT: Duration = Duration::from_secs(2);
+/// Ruby loses a signal that reaches it within its first moments; how long a run is young
+/// enough for that, on a slow machine.
+const LOADING: Span = Span::from_secs(5);
+/// After which a young run is told once more.
+const REMINDER: Duration = Duration::from_secs(1);
 
 /// Stops what is named, or everything.
 ///
@@ -275,7 +281,14 @@ fn end_run(run: &Running) -> std::io::Result<&'static str> {
         Err(e) => return Err(e),
     };
     handle.signal(nix::libc::SIGTERM)?;
-    if handle.wait(GRACE) {
+    let mut has_ended = false;
+    if clock::boottime().since(run.started.uptime) < LOADING {
+        has_ended = handle.wait(REMINDER);
+        if !has_ended && handle.signal(nix::libc::SIGTERM).is_err() {
+            has_ended = handle.wait(Duration::ZERO);
+        }
+    }
+    if has_ended || handle.wait(GRACE) {
         return Ok("ended by TERM");
     }
     handle.signal(nix::libc::SIGKILL)?;

@@ -23,13 +23,13 @@ use crate::state::bytes::Bytes;
 use crate::state::history::What;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Kind, Record, Refused, Running, Timer};
-use crate::state::store::{Rerun, Store, make_directory};
+use crate::state::store::{Rerun, Store, make_directory, unnamed_file};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::process;
+use crate::sys::process::{self, Identity};
 use crate::sys::signals::{Held, Signals};
 use crate::sys::spawn::{self, Image};
 use crate::sys::wait::{Sleeper, Watch, Woken};
-use crate::sys::{attributes, clock, localtime, title, user};
+use crate::sys::{attributes, clock, localtime, rename, title, user};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -143,6 +143,8 @@ fn run(inherited: Inherited) -> Result<()> {
         shown: String::new(),
         pause: FIRST_PAUSE,
         trouble: String::new(),
+        prepared: Prepared::default(),
+        me: process::own_identity().ok(),
     };
     if let Ok(Some(record)) = waiter.store.read(&waiter.ticket.target)
         && let Some(timer) = waiter.timer(&record)
@@ -167,7 +169,12 @@ fn run(inherited: Inherited) -> Result<()> {
     {
         tracing::warn!("cannot clean up: {e:#}");
     }
-    waiter.live()
+    waiter.prepare();
+    let ended = waiter.live();
+    if let Ok(me) = waiter.identity() {
+        waiter.store.forget_rerun(me);
+    }
+    ended
 }
 
 /// Reads the first line of the order, and no more of it than needed.
@@ -209,6 +216,24 @@ struct Waiter {
     pause: Span,
     /// What was logged of it.
     trouble: String,
+    prepared: Prepared,
+    /// Ourselves, once known: the kernel takes its time to tell.
+    me: Option<Identity>,
+}
+
+/// What takes a disk long, made before it is needed where the rerun is to follow at once.
+/// What cannot be had is made when it is needed, and what is wrong with it is told then.
+#[derive(Debug, Default)]
+struct Prepared {
+    order: Option<Order>,
+    /// The number under which this process was noted as a rerun.
+    number: Option<u32>,
+    /// The file for the output, which has no name yet, and goes with us if it gets none.
+    log: Option<File>,
+    /// Whether there is room for it among the logs that are kept.
+    is_pruned: bool,
+    /// The file for the record that says that the rerun started; it has no name either.
+    record: Option<File>,
 }
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
@@ -263,23 +288,18 @@ impl Waiter {
         let mut looked_around = false;
         // None: not set yet. Some(None): it cannot be had.
         let mut watch: Option<Option<Watch>> = None;
+        // Read an instant ago; before a rerun it is read once more, under the lock.
+        let mut known: Option<Record> = None;
         loop {
-            let record = match self.store.read(&self.ticket.target) {
-                Ok(Some(record)) => record,
-                Ok(None) => bail!(
-                    "timer '{}' is lost: its record in {} is gone",
-                    self.ticket.name,
-                    self.store.root().display()
-                ),
-                Err(e) if may_pass(&e) => return Err(e),
-                Err(e) => return Err(e.context(format!("timer '{}' is lost", self.ticket.name))),
+            let record = match known.take() {
+                Some(record) => record,
+                None => self.read_record()?,
             };
-            let order = if looked_around {
-                Some(self.read_order()?)
-            } else {
-                None
-            };
-            let view = self.view(&record, order.as_ref())?;
+            if looked_around && self.prepared.order.is_none() {
+                self.prepared.order = Some(self.read_order()?);
+            }
+            let order = self.prepared.order.as_ref().filter(|_| looked_around);
+            let view = self.view(&record, order)?;
             looked_around = false;
             let next = step(&view);
             let holding = matches!(next, Step::Hold(_));
@@ -292,9 +312,16 @@ impl Waiter {
                     let Waiter { run, sleeper, .. } = self;
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
+                    if woken == Woken::Ended {
+                        self.run = None;
+                        self.follow_at_once()?;
+                    }
                 }
                 Step::SetDue(due) if view.due.is_some() => self.put_off(due, view.due),
-                Step::SetDue(due) => self.set_due(due, view.now, view.delta + view.jitter),
+                Step::SetDue(due) => {
+                    self.set_due(due, view.now, view.delta + view.jitter);
+                    known = self.run_ended.is_some().then_some(record);
+                }
                 Step::AwaitDue(due) => {
                     self.show(&format!(
                         "waits until {}",
@@ -303,7 +330,10 @@ impl Waiter {
                     let woken = sleep(&mut self.sleeper, None, Some(due), None)?;
                     self.note_wake(woken);
                 }
-                Step::LookAround => looked_around = true,
+                Step::LookAround => {
+                    looked_around = true;
+                    known = Some(record);
+                }
                 Step::AwaitProcess(who) => match pidfd::open(who) {
                     Ok(handle) => {
                         self.write_run_end();
@@ -320,7 +350,7 @@ impl Waiter {
                 Step::Hold(reason) => match &watch {
                     // Look once more after the watch is set, lest a change falls between.
                     None => {
-                        let disabled = order.as_ref().and_then(|o| {
+                        let disabled = order.and_then(|o| {
                             o.paths.agent_disabled_lockfile.as_ref().map(Bytes::path)
                         });
                         let directories = [
@@ -345,11 +375,90 @@ impl Waiter {
                     }
                 },
                 Step::Finish(finish) => return self.finish(&finish),
-                Step::Launch => self.launch(&order.context("no order was read")?)?,
+                Step::Launch => {
+                    let order = self.prepared.order.take().context("no order was read")?;
+                    self.launch(&order)?;
+                    self.prepared.order = Some(order);
+                }
             }
             if !holding {
                 watch = None;
             }
+        }
+    }
+
+    /// Launches what was prepared. Whatever speaks against it is seen there, under the
+    /// lock, and then once more on the long way, which knows what to do about it.
+    fn follow_at_once(&mut self) -> Result<()> {
+        let Some(order) = self.prepared.order.take() else {
+            return Ok(());
+        };
+        self.run_ended = Some(clock::boottime());
+        let launched = self.launch(&order);
+        // What is waited for now may take days.
+        self.prepared = Prepared {
+            order: Some(order),
+            ..Prepared::default()
+        };
+        launched
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        self.me
+            .map_or_else(process::own_identity, Ok)
+            .context("cannot read /proc")
+    }
+
+    fn prepare(&mut self) {
+        let Ok(Some(record)) = self.store.read(&self.ticket.target) else {
+            return;
+        };
+        let (Some(timer), Ok(order)) = (self.timer(&record), self.read_order()) else {
+            return;
+        };
+        if timer.delta + timer.jitter != Span::ZERO {
+            return;
+        }
+        let number = record.next_number(&timer.chain, timer.run);
+        if let Ok(me) = self.identity() {
+            let rerun = self.rerun(me, &timer.chain, number);
+            self.prepared.number = self.store.note_rerun(&rerun).ok().map(|()| number);
+        }
+        let log_dir = order.log_dir.path();
+        // Only its owner may read it: output may hold secrets.
+        self.prepared.log = make_directory(&log_dir, 0o755)
+            .ok()
+            .and_then(|()| unnamed_file(&log_dir, 0o600).ok());
+        // The only one that is kept may be that of the run we wait for.
+        if order.keep_logs > 1 && self.prepared.log.is_some() {
+            prune_logs(&log_dir, order.keep_logs, None);
+            self.prepared.is_pruned = true;
+        }
+        self.prepared.record = self.store.unnamed_record(&self.ticket.target).ok();
+        self.prepared.order = Some(order);
+    }
+
+    fn rerun(&self, me: Identity, chain: &str, run: u32) -> Rerun {
+        Rerun {
+            process: me,
+            boot: self.boot.clone(),
+            target: self.ticket.target.clone(),
+            chain: chain.to_owned(),
+            run,
+            timer: self.ticket.name.clone(),
+        }
+    }
+
+    fn read_record(&self) -> Result<Record> {
+        match self.store.read(&self.ticket.target) {
+            Ok(Some(record)) => Ok(record),
+            Ok(None) => bail!(
+                "timer '{}' is lost: its record in {} is gone",
+                self.ticket.name,
+                self.store.root().display()
+            ),
+            Err(e) if may_pass(&e) => Err(e),
+            Err(e) => Err(e.context(format!("timer '{}' is lost", self.ticket.name))),
         }
     }
 
@@ -373,10 +482,9 @@ impl Waiter {
     fn note_wake(&mut self, woken: Woken) {
         match woken {
             Woken::End => self.told_to_end = true,
-            Woken::Ended => self.run = self.run.take().filter(|run| run.identity().is_alive()),
             // Somebody has changed the record, so that it can be written again.
             Woken::Now => self.outdated = None,
-            Woken::Time | Woken::Changed => {}
+            Woken::Ended | Woken::Time | Woken::Changed => {}
         }
     }
 
@@ -440,7 +548,8 @@ impl Waiter {
         let is_agent = matches!(order.kind, Kind::Agent | Kind::Daemon);
         // Without a descriptor to spare nothing of what follows can be seen, and what
         // cannot be seen must not count as not being there.
-        let me = Some(process::own_identity().context("cannot read /proc")?);
+        File::open("/proc/self/stat").context("cannot read /proc")?;
+        let me = Some(self.identity()?);
         Ok(AtDue {
             // An agent's run does not do the job of an apply, but is not disturbed by it.
             holder: observe::lock_holder(&order.paths)
@@ -646,6 +755,12 @@ impl Waiter {
     /// Returns if it is not to be after all.
     fn launch(&mut self, order: &Order) -> Result<()> {
         let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        if let Some(what) = &locked.set_aside {
+            if self.timer(&locked.record).is_none() {
+                bail!("timer '{}' is lost: {what}", self.ticket.name);
+            }
+            tracing::warn!("the record was damaged: {what}");
+        }
         let now = moment();
         outcome::settle(&self.store, &mut locked.record, &now);
         self.note_run_end(&mut locked.record);
@@ -661,9 +776,9 @@ impl Waiter {
             return Ok(());
         };
         timer.run = locked.record.next_number(&timer.chain, timer.run);
-        let me = process::own_identity().context("cannot read /proc")?;
+        let me = self.identity()?;
         let log_dir = order.log_dir.path();
-        let log = open_log(&log_dir, &timer, now.wall);
+        let log = open_log(&log_dir, &timer, now.wall, self.prepared.log.take());
         let running = Running {
             process: me,
             token: timer.token.clone(),
@@ -678,17 +793,17 @@ impl Waiter {
             lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
             stopped: None,
         };
-        // Refers to this process only, so it is harmless should we die before the commit.
-        let noted = self.store.note_rerun(&Rerun {
-            process: me,
-            boot: self.boot.clone(),
-            target: self.ticket.target.clone(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            timer: self.ticket.name.clone(),
-        });
         locked.record.note_start(running, timer.cap);
-        if let Err(e) = noted.and_then(|()| locked.commit()) {
+        // It refers to this process only, so it is harmless should we die before the
+        // record counts.
+        let noted = if self.prepared.number.take() == Some(timer.run) {
+            Ok(())
+        } else {
+            self.store
+                .note_rerun(&self.rerun(me, &timer.chain, timer.run))
+        };
+        let unnamed = self.prepared.record.take();
+        if let Err(e) = noted.and_then(|()| locked.commit_start(unnamed)) {
             // What cannot be recorded is not started: the cap could not be kept.
             self.store.forget_rerun(me);
             if let Ok((path, _)) = &log {
@@ -710,8 +825,9 @@ impl Waiter {
         crate::log::about("run", timer.run);
         tracing::info!("starts the rerun");
         match &log {
+            Ok(_) if self.prepared.is_pruned => {}
             // Nothing is removed from a directory that others could have put there.
-            Ok((path, _)) => prune_logs(&log_dir, order.keep_logs, path),
+            Ok((path, _)) => prune_logs(&log_dir, order.keep_logs, Some(path)),
             Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
         }
         let error = self.become_rerun(order, &timer, log.ok().map(|(_, file)| file));
@@ -828,20 +944,26 @@ fn clean_environment() -> Vec<Bytes> {
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// Opens the file for a rerun's output: its name begins with the time, so that
-/// names sort by age. Only its owner may read it: output may hold secrets.
+/// Names the file for a rerun's output, or makes it: the name begins with the time, so
+/// that names sort by age.
 fn open_log(
     directory: &Path,
     timer: &Timer,
     now: crate::policy::time::Walltime,
+    unnamed: Option<File>,
 ) -> Result<(PathBuf, File)> {
-    make_directory(directory, 0o755)?;
     let stamp: String = localtime::utc(now)
         .chars()
         .filter(char::is_ascii_alphanumeric)
         .take(18)
         .collect();
     let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
+    if let Some(file) = unnamed
+        && rename::name(&file, &path).is_ok()
+    {
+        return Ok((path, file));
+    }
+    make_directory(directory, 0o755)?;
     let file = File::options()
         .append(true)
         .create_new(true)
@@ -854,8 +976,8 @@ fn open_log(
 }
 
 /// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
-/// if the wall clock was set back and its name sorts before others.
-fn prune_logs(directory: &Path, keep: u32, newest: &Path) {
+/// if the wall clock was set back and its name sorts before others; or is to be one.
+fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
     };
@@ -863,7 +985,7 @@ fn prune_logs(directory: &Path, keep: u32, newest: &Path) {
         .flatten()
         .map(|entry| entry.file_name())
         .filter(|name| name.to_str().is_some_and(is_log_name))
-        .filter(|name| newest.file_name() != Some(name))
+        .filter(|name| newest.is_none_or(|newest| newest.file_name() != Some(name)))
         .collect();
     names.sort_unstable();
     let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
@@ -903,7 +1025,7 @@ mod tests {
         }
         // The clock was set back before the newest.
         let newest = dir.path().join("20261120T140307123-0123abcd-2.log");
-        prune_logs(dir.path(), 2, &newest);
+        prune_logs(dir.path(), 2, Some(&newest));
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .expect("dir")
             .flatten()

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! targets/ID/state.json    what anyone may see
+//! targets/ID/state.json.before  the one before a rerun started, until the disk has the newer
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! reruns/PID               which target a rerun belongs to
@@ -11,6 +12,7 @@
 //! disabled                 there while requests are refused
 //! ```
 
+use std::cell::Cell;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -22,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::history::{self, Entry};
 use super::record::{Kind, Record, Start, VERSION};
 use crate::sys::process::Identity;
+use crate::sys::rename;
 use crate::sys::user;
 
 /// A state directory of our own.
@@ -29,7 +32,7 @@ use crate::sys::user;
 pub struct Store {
     root: PathBuf,
     /// Whether the directories above and its own were looked at.
-    is_checked: bool,
+    is_checked: Cell<bool>,
 }
 
 /// A target's record, with its lock held until this is dropped.
@@ -72,6 +75,11 @@ pub struct Disabled {
 /// Files are opened so that a link or a fifo in their place does no harm.
 pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 
+/// A target's record.
+const RECORD: &str = "state.json";
+/// The record before it.
+const BEFORE: &str = "state.json.before";
+
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
 
@@ -90,7 +98,7 @@ impl Store {
         crate::log::last_resort(root.join("again.log"));
         Ok(Store {
             root: root.to_owned(),
-            is_checked: true,
+            is_checked: Cell::new(true),
         })
     }
 
@@ -98,7 +106,7 @@ impl Store {
     pub fn existing(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
-            is_checked: false,
+            is_checked: Cell::new(false),
         }
     }
 
@@ -130,7 +138,7 @@ impl Store {
     /// # Errors
     /// Why it cannot be read. `None` when there is none.
     pub fn read(&self, id: &str) -> Result<Option<Record>> {
-        let path = self.target_dir(id).join("state.json");
+        let path = self.target_dir(id).join(RECORD);
         match read_bounded(&path) {
             Ok(text) => parse_record(&text, id)
                 .map(Some)
@@ -145,11 +153,26 @@ impl Store {
     /// # Errors
     /// As [`Store::lock`]; also when there is no such target.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
-        if !self.target_dir(id).join("state.json").exists() {
+        let directory = self.target_dir(id);
+        if !directory.join(RECORD).exists() {
             bail!("there is no target {id} in {}", self.root.display());
         }
+        // Where the directories above are known, only we can have put a record there.
+        if !self.is_checked.get() {
+            self.make_target(&directory)?;
+        }
         // Whose it is, and of what kind, its record says.
-        self.lock(id, Kind::Command, user::effective())
+        self.lock_made(id, Kind::Command, user::effective())
+    }
+
+    fn make_target(&self, directory: &Path) -> Result<()> {
+        if self.is_checked.get() {
+            make_own_directory(directory, 0o755)?;
+        } else {
+            make_directory(directory, 0o755)?;
+            self.is_checked.set(true);
+        }
+        make_own_directory(&directory.join("orders"), 0o700)
     }
 
     /// Locks a target and reads its record, or begins one.
@@ -161,13 +184,12 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
+        self.make_target(&self.target_dir(id))?;
+        self.lock_made(id, kind, uid)
+    }
+
+    fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let directory = self.target_dir(id);
-        if self.is_checked {
-            make_own_directory(&directory, 0o755)?;
-        } else {
-            make_directory(&directory, 0o755)?;
-        }
-        make_own_directory(&directory.join("orders"), 0o700)?;
         // Not before it is known to be ours.
         crate::log::last_resort(self.root.join("again.log"));
         let lock_path = directory.join("lock");
@@ -188,7 +210,7 @@ impl Store {
         }
         lock.lock()
             .with_context(|| format!("cannot lock {}", lock_path.display()))?;
-        let path = directory.join("state.json");
+        let path = directory.join(RECORD);
         let locked = |record| Locked {
             directory: directory.clone(),
             record,
@@ -199,9 +221,9 @@ impl Store {
             Ok(text) => match parse_record(&text, id) {
                 Ok(record) => Ok(locked(record)),
                 Err(e) => {
-                    let mut record = Record::new(id, kind, uid);
-                    record.starts = self.starts_from_history(id);
-                    let mut locked = locked(record);
+                    let before = self.before(id);
+                    let known = before.unwrap_or_else(|| Record::new(id, kind, uid));
+                    let mut locked = locked(self.with_history(known));
                     let aside = directory.join(format!("state.json.unreadable-{}", token()));
                     std::fs::hard_link(&path, &aside)
                         .with_context(|| format!("cannot set {} aside", path.display()))?;
@@ -217,22 +239,38 @@ impl Store {
         }
     }
 
-    fn starts_from_history(&self, id: &str) -> Vec<Start> {
+    /// The record before the last start, if there is one: see [`Draft::exchange`].
+    fn before(&self, id: &str) -> Option<Record> {
+        let text = read_bounded(&self.target_dir(id).join(BEFORE)).ok()?;
+        parse_record(&text, id).ok()
+    }
+
+    /// Adds the starts that only the history knows. What was started is not pending.
+    fn with_history(&self, mut record: Record) -> Record {
         let (entries, _) = history::read(&self.root);
-        let mut starts: Vec<Start> = Vec::new();
-        for entry in entries.into_iter().filter(|entry| entry.target == id) {
+        for entry in entries
+            .into_iter()
+            .filter(|entry| entry.target == record.id)
+        {
             match entry.what {
-                history::What::Started => starts.push(Start {
-                    at: entry.at,
-                    chain: entry.chain,
-                    run: entry.run,
-                    forgotten: false,
-                }),
-                history::What::Reset => starts.iter_mut().for_each(|s| s.forgotten = true),
+                history::What::Started => {
+                    record.timers.retain(|_, timer| timer.token != entry.token);
+                    let is_known =
+                        |start: &Start| (&start.chain, start.run) == (&entry.chain, entry.run);
+                    if !record.starts.iter().any(is_known) {
+                        record.starts.push(Start {
+                            at: entry.at,
+                            chain: entry.chain,
+                            run: entry.run,
+                            forgotten: false,
+                        });
+                    }
+                }
+                history::What::Reset => record.starts.iter_mut().for_each(|s| s.forgotten = true),
                 _ => {}
             }
         }
-        starts
+        record
     }
 
     /// Appends to the history; a failure is logged, since the record is what counts.
@@ -240,6 +278,14 @@ impl Store {
         if let Err(e) = history::append(&self.root, entry) {
             tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
         }
+    }
+
+    /// A file for [`Locked::commit_start`]. It is in no directory, and gone when closed.
+    ///
+    /// # Errors
+    /// Those of open(2): NFS, for one, has no `O_TMPFILE`.
+    pub fn unnamed_record(&self, id: &str) -> io::Result<File> {
+        unnamed_file(&self.target_dir(id), 0o644)
     }
 
     /// Writes a timer's order, readable by its owner only, and locks it. The lock
@@ -299,6 +345,11 @@ impl Store {
         for name in names(&target).filter(|name| name.starts_with(".state.json.")) {
             let _ = std::fs::remove_file(target.join(name));
         }
+        let before = target.join(BEFORE);
+        let current = || File::open(target.join(RECORD))?.sync_data();
+        if before.exists() && current().is_ok() {
+            let _ = std::fs::remove_file(before);
+        }
         let reruns = self.root.join("reruns");
         for name in names(&reruns) {
             let path = reruns.join(&name);
@@ -306,10 +357,8 @@ impl Store {
                 .ok()
                 .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok());
             let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !rerun.process.is_alive();
-            // A temporary file of another target may be about to be renamed.
-            let is_ours = |rerun: &Rerun| rerun.target == record.id || !name.starts_with('.');
             let is_stray = match &rerun {
-                Some(rerun) => is_ours(rerun) && is_of_the_dead(rerun),
+                Some(rerun) => is_of_the_dead(rerun),
                 None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
             };
             if is_stray {
@@ -338,20 +387,34 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
-        // It means nothing under another boot, so it need not outlive this one.
-        Draft::write(
-            &self.root.join("reruns"),
-            &rerun.process.pid.to_string(),
-            &serde_json::to_vec(rerun)?,
-            0o644,
-            false,
-        )?
-        .publish()
+        let path = self.rerun_path(rerun.process.pid);
+        let text = serde_json::to_vec(rerun)?;
+        // Nobody asks for it before the process has become the rerun, and it means
+        // nothing under another boot: neither a rename nor a sync is worth its time.
+        let write = || -> io::Result<()> {
+            let mut file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o644)
+                .custom_flags(GUARDED)
+                .open(&path)?;
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(&text)
+        };
+        write().map_err(|e| {
+            let _ = std::fs::remove_file(&path);
+            anyhow!(e).context(format!("cannot write {}", path.display()))
+        })
+    }
+
+    fn rerun_path(&self, pid: i32) -> PathBuf {
+        self.root.join("reruns").join(pid.to_string())
     }
 
     /// The rerun that the process `who` is, if it is one.
     pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
-        let text = read_bounded(&self.root.join("reruns").join(who.pid.to_string())).ok()?;
+        let text = read_bounded(&self.rerun_path(who.pid)).ok()?;
         serde_json::from_slice::<Rerun>(&text)
             .ok()
             .filter(|rerun| rerun.process == who && rerun.boot == boot)
@@ -359,7 +422,7 @@ impl Store {
 
     /// Forgets the process of a rerun that has ended.
     pub fn forget_rerun(&self, who: Identity) {
-        let path = self.root.join("reruns").join(who.pid.to_string());
+        let path = self.rerun_path(who.pid);
         let is_it = read_bounded(&path)
             .ok()
             .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok())
@@ -412,28 +475,74 @@ impl Locked {
     /// # Errors
     /// What failed; the old record is then still there.
     pub fn commit(&self) -> Result<()> {
-        self.draft()?.publish()
+        self.draft()?.publish()?;
+        // The disk has the newer one now.
+        let _ = std::fs::remove_file(self.directory.join(BEFORE));
+        Ok(())
     }
 
-    /// Does all of [`Locked::commit`] but for the moment from which on it counts, and
-    /// that takes long: the disk has it then.
+    /// Writes what [`Locked::commit`] puts in place, for who has something else to do
+    /// while the disk takes it.
     ///
     /// # Errors
     /// As for [`Locked::commit`].
     pub fn draft(&self) -> Result<Draft> {
+        let temporary = format!(".{RECORD}.{}", token());
+        Draft::write(&self.directory, RECORD, temporary, &self.text()?, 0o644)
+    }
+
+    /// [`Locked::commit`] for a start, by a file that [`Store::unnamed_record`] may have
+    /// made before: between the end of a run and its rerun no disk is waited for. It
+    /// begins to write; should the power fail before it has, the record before is still
+    /// there, and counts.
+    ///
+    /// # Errors
+    /// As for [`Locked::commit`].
+    pub fn commit_start(&self, unnamed: Option<File>) -> Result<()> {
+        let (path, before) = (self.directory.join(RECORD), self.directory.join(BEFORE));
+        let text = self.text()?;
+        let write = || -> io::Result<File> {
+            let mut file = unnamed.map_or_else(|| unnamed_file(&self.directory, 0o644), Ok)?;
+            file.write_all(&text)?;
+            // Has the disk begin, and does not wait for it.
+            let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            let _ = nix::fcntl::posix_fadvise(&file, 0, 0, advice);
+            match rename::name(&file, &before) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    // The current one may be on no disk yet.
+                    File::open(&path)?.sync_data()?;
+                    std::fs::remove_file(&before)?;
+                    rename::name(&file, &before)?;
+                }
+                named => named?,
+            }
+            Ok(file)
+        };
+        // Not every file system has files without a name.
+        let Ok(file) = write() else {
+            return self.commit();
+        };
+        let draft = Draft {
+            file,
+            is_on_disk: false,
+            temporary: before,
+            path,
+        };
+        draft.exchange()
+    }
+
+    fn text(&self) -> Result<Vec<u8>> {
         let mut text = serde_json::to_vec(&self.record)?;
         text.push(b'\n');
-        Draft::write(&self.directory, "state.json", &text, 0o644, true)
+        Ok(text)
     }
 }
 
-/// A temporary note of a rerun, `.PID.TOKEN`, is written by that very process.
+/// The note of a rerun is written by that very process.
 fn is_unfinished_by_the_dead(name: &str) -> bool {
-    name.strip_prefix('.')
-        .and_then(|rest| rest.split('.').next()?.parse().ok())
-        .is_some_and(|pid: i32| {
-            crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        })
+    name.parse().is_ok_and(|pid: i32| {
+        crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    })
 }
 
 fn is_older_than_a_minute(path: &Path) -> bool {
@@ -495,40 +604,80 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Writes a temporary file, syncs it, and renames it to `name`.
 pub(super) fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
-    Draft::write(directory, name, text, mode, true)?.publish()
+    let temporary = format!(".{name}.{}", token());
+    Draft::write(directory, name, temporary, text, mode)?.publish()
+}
+
+/// A file that is in no directory yet: open(2), `O_TMPFILE`. [`rename::name`] puts it there.
+///
+/// # Errors
+/// Those of open(2).
+pub fn unnamed_file(directory: &Path, mode: u32) -> io::Result<File> {
+    let file = File::options()
+        .append(true)
+        .mode(mode)
+        .custom_flags(nix::libc::O_TMPFILE)
+        .open(directory)?;
+    // Whatever the umask of the run.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
 }
 
 /// A file's next content, written beside it. It goes away unless it is published.
 #[derive(Debug)]
 pub struct Draft {
+    file: File,
+    is_on_disk: bool,
     temporary: PathBuf,
     path: PathBuf,
 }
 
 impl Draft {
-    /// `lasts`: also if the machine loses its power.
-    fn write(directory: &Path, name: &str, text: &[u8], mode: u32, lasts: bool) -> Result<Self> {
-        let draft = Draft {
-            temporary: directory.join(format!(".{name}.{}", token())),
-            path: directory.join(name),
+    fn write(
+        directory: &Path,
+        name: &str,
+        temporary: String,
+        text: &[u8],
+        mode: u32,
+    ) -> Result<Self> {
+        let path = directory.join(name);
+        let temporary = directory.join(temporary);
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&temporary)
+            .with_context(|| cannot_write(&path))?;
+        let mut draft = Draft {
+            file,
+            is_on_disk: false,
+            temporary,
+            path,
         };
-        let write = || -> io::Result<()> {
-            let mut file = File::options()
-                .write(true)
-                .create_new(true)
-                .mode(mode)
-                .open(&draft.temporary)?;
-            // A strict umask of the run must not hide from others what is theirs to see.
-            file.set_permissions(Permissions::from_mode(mode))?;
-            file.write_all(text)?;
-            if lasts { file.sync_data() } else { Ok(()) }
-        };
-        write().map_err(|e| draft.blame(e))?;
+        // A strict umask of the run must not hide from others what is theirs to see.
+        let written = draft
+            .file
+            .set_permissions(Permissions::from_mode(mode))
+            .and_then(|()| draft.file.write_all(text));
+        written.map_err(|e| draft.blame(e))?;
         Ok(draft)
     }
 
+    /// Waits until it would outlast a loss of power: fdatasync(2). Publishing does it
+    /// where it was not done before.
+    ///
+    /// # Errors
+    /// Those of fdatasync(2), such as a full disk.
+    pub fn sync(&mut self) -> Result<()> {
+        if !self.is_on_disk {
+            self.file.sync_data().map_err(|e| self.blame(e))?;
+            self.is_on_disk = true;
+        }
+        Ok(())
+    }
+
     fn blame(&self, e: io::Error) -> anyhow::Error {
-        anyhow!(e).context(format!("cannot write {}", self.path.display()))
+        anyhow!(e).context(cannot_write(&self.path))
     }
 
     /// Puts it in the place of the file: all or nothing.
@@ -536,10 +685,29 @@ impl Draft {
     /// # Errors
     /// What failed; the old content is then still there.
     pub fn publish(mut self) -> Result<()> {
+        self.sync()?;
         std::fs::rename(&self.temporary, &self.path).map_err(|e| self.blame(e))?;
         self.temporary.clear();
         Ok(())
     }
+
+    /// [`Draft::publish`] for who is in a hurry: the disk is not waited for, and the old
+    /// content, which takes as long to be freed as the new to be synced, stays under the
+    /// draft's own name, where [`Store::remove_strays`] finds it.
+    ///
+    /// # Errors
+    /// As for [`Draft::publish`].
+    pub fn exchange(mut self) -> Result<()> {
+        if rename::exchange(&self.temporary, &self.path).is_err() {
+            return self.publish();
+        }
+        self.temporary.clear();
+        Ok(())
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 impl Drop for Draft {
@@ -710,6 +878,85 @@ mod tests {
             .filter(|e| e.file_name().to_string_lossy().contains("unreadable"))
             .count();
         assert_eq!(aside, 5);
+    }
+
+    fn pending(locked: &mut Locked, name: &str) {
+        let at = crate::policy::cap::Moment {
+            boot: "b".into(),
+            uptime: crate::policy::time::Boottime::from_nanos(5),
+            wall: crate::policy::time::Walltime::from_millis(5),
+        };
+        let timer = serde_json::json!({
+            "token": format!("token-of-{name}"), "chain": "c", "run": 2, "origin": "run",
+            "delta": 0, "jitter": 0, "base": "end", "requested": at, "waits_for": null,
+            "due": null, "due_wall": null, "waiter": null, "boot": "b",
+            "cap": {"max_runs": 10, "window": 3600}, "on_cap": "fail",
+        });
+        let timer = serde_json::from_value(timer).expect("a timer");
+        locked.record.timers.insert(name.to_owned(), timer);
+    }
+
+    /// The power fails after a start that the disk has not: what a file system may have
+    /// made of a file that was renamed and never synced.
+    #[test]
+    fn after_a_loss_of_power_the_record_before_the_start_counts() {
+        for unsynced in [&b""[..], b"\0\0\0\0", b"{\"version\":1,\"id\":\"01234"] {
+            for history_has_it in [false, true] {
+                for from_before in [false, true] {
+                    let (_dir, store) = store();
+                    let path = store.target_dir(ID).join(RECORD);
+                    let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+                    pending(&mut locked, "starts");
+                    pending(&mut locked, "stays");
+                    locked.commit().expect("committed");
+                    let started = locked.record.timers.remove("starts").expect("there");
+                    let unnamed = from_before.then(|| store.unnamed_record(ID).expect("a file"));
+                    locked.commit_start(unnamed).expect("committed");
+                    drop(locked);
+                    let now = store.read(ID).expect("readable").expect("there");
+                    assert!(now.timers.keys().eq(["stays"]), "{now:?}");
+                    if history_has_it {
+                        let what = history::What::Started;
+                        store.note(&crate::arm::entry(ID, "starts", &started, what, ""));
+                    }
+                    std::fs::write(&path, unsynced).expect("damaged");
+                    let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+                    assert!(locked.set_aside.is_some());
+                    let names: Vec<&str> =
+                        locked.record.timers.keys().map(String::as_str).collect();
+                    if history_has_it {
+                        assert_eq!(names, ["stays"]);
+                        assert_eq!(locked.record.starts.len(), 1);
+                    } else {
+                        assert_eq!(names, ["starts", "stays"]);
+                    }
+                    store.remove_strays(&locked.record, "b");
+                    assert!(!store.target_dir(ID).join(BEFORE).exists());
+                }
+            }
+        }
+    }
+
+    /// A second start finds the record before the first, which nobody has cleared away.
+    #[test]
+    fn one_start_follows_another() {
+        let (_dir, store) = store();
+        let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        for name in ["a", "b", "c"] {
+            pending(&mut locked, name);
+        }
+        locked.commit().expect("committed");
+        for (name, left) in [("a", ["b", "c"].as_slice()), ("b", &["c"]), ("c", &[])] {
+            locked.record.timers.remove(name);
+            locked.commit_start(None).expect("committed");
+            let now = store.read(ID).expect("readable").expect("there");
+            assert!(now.timers.keys().eq(left), "{now:?}");
+        }
+        let mode = |name| {
+            let meta = std::fs::metadata(store.target_dir(ID).join(name)).expect("there");
+            meta.mode() & 0o777
+        };
+        assert_eq!((mode(RECORD), mode(BEFORE)), (0o644, 0o644));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod localtime;
 pub mod memory;
 pub mod pidfd;
 pub mod process;
+pub mod rename;
 pub mod signals;
 pub mod spawn;
 pub mod start;
