@@ -132,7 +132,7 @@ fn run(inherited: Inherited) -> Result<()> {
         store,
         ticket,
         order: inherited.order,
-        _lock: inherited.lock,
+        lock: File::from(inherited.lock),
         run,
         due: None,
         outdated: None,
@@ -152,8 +152,12 @@ fn run(inherited: Inherited) -> Result<()> {
         crate::log::about("chain", &timer.chain);
         crate::log::about("run", timer.run);
     }
-    if waiter.is_in_charge()
-        && let Err(e) = {
+    if waiter.is_in_charge() {
+        // Puppet need not wait for that.
+        if let Err(e) = waiter.keep_promise() {
+            tracing::warn!("a loss of power could lose the timer: {e:#}");
+        }
+        let cleaned = {
             let Waiter {
                 store,
                 ticket,
@@ -165,11 +169,12 @@ fn run(inherited: Inherited) -> Result<()> {
                 *told_to_end |= sleeper.is_told_to_end();
                 *told_to_end
             })
+        };
+        if let Err(e) = cleaned {
+            tracing::warn!("cannot clean up: {e:#}");
         }
-    {
-        tracing::warn!("cannot clean up: {e:#}");
+        waiter.prepare();
     }
-    waiter.prepare();
     let ended = waiter.live();
     if let Ok(me) = waiter.identity() {
         waiter.store.forget_rerun(me);
@@ -199,7 +204,7 @@ struct Waiter {
     ticket: Ticket,
     order: File,
     /// Held while we live: the sign of life that needs no pid.
-    _lock: OwnedFd,
+    lock: File,
     run: Option<Handle>,
     /// Kept here too, should the record refuse to be written.
     due: Option<Boottime>,
@@ -401,6 +406,12 @@ impl Waiter {
             ..Prepared::default()
         };
         launched
+    }
+
+    /// Waits until the disk has the order, and the name under which the record was put.
+    fn keep_promise(&self) -> Result<()> {
+        self.lock.sync_all().context("cannot sync the order")?;
+        self.store.sync(&self.ticket.target)
     }
 
     fn identity(&self) -> Result<Identity> {

@@ -280,6 +280,16 @@ impl Store {
         }
     }
 
+    /// Waits until the disk has the names in a target's directory.
+    ///
+    /// # Errors
+    /// What failed on which directory.
+    pub fn sync(&self, id: &str) -> Result<()> {
+        let directory = self.target_dir(id);
+        let sync = || File::open(&directory)?.sync_all();
+        sync().with_context(|| format!("cannot sync {}", directory.display()))
+    }
+
     /// A file for [`Locked::commit_start`]. It is in no directory, and gone when closed.
     ///
     /// # Errors
