@@ -27,7 +27,7 @@ pub fn stand_in(stage: &Path, again: &str, began: u64, how: &str) -> Result<()> 
         let cost = as_exec_does(&words(&[again, "run", "--delta", "0", "--jitter", "0"]))?;
         ensure!(cost.status == 0, "{}", cost.output);
         // The waiter is to be asleep when the run ends, as it is after a run of seconds.
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(150));
     }
     let mut out = std::io::stdout().lock();
     out.write_all(&now().to_le_bytes())?;

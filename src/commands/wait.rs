@@ -409,7 +409,14 @@ impl Waiter {
     }
 
     /// Waits until the disk has the order, and the name under which the record was put.
+    /// Where the rerun follows at once, what the disk has would have to be freed again in
+    /// its way, for a promise of seconds.
     fn keep_promise(&self) -> Result<()> {
+        let record = self.store.read(&self.ticket.target)?;
+        let timer = record.as_ref().and_then(|record| self.timer(record));
+        if timer.is_some_and(follows_at_once) {
+            return Ok(());
+        }
         self.lock.sync_all().context("cannot sync the order")?;
         self.store.sync(&self.ticket.target)
     }
@@ -427,7 +434,7 @@ impl Waiter {
         let (Some(timer), Ok(order)) = (self.timer(&record), self.read_order()) else {
             return;
         };
-        if timer.delta + timer.jitter != Span::ZERO {
+        if !follows_at_once(timer) {
             return;
         }
         let number = record.next_number(&timer.chain, timer.run);
@@ -911,6 +918,10 @@ impl Waiter {
         });
         anyhow!("cannot execute {}: {error}", program.display())
     }
+}
+
+fn follows_at_once(timer: &Timer) -> bool {
+    timer.delta + timer.jitter == Span::ZERO
 }
 
 fn sleep(
