@@ -233,6 +233,12 @@ struct Prepared {
     order: Option<Order>,
     /// The number under which this process was noted as a rerun.
     number: Option<u32>,
+    files: Files,
+}
+
+/// Not kept open for what may take days.
+#[derive(Debug, Default)]
+struct Files {
     /// The file for the output, which has no name yet, and goes with us if it gets none.
     log: Option<File>,
     /// Whether there is room for it among the logs that are kept.
@@ -272,6 +278,7 @@ impl Waiter {
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
+        self.prepared.files = Files::default();
         let trouble = format!("{error:#}");
         if trouble != self.trouble {
             tracing::warn!("tries again, every minute at least: {trouble}");
@@ -308,6 +315,9 @@ impl Waiter {
             looked_around = false;
             let next = step(&view);
             let holding = matches!(next, Step::Hold(_));
+            if holding || matches!(next, Step::AwaitDue(_) | Step::AwaitProcess(_)) {
+                self.prepared.files = Files::default();
+            }
             match next {
                 Step::AwaitRun => {
                     self.show(&format!(
@@ -382,7 +392,7 @@ impl Waiter {
                 Step::Finish(finish) => return self.finish(&finish),
                 Step::Launch => {
                     let order = self.prepared.order.take().context("no order was read")?;
-                    self.launch(&order)?;
+                    self.launch(&order, false)?;
                     self.prepared.order = Some(order);
                 }
             }
@@ -399,12 +409,8 @@ impl Waiter {
             return Ok(());
         };
         self.run_ended = Some(clock::boottime());
-        let launched = self.launch(&order);
-        // What is waited for now may take days.
-        self.prepared = Prepared {
-            order: Some(order),
-            ..Prepared::default()
-        };
+        let launched = self.launch(&order, true);
+        self.prepared.order = Some(order);
         launched
     }
 
@@ -428,6 +434,10 @@ impl Waiter {
     }
 
     fn prepare(&mut self) {
+        // Where there is no run to wait for there is no time to win.
+        if self.run.is_none() {
+            return;
+        }
         let Ok(Some(record)) = self.store.read(&self.ticket.target) else {
             return;
         };
@@ -444,15 +454,15 @@ impl Waiter {
         }
         let log_dir = order.log_dir.path();
         // Only its owner may read it: output may hold secrets.
-        self.prepared.log = make_directory(&log_dir, 0o755)
+        self.prepared.files.log = make_directory(&log_dir, 0o755)
             .ok()
             .and_then(|()| unnamed_file(&log_dir, 0o600).ok());
         // The only one that is kept may be that of the run we wait for.
-        if order.keep_logs > 1 && self.prepared.log.is_some() {
+        if order.keep_logs > 1 && self.prepared.files.log.is_some() {
             prune_logs(&log_dir, order.keep_logs, None);
-            self.prepared.is_pruned = true;
+            self.prepared.files.is_pruned = true;
         }
-        self.prepared.record = self.store.unnamed_record(&self.ticket.target).ok();
+        self.prepared.files.record = self.store.unnamed_record(&self.ticket.target).ok();
         self.prepared.order = Some(order);
     }
 
@@ -771,7 +781,11 @@ impl Waiter {
 
     /// Judges once more under the lock, records the start, and becomes the rerun.
     /// Returns if it is not to be after all.
-    fn launch(&mut self, order: &Order) -> Result<()> {
+    ///
+    /// The start of a rerun that does not follow at once, such as one that is resumed
+    /// after a loss of power, is on the disk before it; so one that takes the machine
+    /// down meets the cap.
+    fn launch(&mut self, order: &Order, at_once: bool) -> Result<()> {
         let mut locked = self.store.lock_existing(&self.ticket.target)?;
         if let Some(what) = &locked.set_aside {
             if self.timer(&locked.record).is_none() {
@@ -780,7 +794,6 @@ impl Waiter {
             tracing::warn!("the record was damaged: {what}");
         }
         let now = moment();
-        outcome::settle(&self.store, &mut locked.record, &now);
         self.note_run_end(&mut locked.record);
         if step(&self.view(&locked.record, Some(order))?) != Step::Launch {
             return Ok(());
@@ -793,10 +806,11 @@ impl Waiter {
         let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
+        outcome::settle(&self.store, &mut locked.record, &now);
         timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = self.identity()?;
         let log_dir = order.log_dir.path();
-        let log = open_log(&log_dir, &timer, now.wall, self.prepared.log.take());
+        let log = open_log(&log_dir, &timer, now.wall, self.prepared.files.log.take());
         let running = Running {
             process: me,
             token: timer.token.clone(),
@@ -820,8 +834,17 @@ impl Waiter {
             self.store
                 .note_rerun(&self.rerun(me, &timer.chain, timer.run))
         };
-        let unnamed = self.prepared.record.take();
-        if let Err(e) = noted.and_then(|()| locked.commit_start(unnamed)) {
+        let mut commit = || {
+            if at_once {
+                return locked.commit_start(self.prepared.files.record.take());
+            }
+            locked.commit()?;
+            if let Err(e) = self.store.sync(&self.ticket.target) {
+                tracing::warn!("a loss of power could lose the start: {e:#}");
+            }
+            Ok(())
+        };
+        if let Err(e) = noted.and_then(|()| commit()) {
             // What cannot be recorded is not started: the cap could not be kept.
             self.store.forget_rerun(me);
             if let Ok((path, _)) = &log {
@@ -843,7 +866,7 @@ impl Waiter {
         crate::log::about("run", timer.run);
         tracing::info!("starts the rerun");
         match &log {
-            Ok(_) if self.prepared.is_pruned => {}
+            Ok(_) if self.prepared.files.is_pruned => {}
             // Nothing is removed from a directory that others could have put there.
             Ok((path, _)) => prune_logs(&log_dir, order.keep_logs, Some(path)),
             Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),

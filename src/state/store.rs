@@ -169,7 +169,9 @@ impl Store {
         if self.is_checked.get() {
             make_own_directory(directory, 0o755)?;
         } else {
-            make_directory(directory, 0o755)?;
+            make_directory(&self.root, 0o755)?;
+            make_own_directory(&self.root.join("targets"), 0o755)?;
+            make_own_directory(directory, 0o755)?;
             self.is_checked.set(true);
         }
         make_own_directory(&directory.join("orders"), 0o700)
@@ -239,7 +241,7 @@ impl Store {
         }
     }
 
-    /// The record before the last start, if there is one: see [`Draft::exchange`].
+    /// The record before the last start, if there is one: see [`Locked::commit_start`].
     fn before(&self, id: &str) -> Option<Record> {
         let text = read_bounded(&self.target_dir(id).join(BEFORE)).ok()?;
         parse_record(&text, id).ok()
@@ -248,6 +250,8 @@ impl Store {
     /// Adds the starts that only the history knows. What was started is not pending.
     fn with_history(&self, mut record: Record) -> Record {
         let (entries, _) = history::read(&self.root);
+        // What the record knows has its resets already.
+        let known = record.starts.len();
         for entry in entries
             .into_iter()
             .filter(|entry| entry.target == record.id)
@@ -266,10 +270,14 @@ impl Store {
                         });
                     }
                 }
-                history::What::Reset => record.starts.iter_mut().for_each(|s| s.forgotten = true),
+                history::What::Reset => {
+                    let added = record.starts.iter_mut().skip(known);
+                    added.for_each(|start| start.forgotten = true);
+                }
                 _ => {}
             }
         }
+        record.starts.sort_by_key(|start| start.at.wall);
         record
     }
 
@@ -399,7 +407,7 @@ impl Store {
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
         let path = self.rerun_path(rerun.process.pid);
         let text = serde_json::to_vec(rerun)?;
-        // Nobody asks for it before the process has become the rerun, and it means
+        // Nobody asks for it before the rerun is there to ask, and it means
         // nothing under another boot: neither a rename nor a sync is worth its time.
         let write = || -> io::Result<()> {
             let mut file = File::options()

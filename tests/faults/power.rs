@@ -55,6 +55,15 @@ fn kill_all(stage: &Stage) {
     wait_until("all to be dead", SHORT, || stage.processes().is_empty());
 }
 
+/// Nothing is pending but what is due in an hour.
+fn is_all_later(stage: &Stage) -> bool {
+    let is_later = |timer: &serde_json::Value| {
+        let name = timer["name"].as_str();
+        name.is_some_and(|name| name.starts_with("later"))
+    };
+    stage.timers().iter().all(is_later)
+}
+
 /// Whatever the moment: a promise that its waiter has slept on is kept, no record is lost, and nothing runs a third time.
 fn survives(kind: &str, options: &[&str], megabytes: u64) {
     let stage = Stage::new();
@@ -97,13 +106,14 @@ fn survives(kind: &str, options: &[&str], megabytes: u64) {
             pending.iter().any(|timer| timer["name"] == later.as_str()),
             "{kind}, cut {cut}: the promise of an hour is lost: {resumed:?} {pending:?}"
         );
-        wait_until("what is due to run", SHORT, || {
-            stage.timers().iter().all(|timer| {
-                timer["name"]
-                    .as_str()
-                    .is_some_and(|name| name.starts_with("later"))
-            })
-        });
+        wait_until("what is due to run", SHORT, || is_all_later(&stage));
+        // And at once again: what was made once more is on the disk, and does not go on for ever.
+        Switch::ready(&state).off();
+        kill_all(&stage);
+        well("umount", &[&state]);
+        mount();
+        stage.again(&["resume"]);
+        wait_until("what is due to run", SHORT, || is_all_later(&stage));
         assert_eq!(
             stage.again(&["resume"]).code,
             Some(0),
