@@ -179,8 +179,11 @@ pub fn clean_up(
 ) -> Result<Vec<String>> {
     let boot = crate::sys::clock::boot_id();
     let me = crate::sys::process::own_identity().ok();
-    let leaving: Vec<Leaving> = store
-        .lock_existing(id)?
+    let found = store.lock_existing(id)?;
+    if let Some(what) = &found.set_aside {
+        tracing::error!("what was pending on target {id} is lost: {what}");
+    }
+    let leaving: Vec<Leaving> = found
         .record
         .leaving
         .iter()
@@ -188,6 +191,7 @@ pub fn clean_up(
         .filter(|leaving| me.is_none() || leaving.waiter != me)
         .cloned()
         .collect();
+    drop(found);
     let stayed = dismiss_all(store, id, &leaving, &boot, is_interrupted);
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();

@@ -23,7 +23,7 @@ use crate::state::bytes::Bytes;
 use crate::state::history::What;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Kind, Record, Refused, Running, Timer};
-use crate::state::store::{Rerun, Store, make_directory, unnamed_file};
+use crate::state::store::{Locked, Rerun, Store, make_directory, unnamed_file};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::{self, Identity};
 use crate::sys::signals::{Held, Signals};
@@ -477,6 +477,17 @@ impl Waiter {
         }
     }
 
+    fn lock_record(&self) -> Result<Locked> {
+        let locked = self.store.lock_existing(&self.ticket.target)?;
+        if let Some(what) = &locked.set_aside {
+            if self.timer(&locked.record).is_none() {
+                bail!("timer '{}' is lost: {what}", self.ticket.name);
+            }
+            tracing::warn!("the record was damaged: {what}");
+        }
+        Ok(locked)
+    }
+
     fn read_record(&self) -> Result<Record> {
         match self.store.read(&self.ticket.target) {
             Ok(Some(record)) => Ok(record),
@@ -713,7 +724,7 @@ impl Waiter {
     /// logged: the wait goes on all the same. Whether it was written.
     fn change_record(&self, change: impl FnOnce(&mut Record, &str) -> Option<()>) -> bool {
         let write = || -> Result<()> {
-            let mut locked = self.store.lock_existing(&self.ticket.target)?;
+            let mut locked = self.lock_record()?;
             if self.timer(&locked.record).is_none() {
                 return Ok(());
             }
@@ -749,7 +760,7 @@ impl Waiter {
             Finish::Capped(reason) => (What::Refused, reason),
             Finish::Failed(reason) => (What::Failed, reason),
         };
-        let mut locked = self.store.lock_existing(&self.ticket.target)?;
+        let mut locked = self.lock_record()?;
         if self.timer(&locked.record).is_none() {
             return Ok(());
         }
@@ -786,13 +797,7 @@ impl Waiter {
     /// after a loss of power, is on the disk before it; so one that takes the machine
     /// down meets the cap.
     fn launch(&mut self, order: &Order, at_once: bool) -> Result<()> {
-        let mut locked = self.store.lock_existing(&self.ticket.target)?;
-        if let Some(what) = &locked.set_aside {
-            if self.timer(&locked.record).is_none() {
-                bail!("timer '{}' is lost: {what}", self.ticket.name);
-            }
-            tracing::warn!("the record was damaged: {what}");
-        }
+        let mut locked = self.lock_record()?;
         let now = moment();
         self.note_run_end(&mut locked.record);
         if step(&self.view(&locked.record, Some(order))?) != Step::Launch {
@@ -875,7 +880,7 @@ impl Waiter {
         let reason = format!("{error:#}");
         // Only reached when it could not be done.
         let take_back = || -> Result<()> {
-            let mut locked = self.store.lock_existing(&self.ticket.target)?;
+            let mut locked = self.lock_record()?;
             locked.record.running.retain(|rerun| rerun.process != me);
             let name = &self.ticket.name;
             locked
