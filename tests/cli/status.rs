@@ -451,6 +451,7 @@ fn a_record_that_cannot_be_read() {
         .join("targets")
         .join(&id)
         .join("state.json");
+    stage.waiter("bad").wait_until_asleep();
     let text = fs::read(&record).expect("a record");
     fs::write(&record, "{").expect("damaged");
     let done = stage.again(&["status"]);

@@ -137,13 +137,6 @@ fn due(stage: &Stage) -> u64 {
         .expect("a due time")
 }
 
-fn until_asleep(stage: &Stage) {
-    let waiter = stage.waiter("again");
-    wait_until("it to sleep", SHORT, || {
-        waiter.title().contains("waits until")
-    });
-}
-
 /// Set a day ahead or back while a waiter sleeps: it fires when it was to, `status` says when by the clock as it is now, and the
 /// record has that clock's time.
 #[test]
@@ -152,7 +145,7 @@ fn the_wall_clock_is_set_under_a_waiter() {
         let stage = Stage::new();
         let mut clock = Clock::new(&stage);
         clock.request(&["--delta", "8"]);
-        until_asleep(&stage);
+        stage.waiter("again").wait_until_asleep();
         let due = due(&stage);
         clock.set(day, 0);
         let status = clock.status();
@@ -191,7 +184,7 @@ fn the_wall_clock_is_set_before_it_is_resumed() {
         let stage = Stage::new();
         let mut clock = Clock::new(&stage);
         clock.request(&["--delta", "8"]);
-        until_asleep(&stage);
+        stage.waiter("again").wait_until_asleep();
         let due = due(&stage);
         let waiter = stage.waiter("again");
         waiter.signal(Signal::SIGKILL).expect("killed");
@@ -241,7 +234,7 @@ fn suspended_while_a_waiter_waits() {
     let stage = Stage::new();
     let mut clock = Clock::new(&stage);
     clock.request(&["--delta", "1h"]);
-    until_asleep(&stage);
+    stage.waiter("again").wait_until_asleep();
     let due = due(&stage);
     clock.set(1800, 1800);
     let status = clock.status();
@@ -263,7 +256,7 @@ fn suspended_while_a_waiter_waits() {
 fn what_a_waiter_sleeps_on() {
     let stage = Stage::new();
     stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-    until_asleep(&stage);
+    stage.waiter("again").wait_until_asleep();
     let waiter = stage.waiter("again");
     let timers: Vec<String> = waiter
         .descriptors()

@@ -272,6 +272,9 @@ fn records_that_the_neighbour_made_up() {
     ];
     let asked = answer(&mut as_nobody(&stage, &words));
     assert_eq!(asked.code, Some(0), "{asked:?}");
+    let waiters = stage.waiters();
+    assert_eq!(waiters.len(), 1);
+    waiters[0].wait_until_asleep();
     let victim = stage.command("sleep").arg("60").spawn().expect("started");
     let mut victim = Neighbour(victim);
     let record = fs::read_dir(stage.path("theirs/state/targets"))
@@ -283,7 +286,6 @@ fn records_that_the_neighbour_made_up() {
     let record = record.join("state.json");
     let mut made_up: Value =
         serde_json::from_slice(&fs::read(&record).expect("read")).expect("JSON");
-    let waiter = made_up["timers"]["again"]["waiter"].clone();
     let named = serde_json::json!({"pid": victim.process().pid, "start": victim.process().start});
     made_up["timers"]["again"]["waiter"] = named.clone();
     let moment = made_up["timers"]["again"]["requested"].clone();
@@ -338,14 +340,7 @@ fn records_that_the_neighbour_made_up() {
         before,
         "something was written or removed"
     );
-    let pid = waiter["pid"].as_i64().expect("a pid") as i32;
-    // It may have met the record while that was being made up.
-    if let Some(waiter) = Process::now(pid) {
-        waiter
-            .signal(nix::sys::signal::Signal::SIGKILL)
-            .expect("killed");
-        waiter.wait_until_gone(crate::rig::SHORT);
-    }
+    waiters[0].end();
 }
 
 /// A state or log directory below one that the neighbour could rename: what is checked today is another's tomorrow.

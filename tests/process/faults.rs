@@ -248,6 +248,7 @@ fn a_record_that_is_damaged_under_a_waiter() {
         let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
         stage.wait_for_state("again", "waiting for the run");
         let waiter = stage.waiter("again");
+        waiter.wait_until_asleep();
         let id = stage.status()["targets"][0]["id"]
             .as_str()
             .expect("an id")

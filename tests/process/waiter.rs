@@ -5,21 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::rig::{Process, SHORT, wait_until};
+use crate::rig::{Process, SHORT};
 use crate::stage::{Past, Stage, start};
 
 /// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
 fn holding(ask: &str) -> String {
     format!("ask('run', {ask}) if NTH == 1\nhold('go') if NTH == 1")
-}
-
-/// Waits until it sleeps in poll(2): it has set up all that it needs.
-fn wait_until_asleep(process: Process) {
-    wait_until("the waiter to sleep", SHORT, || {
-        let call = fs::read_to_string(format!("/proc/{}/syscall", process.pid)).unwrap_or_default();
-        // poll(2), ppoll(2)
-        matches!(call.split(' ').next(), Some("7" | "271"))
-    });
 }
 
 fn switches(process: Process) -> u64 {
@@ -128,7 +119,7 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
     let names = ["run", "soon", "due", "lock", "held"];
     let waiters = names.map(|name| stage.waiter(name));
     for (name, waiter) in names.iter().zip(waiters) {
-        wait_until_asleep(waiter);
+        waiter.wait_until_asleep();
         let of = match *name {
             "run" => Some(run.process),
             "soon" => Some(soon.process),
@@ -214,7 +205,7 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
         "the case is as it should be"
     );
     let waiter = stage.waiter("again");
-    wait_until_asleep(waiter);
+    waiter.wait_until_asleep();
     assert_out_of_reach(&stage, waiter, Some(run.process));
     assert!(stage.wait_for_answers("site", 1)[0].pipe_closed);
     stage.again_well(&["stop"]);
@@ -522,7 +513,7 @@ fn it_can_be_stopped_whatever_signals_the_run_blocks() {
         request.args(["run", "--delta", "1h", "--", "/bin/true"]);
         start(&mut case.around(&stage, &request)).wait();
         let waiter = stage.waiter("again");
-        wait_until_asleep(waiter);
+        waiter.wait_until_asleep();
         waiter
             .signal(nix::sys::signal::Signal::SIGTERM)
             .expect("sent");
@@ -546,7 +537,7 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
         let stage = Stage::new();
         start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
         let waiter = stage.waiter("again");
-        wait_until_asleep(waiter);
+        waiter.wait_until_asleep();
         waiter.signal(signal).expect("sent");
         waiter.wait_until_gone(SHORT);
         let status = stage.again(&["status", "--json"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::wait_until;
+use super::{SHORT, wait_until};
 
 /// Seconds since boot, suspend included: the clock of `again` and of the records.
 pub fn boottime() -> f64 {
@@ -108,6 +108,16 @@ impl Process {
 
     fn bytes(self, name: &str) -> Vec<u8> {
         fs::read(self.file(name)).unwrap_or_default()
+    }
+
+    /// Waits until it sleeps in poll(2): a waiter that does has set up all that it needs, and leaves
+    /// its files alone until something wakes it.
+    pub fn wait_until_asleep(self) {
+        wait_until("the waiter to sleep", SHORT, || {
+            let call = fs::read_to_string(self.file("syscall")).unwrap_or_default();
+            // poll(2), ppoll(2)
+            matches!(call.split(' ').next(), Some("7" | "271"))
+        });
     }
 
     /// Its raw argv, padding and all.
