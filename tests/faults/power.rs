@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::rig::{SHORT, wait_until};
-use crate::stage::{Stage, in_namespaces};
+use crate::stage::{Answer, Stage, in_namespaces, start};
 
 /// Power cuts for each file system.
 const CUTS: u64 = 16;
@@ -64,16 +64,54 @@ fn is_all_later(stage: &Stage) -> bool {
     stage.timers().iter().all(is_later)
 }
 
+/// The file systems, how to make them, and of how many megabytes at least.
+const EXT4: Kind = ("ext4", &["-q", "-F"], 32);
+const XFS: Kind = ("xfs", &["-q", "-f"], 320);
+type Kind = (&'static str, &'static [&'static str], u64);
+
+/// The state on a disk of its own.
+struct Disk<'a>(&'a Stage);
+
+impl Disk<'_> {
+    fn new(stage: &Stage, (kind, options, megabytes): Kind) -> Disk<'_> {
+        let image = stage.at("image");
+        let file = fs::File::create(&image).expect("created");
+        file.set_len(megabytes << 20).expect("sparse");
+        well(&format!("mkfs.{kind}"), &[options, &[&image]].concat());
+        fs::create_dir(stage.path("state")).expect("created");
+        let disk = Disk(stage);
+        disk.mount();
+        disk
+    }
+
+    fn mount(&self) {
+        let (image, state) = (self.0.at("image"), self.0.at("state"));
+        well("mount", &["-o", "loop", &image, &state]);
+    }
+
+    fn unmount(&self) {
+        well("umount", &[&self.0.at("state")]);
+    }
+
+    fn switch(&self) -> Switch {
+        Switch::ready(&self.0.at("state"))
+    }
+
+    /// Cuts the power, and gives it back. What `again resume` says at the boot.
+    fn cut(&self, switch: Switch) -> Answer {
+        switch.off();
+        kill_all(self.0);
+        self.unmount();
+        self.mount();
+        self.0.again(&["resume"])
+    }
+}
+
 /// Whatever the moment: a promise that its waiter has slept on is kept, no record is lost, and nothing runs a third time.
-fn survives(kind: &str, options: &[&str], megabytes: u64) {
+fn survives(kind: Kind) {
     let stage = Stage::new();
-    let (image, state) = (stage.at("image"), stage.at("state"));
-    let file = fs::File::create(&image).expect("created");
-    file.set_len(megabytes << 20).expect("sparse");
-    well(&format!("mkfs.{kind}"), &[options, &[&image]].concat());
-    fs::create_dir(&state).expect("created");
-    let mount = || well("mount", &["-o", "loop", &image, &state]);
-    mount();
+    let disk = Disk::new(&stage, kind);
+    let kind = kind.0;
     let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
     let ask = |name: &str, delta: &str| {
         let words = [
@@ -92,14 +130,10 @@ fn survives(kind: &str, options: &[&str], megabytes: u64) {
             waiter.title().contains("waits until")
         });
         // From before its start to after its end.
-        let switch = Switch::ready(&state);
+        let switch = disk.switch();
         ask(&now, "0");
         std::thread::sleep(Duration::from_micros(cut * cut * 100));
-        switch.off();
-        kill_all(&stage);
-        well("umount", &[&state]);
-        mount();
-        let resumed = stage.again(&["resume"]);
+        let resumed = disk.cut(switch);
         set_aside += usize::from(resumed.err.contains("unreadable"));
         let pending = stage.timers();
         assert!(
@@ -107,12 +141,7 @@ fn survives(kind: &str, options: &[&str], megabytes: u64) {
             "{kind}, cut {cut}: the promise of an hour is lost: {resumed:?} {pending:?}"
         );
         wait_until("what is due to run", SHORT, || is_all_later(&stage));
-        // And at once again: what was made once more is on the disk, and does not go on for ever.
-        Switch::ready(&state).off();
-        kill_all(&stage);
-        well("umount", &[&state]);
-        mount();
-        stage.again(&["resume"]);
+        disk.cut(disk.switch());
         wait_until("what is due to run", SHORT, || is_all_later(&stage));
         assert_eq!(
             stage.again(&["resume"]).code,
@@ -134,7 +163,7 @@ fn survives(kind: &str, options: &[&str], megabytes: u64) {
         .filter(|name| !counts.contains_key(*name))
         .count();
     stage.stop_all();
-    well("umount", &[&state]);
+    disk.unmount();
     println!(
         "{kind}: {CUTS} power cuts: {} reruns, {made_again} of them made again, {never} not yet promised, {set_aside} records set aside",
         counts.len()
@@ -144,13 +173,65 @@ fn survives(kind: &str, options: &[&str], megabytes: u64) {
 #[test]
 fn the_power_fails_on_ext4() {
     in_namespaces(&["--mount"], "power::the_power_fails_on_ext4", || {
-        survives("ext4", &["-q", "-F"], 32);
+        survives(EXT4);
     });
 }
 
 #[test]
 fn the_power_fails_on_xfs() {
     in_namespaces(&["--mount"], "power::the_power_fails_on_xfs", || {
-        survives("xfs", &["-q", "-f"], 320);
+        survives(XFS);
     });
+}
+
+/// Asks with this delta in a run that goes on until the disk has all of it, as one of half a minute does; the power fails
+/// as soon as the rerun has begun, and again as soon as what `again resume` makes of it has. How many runs there were.
+fn begins_and_dies(kind: Kind, delta: &str) -> usize {
+    let stage = Stage::new();
+    let disk = Disk::new(&stage, kind);
+    let manifest = format!(
+        "if NTH == 1\nask('run', '--delta', '{delta}')\nhold('go')\nelse\nhold('never')\nend"
+    );
+    let run = start(&mut stage.apply("site", &manifest));
+    stage.wait_for_state("again", "waiting for the run");
+    well("sync", &["-f", &stage.at("state")]);
+    let switch = disk.switch();
+    stage.release("go");
+    run.wait();
+    let begun = |count| stage.runs("site").len() >= count;
+    wait_until("the rerun", SHORT, || begun(2));
+    assert_eq!(disk.cut(switch).code, Some(0));
+    if !stage.timers().is_empty() {
+        wait_until("it to be made once more", SHORT, || begun(3));
+        assert_eq!(disk.cut(disk.switch()).code, Some(0));
+    }
+    assert!(
+        stage.timers().is_empty(),
+        "and once more: {:?}",
+        stage.timers()
+    );
+    let cap = &stage.status()["targets"][0]["cap"];
+    assert_eq!(cap["used"], 1, "{cap}");
+    let runs = stage.runs("site").len();
+    stage.stop_all();
+    disk.unmount();
+    runs
+}
+
+/// A rerun that takes the machine down with it cannot do so for ever: its start is on the disk before it, and one that
+/// followed its run at once is made once more at most.
+#[test]
+fn the_power_fails_as_a_rerun_begins() {
+    in_namespaces(
+        &["--mount"],
+        "power::the_power_fails_as_a_rerun_begins",
+        || {
+            for kind in [EXT4, XFS] {
+                assert_eq!(begins_and_dies(kind, "1"), 2, "{}: after a delta", kind.0);
+                let runs = begins_and_dies(kind, "0");
+                println!("{}: {runs} runs where the rerun followed at once", kind.0);
+                assert!(runs <= 3, "{}: {runs} runs", kind.0);
+            }
+        },
+    );
 }
