@@ -12,9 +12,10 @@ use crate::policy::judge::{Case, Refusal, Verdict, judge, under_driver};
 use crate::policy::time::Span;
 use crate::puppet::cmdline::{self, base_name};
 use crate::state::driver::{self, Driver, Handed};
+use crate::state::files::token;
 use crate::state::history::{Entry, What};
 use crate::state::record::{Base, Kind, VERSION};
-use crate::state::store::{self, Store};
+use crate::state::store::Store;
 use crate::sys::process::{self, Identity};
 use crate::target;
 
@@ -49,7 +50,7 @@ pub fn main(
     let Some((driver, alive)) = driver_above(&store, seen, &now) else {
         return Ok(None);
     };
-    let token = store::token();
+    let token = token();
     let note = |what, reason: &str| {
         store.note(&Entry {
             version: VERSION,

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::moment;
-use super::wait::{LOG_SUFFIX, is_log_name};
 use crate::cli::{self, Global, Run};
 use crate::config::{self, Surroundings};
 use crate::exit::Exit;
+use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
 use crate::sys::pidfd;

@@ -10,10 +10,11 @@ use crate::exit::Exit;
 use crate::outcome;
 use crate::policy::cap::Moment;
 use crate::policy::{delay, resume};
+use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::{Order, decode};
 use crate::state::record::{Kind, Timer};
-use crate::state::store::{self, Locked, Store};
+use crate::state::store::{Locked, Store};
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
 
@@ -124,7 +125,7 @@ fn resume_timer(
     let waits = run.is_some() && old.due.is_none();
     let due = resume::due(old, now, delay::draw(range, &mut rand::rng()));
     let timer = Timer {
-        token: store::token(),
+        token: token(),
         boot: now.boot.clone(),
         waits_for: run.as_ref().map(Handle::identity),
         waiter: None,

@@ -13,10 +13,11 @@ use crate::policy::cap::{self, Moment, Use};
 use crate::policy::delay;
 use crate::policy::judge::{Case, Refusal, Verdict, judge};
 use crate::policy::time::Span;
+use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::Order;
 use crate::state::record::{Base, Origin, Record, Refused, Timer};
-use crate::state::store::{self, Store};
+use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd;
 use crate::target;
@@ -269,7 +270,7 @@ pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -
     }
     // Outside any run and any rerun, each request begins a chain of its own.
     let chain = seen.run_identity().map_or_else(
-        || store::token().get(..8).unwrap_or_default().to_owned(),
+        || token().get(..8).unwrap_or_default().to_owned(),
         |who| target::chain_id(who, &now.boot),
     );
     Place {
@@ -288,7 +289,7 @@ fn timer(
     jitter: Span,
 ) -> Timer {
     Timer {
-        token: store::token(),
+        token: token(),
         chain: place.chain.clone(),
         run: place.run,
         origin: place.origin.clone(),

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,16 +20,19 @@ use crate::policy::time::{Boottime, Span};
 use crate::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
 use crate::puppet::environment;
 use crate::state::bytes::Bytes;
+use crate::state::directory::make_directory;
+use crate::state::files::unnamed_file;
 use crate::state::history::What;
+use crate::state::logs::{open_log, prune_logs};
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Kind, Record, Refused, Running, Timer};
-use crate::state::store::{Locked, Rerun, Store, make_directory, unnamed_file};
+use crate::state::store::{Locked, Rerun, Store};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::{self, Identity};
 use crate::sys::signals::{Held, Signals};
 use crate::sys::spawn::{self, Image};
 use crate::sys::wait::{Sleeper, Watch, Woken};
-use crate::sys::{attributes, clock, localtime, rename, title, user};
+use crate::sys::{attributes, clock, localtime, title, user};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -989,108 +992,4 @@ fn clean_environment() -> Vec<Bytes> {
         .into_iter()
         .map(Bytes)
         .collect()
-}
-
-/// The end of every log's name.
-pub const LOG_SUFFIX: &str = ".log";
-
-/// Names the file for a rerun's output, or makes it: the name begins with the time, so
-/// that names sort by age.
-fn open_log(
-    directory: &Path,
-    timer: &Timer,
-    now: crate::policy::time::Walltime,
-    unnamed: Option<File>,
-) -> Result<(PathBuf, File)> {
-    let stamp: String = localtime::utc(now)
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .take(18)
-        .collect();
-    let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
-    if let Some(file) = unnamed
-        && rename::name(&file, &path).is_ok()
-    {
-        return Ok((path, file));
-    }
-    make_directory(directory, 0o755)?;
-    let file = File::options()
-        .append(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    // Whatever the umask of the run.
-    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
-    Ok((path, file))
-}
-
-/// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
-/// if the wall clock was set back and its name sorts before others; or is to be one.
-fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return;
-    };
-    let mut names: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.file_name())
-        .filter(|name| name.to_str().is_some_and(is_log_name))
-        .filter(|name| newest.is_none_or(|newest| newest.file_name() != Some(name)))
-        .collect();
-    names.sort_unstable();
-    let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
-    for name in names.iter().take(surplus) {
-        let _ = std::fs::remove_file(directory.join(name));
-    }
-}
-
-/// `20261121T140307123-0123abcd-2.log`: one of ours, and nobody else's.
-pub fn is_log_name(name: &str) -> bool {
-    let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
-        return false;
-    };
-    let parts: Vec<&str> = stem.split('-').collect();
-    matches!(parts.as_slice(), [stamp, chain, run]
-        if stamp.len() == 18
-            && stamp.as_bytes().get(8) == Some(&b'T')
-            && chain.len() == 8
-            && chain.bytes().all(|b| b.is_ascii_hexdigit())
-            && !run.is_empty()
-            && run.bytes().all(|b| b.is_ascii_digit()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn removes_the_oldest_logs_and_nothing_else() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for n in 0..5 {
-            let name = format!("2026112{n}T140307123-0123abcd-2.log");
-            std::fs::write(dir.path().join(name), "").expect("written");
-        }
-        for other in ["precious.log", "20261120T140307123-x-2.log", "x"] {
-            std::fs::write(dir.path().join(other), "").expect("written");
-        }
-        // The clock was set back before the newest.
-        let newest = dir.path().join("20261120T140307123-0123abcd-2.log");
-        prune_logs(dir.path(), 2, Some(&newest));
-        let mut left: Vec<String> = std::fs::read_dir(dir.path())
-            .expect("dir")
-            .flatten()
-            .map(|e| e.file_name().to_string_lossy().into_owned())
-            .collect();
-        left.sort_unstable();
-        assert_eq!(
-            left,
-            [
-                "20261120T140307123-0123abcd-2.log",
-                "20261120T140307123-x-2.log",
-                "20261124T140307123-0123abcd-2.log",
-                "precious.log",
-                "x"
-            ]
-        );
-    }
 }

@@ -18,9 +18,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::directory::make_directory;
+use super::files::{GUARDED, read_bounded, replace_file, token};
 use super::history::{Entry, What};
 use super::record::{Base, Kind, VERSION};
-use super::store::{self, GUARDED, Store, make_directory, read_bounded, replace_file};
+use super::store::{self, Store};
 use crate::policy::cap::Moment;
 use crate::policy::time::{Boottime, Span};
 use crate::puppet::paths::Paths;
@@ -271,7 +273,7 @@ impl Desk {
         let directory = directory(store);
         make_directory(&directory, 0o755)?;
         for _ in 0..3 {
-            let token = store::token();
+            let token = token();
             let inbox = directory.join(&token);
             make_directory(&inbox, 0o700)?;
             let lock = File::open(&inbox)

@@ -169,7 +169,7 @@ fn drop_oldest(state_dir: &Path) -> io::Result<()> {
     let mut entries = Vec::new();
     read_file(&state_dir.join(OLDER), &mut entries);
     count(&entries, &mut tally);
-    let temporary = state_dir.join(format!(".{DROPPED}.{}", super::store::token()));
+    let temporary = state_dir.join(format!(".{DROPPED}.{}", super::files::token()));
     std::fs::write(&temporary, serde_json::to_vec(&tally)?)?;
     std::fs::rename(temporary, state_dir.join(DROPPED))
 }

@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod directory;
 pub mod driver;
+pub mod files;
 pub mod history;
+pub mod logs;
 pub mod order;
 pub mod record;
 pub mod store;

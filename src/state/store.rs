@@ -15,12 +15,14 @@
 use std::cell::Cell;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use super::directory::{make_directory, make_own_directory};
+use super::files::{Draft, GUARDED, read_bounded, replace_file, token, unnamed_file};
 use super::history::{self, Entry};
 use super::record::{Kind, Record, Start, VERSION};
 use crate::sys::process::Identity;
@@ -72,9 +74,6 @@ pub struct Disabled {
     pub since: u64,
 }
 
-/// Files are opened so that a link or a fifo in their place does no harm.
-pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-
 /// A target's record.
 const RECORD: &str = "state.json";
 /// The record before it.
@@ -82,9 +81,6 @@ const BEFORE: &str = "state.json.before";
 
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
-
-/// No record is anywhere near this size; a larger file is not one of ours.
-const LARGEST: u64 = 64 << 20;
 
 impl Store {
     /// The directory, made if it is missing, and checked to be ours alone to write to.
@@ -540,13 +536,7 @@ impl Locked {
         let Ok(file) = write() else {
             return self.commit();
         };
-        let draft = Draft {
-            file,
-            is_on_disk: false,
-            temporary: before,
-            path,
-        };
-        draft.exchange()
+        Draft::of(file, before, path).exchange()
     }
 
     fn text(&self) -> Result<Vec<u8>> {
@@ -583,11 +573,6 @@ pub fn is_id(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// A random name for a request or a temporary file: 16 hexadecimal digits.
-pub fn token() -> String {
-    format!("{:016x}", rand::random::<u64>())
-}
-
 /// Reads a record of the target `id`.
 ///
 /// # Errors
@@ -613,225 +598,6 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
         bail!("it belongs to target {}", record.id);
     }
     Ok(record)
-}
-
-/// Reads a file of ours, and no link in its place.
-pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
-}
-
-/// Writes a temporary file, syncs it, and renames it to `name`.
-pub(super) fn replace_file(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<()> {
-    let temporary = format!(".{name}.{}", token());
-    Draft::write(directory, name, temporary, text, mode)?.publish()
-}
-
-/// A file that is in no directory yet: open(2), `O_TMPFILE`. [`rename::name`] puts it there.
-///
-/// # Errors
-/// Those of open(2).
-pub fn unnamed_file(directory: &Path, mode: u32) -> io::Result<File> {
-    let file = File::options()
-        .append(true)
-        .mode(mode)
-        .custom_flags(nix::libc::O_TMPFILE)
-        .open(directory)?;
-    // Whatever the umask of the run.
-    file.set_permissions(Permissions::from_mode(mode))?;
-    Ok(file)
-}
-
-/// A file's next content, written beside it. It goes away unless it is published.
-#[derive(Debug)]
-pub struct Draft {
-    file: File,
-    is_on_disk: bool,
-    temporary: PathBuf,
-    path: PathBuf,
-}
-
-impl Draft {
-    fn write(
-        directory: &Path,
-        name: &str,
-        temporary: String,
-        text: &[u8],
-        mode: u32,
-    ) -> Result<Self> {
-        let path = directory.join(name);
-        let temporary = directory.join(temporary);
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary)
-            .with_context(|| cannot_write(&path))?;
-        let mut draft = Draft {
-            file,
-            is_on_disk: false,
-            temporary,
-            path,
-        };
-        // A strict umask of the run must not hide from others what is theirs to see.
-        let written = draft
-            .file
-            .set_permissions(Permissions::from_mode(mode))
-            .and_then(|()| draft.file.write_all(text));
-        written.map_err(|e| draft.blame(e))?;
-        Ok(draft)
-    }
-
-    /// Waits until it would outlast a loss of power: fdatasync(2). Publishing does it
-    /// where it was not done before.
-    ///
-    /// # Errors
-    /// Those of fdatasync(2), such as a full disk.
-    pub fn sync(&mut self) -> Result<()> {
-        if !self.is_on_disk {
-            self.file.sync_data().map_err(|e| self.blame(e))?;
-            self.is_on_disk = true;
-        }
-        Ok(())
-    }
-
-    fn blame(&self, e: io::Error) -> anyhow::Error {
-        anyhow!(e).context(cannot_write(&self.path))
-    }
-
-    /// Puts it in the place of the file: all or nothing.
-    ///
-    /// # Errors
-    /// What failed; the old content is then still there.
-    pub fn publish(mut self) -> Result<()> {
-        self.sync()?;
-        std::fs::rename(&self.temporary, &self.path).map_err(|e| self.blame(e))?;
-        self.temporary.clear();
-        Ok(())
-    }
-
-    /// [`Draft::publish`] for who is in a hurry: the disk is not waited for, and the old
-    /// content, which takes as long to be freed as the new to be synced, stays under the
-    /// draft's own name, where [`Store::remove_strays`] finds it.
-    ///
-    /// # Errors
-    /// As for [`Draft::publish`].
-    pub fn exchange(mut self) -> Result<()> {
-        if rename::exchange(&self.temporary, &self.path).is_err() {
-            return self.publish();
-        }
-        self.temporary.clear();
-        Ok(())
-    }
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}", path.display())
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if !self.temporary.as_os_str().is_empty() {
-            let _ = std::fs::remove_file(&self.temporary);
-        }
-    }
-}
-
-/// What to do about a directory that cannot be used.
-const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
-
-/// Makes a directory if it is missing, and refuses one that others could tamper with.
-pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
-    if let Some((above, why)) = replaceable_by_others(path) {
-        bail!(
-            "{} is not safe: {} {why}, who could put another in its place; {REMEDY}",
-            path.display(),
-            above.display()
-        );
-    }
-    make_own_directory(path, mode)
-}
-
-/// [`make_directory`] for one whose parents were looked at.
-fn make_own_directory(path: &Path, mode: u32) -> Result<()> {
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path);
-    let meta = match (std::fs::symlink_metadata(path), made) {
-        (Ok(meta), _) => meta,
-        (Err(_), Err(e)) => {
-            return Err(e).with_context(|| format!("cannot make the directory {}", path.display()));
-        }
-        (Err(e), Ok(())) => {
-            return Err(e).with_context(|| format!("cannot look at {}", path.display()));
-        }
-    };
-    if meta.file_type().is_symlink() {
-        bail!("{} is a symbolic link; {REMEDY}", path.display());
-    }
-    if !meta.is_dir() {
-        bail!("{} is not a directory; {REMEDY}", path.display());
-    }
-    if meta.uid() != user::effective() {
-        let remedy = if meta.uid() == 0 {
-            "run this as root, or name another one with --state-dir or AGAIN_STATE_DIR"
-        } else {
-            REMEDY
-        };
-        bail!(
-            "{} belongs to {}, not to {}; {remedy}",
-            path.display(),
-            user::name(meta.uid()),
-            user::name(user::effective())
-        );
-    }
-    if meta.mode() & 0o022 != 0 {
-        bail!(
-            "{} can be written to by others (mode {:o}); {REMEDY}",
-            path.display(),
-            meta.mode() & 0o7777
-        );
-    }
-    // The umask of the run may have taken away what others are to see.
-    let is = meta.mode() & 0o777;
-    if is != mode && (is == mode & !0o077 || is & 0o700 != 0o700) {
-        std::fs::set_permissions(path, Permissions::from_mode(mode))
-            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// Whose the files of all users seem to be that a user namespace does not know.
-const OVERFLOW: u32 = 65534;
-
-/// The directory or link on the way to `path` that somebody but us and root could
-/// replace, and whose it is.
-fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
-    let is_trusted = |uid: u32| {
-        uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
-    };
-    let foreign = |at: &Path, meta: &std::fs::Metadata| {
-        // The name is looked up for the message only: it means reading /etc/passwd.
-        let why = || format!("belongs to {}", user::name(meta.uid()));
-        (!is_trusted(meta.uid())).then(|| (at.to_owned(), why()))
-    };
-    let links = path.ancestors().skip(1).filter_map(|at| {
-        let meta = std::fs::symlink_metadata(at).ok()?;
-        meta.is_symlink().then(|| foreign(at, &meta)).flatten()
-    });
-    // The nearest one that is there already.
-    let parent = path
-        .ancestors()
-        .skip(1)
-        .find_map(|at| at.canonicalize().ok())?;
-    let directories = parent.ancestors().filter_map(|at| {
-        let meta = std::fs::metadata(at).ok()?;
-        // In a sticky directory nobody can rename what is ours.
-        let is_open = meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0;
-        let open = || (at.to_owned(), "can be written to by everybody".to_owned());
-        foreign(at, &meta).or_else(|| is_open.then(open))
-    });
-    links.chain(directories).next()
 }
 
 #[cfg(test)]
@@ -975,20 +741,6 @@ mod tests {
             meta.mode() & 0o777
         };
         assert_eq!((mode(RECORD), mode(BEFORE)), (0o644, 0o644));
-    }
-
-    #[test]
-    fn refuses_a_directory_that_others_can_write_to_or_a_link() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let open = dir.path().join("open");
-        std::fs::create_dir(&open).expect("made");
-        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("opened");
-        let error = Store::open(&open).expect_err("refused");
-        assert!(format!("{error:#}").contains("written to by others"));
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(dir.path(), &link).expect("linked");
-        let error = Store::open(&link).expect_err("refused");
-        assert!(format!("{error:#}").contains("symbolic link"));
     }
 
     #[test]

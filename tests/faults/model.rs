@@ -15,9 +15,10 @@ use again::policy::judge::{Above, Case, Input, Verdict, judge};
 use again::policy::resume;
 use again::policy::time::{Boottime, Span, Walltime};
 use again::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
+use again::state::files;
 use again::state::history::{Entry, What};
 use again::state::record::{Base, Kind, OnCap, Origin, Record, Running, Timer, VERSION};
-use again::state::store::{self, Rerun, Store};
+use again::state::store::{Rerun, Store};
 use again::sys::process::Identity;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -277,7 +278,7 @@ impl World {
     fn torn(&self, target: usize, record: &Record) {
         let text = serde_json::to_vec(record).expect("JSON");
         let path = self.store.root().join("targets").join(TARGETS[target]);
-        let path = path.join(format!(".state.json.{}", store::token()));
+        let path = path.join(format!(".state.json.{}", files::token()));
         std::fs::write(path, &text[..text.len() / 2]).expect("written");
     }
 
@@ -426,7 +427,7 @@ impl World {
         );
         let asked = Span::from_secs(delta);
         let mut timer = Timer {
-            token: store::token(),
+            token: files::token(),
             run: locked
                 .record
                 .next_number(&chain, rerun.map_or(2, |r| r.run + 1)),
@@ -933,7 +934,7 @@ impl World {
                 let due = (!known).then(|| resume::due(&old, &now, Span::from_secs(1)));
                 let process = self.born();
                 let timer = Timer {
-                    token: store::token(),
+                    token: files::token(),
                     boot: now.boot.clone(),
                     waits_for: run,
                     waiter: Some(process),
