@@ -13,6 +13,9 @@ use crate::sys::user;
 const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
 
 /// Makes a directory if it is missing, and refuses one that others could tamper with.
+///
+/// # Errors
+/// What is wrong with which directory, and what to do.
 pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
     if let Some((above, why)) = replaceable_by_others(path) {
         bail!(

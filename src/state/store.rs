@@ -612,6 +612,29 @@ mod tests {
 
     const ID: &str = "0123456789abcdef";
 
+    fn at(n: u64) -> crate::policy::cap::Moment {
+        crate::policy::cap::Moment {
+            boot: "b".into(),
+            uptime: crate::policy::time::Boottime::from_nanos(n),
+            wall: crate::policy::time::Walltime::from_millis(n),
+        }
+    }
+
+    /// A line of the history, about the rerun of this number.
+    fn line(what: history::What, run: u32) -> Entry {
+        Entry {
+            version: 1,
+            at: at(run.into()),
+            what,
+            target: ID.into(),
+            timer: "again".into(),
+            token: "t".into(),
+            chain: "c".into(),
+            run,
+            reason: String::new(),
+        }
+    }
+
     #[test]
     fn a_record_comes_back_as_it_was_committed() {
         let (_dir, store) = store();
@@ -633,21 +656,7 @@ mod tests {
             .expect("locked")
             .commit()
             .expect("written");
-        store.note(&Entry {
-            version: 1,
-            at: crate::policy::cap::Moment {
-                boot: "b".into(),
-                uptime: crate::policy::time::Boottime::from_nanos(5),
-                wall: crate::policy::time::Walltime::from_millis(5),
-            },
-            what: history::What::Started,
-            target: ID.into(),
-            timer: "again".into(),
-            token: "t".into(),
-            chain: "c".into(),
-            run: 2,
-            reason: String::new(),
-        });
+        store.note(&line(history::What::Started, 2));
         for damage in [&b""[..], b"{", b"{\"version\":2}", b"\xff\xfe", b"[]"] {
             std::fs::write(&path, damage).expect("damaged");
             assert!(store.read(ID).is_err());
@@ -665,11 +674,7 @@ mod tests {
     }
 
     fn pending(locked: &mut Locked, name: &str) {
-        let at = crate::policy::cap::Moment {
-            boot: "b".into(),
-            uptime: crate::policy::time::Boottime::from_nanos(5),
-            wall: crate::policy::time::Walltime::from_millis(5),
-        };
+        let at = at(5);
         let timer = serde_json::json!({
             "token": format!("token-of-{name}"), "chain": "c", "run": 2, "origin": "run",
             "delta": 0, "jitter": 0, "base": "end", "requested": at, "waits_for": null,
@@ -718,6 +723,38 @@ mod tests {
                     assert!(!store.target_dir(ID).join(BEFORE).exists());
                 }
             }
+        }
+    }
+
+    /// The history has a reset between two starts. Only what was started after it counts,
+    /// whether both are known from the history alone or from the record before a start.
+    #[test]
+    fn a_reset_forgets_the_starts_before_it_and_no_other() {
+        use history::What::{Reset, Started};
+        for known in 0..=2 {
+            let (_dir, store) = store();
+            for entry in [line(Started, 2), line(Reset, 0), line(Started, 3)] {
+                store.note(&entry);
+            }
+            let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+            for run in [2, 3].into_iter().take(known) {
+                locked.record.starts.push(Start {
+                    at: at(run.into()),
+                    chain: "c".into(),
+                    run,
+                    forgotten: run == 2,
+                });
+            }
+            locked.commit().expect("committed");
+            if known > 0 {
+                locked.commit_start(None).expect("committed");
+            }
+            drop(locked);
+            std::fs::write(store.target_dir(ID).join(RECORD), "").expect("damaged");
+            let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+            let starts = locked.record.starts.iter();
+            let starts: Vec<_> = starts.map(|start| (start.run, start.forgotten)).collect();
+            assert_eq!(starts, [(2, true), (3, false)], "{known} known");
         }
     }
 
