@@ -178,6 +178,32 @@ fn only_the_newest_logs_are_kept() {
     stage.assert_nothing_left();
 }
 
+/// The log of a rerun that is going on is kept, even where only one is kept and the next rerun is prepared already.
+#[test]
+fn the_log_of_a_rerun_outlasts_it() {
+    let stage = Stage::new();
+    stage.settings("keep_logs = 1");
+    let manifest = "puts NTH; STDOUT.flush; ask('run') if NTH < 3\nhold('go') if NTH == 2";
+    start(&mut stage.apply("site", manifest)).wait();
+    wait_until("the rerun to ask", SHORT, || {
+        let runs = stage.runs("site");
+        runs.get(1).is_some_and(|rerun| !rerun.asked().is_empty())
+    });
+    stage.waiter("again").wait_until_asleep();
+    let logs = || -> Vec<String> {
+        fs::read_dir(stage.path("logs"))
+            .expect("logs")
+            .flatten()
+            .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
+            .collect()
+    };
+    assert_eq!(logs(), ["2\n"]);
+    stage.release("go");
+    stage.wait_for_runs("site", 3);
+    stage.wait_until_settled();
+    assert_eq!(logs(), ["3\n"]);
+}
+
 /// A copy of ruby, so that it can be replaced.
 fn own_ruby(stage: &Stage, name: &str) -> String {
     let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");

@@ -110,6 +110,30 @@ fn while_again_is_disabled() {
     assert_eq!(stage.runs("site").len(), 1);
 }
 
+/// A rerun has asked for one that would follow at once, and ends while `again` is disabled: what follows is held, and that the
+/// rerun ended is told once, however often the waiter looks.
+#[test]
+fn disabled_between_a_rerun_and_the_next() {
+    let stage = Stage::new();
+    let manifest = "ask('run') if NTH < 3\nhold('go') if NTH == 2";
+    start(&mut stage.apply("site", manifest)).wait();
+    wait_until("the rerun to ask", SHORT, || {
+        let runs = stage.runs("site");
+        runs.get(1).is_some_and(|rerun| !rerun.asked().is_empty())
+    });
+    stage.waiter("again").wait_until_asleep();
+    stage.again_well(&["disable", "freeze"]);
+    stage.release("go");
+    stage.wait_for_state("again", "held");
+    stage.again_well(&["enable"]);
+    stage.wait_for_runs("site", 3);
+    stage.wait_until_settled();
+    let ended = stage.history("ended");
+    assert_eq!(ended.len(), 2, "one of each rerun: {ended:?}");
+    assert_eq!(stage.history("started").len(), 2);
+    stage.assert_nothing_left();
+}
+
 /// Held by another rerun of the same target; stopping the timer lets that one go on, `--run` ends it as well.
 #[test]
 fn while_a_rerun_is_under_way_and_the_rerun_too() {
@@ -154,6 +178,22 @@ fn a_rerun_that_ignores_term() {
     assert!(answer.out.contains("ended by KILL"), "{answer:?}");
     assert!(took >= Duration::from_secs(10), "no grace: {took:?}");
     println!("ended by KILL after {took:?}");
+    stage.assert_nothing_left();
+}
+
+/// Ruby loses a signal that reaches it as it starts: a young rerun is told a second time, and need not be killed.
+#[test]
+fn a_young_rerun_that_loses_its_first_term() {
+    let stage = Stage::new();
+    let manifest = "ask('run') if NTH == 1\n\
+        if NTH == 2\nterms = 0\nSignal.trap('TERM') { exit!(0) if (terms += 1) == 2 }\nnote('deaf', '')\nhold('go')\nend";
+    start(&mut stage.apply("site", manifest)).wait();
+    wait_until("the rerun to be deaf", SHORT, || {
+        stage.path("runs/site/002/deaf").exists()
+    });
+    let answer = stage.again(&["stop", "--run"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(answer.out.contains("ended by TERM"), "{answer:?}");
     stage.assert_nothing_left();
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::rig::{Process, SHORT};
+use crate::rig::{Process, SHORT, wait_until};
 use crate::stage::{Past, Stage, start};
 
 /// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
@@ -552,11 +552,10 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
         start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
         assert_eq!(stage.timers().len(), 1);
         assert_eq!(stage.timers()[0]["waiter"]["alive"], true);
-        assert_eq!(
-            stage.orders("state").len(),
-            1,
-            "the dead one's order is gone"
-        );
+        // The new waiter sees to that.
+        wait_until("the dead one's order to go", SHORT, || {
+            stage.orders("state").len() == 1
+        });
         stage.again_well(&["stop"]);
         stage.assert_nothing_left();
     }
