@@ -155,6 +155,42 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
     }
 }
 
+/// Others can write to a directory above a record: what it says is acted on by no verb, and kept.
+#[test]
+fn a_record_that_others_could_have_put_there() {
+    let stage = Stage::new();
+    stage.again_well(&REQUEST);
+    let waiter = stage.waiter("again");
+    waiter.wait_until_asleep();
+    let id = stage.status()["targets"][0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let mut refused = 0;
+    for (part, mode) in [
+        ("", 0o755),
+        ("targets", 0o755),
+        ("targets/ID", 0o755),
+        ("targets/ID/orders", 0o700),
+    ] {
+        let path = stage.path(format!("state/{}", part.replace("ID", &id)).trim_end_matches('/'));
+        open_to_all(&path, 0o775);
+        for verb in [&["stop"][..], &["stop", "--run"], &["now"], &["resume"]] {
+            let done = stage.again(verb);
+            let case = format!("{verb:?} with {} open: {done:?}", path.display());
+            assert_eq!(done.code, Some(1), "{case}");
+            let said = format!("{} can be written to by others (mode 775)", path.display());
+            assert!(done.err.contains(&said), "{case}");
+            refused += 1;
+        }
+        open_to_all(&path, mode);
+        assert!(waiter.alive());
+    }
+    println!("{refused} refused");
+    stage.again_well(&["stop"]);
+    stage.assert_nothing_left();
+}
+
 /// What else may lie where the history is: the request is granted all the same, and says what it could not do.
 #[test]
 fn a_history_that_cannot_be_written() {
