@@ -532,11 +532,14 @@ fn something_foreign_in_every_directory() {
                 matches!(done.code, Some(0 | 1 | 3)) && !done.err.contains("panicked"),
                 "round {round}, {words:?}: {done:?}"
             );
+            if words == request {
+                // Before anything stops it.
+                at_once("the rerun", || {
+                    wait_until("the rerun", SHORT, || stage.stamps().len() == 2)
+                });
+            }
             assert_precious(&stage, &format!("round {round}, {words:?}"));
         }
-        at_once("the rerun", || {
-            wait_until("the rerun", SHORT, || stage.stamps().len() == 2)
-        });
         stage.write("work/go", "");
         at_once("converge", || driver.process.wait_until_gone(SHORT));
         driver.reap();

@@ -184,6 +184,35 @@ fn the_power_fails_on_xfs() {
     });
 }
 
+/// In a run that goes on for long: what was promised is on the disk as soon as the waiter sleeps, before it has a due time.
+#[test]
+fn the_power_fails_during_the_run() {
+    in_namespaces(
+        &["--mount"],
+        "power::the_power_fails_during_the_run",
+        || {
+            for kind in [EXT4, XFS] {
+                let stage = Stage::new();
+                let disk = Disk::new(&stage, kind);
+                let switch = disk.switch();
+                let manifest = "ask('run', '--delta', '1h')\nhold('go')";
+                let _run = start(&mut stage.apply("site", manifest));
+                stage.wait_for_state("again", "waiting for the run");
+                stage.waiter("again").wait_until_asleep();
+                let resumed = disk.cut(switch);
+                assert!(
+                    resumed.out.contains("again: resumed: timer 'again'"),
+                    "{}: {resumed:?}",
+                    kind.0
+                );
+                stage.again_well(&["stop"]);
+                stage.assert_nothing_left();
+                disk.unmount();
+            }
+        },
+    );
+}
+
 /// Asks with this delta in a run that goes on until the disk has all of it, as one of half a minute does; the power fails
 /// as soon as the rerun has begun, and again as soon as what `again resume` makes of it has. How many runs there were.
 fn begins_and_dies(kind: Kind, delta: &str) -> usize {
