@@ -34,8 +34,21 @@ impl Samples {
         self.quantile(0.5)
     }
 
+    pub fn least(&self) -> f64 {
+        self.quantile(0.0)
+    }
+
     pub fn most(&self) -> f64 {
         self.quantile(1.0)
+    }
+
+    /// Median, least and most, of a few.
+    pub fn few(&self, unit: &str) -> String {
+        let (least, most) = (short(self.least()), short(self.most()));
+        if least == most {
+            return format!("{least} {unit}");
+        }
+        format!("{} ({least} to {most}) {unit}", short(self.median()))
     }
 
     /// Median, 99th percentile and the quartiles.

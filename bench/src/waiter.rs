@@ -1,11 +1,12 @@
 //! What a waiter needs while it waits.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::numbers::{Table, quick, verdict};
+use crate::numbers::{Samples, Table, many, quick, short, verdict};
 use crate::stage::Stage;
 
 const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
@@ -49,7 +50,7 @@ fn needs(pid: u32) -> Result<Needs> {
 }
 
 /// Ends with whoever started it.
-struct Ended(Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -58,86 +59,164 @@ impl Drop for Ended {
     }
 }
 
-fn start(command: &mut Command) -> Result<Ended> {
+pub fn start(command: &mut Command) -> Result<Ended> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     Ok(Ended(command.spawn()?))
 }
 
-pub fn measure(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    let source = stage.path("pause.c");
-    let pause = stage.path("pause");
-    std::fs::write(&source, PAUSE)?;
+/// A static C program.
+pub fn compiled(stage: &Stage, name: &str, text: &str) -> Result<PathBuf> {
+    let source = stage.path(&format!("{name}.c"));
+    let program = stage.path(name);
+    std::fs::write(&source, text)?;
     let built = Command::new("cc")
         .args(["-O2", "-static", "-o"])
-        .args([&pause, &source])
+        .args([&program, &source])
         .status()?;
     ensure!(built.success(), "cc");
-    let floor = start(&mut Command::new(&pause))?;
-    let peer = start(
-        Command::new("python3")
-            .args(["-c", POLL])
-            .arg(std::process::id().to_string()),
-    )?;
-    // One waits for a run to end, one for its time to come.
-    let held = stage.held_run("held", "--delta 1d --name for-the-run")?;
-    stage
-        .held_run("ended", "--delta 1d --name for-the-time")?
-        .end()?;
+    Ok(program)
+}
+
+/// Several of one kind, at the same time.
+struct Kind {
+    pids: Vec<u32>,
+    before: Vec<Needs>,
+    woken: u64,
+}
+
+impl Kind {
+    fn new(pids: Vec<u32>) -> Result<Kind> {
+        let before = pids.iter().map(|pid| needs(*pid)).collect::<Result<_>>()?;
+        Ok(Kind {
+            pids,
+            before,
+            woken: 0,
+        })
+    }
+
+    fn look_again(&mut self) -> Result<()> {
+        for (pid, before) in self.pids.iter().zip(&self.before) {
+            self.woken += needs(*pid)?.switches - before.switches;
+        }
+        Ok(())
+    }
+
+    fn of(&self, which: fn(&Needs) -> u64) -> Samples {
+        self.before
+            .iter()
+            .map(|needs| which(needs) as f64)
+            .collect()
+    }
+}
+
+fn pids(all: &[Ended]) -> Vec<u32> {
+    all.iter().map(|one| one.0.id()).collect()
+}
+
+pub fn measure(table: &mut Table) -> Result<()> {
+    let stage = Stage::new()?;
+    let pause = compiled(&stage, "pause", PAUSE)?;
+    let each = many(5, 1);
+    let mut floor = Vec::new();
+    let mut peer = Vec::new();
+    let mut held = Vec::new();
+    for nth in 0..each {
+        floor.push(start(&mut Command::new(&pause))?);
+        peer.push(start(
+            Command::new("python3")
+                .args(["-c", POLL])
+                .arg(std::process::id().to_string()),
+        )?);
+        // Waits for a run to end.
+        held.push(stage.held_run(&format!("held{nth}"), "--delta 1d")?);
+    }
+    let for_the_run = stage.waiters();
+    // Waits for its time to come.
+    for nth in 0..each {
+        stage
+            .held_run(&format!("ended{nth}"), "--delta 1d")?
+            .end()?;
+    }
     std::thread::sleep(Duration::from_millis(500));
-    let waiters = stage.waiters();
-    ensure!(waiters.len() == 2, "two waiters: {waiters:?}");
-    let pids: Vec<u32> = waiters
-        .iter()
-        .map(|pid| *pid as u32)
-        .chain([floor.0.id(), peer.0.id()])
-        .collect();
-    let before: Vec<Needs> = pids.iter().map(|pid| needs(*pid)).collect::<Result<_>>()?;
+    let (for_the_run, for_the_time): (Vec<i32>, Vec<i32>) = stage
+        .waiters()
+        .into_iter()
+        .partition(|pid| for_the_run.contains(pid));
+    ensure!(
+        for_the_run.len() == each && for_the_time.len() == each,
+        "waiters: {for_the_run:?}, {for_the_time:?}"
+    );
+    let ours = |pids: &[i32]| Kind::new(pids.iter().map(|pid| *pid as u32).collect());
+    let mut kinds = [
+        ours(&for_the_run)?,
+        ours(&for_the_time)?,
+        Kind::new(pids(&floor))?,
+        Kind::new(pids(&peer))?,
+    ];
     let seconds = if quick() { 2 } else { 60 };
     std::thread::sleep(Duration::from_secs(seconds));
-    let after: Vec<Needs> = pids.iter().map(|pid| needs(*pid)).collect::<Result<_>>()?;
-    let woken: Vec<u64> = before
-        .iter()
-        .zip(&after)
-        .map(|(before, after)| after.switches - before.switches)
-        .collect();
-    // The larger of the two.
-    let ours = if before[0].resident >= before[1].resident {
-        before[0]
-    } else {
-        before[1]
+    for kind in &mut kinds {
+        kind.look_again()?;
+    }
+    let [for_the_run, for_the_time, floor, peer] = kinds;
+    // What they need is that of all of ours, whatever they wait for.
+    let ours = |which: fn(&Needs) -> u64| -> Samples {
+        let all = for_the_run.before.iter().chain(&for_the_time.before);
+        all.map(|needs| which(needs) as f64).collect()
     };
-    let (floor, peer) = (before[2], before[3]);
+    let resident = |needs: &Needs| needs.resident;
+    let anonymous = |needs: &Needs| needs.anonymous;
     table.add(
-        "a waiter's resident memory",
-        &format!("{} kB", ours.resident),
-        &format!("C in pause() {} kB", floor.resident),
-        &format!("Python polling {} kB", peer.resident),
-        &verdict("≤ 500 kB", ours.resident <= 500),
+        &format!(
+            "a waiter's resident memory: median (least to most) of {}, {each}, {each}",
+            2 * each
+        ),
+        &ours(resident).few("kB"),
+        &format!("C in pause() {}", floor.of(resident).few("kB")),
+        &format!("Python polling {}", peer.of(resident).few("kB")),
+        &verdict("≤ 500 kB", ours(resident).most() <= 500.0),
     );
     table.add(
         "anonymous, of that",
-        &format!("{} kB", ours.anonymous),
-        &format!("{} kB", floor.anonymous),
-        &format!("{} kB", peer.anonymous),
-        &verdict("≤ 256 kB", ours.anonymous <= 256),
+        &ours(anonymous).few("kB"),
+        &floor.of(anonymous).few("kB"),
+        &peer.of(anonymous).few("kB"),
+        &verdict("≤ 256 kB", ours(anonymous).most() <= 256.0),
     );
     table.add(
+        "what a leaner image to wait in could save at most: its anonymous memory less the floor's",
+        &format!(
+            "{} kB",
+            short(ours(anonymous).median() - floor.of(anonymous).median())
+        ),
+        "0 kB",
+        "",
+        "",
+    );
+    let others = |page_tables: Samples, threads: Samples| {
+        format!("{}; {}", page_tables.few("kB"), short(threads.most()))
+    };
+    let page_tables = |needs: &Needs| needs.page_tables;
+    let threads = |needs: &Needs| needs.threads;
+    table.add(
         "its page tables; threads",
-        &format!("{} kB; {}", ours.page_tables, ours.threads),
-        &format!("{} kB; {}", floor.page_tables, floor.threads),
-        &format!("{} kB; {}", peer.page_tables, peer.threads),
+        &others(ours(page_tables), ours(threads)),
+        &others(floor.of(page_tables), floor.of(threads)),
+        &others(peer.of(page_tables), peer.of(threads)),
         "",
     );
     table.add(
-        &format!("wakeups in {seconds} s"),
+        &format!("wakeups in {seconds} s, of all {each} of a kind"),
         &format!(
             "{} waiting for the run's end, {} for the time",
-            woken[0], woken[1]
+            for_the_run.woken, for_the_time.woken
         ),
-        &woken[2].to_string(),
-        &woken[3].to_string(),
-        &verdict("0", woken[0] + woken[1] == 0),
+        &floor.woken.to_string(),
+        &peer.woken.to_string(),
+        &verdict("0", for_the_run.woken + for_the_time.woken == 0),
     );
-    held.end()
+    for run in held {
+        run.end()?;
+    }
+    Ok(())
 }
