@@ -1,5 +1,6 @@
 //! Thousands of timers on one machine.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -7,6 +8,17 @@ use anyhow::{Context, Result, ensure};
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
 use crate::stage::Stage;
 use crate::start::now;
+use crate::waiter::{compiled, start};
+
+/// Sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of its arguments.
+const SLEEP: &str = "#define _GNU_SOURCE\n#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n\
+    int main(int count, char **words) {\n\
+      long long due = atoll(words[1]);\n\
+      struct timespec at = { due / 1000000000, due % 1000000000 };\n\
+      while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &at, 0)) {}\n\
+      execv(words[2], words + 2);\n\
+      return 127;\n\
+    }\n";
 
 /// Resident and proportional memory of all waiters, in kB.
 fn memory(pids: &[i32]) -> (u64, u64) {
@@ -48,6 +60,93 @@ fn lead(stage: &Stage, count: usize) -> Result<u64> {
     Ok((each * count as f64 * 3.0) as u64 + 4)
 }
 
+/// What as many timers came to.
+struct Timers {
+    /// Seconds to arm them all.
+    armed: f64,
+    resident: u64,
+    shared: u64,
+    late: Vec<f64>,
+    early: usize,
+}
+
+impl Timers {
+    fn arming(&self) -> String {
+        let each = self.armed * 1e3 / self.late.len() as f64;
+        format!("{} ms; {} s", short(each), short(self.armed))
+    }
+
+    fn memory(&self) -> String {
+        let (shared, resident) = (self.shared as f64 / 1e3, self.resident as f64 / 1e3);
+        format!("{} MB ({} MB resident)", short(shared), short(resident))
+    }
+
+    fn lateness(&self) -> String {
+        let late = Samples::from_iter(self.late.iter().copied());
+        format!("{}; most {} ms", late.text("ms"), short(late.most()))
+    }
+}
+
+/// Waits until all have fired, as many stamps as there are moments; how late each was in ms, and how many were early.
+fn fired(stage: &Stage, mut dues: BTreeMap<String, u64>, end: u64) -> Result<(Vec<f64>, usize)> {
+    while stage.text("stamps").lines().count() < dues.len() {
+        ensure!(now() < end, "not all have fired");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut late = Vec::new();
+    let mut early = 0;
+    for line in stage.text("stamps").lines() {
+        let mut words = line.split(' ');
+        let at: u64 = words.next().context("a time")?.parse()?;
+        let due = dues
+            .remove(words.next().context("a name")?)
+            .context("fired twice")?;
+        if at < due {
+            early += 1;
+        }
+        late.push((at.saturating_sub(due)) as f64 / 1e6);
+    }
+    Ok((late, early))
+}
+
+/// The floor: as many C programs, each asleep until its moment, as far from each other's as these are, and then the
+/// same command.
+fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64) -> Result<Timers> {
+    let sleep = compiled(stage, "sleep", SLEEP)?;
+    std::fs::remove_file(stage.path("stamps"))?;
+    let first = *dues.values().min().context("moments")?;
+    let began = now();
+    let moved: BTreeMap<String, u64> = dues
+        .iter()
+        .map(|(name, due)| (name.clone(), began + lead * 1_000_000_000 + (due - first)))
+        .collect();
+    let mut all = Vec::new();
+    for (name, due) in &moved {
+        let mut command = stage.command(&sleep);
+        command
+            .arg(due.to_string())
+            .arg(stage.path("bin/puppet"))
+            .arg("apply")
+            .arg(stage.path(&format!("work/{name}.pp")));
+        all.push(start(&mut command)?);
+    }
+    let armed = (now() - began) as f64 / 1e9;
+    ensure!(
+        armed < lead as f64,
+        "starting takes longer than was thought"
+    );
+    let pids: Vec<i32> = all.iter().map(|one| one.0.id() as i32).collect();
+    let (resident, shared) = memory(&pids);
+    let (late, early) = fired(stage, moved, now() + (lead + 120) * 1_000_000_000)?;
+    Ok(Timers {
+        armed,
+        resident,
+        shared,
+        late,
+        early,
+    })
+}
+
 /// As many timers, each of a target of its own, all due at one moment.
 fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
     let stage = Stage::new()?;
@@ -80,7 +179,7 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
     let (taken, said) = status(&stage, &["status", "--json"], many(10, 2))?;
     let (words, _) = status(&stage, &["status"], many(10, 2))?;
     let json: serde_json::Value = serde_json::from_str(&said)?;
-    let mut dues = std::collections::BTreeMap::new();
+    let mut dues = BTreeMap::new();
     let targets = json["targets"].as_array().context("targets")?;
     for target in targets {
         let command = target["command"].as_array().context("a command")?;
@@ -99,53 +198,35 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
         );
     }
     ensure!(dues.len() == count, "{} of {count} are pending", dues.len());
-    // All have fired once there are as many stamps.
     let end = now() + (lead + 120) * 1_000_000_000;
-    while stage.text("stamps").lines().count() < count {
-        ensure!(now() < end, "not all have fired");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let mut late = Vec::new();
-    let mut early = 0;
-    for line in stage.text("stamps").lines() {
-        let mut words = line.split(' ');
-        let at: u64 = words.next().context("a time")?.parse()?;
-        let due = dues
-            .remove(words.next().context("a name")?)
-            .context("fired twice")?;
-        if at < due {
-            early += 1;
-        }
-        late.push((at.saturating_sub(due)) as f64 / 1e6);
-    }
-    let late = Samples::from_iter(late);
-    let n = count as f64;
+    let (late, early) = fired(&stage, dues.clone(), end)?;
+    stage.stop_all()?;
+    let ours = Timers {
+        armed,
+        resident,
+        shared,
+        late,
+        early,
+    };
+    let floor = asleep(&stage, &dues, lead)?;
+    ensure!(floor.early == 0, "a sleeping program was early");
+    let n = short(count as f64);
     table.add(
-        &format!(
-            "{} timers pending, each of its own target: to arm one; all",
-            short(n)
-        ),
-        &format!("{} ms; {} s", short(armed * 1e3 / n), short(armed)),
-        "",
+        &format!("{n} timers pending, each of its own target: to arm one; all"),
+        &ours.arming(),
+        &format!("to start C programs that sleep {}", floor.arming()),
         "",
         "",
     );
     table.add(
-        &format!(
-            "{}: memory of all waiters, shared pages counted once",
-            short(n)
-        ),
-        &format!(
-            "{} MB ({} MB resident)",
-            short(shared as f64 / 1e3),
-            short(resident as f64 / 1e3)
-        ),
-        "",
+        &format!("{n}: memory of all waiters, shared pages counted once"),
+        &ours.memory(),
+        &format!("C programs {}", floor.memory()),
         "",
         "",
     );
     table.add(
-        &format!("{}: `status`; `status --json`", short(n)),
+        &format!("{n}: `status`; `status --json`"),
         &format!("{}; {}", words.text("ms"), taken.text("ms")),
         "",
         "",
@@ -156,20 +237,20 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
         },
     );
     table.add(
-        &format!(
-            "{}: due within {} s of each other; fired late by",
-            short(n),
-            1
-        ),
-        &format!("{}; most {} ms", late.text("ms"), short(late.most())),
-        "",
+        &format!("{n}: due within 1 s of each other; fired late by"),
+        &ours.lateness(),
+        &format!("C programs {}", floor.lateness()),
         "",
         &verdict(
-            &format!("all fire ({}), none early ({early})", late.len()),
-            late.len() == count && early == 0,
+            &format!(
+                "all fire ({}), none early ({})",
+                ours.late.len(),
+                ours.early
+            ),
+            ours.late.len() == count && ours.early == 0,
         ),
     );
-    stage.stop_all()
+    Ok(())
 }
 
 /// When the timer of a target is due, in nanoseconds of CLOCK_BOOTTIME.
