@@ -1,7 +1,7 @@
 //! What the binary's size consists of, by the crate that each symbol belongs to.
 //!
 //! Taken from the same build with its symbols kept, `AGAIN_SYMBOLS`. With identical functions folded, one crate is
-//! charged for what several use.
+//! charged for what several use. The floor is a program that does nothing, built the same way, `AGAIN_BARE`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -34,6 +34,8 @@ fn crate_of(symbol: &str) -> Option<String> {
 
 pub fn measure(table: &mut Table) -> Result<()> {
     let whole = std::fs::metadata(binary())?.len();
+    let bare = std::env::var_os("AGAIN_BARE").context("AGAIN_BARE")?;
+    let bare = std::fs::metadata(bare)?.len();
     let symbols = std::env::var_os("AGAIN_SYMBOLS").context("AGAIN_SYMBOLS")?;
     let output = Command::new("nm")
         .args(["-S", "--defined-only"])
@@ -68,7 +70,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
     table.add(
         "the binary",
         &format!("{whole} bytes"),
-        "",
+        &format!("Rust's `fn main() {{}}`, built the same way {bare} bytes"),
         "",
         &crate::numbers::verdict("≤ 1,200,000", whole <= 1_200_000),
     );
