@@ -4,7 +4,8 @@
 //! servers are sized, that is twice what the fleet needs for one run every half hour. What a node does, when it asks and
 //! what it is told, is decided by `policy::delay` and `policy::cap`, as in the program itself.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -69,27 +70,57 @@ impl Seen {
     }
 }
 
-/// One server, first come, first served.
+/// One server, first come, first served; a catalog takes it as long each time.
+#[derive(Debug)]
+struct Server {
+    takes: f64,
+    free: f64,
+    /// When those that wait will have been waited for.
+    begins: VecDeque<f64>,
+    waits: Vec<f64>,
+    seen: Seen,
+}
+
+impl Server {
+    fn new(capacity: f64) -> Server {
+        Server {
+            takes: 1.0 / capacity,
+            free: 0.0,
+            begins: VecDeque::new(),
+            waits: Vec::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// One arrives, none before those that have; when it has its catalog.
+    fn arrive(&mut self, at: f64) -> f64 {
+        *self.seen.arrivals.entry(at as u64).or_default() += 1;
+        let begins = self.free.max(at);
+        self.free = begins + self.takes;
+        self.waits.push(begins - at);
+        while self.begins.front().is_some_and(|left| *left <= at) {
+            self.begins.pop_front();
+        }
+        self.begins.push_back(begins);
+        self.seen.queue = self.seen.queue.max(self.begins.len());
+        self.seen.done = self.free;
+        self.free
+    }
+
+    fn seen(mut self) -> Seen {
+        self.seen.waits = self.waits.into_iter().collect();
+        self.seen
+    }
+}
+
+/// Who arrives when they do, however long the others wait.
 fn serve(mut arrivals: Vec<f64>, capacity: f64) -> Seen {
     arrivals.sort_by(f64::total_cmp);
-    let mut seen = Seen::default();
-    let mut free = 0.0_f64;
-    let mut leaving = std::collections::VecDeque::new();
-    let mut waits = Vec::with_capacity(arrivals.len());
+    let mut server = Server::new(capacity);
     for at in arrivals {
-        *seen.arrivals.entry(at as u64).or_default() += 1;
-        let begins = free.max(at);
-        free = begins + 1.0 / capacity;
-        waits.push(begins - at);
-        while leaving.front().is_some_and(|left| *left <= at) {
-            leaving.pop_front();
-        }
-        leaving.push_back(begins);
-        seen.queue = seen.queue.max(leaving.len());
-        seen.done = free;
+        server.arrive(at);
     }
-    seen.waits = waits.into_iter().collect();
-    seen
+    server.seen()
 }
 
 fn capacity(nodes: usize) -> f64 {
@@ -116,27 +147,72 @@ fn orchestrated(nodes: usize, spread: Spread) -> Seen {
         let start = if nth < 100 {
             0
         } else {
-            under_way.pop().map_or(0, |std::cmp::Reverse(at)| at)
+            under_way.pop().map_or(0, |Reverse(at)| at)
         };
         let end: u64 = start + dice.random_range(20_000..60_000);
-        under_way.push(std::cmp::Reverse(end));
+        under_way.push(Reverse(end));
         let delta = Span::ZERO;
         arrivals.push(end as f64 / 1000.0 + spread.draw(delta, 1, &mut dice));
     }
     serve(arrivals, capacity(nodes))
 }
 
-/// What keeps a node from running for ever.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Brake {
-    None,
-    Cap,
-    CapAndBackoff,
+/// What a node goes by when every run asks for the next.
+#[derive(Debug, Clone, Copy)]
+struct Habit {
+    spread: Spread,
+    /// Whether the cap holds: ten reruns in an hour.
+    cap: bool,
+    /// Whether the jitter doubles from the fourth rerun of a chain on.
+    doubles: bool,
 }
 
-/// Every run asks for the next, for an hour; a run takes 30 s. Arrivals in each minute, and all of them.
-fn never_settles(nodes: usize, brake: Brake) -> (Vec<u64>, u64) {
-    let mut dice = StdRng::seed_from_u64(nodes as u64);
+impl Habit {
+    const AGAIN: Habit = Habit::new(Spread::Again, true, true);
+    const CAP_ALONE: Habit = Habit::new(Spread::Again, true, false);
+    const FIXED: Habit = Habit::new(Spread::Fixed, false, false);
+    const SPLAY: Habit = Habit::new(Spread::Splay, false, false);
+
+    const fn new(spread: Spread, cap: bool, doubles: bool) -> Habit {
+        Habit {
+            spread,
+            cap,
+            doubles,
+        }
+    }
+}
+
+const HOUR: f64 = 3600.0;
+/// What a run takes, once it has its catalog.
+const RUN: f64 = 30.0;
+
+/// What came of a manifest that never settles.
+struct Unsettled {
+    seen: Seen,
+    /// Seconds until a node's tenth rerun began, of those that came so far.
+    tenth: Samples,
+    /// When the cap refused, node by node.
+    refused: Samples,
+}
+
+impl Unsettled {
+    /// Reruns in each minute of the hour.
+    fn minutes(&self) -> Vec<u64> {
+        let mut minutes = vec![0; 60];
+        for (second, count) in &self.seen.arrivals {
+            minutes[(second / 60) as usize] += count;
+        }
+        minutes
+    }
+}
+
+/// Every run asks for the next with delta 0, for an hour; it has its catalog when the server has compiled it, and ends
+/// 30 s later. The first runs, which ask for the first reruns, begin within a second and have their catalogs.
+fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
+    struct Node {
+        starts: Vec<Moment>,
+        rerun: u32,
+    }
     let cap = Cap {
         max_runs: 10,
         window: Span::from_secs(3600),
@@ -146,34 +222,53 @@ fn never_settles(nodes: usize, brake: Brake) -> (Vec<u64>, u64) {
         uptime: Boottime::from_nanos((seconds * 1e9) as u64),
         wall: Walltime::from_millis((seconds * 1e3) as u64),
     };
-    let mut minutes = vec![0; 60];
-    for _ in 0..nodes {
-        let mut at = dice.random_range(0.0..1.0);
-        let mut starts: Vec<Moment> = Vec::new();
-        let mut rerun = 0;
-        loop {
-            at += 30.0;
-            rerun += 1;
-            // Refused, with a failed Exec in the report; the next regular run is another chain.
-            if brake != Brake::None && usage(cap, &starts, &moment(at)).is_reached() {
-                break;
-            }
-            let place = if brake == Brake::CapAndBackoff {
-                rerun
-            } else {
-                1
-            };
-            let range = delay::jitter_range(Span::ZERO, None, MAX_JITTER, place);
-            at += delay::draw(range, &mut dice).secs_f64();
-            if at >= 3600.0 {
-                break;
-            }
-            starts.push(moment(at));
-            minutes[(at / 60.0) as usize] += 1;
-        }
+    let mut dice = StdRng::seed_from_u64(nodes as u64);
+    let mut server = Server::new(capacity);
+    let (mut tenth, mut refused) = (Vec::new(), Vec::new());
+    let mut all: Vec<Node> = Vec::new();
+    // What happens next: the end of a run, or the arrival of a rerun; in nanoseconds.
+    let mut next = BinaryHeap::new();
+    let nanos = |seconds: f64| (seconds * 1e9) as u64;
+    for node in 0..nodes {
+        let end = dice.random_range(0.0..1.0) + RUN;
+        next.push(Reverse((nanos(end), node, false)));
+        all.push(Node {
+            starts: Vec::new(),
+            rerun: 0,
+        });
     }
-    let sum = minutes.iter().sum();
-    (minutes, sum)
+    while let Some(Reverse((at, of, arrives))) = next.pop() {
+        let at = at as f64 / 1e9;
+        if at >= HOUR {
+            break;
+        }
+        let node = &mut all[of];
+        if arrives {
+            if habit.cap {
+                node.starts.push(moment(at));
+            }
+            if node.rerun == 10 {
+                tenth.push(at);
+            }
+            let end = server.arrive(at) + RUN;
+            next.push(Reverse((nanos(end), of, false)));
+            continue;
+        }
+        // Refused, with a failed Exec in the report; the next regular run is another chain.
+        if habit.cap && usage(cap, &node.starts, &moment(at)).is_reached() {
+            refused.push(at);
+            continue;
+        }
+        node.rerun += 1;
+        let place = if habit.doubles { node.rerun } else { 1 };
+        let begins = at + habit.spread.draw(Span::ZERO, place, &mut dice);
+        next.push(Reverse((nanos(begins), of, true)));
+    }
+    Unsettled {
+        seen: server.seen(),
+        tenth: tenth.into_iter().collect(),
+        refused: refused.into_iter().collect(),
+    }
 }
 
 /// In a run: asks, and ends. As a rerun: stamps.
@@ -204,11 +299,20 @@ pub fn stand_in(stage: &Path, again: &str, began: u64, rest: &str) -> Result<()>
     Ok(())
 }
 
-/// Real waiters against the draws of the simulation: the largest distance between the two distributions, which chance
-/// keeps below 0.23 in 99 of 100 cases (Kolmogorov and Smirnov, 50 values).
+/// The largest distance between two distributions (Kolmogorov and Smirnov); both in order.
+fn distance(some: &[f64], others: &[f64]) -> f64 {
+    let part =
+        |of: &[f64], value: f64| of.partition_point(|v| *v <= value) as f64 / of.len() as f64;
+    let all = some.iter().chain(others);
+    all.map(|value| (part(some, *value) - part(others, *value)).abs())
+        .fold(0.0, f64::max)
+}
+
+/// Real waiters against draws of the policy that the simulation uses. Chance keeps 50 values of the same distribution
+/// within 0.23 of 10,000 in 99 of 100 cases.
 fn real_waiters(table: &mut Table) -> Result<()> {
     let count = many(50, 5);
-    let (delta, range) = (2.0, 4.0);
+    let (delta, jitter) = (Span::from_secs(2), Span::from_secs(4));
     let stage = Stage::new()?;
     for nth in 0..count {
         let run = stage
@@ -233,23 +337,22 @@ fn real_waiters(table: &mut Table) -> Result<()> {
     let (ends, starts) = (read("ends"), read("stamps"));
     let mut drawn: Vec<f64> = ends
         .iter()
-        .filter_map(|(name, end)| Some(starts.get(name)? - end - delta))
+        .filter_map(|(name, end)| Some(starts.get(name)? - end - delta.secs_f64()))
         .collect();
     drawn.sort_by(f64::total_cmp);
     let least = *drawn.first().context("none")?;
-    let n = drawn.len() as f64;
-    let distance = drawn
-        .iter()
-        .enumerate()
-        .map(|(at, value)| {
-            let part = (value / range).clamp(0.0, 1.0);
-            (part - at as f64 / n)
-                .abs()
-                .max(((at + 1) as f64 / n - part).abs())
-        })
-        .fold(0.0, f64::max);
+    let mut dice = StdRng::seed_from_u64(1);
+    let range = delay::jitter_range(delta, Some(jitter), MAX_JITTER, 1);
+    let mut simulated: Vec<f64> = (0..10_000)
+        .map(|_| delay::draw(range, &mut dice).secs_f64())
+        .collect();
+    simulated.sort_by(f64::total_cmp);
+    let distance = distance(&drawn, &simulated);
     table.add(
-        &format!("{count} real waiters against the simulated draws: distance of the distributions"),
+        &format!(
+            "{count} real waiters, delta 2, jitter 4, against {} draws of the policy: distance of the distributions",
+            short(simulated.len() as f64)
+        ),
         &short(distance),
         "",
         "",
@@ -261,14 +364,50 @@ fn real_waiters(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Counts over time, as steps.
-fn plot(
-    path: &Path,
-    title: &str,
-    axes: [&str; 2],
-    lines: &[(&str, Vec<(f64, f64)>)],
-    log: bool,
-) -> Result<()> {
+/// Writes counts over time, a column for each line of a plot.
+fn write(path: &Path, unit: &str, columns: &[(&str, Vec<(u64, u64)>)]) -> Result<()> {
+    let mut text = String::from(unit);
+    for (name, _) in columns {
+        text += &format!(",{name}");
+    }
+    let (_, first) = columns.first().context("a column")?;
+    for (row, (at, _)) in first.iter().enumerate() {
+        text += &format!("\n{at}");
+        for (_, counts) in columns {
+            text += &format!(",{}", counts[row].1);
+        }
+    }
+    std::fs::write(path, text + "\n")?;
+    Ok(())
+}
+
+type Line = (String, Vec<(f64, f64)>);
+
+/// What was written.
+fn read(path: &Path) -> Result<Vec<Line>> {
+    let text = std::fs::read_to_string(path)?;
+    let mut rows = text.lines().map(|row| row.split(','));
+    let names = rows.next().context("names")?.skip(1);
+    let mut lines: Vec<Line> = names.map(|name| (name.to_owned(), Vec::new())).collect();
+    for mut row in rows {
+        let at = row.next().context("a time")?.parse()?;
+        for ((_, points), count) in lines.iter_mut().zip(row) {
+            points.push((at, count.parse()?));
+        }
+    }
+    Ok(lines)
+}
+
+/// Draws what was written into `name`.csv as `name`.svg beside it.
+fn plot(path: &Path, title: &str, axes: [&str; 2], log: bool) -> Result<()> {
+    let mut lines = read(&path.with_extension("csv"))?;
+    if log {
+        // None at all is below one.
+        for point in lines.iter_mut().flat_map(|(_, points)| points) {
+            point.1 = point.1.max(0.8);
+        }
+    }
+    let path = &path.with_extension("svg");
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
     let right = all().map(|p| p.0).fold(0.0, f64::max);
     let top = all().map(|p| p.1).fold(1.0, f64::max) * 1.3;
@@ -279,6 +418,7 @@ fn plot(
         RGBColor(200, 50, 40),
         RGBColor(30, 100, 200),
         RGBColor(60, 150, 60),
+        RGBColor(150, 90, 170),
     ];
     macro_rules! draw {
         ($range:expr) => {{
@@ -300,7 +440,7 @@ fn plot(
                         points.iter().copied(),
                         colour.stroke_width(2),
                     ))?
-                    .label(*name)
+                    .label(name)
                     .legend(move |(x, y)| {
                         PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
                     });
@@ -321,37 +461,55 @@ fn plot(
     Ok(())
 }
 
-pub fn measure(table: &mut Table) -> Result<()> {
-    let delta = Span::from_secs(120);
-    let sizes: &[usize] = if quick() {
+/// The fleets that ask, and what the columns of the table are.
+fn sizes() -> &'static [usize] {
+    if quick() {
         &[1000]
     } else {
         &[1000, 10_000, 100_000]
-    };
-    for &nodes in sizes {
-        let of = |spread| {
-            let seen = at_once(nodes, delta, spread);
-            format!(
-                "{} a second; queue {}, waits {} s; all done after {} s",
-                short(seen.peak() as f64),
-                short(seen.queue as f64),
-                short(seen.waits.median()),
-                short(seen.done),
-            )
-        };
-        table.add(
-            &format!(
-                "{} nodes ask within a second, delta 120, {} catalogs a second: peak",
-                short(nodes as f64),
-                short(capacity(nodes))
-            ),
-            &of(Spread::Again),
-            &format!("fixed delay: {}", of(Spread::Fixed)),
-            &format!("splay: {}", of(Spread::Splay)),
-            "",
-        );
     }
-    // A small cluster on a server that is there for ten thousand: what the jitter itself costs.
+}
+
+fn add(table: &mut Table, what: &str, columns: [String; 3]) {
+    let [ours, fixed, splay] = columns;
+    table.add(what, &ours, &fixed, &splay, "");
+}
+
+const SPREADS: [Spread; 3] = [Spread::Again, Spread::Fixed, Spread::Splay];
+
+/// All that asks within a second, or that an orchestrator has started.
+fn once(table: &mut Table, delta: Span) {
+    let of = |seen: Seen| {
+        format!(
+            "{} a second; queue {}, waits {} s; all done after {} s",
+            short(seen.peak() as f64),
+            short(seen.queue as f64),
+            short(seen.waits.median()),
+            short(seen.done),
+        )
+    };
+    for &nodes in sizes() {
+        let what = format!(
+            "{} nodes ask within a second, delta 120, {} catalogs a second: peak",
+            short(nodes as f64),
+            short(capacity(nodes))
+        );
+        let columns = SPREADS.map(|spread| of(at_once(nodes, delta, spread)));
+        add(table, &what, columns);
+    }
+    for &nodes in sizes() {
+        let what = format!(
+            "{} nodes started a hundred at a time, each asks once, delta 0, {} catalogs a second: peak",
+            short(nodes as f64),
+            short(capacity(nodes))
+        );
+        let columns = SPREADS.map(|spread| of(orchestrated(nodes, spread)));
+        add(table, &what, columns);
+    }
+}
+
+/// A small cluster on a server that is there for ten thousand: what the jitter itself costs.
+fn jitters(table: &mut Table, delta: Span) {
     for (name, spread) in [
         ("a quarter (default)", Spread::Again),
         ("an eighth", Spread::Part(0.125)),
@@ -365,98 +523,140 @@ pub fn measure(table: &mut Table) -> Result<()> {
         let few = serve(small, capacity(10_000));
         let all = at_once(10_000, delta, spread);
         table.add(
-            &format!("jitter of {name} of delta 120"),
+            &format!("jitter of {name} of delta 120, on the server of 10,000"),
             &format!(
-                "10,000 nodes: peak {} a second, done after {} s",
+                "10,000 nodes: peak {} a second, done after {} s; 40 nodes: peak {}, done after {} s",
                 short(all.peak() as f64),
-                short(all.done)
-            ),
-            "",
-            &format!(
-                "40 nodes: peak {} a second, done after {} s",
+                short(all.done),
                 short(few.peak() as f64),
                 short(few.done)
             ),
             "",
+            "",
+            "",
         );
     }
-    let (ours, fixed, splay) = (
-        orchestrated(10_000, Spread::Again),
-        orchestrated(10_000, Spread::Fixed),
-        orchestrated(10_000, Spread::Splay),
-    );
-    let of = |seen: &Seen| {
+}
+
+/// A manifest that never settles, on all nodes and on a tenth of them.
+fn unsettled(table: &mut Table) {
+    let habits = [Habit::AGAIN, Habit::FIXED, Habit::SPLAY];
+    for (part, name) in [(10, "a tenth of "), (1, "")] {
+        for &nodes in sizes() {
+            let ask = nodes / part;
+            let of = |habit| {
+                let came = never_settles(ask, capacity(nodes), habit);
+                let refused = came.refused.len();
+                let stopped = match refused {
+                    0 => "none stopped".to_owned(),
+                    _ if refused == ask => {
+                        format!("all stopped after {} s", short(came.refused.most()))
+                    }
+                    _ => format!("{} stopped", short(refused as f64)),
+                };
+                format!(
+                    "{} in the hour, {} in its last quarter; queue {}, waits {} s; {stopped}",
+                    short(came.seen.arrivals.values().sum::<u64>() as f64),
+                    short(came.minutes()[45..].iter().sum::<u64>() as f64),
+                    short(came.seen.queue as f64),
+                    short(came.seen.waits.median()),
+                )
+            };
+            let what = format!(
+                "a manifest that never settles on {name}{} nodes, delta 0, {} catalogs a second: reruns",
+                short(nodes as f64),
+                short(capacity(nodes))
+            );
+            add(table, &what, habits.map(of));
+        }
+    }
+    let of = |habit| {
+        let came = never_settles(1000, f64::INFINITY, habit);
+        let minutes = came.minutes();
+        let last = minutes.iter().rposition(|count| *count > 0).unwrap_or(0);
+        let tenth = match came.tenth.len() {
+            1000 => format!(
+                "{} s, at the latest {} s",
+                came.tenth.text("").trim_end(),
+                short(came.tenth.most())
+            ),
+            some => format!("not in the hour but for {some}"),
+        };
         format!(
-            "peak {} a second, queue {}, done after {} s",
-            short(seen.peak() as f64),
-            short(seen.queue as f64),
-            short(seen.done)
+            "{}, {} in the worst minute, the last in minute {}; the tenth {tenth}",
+            short(minutes.iter().sum::<u64>() as f64),
+            short(minutes.iter().copied().max().unwrap_or(0) as f64),
+            last + 1,
         )
     };
+    add(
+        table,
+        "on 1,000 nodes, with a server that is never the limit: reruns in the hour; a node's tenth begins after",
+        habits.map(of),
+    );
     table.add(
-        "10,000 nodes started a hundred at a time, each asks once, delta 0",
-        &of(&ours),
-        &format!("fixed: {}", of(&fixed)),
-        &format!("splay: {}", of(&splay)),
+        "the same, with a jitter that does not double",
+        &of(Habit::CAP_ALONE),
+        "",
+        "",
         "",
     );
-    let brakes =
-        [Brake::CapAndBackoff, Brake::None, Brake::Cap].map(|brake| never_settles(1000, brake));
-    table.add(
-        "1,000 nodes with a manifest that never settles, delta 0: reruns in an hour, in the worst minute",
-        &format!("{}; {}", short(brakes[0].1 as f64), short(*brakes[0].0.iter().max().context("minutes")? as f64)),
-        &format!("no brake: {}; {}", short(brakes[1].1 as f64), short(*brakes[1].0.iter().max().context("minutes")? as f64)),
-        &format!("cap alone: {}; {}", short(brakes[2].1 as f64), short(*brakes[2].0.iter().max().context("minutes")? as f64)),
-        "",
-    );
+}
+
+/// The series that are plotted, and the plots.
+fn plots(to: &Path, delta: Span) -> Result<()> {
+    let herd = to.join("herd");
+    let line = |name, spread| {
+        let seen = at_once(10_000, delta, spread);
+        let count = |second| seen.arrivals.get(&second).copied().unwrap_or(0);
+        (name, (115..=240).map(|at| (at, count(at))).collect())
+    };
+    write(
+        &herd.with_extension("csv"),
+        "second",
+        &[
+            line("fixed delay", Spread::Fixed),
+            line("again", Spread::Again),
+            line("splay", Spread::Splay),
+        ],
+    )?;
+    plot(
+        &herd,
+        "10,000 nodes ask for a rerun within one second, delta 120",
+        ["seconds after the request", "arrivals in that second"],
+        true,
+    )?;
+    let never = to.join("never-settles");
+    let line = |name, habit| {
+        let minutes = never_settles(1000, f64::INFINITY, habit).minutes();
+        (name, (0..).zip(minutes).collect())
+    };
+    write(
+        &never.with_extension("csv"),
+        "minute",
+        &[
+            line("fixed delay without a cap", Habit::FIXED),
+            line("again: cap and a jitter that doubles", Habit::AGAIN),
+            line("cap and a jitter that does not", Habit::CAP_ALONE),
+            line("splay without a cap", Habit::SPLAY),
+        ],
+    )?;
+    plot(
+        &never,
+        "1,000 nodes with a manifest that never settles, a server that is never the limit",
+        ["minutes", "reruns in that minute"],
+        false,
+    )
+}
+
+pub fn measure(table: &mut Table) -> Result<()> {
+    let delta = Span::from_secs(120);
+    once(table, delta);
+    jitters(table, delta);
+    unsettled(table);
     real_waiters(table)?;
     if let Some(to) = std::env::var_os("PLOTS") {
-        let to = Path::new(&to);
-        let nodes = 10_000;
-        let line = |name, spread| {
-            let seen = at_once(nodes, delta, spread);
-            // A hundredth, so that a step of the log scale starts from the bottom.
-            let points = (115..=240)
-                .map(|second| {
-                    (
-                        second as f64,
-                        seen.arrivals.get(&second).map_or(0.8, |n| *n as f64),
-                    )
-                })
-                .collect();
-            (name, points)
-        };
-        plot(
-            &to.join("herd.svg"),
-            "10,000 nodes ask for a rerun within one second, delta 120",
-            ["seconds after the request", "arrivals in that second"],
-            &[
-                line("fixed delay", Spread::Fixed),
-                line("again", Spread::Again),
-                line("splay", Spread::Splay),
-            ],
-            true,
-        )?;
-        let line = |name, at: usize| {
-            let points = brakes[at].0.iter().enumerate();
-            (
-                name,
-                points
-                    .map(|(minute, n)| (minute as f64, *n as f64))
-                    .collect(),
-            )
-        };
-        plot(
-            &to.join("never-settles.svg"),
-            "1,000 nodes with a manifest that never settles",
-            ["minutes", "reruns in that minute"],
-            &[
-                line("no brake", 1),
-                line("again: cap and backoff", 0),
-                line("cap alone", 2),
-            ],
-            false,
-        )?;
+        plots(Path::new(&to), delta)?;
     }
     Ok(())
 }

@@ -21,8 +21,23 @@ fn the_readmes_tables_are_the_measured_ones() {
             "tests/tools/bench writes both"
         );
     }
-    for plot in ["herd.svg", "never-settles.svg"] {
-        assert!(readme.contains(&format!("(doc/numbers/{plot})")), "{plot}");
-        assert!(read(&format!("doc/numbers/{plot}")).starts_with("<svg"));
+    for plot in ["herd", "never-settles"] {
+        for ending in ["svg", "csv"] {
+            let named = format!("(doc/numbers/{plot}.{ending})");
+            assert!(readme.contains(&named), "{named}");
+        }
+        let drawn = read(&format!("doc/numbers/{plot}.svg"));
+        assert!(drawn.starts_with("<svg"), "{plot}");
+        // Every line of the plot is a column of the series.
+        let series = read(&format!("doc/numbers/{plot}.csv"));
+        let mut rows = series.lines().map(|row| row.split(','));
+        let names: Vec<&str> = rows.next().expect("names").skip(1).collect();
+        for name in &names {
+            assert!(
+                drawn.contains(&format!("\n{name}\n")),
+                "{plot} lacks {name}"
+            );
+        }
+        assert!(rows.all(|row| row.count() == names.len() + 1), "{plot}");
     }
 }
