@@ -1,9 +1,11 @@
-//! Measures `again`: each figure beside a floor and a peer that were measured in the same run, in turns with it.
+//! Measures `again`, most figures beside a floor, and where a script does the same, beside that as a peer; both are
+//! measured in the same run.
 //!
 //!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size
 //!
 //! `make bench` makes the tables of what it prints. `QUICK=1` takes few samples, to see that the
-//! programs themselves work. Whatever is compared with another is measured with it alternately, on the same machine.
+//! programs themselves work. Times that are compared are taken alternately; what waits, waits at the same time; the
+//! floor of thousands of timers is measured after them.
 
 mod chain;
 mod cost;

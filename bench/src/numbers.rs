@@ -96,7 +96,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// One thing that was measured, beside its floor and its peer.
+/// One thing that was measured, beside its floor and its peer, if it has them. For a herd these are other delays.
 #[derive(Debug)]
 struct Row {
     what: String,
