@@ -90,7 +90,7 @@
 #   The helper's default is true.
 #
 # @param scope
-#   Setting: `auto` moves a pending request out of the systemd service it was made in, `never` leaves it there.
+#   Setting: `auto` moves a pending request of root's out of the systemd service it was made in, `never` leaves it there.
 #
 # @param command
 #   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper.
