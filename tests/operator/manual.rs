@@ -176,6 +176,169 @@ fn every_key_of_the_settings_and_none_else() {
     assert_eq!(documented, real);
 }
 
+/// The settings where this file has all that is set.
+fn settings(file: &str, uid: u32, home: &str) -> again::config::Settings {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("again.toml");
+    std::fs::write(&path, file).expect("written");
+    let global = again::cli::Global {
+        config: Some(path),
+        ..Default::default()
+    };
+    let around = again::config::Surroundings {
+        uid,
+        home: Some(home.into()),
+        ..Default::default()
+    };
+    again::config::settings(&global, &Default::default(), &around).expect("settings")
+}
+
+/// The text on one line, without the page's macros and quotes.
+fn plain(lines: &[&str]) -> String {
+    let words = lines.iter().flat_map(|line| line.split_whitespace());
+    let words =
+        words.filter(|word| !["//!", "#", ".Ql", ".Pq", ".Cm", ".Pa", ".Ic"].contains(word));
+    let text = words.collect::<Vec<_>>().join(" ").replace("\\(dq", "");
+    text.replace(" ,", ",")
+}
+
+#[test]
+fn every_default_is_the_programs() {
+    let defaults = settings("", 0, "/root");
+    let others = settings("", 1000, "/home/u");
+    let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+    let (runs, logs) = (defaults.cap.max_runs, defaults.keep_logs);
+    let (on_cap, scope) = (name(&defaults.on_cap), name(&defaults.scope));
+    let most = defaults.max_jitter;
+    assert_eq!(defaults.jitter, None);
+    let jitter = |delta| {
+        let delta = again::policy::time::Span::from_secs(delta);
+        again::policy::delay::jitter_range(delta, None, most, 1).secs()
+    };
+    let (quarter, least) = (120 / jitter(120), jitter(0));
+    assert_eq!(quarter, 4);
+    assert_eq!(defaults.cap.window.to_string(), "1h");
+    let home = others.state_dir.strip_prefix("/home/u").expect("at home");
+    let home = format!("~/{}", home.display());
+    assert_eq!(others.log_dir, others.state_dir.join("log"));
+
+    let text = page("man/again.toml.5");
+    let parts = parts(&text);
+    let keys = plain(&parts["KEYS"]);
+    for said in [
+        format!(
+            "jitter Duration. A random wait of up to this much is added to each delta. The default is a quarter of delta, at least {least} s;"
+        ),
+        format!("max_jitter Duration, by default {}.", most.secs()),
+        format!("max_runs Whole number, by default {runs}."),
+        format!("window Duration, by default {} .", defaults.cap.window),
+        format!("on_cap What to do when the cap is reached: {on_cap} refuse, exit 1; the default,"),
+        format!(
+            "save_environment {} the default or",
+            defaults.save_environment
+        ),
+        format!("scope {scope} the default or"),
+        format!(
+            "state_dir Path, by default {}, for other users than root {home} .",
+            defaults.state_dir.display()
+        ),
+        format!(
+            "log_dir Path, by default {}, for other users than root log in the state directory.",
+            defaults.log_dir.display()
+        ),
+        format!("keep_logs Whole number, by default {logs}."),
+    ] {
+        assert!(
+            keys.contains(&format!(".It Ic {said}")),
+            "again.toml(5) lacks {said:?}: {keys}"
+        );
+    }
+
+    let text = page("man/again.8");
+    let manual = plain(&text.lines().collect::<Vec<_>>());
+    let words = [
+        "none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    ];
+    for said in [
+        format!(
+            "{} within an hour unless that is set otherwise",
+            words[runs as usize]
+        ),
+        format!("The default is a quarter of delta, at least {least} s;"),
+        format!("{on_cap} refuse, exit 1; the default,"),
+        format!(
+            ".It Pa {}/ State; for other users than root {home}/ .",
+            defaults.state_dir.display()
+        ),
+        format!(
+            ".It Pa {}/ The output of reruns, the newest {logs} of them;",
+            defaults.log_dir.display()
+        ),
+    ] {
+        assert!(manual.contains(&said), "again(8) lacks {said:?}");
+    }
+
+    let text = page("README.md");
+    let readme = plain(&text.lines().collect::<Vec<_>>());
+    for said in [
+        format!("At most {runs} reruns of the same command within an hour (`max_runs`, `window`)"),
+        format!("(`on_cap`: `{on_cap}`, "),
+        format!("(a quarter of delta, at least {least} s;"),
+        format!(
+            "`{}`, the newest {logs} are kept.",
+            defaults.log_dir.display()
+        ),
+    ] {
+        assert!(readme.contains(&said), "README.md lacks {said:?}");
+    }
+
+    let text = page("puppet-module/manifests/again.pp");
+    let class = plain(&text.lines().collect::<Vec<_>>());
+    for (key, said) in [
+        (
+            "jitter",
+            format!("By default a quarter of the delta and at least {least} seconds."),
+        ),
+        (
+            "max_jitter",
+            format!("The helper's default is {} seconds.", most.secs()),
+        ),
+        ("max_runs", format!("The helper's default is {runs}.")),
+        ("window", "The helper's default is one hour.".to_owned()),
+        ("on_cap", format!("The helper's default is `{on_cap}`.")),
+        (
+            "save_environment",
+            format!("The helper's default is {}.", defaults.save_environment),
+        ),
+        ("keep_logs", format!("The helper's default is {logs}.")),
+    ] {
+        let mut of_key = class.split("@param ");
+        let of_key = of_key.find(|text| text.split(' ').next() == Some(key));
+        assert!(
+            of_key.is_some_and(|text| text.contains(&said)),
+            "the class lacks {said:?} of {key}"
+        );
+    }
+}
+
+/// What the sample does not call an example is what holds without it.
+#[test]
+fn every_default_of_the_sample_is_the_programs() {
+    let text = page("packaging/again.toml");
+    let (mut file, mut defaults) = (String::new(), 0);
+    for part in text.split("\n\n") {
+        let is_value = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+        let (values, words): (Vec<&str>, Vec<&str>) = part.lines().partition(is_value);
+        if !plain(&words).to_lowercase().contains(" example") {
+            defaults += values.len();
+            file.extend(values.iter().map(|line| format!("{}\n", &line[1..])));
+        }
+    }
+    assert!(defaults > 8, "{file}");
+    let (sample, without) = (settings(&file, 0, "/root"), settings("", 0, "/root"));
+    assert_eq!(sample, without, "{file}");
+}
+
 /// What `mandoc -T lint` says, but for what depends on the machine's other pages.
 #[test]
 fn mandoc_has_nothing_to_say() {
