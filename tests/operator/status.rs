@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use crate::bench::{Bench, stable, wait_for};
 
 /// Puts `X` for the value behind each of these keys.
@@ -22,7 +24,7 @@ fn masked(mut value: serde_json::Value, keys: &[&str]) -> serde_json::Value {
     value
 }
 
-const VARIABLE: [&str; 15] = [
+const VARIABLE: [&str; 17] = [
     "now",
     "version",
     "user",
@@ -32,7 +34,9 @@ const VARIABLE: [&str; 15] = [
     "started_at",
     "ended_at",
     "began_at",
+    "frees_at",
     "run_pid",
+    "waits_for_pid",
     "seconds",
     "since",
     "at",
@@ -45,8 +49,25 @@ $AGAIN run --name \"$(cat $HERE/name)\" --max-runs 3 --on-cap skip
 $AGAIN run --name later --delta 1h --jitter 0 --resource \"Common::Again::Delta[later]\"
 ";
 
-/// The schema, with everything in it that there can be. A change here is a change
-/// for whoever reads it: fields may be added, with the manual page.
+/// Holds a report against the one that is kept in a file of tests/operator.
+#[track_caller]
+fn assert_is_what_it_was(report: serde_json::Value, bench: &Bench, name: &str) {
+    let report = masked(report, &VARIABLE);
+    let text = serde_json::to_string_pretty(&report).expect("JSON");
+    let text = stable(&text, bench);
+    let snapshot = crate::bench::repository().join("tests/operator").join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&snapshot, format!("{text}\n")).expect("written");
+    }
+    let wanted = std::fs::read_to_string(&snapshot).expect("a snapshot");
+    assert_eq!(text.trim(), wanted.trim(), "see tests/operator/{name}");
+}
+
+/// What is kept: together they have everything in them that there can be.
+const SNAPSHOTS: [&str; 3] = ["status.json", "status-in-a-rerun.json", "status-held.json"];
+
+/// The schema. A change here is a change for whoever reads it: fields may be added,
+/// with the manual page.
 #[test]
 fn the_json_is_what_it_was() {
     let mut bench = Bench::new();
@@ -84,24 +105,71 @@ fn the_json_is_what_it_was() {
             .map(|_| ())
     });
     bench.again(&["disable", "why"]).ok();
-    let report = masked(bench.status(), &VARIABLE);
+    let report = bench.status();
     bench.write("go", "");
-    let text = serde_json::to_string_pretty(&report).expect("JSON");
-    let text = stable(&text, &bench);
-    let snapshot = crate::bench::repository().join("tests/operator/status.json");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&snapshot, format!("{text}\n")).expect("written");
-    }
-    let wanted = std::fs::read_to_string(&snapshot).expect("a snapshot");
-    assert_eq!(text.trim(), wanted.trim(), "see tests/operator/status.json");
+    assert_is_what_it_was(report, &bench, SNAPSHOTS[0]);
+}
+
+/// As a rerun sees it that is the third run of its chain: after one that wrote to its
+/// log, with the cap reached, a timer that was lost, and a driver whose run is under
+/// way. And when it has ended, with a timer that is held.
+#[test]
+fn the_json_in_a_rerun_is_what_it_was() {
+    let mut bench = Bench::new();
+    let driver = bench.command(&["converge", "--", "sh", "-c", "sleep 600"]);
+    bench.spawn(driver);
+    wait_for("its run", || {
+        bench.status()["drivers"][0]["run_pid"].as_i64()
+    });
+    bench.start(
+        "case $AGAIN_RUN in
+2) $AGAIN run --name second; echo said; exit 0;;
+3) until test -e $HERE/go; do sleep 0.05; done; $AGAIN run --name next --delta 4h; $AGAIN status --json > $HERE/seen; exit 0;;
+esac
+$AGAIN run --name first
+$AGAIN run --name capped --delta 1h --max-runs 2
+$AGAIN run --name held --delta 2h
+$AGAIN run --name lost --delta 3h
+",
+    );
+    wait_for("the third run", || {
+        let running = &bench.status()["targets"][0]["running"];
+        (running["run"] == 3).then_some(())
+    });
+    // Nobody can know any more what this one was to run.
+    let order = bench.record()["timers"]["lost"]["token"].clone();
+    let order = bench
+        .target()
+        .join("orders")
+        .join(order.as_str().expect("a token"));
+    std::fs::remove_file(order).expect("removed");
+    let timers = bench.status()["targets"][0]["timers"].clone();
+    let mut timers = timers.as_array().expect("timers").iter();
+    let lost = timers.find(|timer| timer["name"] == "lost").expect("it");
+    bench
+        .run("kill", &["-9", &lost["waiter"]["pid"].to_string()])
+        .ok();
+    wait_for("its loss", || {
+        bench
+            .again(&["resume"])
+            .err
+            .contains("'lost': it is lost")
+            .then_some(())
+    });
+    bench.write("go", "");
+    let report = wait_for("its look", || {
+        serde_json::from_str(&bench.text("seen")).ok()
+    });
+    assert_is_what_it_was(report, &bench, SNAPSHOTS[1]);
+    bench.again(&["stop", "next"]).ok();
+    bench.again(&["disable", "why"]).ok();
+    bench.again(&["now", "held"]).ok();
+    bench.timer_in_state("held");
+    assert_is_what_it_was(bench.status(), &bench, SNAPSHOTS[2]);
 }
 
 #[test]
 fn every_field_of_the_json_is_in_the_manual() {
-    let snapshot =
-        std::fs::read_to_string(crate::bench::repository().join("tests/operator/status.json"));
-    let snapshot: serde_json::Value =
-        serde_json::from_str(&snapshot.expect("a snapshot")).expect("JSON");
     let manual =
         std::fs::read_to_string(crate::bench::repository().join("man/again.8")).expect("a page");
     let formats = manual
@@ -114,27 +182,44 @@ fn every_field_of_the_json_is_in_the_manual() {
     let words: Vec<&str> = formats
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
         .collect();
-    fn keys(value: &serde_json::Value, found: &mut Vec<String>) {
+    /// Each field by its path, and whether it has ever a value.
+    fn fields(value: &serde_json::Value, at: &str, found: &mut BTreeMap<String, bool>) {
         match value {
             serde_json::Value::Object(map) => {
                 for (key, value) in map {
-                    found.push(key.clone());
-                    keys(value, found);
+                    let path = format!("{at}.{key}");
+                    *found.entry(path.clone()).or_default() |= !value.is_null();
+                    fields(value, &path, found);
                 }
             }
-            serde_json::Value::Array(list) => list.iter().for_each(|value| keys(value, found)),
+            serde_json::Value::Array(list) => {
+                list.iter().for_each(|value| fields(value, at, found))
+            }
             _ => {}
         }
     }
-    let mut found = Vec::new();
-    keys(&snapshot, &mut found);
-    assert!(found.len() > 40);
-    for key in found {
-        assert!(
-            words.contains(&key.as_str()),
-            "{key} is not in FORMATS of again(8)"
+    let mut found = BTreeMap::new();
+    for name in SNAPSHOTS {
+        let path = crate::bench::repository().join("tests/operator").join(name);
+        let snapshot = std::fs::read_to_string(path).expect("a snapshot");
+        fields(
+            &serde_json::from_str(&snapshot).expect("JSON"),
+            "",
+            &mut found,
         );
     }
+    assert!(found.len() > 70, "{found:#?}");
+    for path in found.keys() {
+        let key = path.rsplit('.').next().expect("a key");
+        assert!(words.contains(&key), "{path} is not in FORMATS of again(8)");
+    }
+    // What has no value has no fields of its own to be seen. A scope takes systemd.
+    let never: Vec<&str> = found
+        .iter()
+        .filter(|(_, seen)| !**seen)
+        .map(|(path, _)| path.as_str())
+        .collect();
+    assert_eq!(never, [".targets.timers.scope"]);
 }
 
 #[test]
