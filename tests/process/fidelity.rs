@@ -178,6 +178,34 @@ fn only_the_newest_logs_are_kept() {
     stage.assert_nothing_left();
 }
 
+/// Without a setting.
+#[test]
+fn twenty_logs_are_kept_by_default() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("logs")).expect("created");
+    let planted = |n: u32| format!("202001{n:02}T000000000-0123abcd-2.log");
+    for n in 1..=25 {
+        fs::write(stage.path("logs").join(planted(n)), "old").expect("written");
+    }
+    start(&mut stage.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH == 1")).wait();
+    stage.wait_for_runs("site", 2);
+    stage.wait_until_settled();
+    let mut names: Vec<String> = fs::read_dir(stage.path("logs"))
+        .expect("logs")
+        .flatten()
+        .map(|entry| entry.file_name().into_string().expect("plain"))
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 20, "{names:?}");
+    let newest = names.pop().expect("a log");
+    assert_eq!(
+        fs::read_to_string(stage.path("logs").join(&newest)).expect("readable"),
+        "2\n"
+    );
+    assert_eq!(names, (7..=25).map(planted).collect::<Vec<_>>());
+    stage.assert_nothing_left();
+}
+
 /// The log of a rerun that is going on is kept, even where only one is kept and the next rerun is prepared already.
 #[test]
 fn the_log_of_a_rerun_outlasts_it() {
