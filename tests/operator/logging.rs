@@ -166,7 +166,7 @@ fn what_commands_change_reaches_the_journal_too() {
     );
     bench.write(
         "site.pp",
-        "test -n \"$AGAIN_RUN\" || $AGAIN run --name 'a b' --delta 1h\n",
+        "test -n \"$AGAIN_RUN\" || $AGAIN run --name 'a b' --delta 1h --max-runs 1\n",
     );
     bench.write(
         "journal.rb",
@@ -176,31 +176,45 @@ fn what_commands_change_reaches_the_journal_too() {
     let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal
 ruby journal.rb /run/systemd/journal/socket & journal=$!
 until test -e ready; do sleep 0.05; done
+pending() { until $AGAIN status | grep \", at .*$1\"; do sleep 0.05; done; }
 ruby bin/puppet apply site.pp
 $AGAIN disable 'not now'
 ruby bin/puppet apply site.pp
 $AGAIN enable
-until $AGAIN status | grep ', at '; do sleep 0.05; done
+pending 'waiter pid'
+$AGAIN stop
+$AGAIN stop
+ruby bin/puppet apply site.pp
+pending 'waiter pid'
+kill -9 $($AGAIN status | sed -n 's/.*waiter pid \\([0-9]*\\)).*/\\1/p')
+until $AGAIN status | grep 'waiter is dead'; do sleep 0.05; done
+$AGAIN resume
+pending 'waiter pid'
 $AGAIN now
-$AGAIN stop
-$AGAIN stop
+until status=0; $AGAIN status > /dev/null || status=$?; test $status = 3; do sleep 0.05; done
+$AGAIN reset
+$AGAIN reset
 sleep 0.3; kill $journal";
-    bench.run("unshare", &["--mount", "sh", "-c", script]);
+    let said = bench.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
     let journal = bench.text("journal");
-    for (message, fields) in [
-        ("scheduled: puppet apply", "AGAIN_TIMER=a b"),
-        ("disabled: requests are refused", ""),
-        ("refused: again is disabled (not now)", "AGAIN_TIMER=a b"),
-        ("enabled: requests are granted again", ""),
-        ("brought forward: timer 'a b'", "AGAIN_TIMER=a b"),
+    // What changes nothing, such as the second `stop`, is not there.
+    for (message, fields, times) in [
+        ("scheduled: puppet apply", "AGAIN_TIMER=a b", 2),
+        ("disabled: requests are refused", "", 1),
+        ("refused: again is disabled (not now)", "AGAIN_TIMER=a b", 1),
+        ("enabled: requests are granted again", "", 1),
+        ("stopped: timer 'a b'", "AGAIN_TIMER=a b", 1),
+        ("resumed: timer 'a b'", "AGAIN_TIMER=a b", 1),
+        ("brought forward: timer 'a b'", "AGAIN_TIMER=a b", 1),
+        ("reset: puppet apply", "AGAIN_TARGET=", 1),
     ] {
-        let mut lines = journal
+        let lines = journal
             .lines()
             .filter(|line| line.contains(&format!("MESSAGE={message}")));
-        let line = lines
-            .next()
-            .unwrap_or_else(|| panic!("no {message:?} in {journal}"));
-        assert!(line.contains(fields), "{line}");
-        assert_eq!(lines.next(), None, "{message} twice");
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines.len(), times, "{message:?} in {journal}, {said:?}");
+        for line in lines {
+            assert!(line.contains(fields), "{line}");
+        }
     }
 }
