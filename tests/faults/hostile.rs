@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -221,7 +223,8 @@ fn puppets_files_are_not_what_they_seem() {
     stage.assert_nothing_left();
 }
 
-/// A lock file that names a process of the neighbour, who calls it puppet: it is not waited for.
+/// A lock file that names a process of the neighbour, who calls it puppet: it is not waited for. A pid file that does: it
+/// is no agent of ours.
 #[test]
 fn a_process_that_merely_looks_like_puppet() {
     let stage = Stage::new();
@@ -249,7 +252,37 @@ fn a_process_that_merely_looks_like_puppet() {
         stage.wait_for_runs("site", 2);
     });
     stage.wait_until_settled();
+    // Nor does it pass for the service of a daemon that was stopped, for which there is to be no rerun. With the pid file of
+    // a puppet of our own there is one.
+    let mut ours = stage.command("ruby");
+    let ours = ours.args(["--disable-gems", &stage.at("work/puppet"), "agent"]);
+    let ours = Neighbour(ours.args(["--no-daemonize"]).spawn().expect("started"));
+    wait_until("our ruby", SHORT, || {
+        ours.process().raw_command().starts_with(b"ruby")
+    });
+    for (name, service, runs) in [("stopped", process, 1), ("restarted", ours.process(), 2)] {
+        let pidfile = stage.write(name, &service.pid.to_string());
+        let manifest = format!(
+            "if ARGV.include?('--onetime') then exit end
+             child = fork {{ $0 = 'puppet agent: applying configuration'; ask('run', '--pidfile', '{}'); hold('{name}-go') }}
+             hold('{name}-go')",
+            pidfile.display()
+        );
+        stage.write(&format!("work/{name}.pp"), &manifest);
+        let words = ["agent", "--no-daemonize", "--certname", name].map(OsString::from);
+        let daemon = start(&mut stage.puppet_command(&words));
+        stage.wait_for_state("again", "waiting for the run");
+        stage.release(&format!("{name}-go"));
+        at_once("the end of the daemon", || {
+            daemon.wait();
+            stage.wait_until_settled();
+        });
+        assert_eq!(stage.runs(name).len(), runs, "{name}: {:#}", stage.status());
+    }
+    let stopped = ("again".to_owned(), "stopped with the service".to_owned());
+    assert_eq!(stage.history("stopped"), [stopped]);
     assert!(process.alive(), "and it is left alone");
+    drop(ours);
     stage.assert_nothing_left();
     drop(other);
 }
@@ -657,17 +690,43 @@ fn the_environment_of_a_caller() {
 fn set_user_id() {
     let stage = Stage::new();
     let raised = stage.path("bin/raised");
-    copy_program(stage.path("bin/again"), &raised);
-    fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).expect("set");
-    let done = answer(&mut as_nobody(
-        &stage,
-        &[raised.to_str().expect("plain"), "status"],
-    ));
-    assert_eq!(done.code, Some(1), "{done:?}");
-    assert!(
-        done.err.contains("more privilege than whoever started it"),
-        "{done:?}"
-    );
+    let mut kinds = 0;
+    for (kind, mode, capability) in [
+        ("set-user-ID", 0o4755, None),
+        ("set-group-ID", 0o2755, None),
+        ("capabilities", 0o755, Some("cap_dac_override+ep")),
+        ("none of them", 0o755, None),
+    ] {
+        let _ = fs::remove_file(&raised);
+        copy_program(stage.path("bin/again"), &raised);
+        fs::set_permissions(&raised, fs::Permissions::from_mode(mode)).expect("set");
+        if let Some(capability) = capability {
+            // Of Debian's libcap2-bin.
+            let mut command = stage.command("setcap");
+            let set = command.arg(capability).arg(&raised).output();
+            if set.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+                println!("no setcap here: {kind} left out");
+                continue;
+            }
+            let set = set.expect("started");
+            assert!(set.status.success(), "{set:?}");
+        }
+        let done = answer(&mut as_nobody(
+            &stage,
+            &[raised.to_str().expect("plain"), "status"],
+        ));
+        if kind == "none of them" {
+            assert_eq!(done.code, Some(3), "{kind}: {done:?}");
+            continue;
+        }
+        assert_eq!(done.code, Some(1), "{kind}: {done:?}");
+        assert!(
+            done.err.contains("more privilege than whoever started it"),
+            "{kind}: {done:?}"
+        );
+        kinds += 1;
+    }
+    println!("{kinds} kinds of privilege");
 }
 
 /// An unprivileged user who sees no processes but its own (`hidepid=2`) has its reruns all the same.
