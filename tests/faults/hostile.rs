@@ -262,21 +262,26 @@ fn a_process_that_merely_looks_like_puppet() {
     });
     for (name, service, runs) in [("stopped", process, 1), ("restarted", ours.process(), 2)] {
         let pidfile = stage.write(name, &service.pid.to_string());
+        // The daemon ends before its run does.
         let manifest = format!(
-            "if ARGV.include?('--onetime') then exit end
-             child = fork {{ $0 = 'puppet agent: applying configuration'; ask('run', '--pidfile', '{}'); hold('{name}-go') }}
-             hold('{name}-go')",
+            "exit if ARGV.include?('--onetime')
+             fork do
+               $0 = 'puppet agent: applying configuration'
+               ask('run', '--pidfile', '{}')
+               hold('{name}-run')
+               exit!
+             end
+             hold('{name}-daemon')",
             pidfile.display()
         );
         stage.write(&format!("work/{name}.pp"), &manifest);
         let words = ["agent", "--no-daemonize", "--certname", name].map(OsString::from);
         let daemon = start(&mut stage.puppet_command(&words));
         stage.wait_for_state("again", "waiting for the run");
-        stage.release(&format!("{name}-go"));
-        at_once("the end of the daemon", || {
-            daemon.wait();
-            stage.wait_until_settled();
-        });
+        stage.release(&format!("{name}-daemon"));
+        daemon.wait();
+        stage.release(&format!("{name}-run"));
+        at_once("its end", || stage.wait_until_settled());
         assert_eq!(stage.runs(name).len(), runs, "{name}: {:#}", stage.status());
     }
     let stopped = ("again".to_owned(), "stopped with the service".to_owned());
