@@ -19,8 +19,9 @@ pub mod wait;
 
 use std::io::{self, Write};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
+use crate::exit::Exit;
 use crate::outcome;
 use crate::policy::cap::Moment;
 use crate::state::driver::Driver;
@@ -28,6 +29,7 @@ use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
 use crate::sys::clock;
 use crate::sys::process::Identity;
+use crate::sys::user;
 
 /// Writes a line to standard output.
 ///
@@ -108,16 +110,17 @@ pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Says which of the names asked for are not pending, or that nothing is.
+/// Ends a command over several timers: says which of the names asked for are not
+/// pending, or that nothing is.
 ///
 /// # Errors
-/// Those of [`say`].
-pub fn say_what_is_not_pending(
+/// What it could not do; those of [`say`].
+pub fn conclude(
     names: &[String],
     found: &[String],
     failures: &[String],
     store: &Store,
-) -> io::Result<()> {
+) -> Result<Exit> {
     let place = store.root().display();
     for name in names.iter().filter(|name| !found.contains(name)) {
         say(&format!(
@@ -129,7 +132,19 @@ pub fn say_what_is_not_pending(
             "again: nothing to do: nothing is pending (state in {place})"
         ))?;
     }
-    Ok(())
+    if !failures.is_empty() {
+        bail!("{}", failures.join("; "));
+    }
+    Ok(Exit::Success)
+}
+
+/// How a converge driver is named to an operator.
+pub fn converge_of(driver: &Driver) -> String {
+    format!(
+        "'again converge' of {} (pid {})",
+        user::name(driver.uid),
+        driver.process.pid
+    )
 }
 
 /// What a driver holds, as seen by an operator who names timers, or none.

@@ -1,6 +1,6 @@
 //! `again now`: pending timers wait no longer for their time.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::{has_waiter, moment, say};
 use crate::cli::{Global, Names, Run};
@@ -12,7 +12,7 @@ use crate::state::driver;
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
 use crate::sys::process::Identity;
-use crate::sys::{events, pidfd, user};
+use crate::sys::{events, pidfd};
 
 /// Hurries what is named, or everything.
 ///
@@ -33,11 +33,7 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     if let Err(e) = hurry_drivers(&store, args, &mut found, &mut failures) {
         failures.push(format!("{e:#}"));
     }
-    super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
-    if !failures.is_empty() {
-        bail!("{}", failures.join("; "));
-    }
-    Ok(Exit::Success)
+    super::conclude(&args.names, &found, &failures, &store)
 }
 
 /// Brings forward what converge drivers wait for.
@@ -55,11 +51,7 @@ fn hurry_drivers(
         if driver.timers.is_empty() && run.is_none() {
             continue;
         }
-        let who = format!(
-            "'again converge' of {} (pid {})",
-            user::name(driver.uid),
-            driver.process.pid
-        );
+        let who = super::converge_of(&driver);
         let timers: Vec<String> = held.named.iter().map(|name| format!("'{name}'")).collect();
         let timers = timers.join(", ");
         found.extend(held.named);

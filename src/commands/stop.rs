@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::say;
 use crate::arm::{self, entry};
@@ -52,11 +52,7 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
     if let Err(e) = stop_drivers(&store, args, &mut found, &mut failures) {
         failures.push(format!("{e:#}"));
     }
-    super::say_what_is_not_pending(&args.names, &found, &failures, &store)?;
-    if !failures.is_empty() {
-        bail!("{}", failures.join("; "));
-    }
-    Ok(Exit::Success)
+    super::conclude(&args.names, &found, &failures, &store)
 }
 
 /// What is said of a rerun that needed no signal.
@@ -203,11 +199,7 @@ fn stop_drivers(
         let Some(held) = super::held_by(&driver, &args.names) else {
             continue;
         };
-        let who = format!(
-            "'again converge' of {} (pid {})",
-            user::name(driver.uid),
-            driver.process.pid
-        );
+        let who = super::converge_of(&driver);
         found.extend(held.named);
         if !held.other.is_empty() {
             failures.push(format!(

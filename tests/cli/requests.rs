@@ -246,17 +246,8 @@ fn an_ordinary_users_own_run() {
         ),
     );
     let command = stage.apply("site", "ask('run') if NTH == 1");
-    let mut as_nobody = stage.command("/usr/bin/setpriv");
+    let mut as_nobody = stage.as_nobody(command.get_program());
     as_nobody
-        .args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "--",
-        ])
-        .arg(command.get_program())
         .args(command.get_args())
         .env("XDG_STATE_HOME", &own);
     stage.with_output(&mut as_nobody);

@@ -332,21 +332,7 @@ fn another_user_sees_no_command_line() {
         "/bin/true",
         "xyzzy-2",
     ]);
-    let as_nobody = |words: &[&str]| {
-        let mut command = stage.command("/usr/bin/setpriv");
-        command
-            .args([
-                "--reuid",
-                "65534",
-                "--regid",
-                "65534",
-                "--clear-groups",
-                "--",
-            ])
-            .arg(stage.path("bin/again"))
-            .args(words);
-        answer(&mut command)
-    };
+    let as_nobody = |words: &[&str]| answer(stage.as_nobody(stage.path("bin/again")).args(words));
     // Root's own view, to know that there is something to hide.
     assert!(stage.again_well(&["status"]).contains("xyzzy-2"));
     let text = as_nobody(&["status"]);
@@ -403,18 +389,8 @@ fn another_user_where_proc_is_hidden() {
                 .status()
                 .expect("mount");
             assert!(done.success());
-            let mut command = stage.command("/usr/bin/setpriv");
-            command
-                .args([
-                    "--reuid",
-                    "65534",
-                    "--regid",
-                    "65534",
-                    "--clear-groups",
-                    "--",
-                ])
-                .arg(stage.path("bin/again"))
-                .args(["status", "--json"]);
+            let mut command = stage.as_nobody(stage.path("bin/again"));
+            command.args(["status", "--json"]);
             let done = answer(&mut command);
             assert_eq!(done.code, Some(0), "{done:?}");
             let status: Value = serde_json::from_str(&done.out).expect("JSON");
@@ -442,15 +418,8 @@ fn a_record_that_cannot_be_read() {
         .expect("targets")
         .iter()
         .find(|target| target["timers"][0]["name"] == "bad");
-    let id = bad.expect("a target")["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    let record = stage
-        .path("state")
-        .join("targets")
-        .join(&id)
-        .join("state.json");
+    let id = bad.expect("a target")["id"].as_str().expect("an id");
+    let record = stage.record(id);
     stage.waiter("bad").wait_until_asleep();
     let text = fs::read(&record).expect("a record");
     fs::write(&record, "{").expect("damaged");

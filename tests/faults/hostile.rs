@@ -20,10 +20,8 @@ const NOBODY: u32 = 65534;
 
 /// Turns a command into one of another user.
 fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
-    let mut command = stage.command("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .args(words);
+    let mut command = stage.as_nobody(words[0]);
+    command.args(&words[1..]);
     command
 }
 

@@ -3,7 +3,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::rig::{
-    Finished, LONG, Scratch, agent, default_confdir, rig_file, search_path, wait_until,
+    Finished, LONG, PuppetCommand, Record, Scratch, agent, assert_same_run, default_confdir,
+    rig_file, search_path, wait_until,
 };
 
 /// One Puppet, as its packages lay it out.
@@ -288,6 +289,28 @@ pub fn outcomes(scratch: &Scratch) -> Vec<String> {
             reason.split(" (").next().expect("an outcome").to_owned()
         })
         .collect()
+}
+
+/// Runs a command that asks once and ends so; it and its only rerun, which are otherwise the same run.
+pub fn run_twice(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Finished, Vec<Record>) {
+    let (run, starts) = run_and_rerun(scratch, command, code);
+    assert_same_run(&starts[0], &starts[1]);
+    (run, starts)
+}
+
+/// The same, for a rerun that has another command line.
+pub fn run_and_rerun(
+    scratch: &Scratch,
+    command: PuppetCommand,
+    code: i32,
+) -> (Finished, Vec<Record>) {
+    // Long enough for the rerun to start too early, if it did.
+    let run = command.env("RIG_LINGER", "0.4").run().expect(&[code]);
+    assert_asked_once(&run);
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
+    (run, starts)
 }
 
 /// Fails unless a run asked exactly once.

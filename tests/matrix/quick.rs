@@ -4,15 +4,13 @@ use std::time::{Duration, Instant};
 
 use again::puppet::options::{FLAGS, VALUED};
 
-use crate::place::{Machine, assert_asked_once, outcomes, place, plain, said, scratch};
+use crate::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
 use crate::rig::{
-    CachedAgent, LONG, Process, SHORT, Scratch, assert_same_run, changes_once, repository, text,
-    wait_for, wait_until,
+    CachedAgent, LONG, Process, SHORT, Scratch, changes_once, repository, text, wait_for,
+    wait_until,
 };
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
-const LINGER: &str = "0.4";
-
 #[test]
 fn this_is_the_puppet_of_this_place() {
     let (status, version) = said(&plain(&["puppet", "--version"]));
@@ -102,16 +100,8 @@ fn an_apply_is_run_again_and_the_fact_is_right_in_both_runs() {
     let scratch = scratch();
     let body = changes_once(&scratch, "Exec['again']") + "\n" + &noted_fact(&scratch);
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    let run = scratch
-        .apply(&["site.pp", "--tags", ""])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[0]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
+    let command = scratch.apply(&["site.pp", "--tags", ""]);
+    let (_, starts) = run_twice(&scratch, command, 0);
     assert_eq!(
         starts[0].command[..3],
         [place().ruby, place().script, "apply"]
@@ -165,16 +155,7 @@ fn a_delta_is_never_early() {
         changes_once(&scratch, "Common::Again::Delta['two']")
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    let run = scratch
-        .apply(&["site.pp"])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[0]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!(starts.len(), 2);
-    assert_same_run(&starts[0], &starts[1]);
+    let (_, starts) = run_twice(&scratch, scratch.apply(&["site.pp"]), 0);
     let after = starts[1].at - starts[0].ended().expect("the end of the first run");
     assert!((2.0..60.0).contains(&after), "{after:.3} s after the run");
     assert_eq!(starts[1].environment["AGAIN_TIMER"], "two");
@@ -187,16 +168,7 @@ fn a_test_run_of_the_agent_is_run_again() {
     let scratch = scratch();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     let agent = CachedAgent::new(&scratch, &manifest, "");
-    let run = agent
-        .command(&["--test"])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[2]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
+    run_twice(&scratch, agent.command(&["--test"]), 2);
     assert_eq!(outcomes(&scratch), ["unchanged"]);
 }
 
@@ -310,26 +282,18 @@ fn another_users_run_is_run_again_as_that_user() {
     let (status, output) = said(&plain(&["chown", "-R", "nobody:nogroup", &root]));
     assert_eq!(status, Some(0), "{output}");
     let modules = text(scratch.path("modules"));
-    let run = scratch
-        .command(&[
-            "setpriv",
-            "--reuid=nobody",
-            "--regid=nogroup",
-            "--clear-groups",
-            "puppet",
-            "apply",
-            "--modulepath",
-            &modules,
-            "site.pp",
-        ])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[0]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
+    let command = scratch.command(&[
+        "setpriv",
+        "--reuid=nobody",
+        "--regid=nogroup",
+        "--clear-groups",
+        "puppet",
+        "apply",
+        "--modulepath",
+        &modules,
+        "site.pp",
+    ]);
+    let (_, starts) = run_twice(&scratch, command, 0);
     let user = starts[0].status("Uid");
     assert!(!user.starts_with('0'), "{user}");
     assert_eq!(starts[1].status("Uid"), user);
@@ -369,22 +333,14 @@ pub fn fails_once(scratch: &Scratch) -> String {
 fn a_run_with_a_failure_is_run_again_if_the_class_says_so() {
     let scratch = scratch();
     scratch.write("work/site.pp", &fails_once(&scratch));
-    let run = scratch
-        .apply(&["site.pp", "--detailed-exitcodes"])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[6]);
-    assert_asked_once(&run);
+    let command = scratch.apply(&["site.pp", "--detailed-exitcodes"]);
+    let (run, starts) = run_twice(&scratch, command, 6);
     assert!(
         run.output
             .contains("/Common::Again/Again_on_failure[again-on-failure]: again: scheduled: "),
         "{}",
         run.output
     );
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
     assert_eq!(starts[1].environment["AGAIN_TIMER"], "again-on-failure");
     assert_eq!(outcomes(&scratch), ["unchanged"]);
 }

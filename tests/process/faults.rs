@@ -39,20 +39,10 @@ fn request(stage: &Stage) -> Answer {
     stage.again(&REQUEST)
 }
 
-/// A command as another user, who may read the stage.
+/// `again` as another user.
 fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
-    let mut command = stage.command("/usr/bin/setpriv");
-    command
-        .args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "--",
-        ])
-        .arg(stage.path("bin/again"))
-        .args(words);
+    let mut command = stage.as_nobody(stage.path("bin/again"));
+    command.args(words);
     command
 }
 
@@ -121,10 +111,7 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
             let stage = Stage::new();
             stage.again_well(&REQUEST);
             stage.again_well(&["stop"]);
-            let id = stage.status()["targets"][0]["id"]
-                .as_str()
-                .expect("an id")
-                .to_owned();
+            let id = stage.id();
             let path = stage.path("state").join(part.replace("ID", &id));
             let is_directory = path.is_dir();
             let aside = stage.path("aside");
@@ -166,10 +153,7 @@ fn a_record_that_others_could_have_put_there() {
     stage.again_well(&REQUEST);
     let waiter = stage.waiter("again");
     waiter.wait_until_asleep();
-    let id = stage.status()["targets"][0]["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let id = stage.id();
     let mut refused = 0;
     for (part, mode) in [
         ("", 0o755),
@@ -245,15 +229,7 @@ fn damaged_records_never_stop_a_request() {
         let stage = Stage::new();
         stage.again_well(&REQUEST);
         stage.again_well(&["stop"]);
-        let id = stage.status()["targets"][0]["id"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
-        let record = stage
-            .path("state")
-            .join("targets")
-            .join(&id)
-            .join("state.json");
+        let record = stage.record(&stage.id());
         fs::write(&record, damage).expect("damaged");
         let status = stage.again(&["status"]);
         assert_eq!(status.code, Some(3), "{status:?}");
@@ -309,16 +285,8 @@ fn damaged_under_a_waiter(damage: &[u8]) {
     stage.wait_for_state("again", "waiting for the run");
     let waiter = stage.waiter("again");
     waiter.wait_until_asleep();
-    let id = stage.status()["targets"][0]["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    let record = stage
-        .path("state")
-        .join("targets")
-        .join(&id)
-        .join("state.json");
-    fs::write(&record, damage).expect("damaged");
+    let id = stage.id();
+    fs::write(stage.record(&id), damage).expect("damaged");
     stage.release("go");
     run.wait();
     waiter.wait_until_gone(SHORT);
@@ -697,10 +665,7 @@ fn what_is_public_and_what_is_not() {
                 .mode()
                 & 0o7777
         };
-        let id = stage.status()["targets"][0]["id"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
+        let id = stage.id();
         for (path, expected) in [
             (String::new(), 0o755),
             ("targets".to_owned(), 0o755),

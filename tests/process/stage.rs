@@ -296,6 +296,28 @@ impl Stage {
             .collect()
     }
 
+    /// The id of the only target there is.
+    pub fn id(&self) -> String {
+        let status = self.status();
+        let targets = status["targets"].as_array().expect("targets");
+        assert_eq!(targets.len(), 1, "{status:#}");
+        targets[0]["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// The record of a target.
+    pub fn record(&self, id: &str) -> PathBuf {
+        self.path(&format!("state/targets/{id}/state.json"))
+    }
+
+    /// A command as another user, who may read the stage: `nobody`, of Debian and most others.
+    pub fn as_nobody(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.command("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(program);
+        command
+    }
+
     pub fn status(&self) -> Value {
         self.status_of(&[])
     }

@@ -1,13 +1,11 @@
 use std::fs;
 
-use crate::place::{Machine, assert_asked_once, outcomes, place, scratch};
+use crate::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
 use crate::quick::{assert_facts, noted_fact};
 use crate::rig::{
-    CachedAgent, LONG, SHORT, Server, assert_same_circumstances, assert_same_run, boottime,
-    changes_once, hold_until, search_path, text, wait_for, wait_until,
+    CachedAgent, LONG, SHORT, Server, assert_same_circumstances, boottime, changes_once,
+    hold_until, search_path, text, wait_for, wait_until,
 };
-
-const LINGER: &str = "0.4";
 
 /// A node's name in this place: two places share a server, and a name has one certificate on it.
 fn node(name: &str) -> String {
@@ -21,16 +19,7 @@ fn a_test_run_against_a_server_is_run_again_and_the_fact_is_right() {
     let body = changes_once(&scratch, "Exec['again']") + "\n" + &noted_fact(&scratch);
     let manifest = scratch.manifest(&body);
     let agent = Server::get().enrol(&scratch, &node("testrun"), &manifest, "");
-    let run = agent
-        .command(&["--test"])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[2]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
+    run_twice(&scratch, agent.command(&["--test"]), 2);
     assert_facts(&scratch);
     assert_eq!(outcomes(&scratch), ["changed"]);
 }
@@ -40,15 +29,8 @@ fn a_onetime_run_against_a_server_is_run_again_without_its_splay() {
     let scratch = scratch();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     let agent = Server::get().enrol(&scratch, &node("onetime"), &manifest, "splaylimit = 1");
-    let run = agent
-        .command(&["--onetime", "--no-daemonize", "--splay", "--verbose"])
-        .env("RIG_LINGER", LINGER)
-        .run()
-        .expect(&[0]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
+    let command = agent.command(&["--onetime", "--no-daemonize", "--splay", "--verbose"]);
+    let (_, starts) = run_and_rerun(&scratch, command, 0);
     assert_same_circumstances(&starts[0], &starts[1]);
     assert_eq!(
         starts[1].command,

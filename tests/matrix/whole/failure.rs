@@ -3,11 +3,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::place::{assert_asked_once, scratch};
+use crate::place::{assert_asked_once, run_twice, scratch};
 use crate::quick::fails_once;
 use crate::rig::{
-    CachedAgent, Finished, LONG, SHORT, Scratch, assert_same_run, hold_until, text, until_held,
-    wait_for, wait_until,
+    CachedAgent, Finished, LONG, SHORT, Scratch, hold_until, text, until_held, wait_for, wait_until,
 };
 
 const ON_FAILURE: &str = "on_failure => true,";
@@ -27,16 +26,7 @@ fn apply(scratch: &Scratch, manifest: &str, options: &[&str]) -> (Finished, bool
 fn an_agents_run_is_run_again() {
     let scratch = scratch();
     let agent = CachedAgent::new(&scratch, &fails_once(&scratch), "");
-    let run = agent
-        .command(&["--test"])
-        .env("RIG_LINGER", "0.4")
-        .run()
-        .expect(&[6]);
-    assert_asked_once(&run);
-    scratch.settle(LONG);
-    let starts = scratch.starts();
-    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
-    assert_same_run(&starts[0], &starts[1]);
+    run_twice(&scratch, agent.command(&["--test"]), 6);
 }
 
 #[test]
