@@ -33,6 +33,8 @@ pub struct Observation {
     pub chain: Vec<Seen>,
     /// Index of the run in `chain`.
     pub run: Option<usize>,
+    /// Why that is the run, in a line for people.
+    pub why: Option<String>,
     /// The command line the run was started with.
     pub original: Vec<Vec<u8>>,
     /// What is to be run again, if anything is.
@@ -185,6 +187,7 @@ pub fn observe(
         };
         return Ok(Observation {
             above,
+            why: found.why(daemon.as_ref().map(|daemon| daemon.identity.pid)),
             run: Some(at),
             original: argv,
             order,
@@ -197,6 +200,7 @@ pub fn observe(
             Ok(Observation {
                 above: Above::Command,
                 run: None,
+                why: None,
                 original: command.iter().map(|w| w.as_bytes().to_vec()).collect(),
                 order: Some(order),
                 chain,
@@ -218,6 +222,7 @@ pub fn observe(
             Ok(Observation {
                 above,
                 run: None,
+                why: None,
                 original: Vec::new(),
                 order: None,
                 chain,

@@ -44,6 +44,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
     )?;
     let mut out = vec!["processes, the nearest first:".to_owned()];
     out.extend(tree(&seen));
+    out.extend(seen.why.as_ref().map(|why| format!("the run: {why}")));
     let store = Store::existing(&settings.state_dir);
     let now = moment();
     let record = seen

@@ -54,6 +54,29 @@ pub enum Found {
     Nothing,
 }
 
+impl Found {
+    /// Why that process and no other is taken for the run, in a line for people.
+    /// `daemon` is the one whose command line is used; none, if there is no run.
+    pub fn why(&self, daemon: Option<i32>) -> Option<String> {
+        Some(match (self, daemon) {
+            (Found::Run { invocation, .. }, None) => format!(
+                "its command line is that of {}, and nothing nearer is a puppet run",
+                invocation.application
+            ),
+            (Found::Run { .. }, Some(pid)) => format!(
+                "its parent (pid {pid}) has the command line of a puppet agent daemon, which forks a child for each run"
+            ),
+            (Found::Orphan { .. }, Some(pid)) => format!(
+                "it has the title of a daemon's run; that daemon has gone, and the one that lives now (pid {pid}) has the command line"
+            ),
+            (Found::Retitled { .. }, _) => {
+                "its title is that of a puppet run under bundler, and what to run is set".to_owned()
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// The title of a daemon's run begins with this in every language that had one
 /// (lib/puppet/agent.rb; translated until 6.9, hence only a help to the orphan).
 const TITLE: &[u8] = b"puppet agent: ";
@@ -200,6 +223,36 @@ mod tests {
                 ..
             }
         ));
+        let why = find(&chain).why(None);
+        assert!(why.is_some_and(|why| why.contains("that of puppet apply, and nothing nearer")));
+    }
+
+    #[test]
+    fn why_it_is_the_run_is_told_where_there_is_one() {
+        for (found, daemon, begins) in [
+            (
+                Found::Orphan { at: 0 },
+                Some(7),
+                "it has the title of a daemon's run",
+            ),
+            (
+                Found::Retitled { at: 0 },
+                None,
+                "its title is that of a puppet run under bundler",
+            ),
+        ] {
+            assert!(
+                found.why(daemon).is_some_and(|why| why.starts_with(begins)),
+                "{found:?}"
+            );
+        }
+        for found in [
+            Found::Nothing,
+            Found::Orphan { at: 0 },
+            Found::DaemonItself { at: 0 },
+        ] {
+            assert_eq!(found.why(None), None, "{found:?}");
+        }
     }
 
     #[test]

@@ -17,6 +17,15 @@ pub enum Application {
     Agent,
 }
 
+impl std::fmt::Display for Application {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Application::Apply => "puppet apply",
+            Application::Agent => "puppet agent",
+        })
+    }
+}
+
 /// A puppet command line, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {

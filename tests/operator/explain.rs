@@ -44,6 +44,9 @@ fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
             .any(|l| l.contains(&format!("  {pid} ruby ")) && l.ends_with("<- the run")),
         "{inside}"
     );
+    let why =
+        "\nthe run: its command line is that of puppet apply, and nothing nearer is a puppet run\n";
+    assert!(inside.contains(why) && outside.contains(why), "{inside}");
     assert_eq!(bench.again(&["status"]).status, 3);
     assert!(!bench.path("state/targets").exists());
 }

@@ -107,6 +107,11 @@ fn a_daemons_run_is_explained() {
         lines.next().unwrap_or_else(|| panic!("{said}")).to_owned()
     };
     assert!(of(run.pid).ends_with("  <- the run"), "{said}");
+    let why = format!(
+        "the run: its parent (pid {}) has the command line of a puppet agent daemon, which forks a child for each run\n",
+        daemon.process.pid
+    );
+    assert!(said.contains(&why), "{said}");
     assert!(of(run.pid).contains("applying configuration"), "{said}");
     assert!(!of(daemon.process.pid).contains("<-"), "{said}");
     for line in [
