@@ -10,7 +10,7 @@
 //! The waiter ([`commands::wait`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
 //! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
-//! pipe, and never wakes up to look.
+//! pipe, and does not wake up to look where the kernel can tell it.
 //!
 //! A converge driver ([`commands::converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])

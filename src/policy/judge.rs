@@ -118,7 +118,7 @@ impl std::fmt::Display for Refusal {
 
 /// What is above a request that a converge driver takes: the driver runs its own
 /// command again, so that neither puppet's command line nor its directory is
-/// needed, and no run is too much the first process.
+/// needed.
 pub fn under_driver(above: Above) -> Above {
     match above {
         Above::Run {

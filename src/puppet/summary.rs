@@ -73,8 +73,8 @@ impl Summary {
     pub fn outcome(&self) -> Option<(Outcome, String)> {
         self.last_run()?;
         let version = self.0.get("version.config").map(String::as_str);
-        // Both are written at the end of a transaction (lib/puppet/transaction.rs,
-        // lib/puppet/configurer.rs), which a failed compilation does not reach, nor a
+        // Both are written at the end of a transaction (lib/puppet/transaction.rb,
+        // lib/puppet/configurer.rb), which a failed compilation does not reach, nor a
         // run that is told to end: both count no failed resource at all.
         let is_whole = ["time.catalog_application", "time.transaction_evaluation"]
             .iter()

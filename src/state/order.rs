@@ -19,7 +19,7 @@ pub struct Ticket {
     pub name: String,
     /// The timer's token.
     pub token: String,
-    /// The run to wait for, and its description for people.
+    /// The run to wait for.
     pub run: Option<Identity>,
 }
 

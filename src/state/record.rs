@@ -105,7 +105,7 @@ pub struct Timer {
     pub requested: Moment,
     /// The run that asked, which has to end first.
     pub waits_for: Option<Identity>,
-    /// When it is due, once known. Valid under `due_boot`.
+    /// When it is due, once known. On the clock of `boot`.
     pub due: Option<Boottime>,
     /// The same on the wall clock as it stood then, for people and for after a reboot.
     pub due_wall: Option<Walltime>,

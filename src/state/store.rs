@@ -346,7 +346,7 @@ impl Store {
 
     /// Removes what a process leaves that was killed at the wrong moment: orders that
     /// no timer refers to and nobody holds, temporary files, and notes of reruns that
-    /// have ended. Call with the target's lock held: nobody else writes there then.
+    /// have ended. Call with the target's lock held: nobody else writes to its directory then.
     pub fn remove_strays(&self, record: &Record, boot: &str) {
         let target = self.target_dir(&record.id);
         for token in names(&target.join("orders")).filter(|name| is_id(name)) {

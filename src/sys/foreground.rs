@@ -148,8 +148,7 @@ pub fn die_by(signal: i32) {
 
 /// Our process group.
 pub fn own_group() -> i32 {
-    // SAFETY: no arguments.
-    unsafe { libc::getpgrp() }
+    nix::unistd::getpgrp().as_raw()
 }
 
 /// Whether we are in the foreground of the terminal on standard error.

@@ -8,6 +8,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
+
 /// renameat2(2) with `RENAME_EXCHANGE`, which nix has for glibc only: each of two files
 /// gets the other's name, in one step.
 ///
@@ -41,23 +44,15 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 /// Those of linkat(2): `AlreadyExists` if the name is taken; `NotFound` if the directory
 /// is gone, or /proc is not there.
 pub fn name(file: &File, path: &Path) -> io::Result<()> {
-    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let to = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: two NUL-terminated strings that live on, and integers.
-    let done = unsafe {
-        libc::linkat(
-            libc::AT_FDCWD,
-            from.as_ptr(),
-            libc::AT_FDCWD,
-            to.as_ptr(),
-            libc::AT_SYMLINK_FOLLOW,
-        )
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(
+        AT_FDCWD,
+        from.as_str(),
+        AT_FDCWD,
+        path,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Signals that a waiter or a driver acts on, as readable descriptors.
+//! Signals that a waiter or `again log -f` acts on, as readable descriptors.
 #![allow(unsafe_code)]
 
 use std::io::{self, Read};

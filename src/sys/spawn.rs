@@ -4,10 +4,13 @@
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::attributes::{SignalState, set_signals};
 use super::process::{self, Identity};
@@ -101,13 +104,7 @@ pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
 /// # Errors
 /// Those of pipe2(2).
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: an array of two integers.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just opened both for us.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+    Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
 }
 
 /// Waits until the started program says that it is there. Close our copy of
@@ -171,8 +168,7 @@ pub fn tell_why_not(ready: OwnedFd, why: &str) {
 
 /// Reaps a child of ours that has ended or is about to.
 pub fn reap(pid: i32) {
-    // SAFETY: a pid of our own child and no status pointer.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
 }
 
 /// Anonymous memory that passes a block of bytes across exec, sealed.
@@ -180,24 +176,14 @@ pub fn reap(pid: i32) {
 /// # Errors
 /// Those of memfd_create(2) and write(2).
 pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> {
-    // SAFETY: a NUL-terminated name; the result is checked.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_memfd_create,
-            name.as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        )
-    };
-    let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just opened it for us.
-    let mut file = unsafe { File::from_raw_fd(fd) };
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(content)?;
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: integers only, on a descriptor we own.
-    unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) };
+    let seals = SealFlag::F_SEAL_SEAL
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_WRITE;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file.into())
 }
 

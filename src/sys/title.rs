@@ -28,8 +28,7 @@ pub fn set(title: &str) {
 
 /// Sets the short name, at most 15 bytes: PR_SET_NAME(2const).
 pub fn set_short(name: &std::ffi::CStr) {
-    // SAFETY: a NUL-terminated string that outlives the call.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    let _ = nix::sys::prctl::set_name(name);
 }
 
 /// Fields 48 and 49 of proc_pid_stat(5): arg_start and arg_end.
