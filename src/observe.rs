@@ -340,7 +340,7 @@ impl Finder<'_> {
             return Ok(Above::Run {
                 pid,
                 other_user: Some(user::name(self.euid)),
-                noop: false,
+                noop: None,
                 input: Input::NotRead,
                 directory_gone: None,
             });
@@ -351,10 +351,13 @@ impl Finder<'_> {
         Ok(Above::Run {
             pid,
             other_user: None,
-            noop: self
-                .invocation
-                .noop
-                .unwrap_or_else(|| self.conf.flag("noop") == Some(true)),
+            noop: match self.invocation.noop {
+                Some(word) => word.then_some("--noop"),
+                None => self
+                    .conf
+                    .is_noop(self.invocation.application)
+                    .then_some("noop = true in puppet.conf"),
+            },
             input: self.input()?,
             directory_gone: gone.then(|| directory.display().to_string()),
         })

@@ -14,8 +14,8 @@ pub enum Above {
         pid: i32,
         /// Its user, if that is not ours.
         other_user: Option<String>,
-        /// `noop` is on by its command line.
-        noop: bool,
+        /// What says that `noop` is on, if it is.
+        noop: Option<&'static str>,
         /// It reads its manifest from here.
         input: Input,
         /// Its working directory, if that was deleted.
@@ -194,10 +194,10 @@ fn refusal_by_run(above: &Above) -> Option<Refusal> {
                     "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
                 )));
             }
-            if *noop {
+            if let Some(said) = noop {
                 return Some(Refusal {
                     outcome: "nothing to do",
-                    cause: format!("a noop run is never run again (--noop, run pid {pid})"),
+                    cause: format!("a noop run is never run again ({said}, run pid {pid})"),
                     exit: Exit::Success,
                 });
             }
@@ -260,7 +260,7 @@ mod tests {
         let noop = Above::Run {
             pid: 42,
             other_user: None,
-            noop: true,
+            noop: Some("--noop"),
             input: Input::NotRead,
             directory_gone: None,
         };
@@ -276,7 +276,7 @@ mod tests {
         Above::Run {
             pid: 42,
             other_user: None,
-            noop: false,
+            noop: None,
             input: Input::NotRead,
             directory_gone: None,
         }
@@ -368,7 +368,7 @@ mod tests {
             (
                 with(|a| {
                     if let Above::Run { noop, .. } = a {
-                        *noop = true
+                        *noop = Some("--noop")
                     }
                 }),
                 "nothing to do",
@@ -445,7 +445,7 @@ mod tests {
                 above: Above::Run {
                     pid: 42,
                     other_user: other.then(|| "root".into()),
-                    noop,
+                    noop: noop.then_some("--noop"),
                     input: Input::NotRead,
                     directory_gone: None,
                 },

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::cmdline::Application;
+
 /// Settings by section, as Puppet's own parser (settings/config_file.rb) reads them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Conf {
@@ -41,11 +43,25 @@ impl Conf {
 
     /// A setting of the agent: its own section before `main`.
     pub fn agent(&self, name: &str) -> Option<&str> {
-        ["agent", "main"].iter().find_map(|section| {
+        self.of("agent", name)
+    }
+
+    fn of(&self, section: &str, name: &str) -> Option<&str> {
+        [section, "main"].iter().find_map(|section| {
             self.settings
                 .get(&((*section).to_owned(), name.to_owned()))
                 .map(String::as_str)
         })
+    }
+
+    /// Whether it makes the runs of an application noop runs. `apply` has `[user]` for
+    /// a section of its own (lib/puppet/application/apply.rb, `run_mode :user`).
+    pub fn is_noop(&self, application: Application) -> bool {
+        let section = match application {
+            Application::Apply => "user",
+            Application::Agent => "agent",
+        };
+        self.of(section, "noop") == Some("true")
     }
 
     /// A setting that is true or false.
@@ -91,6 +107,25 @@ mod tests {
         assert_eq!(conf.agent("rundir"), Some("${vardir}/run"));
         assert!(conf.is_without("daemonize"));
         assert!(!Conf::unreadable().is_without("daemonize"));
+    }
+
+    #[test]
+    fn each_application_has_a_noop_of_its_own() {
+        use Application::{Agent, Apply};
+        for (text, agent, apply) in [
+            ("[main]\nnoop = true\n", true, true),
+            ("[agent]\nnoop = true\n", true, false),
+            ("[user]\nnoop = true\n", false, true),
+            ("[main]\nnoop = true\n[user]\nnoop = false\n", true, false),
+            ("", false, false),
+        ] {
+            let conf = Conf::parse(text.as_bytes());
+            assert_eq!(
+                (conf.is_noop(Agent), conf.is_noop(Apply)),
+                (agent, apply),
+                "{text}"
+            );
+        }
     }
 
     proptest! {

@@ -401,7 +401,7 @@ impl World {
         let above = run.map_or(Above::Command, |who| Above::Run {
             pid: who.pid,
             other_user: None,
-            noop: false,
+            noop: None,
             input: Input::NotRead,
             directory_gone: None,
         });

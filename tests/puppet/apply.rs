@@ -339,25 +339,33 @@ fn explain_names_the_command_and_changes_nothing() {
 #[test]
 fn noop_by_puppet_conf_counts_too() {
     let scratch = Scratch::new();
-    scratch.puppet_conf("noop = true");
     let body = format!(
         "exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '1h'], noop => false, logoutput => true }}",
         root = scratch.root()
     );
     scratch.write("work/site.pp", &scratch.bare_manifest(&body));
-    for (words, outcome) in [
-        (&["site.pp"][..], "nothing to do"),
-        (&["--no-noop", "site.pp"], "scheduled"),
+    let is_noop =
+        "nothing to do: a noop run is never run again (noop = true in puppet.conf, run pid ";
+    for (conf, words, outcome) in [
+        ("noop = true", &["site.pp"][..], is_noop),
+        ("noop = true", &["--no-noop", "site.pp"], "scheduled: "),
+        ("[user]\nnoop = true", &["site.pp"], is_noop),
+        // Of the agent's runs, and of no others.
+        ("[agent]\nnoop = true", &["site.pp"], "scheduled: "),
     ] {
+        scratch.puppet_conf(conf);
         let run = scratch.apply(words).run().expect(&[0]);
         let [line] = &run.lines_of_again()[..] else {
             panic!("{}", run.output)
         };
-        assert!(line.starts_with(&format!("again: {outcome}: ")), "{line}");
+        assert!(
+            line.starts_with(&format!("again: {outcome}")),
+            "{conf}: {line}"
+        );
     }
     assert!(scratch.again(&["stop"]).status.success());
     scratch.settle(LONG);
-    assert_eq!(scratch.starts().len(), 2);
+    assert_eq!(scratch.starts().len(), 4);
 }
 
 const GEMS: [&str; 6] = [
