@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::config::{Settings, Surroundings};
 use crate::policy::judge::{Above, Input};
 use crate::policy::time::Boottime;
-use crate::puppet::ancestry::{Found, Seen, find_run, titled_words};
+use crate::puppet::ancestry::{Found, Seen, find_run, read, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::conf::Conf;
 use crate::puppet::paths::{self, Layout, Paths};
@@ -652,7 +652,8 @@ pub fn agent_disabled(paths: &Paths) -> Option<String> {
     }
 }
 
-/// Whether an agent daemon lives: the one that asked, or the one in the pid file.
+/// Whether an agent daemon lives: the one that asked, the one in the pid file, or,
+/// since a new daemon writes that only seconds after its start, one that is to write it.
 pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
     daemon.is_alive()
         || paths
@@ -660,6 +661,26 @@ pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
             .as_ref()
             .and_then(|path| read_pid(&path.path()))
             .is_some_and(|pid| our_puppet(pid).is_some())
+        || all_pids().into_iter().any(|pid| is_daemon_of(pid, paths))
+}
+
+/// Whether this process is an agent daemon of our own user with that pid file.
+fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
+    let uid = user::effective();
+    let is_ours = || process::status(pid).is_ok_and(|status| status.euid == uid);
+    let Some((seen, (_, invocation))) = see(pid)
+        .and_then(|seen| read(&seen).map(|read| (seen, read)))
+        .filter(|_| is_ours())
+    else {
+        return false;
+    };
+    let home = if uid == 0 { None } else { user::home(uid) };
+    let exe = seen.exe.unwrap_or_default();
+    let layout = paths::layout(&exe, home.as_deref(), |path| path.exists());
+    let conf = read_conf(Some(&invocation), &layout);
+    let none = Paths::default();
+    let own = paths::resolve(&none, &none, Some(&invocation), &conf, &layout);
+    is_daemon(&invocation, &conf) && (paths.pidfile.is_none() || own.pidfile == paths.pidfile)
 }
 
 fn read_pid(path: &Path) -> Option<i32> {

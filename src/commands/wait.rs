@@ -2,6 +2,7 @@
 //!
 //! Not for people; `again run` starts it with descriptors that are open already.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -139,6 +140,7 @@ fn run(inherited: Inherited) -> Result<()> {
         run,
         due: None,
         outdated: None,
+        away: Cell::new(None),
         run_ended: None,
         told_to_end: false,
         boot: clock::boot_id(),
@@ -224,6 +226,8 @@ struct Waiter {
     pause: Span,
     /// What was logged of it.
     trouble: String,
+    /// Since when no agent daemon was seen to live.
+    away: Cell<Option<Boottime>>,
     prepared: Prepared,
     /// Ourselves, once known: the kernel takes its time to tell.
     me: Option<Identity>,
@@ -318,7 +322,12 @@ impl Waiter {
             looked_around = false;
             let next = step(&view);
             let holding = matches!(next, Step::Hold(_));
-            if holding || matches!(next, Step::AwaitDue(_) | Step::AwaitProcess(_)) {
+            if holding
+                || matches!(
+                    next,
+                    Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::AwaitService(_)
+                )
+            {
                 self.prepared.files = Files::default();
             }
             match next {
@@ -365,6 +374,12 @@ impl Waiter {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                     Err(e) => return Err(e).context("cannot wait for a process"),
                 },
+                Step::AwaitService(until) => {
+                    self.write_run_end();
+                    self.show("is due, no agent daemon lives: waits for the service to come back");
+                    let woken = sleep(&mut self.sleeper, None, Some(until), None)?;
+                    self.note_wake(woken);
+                }
                 Step::Hold(reason) => match &watch {
                     // Look once more after the watch is set, lest a change falls between.
                     None => {
@@ -619,8 +634,15 @@ impl Waiter {
                 .flatten(),
             service: match order.daemon {
                 None => Service::None,
-                Some(daemon) if observe::daemon_lives(daemon, &order.paths) => Service::Alive,
-                Some(_) => Service::Stopped,
+                Some(daemon) if observe::daemon_lives(daemon, &order.paths) => {
+                    self.away.set(None);
+                    Service::Alive
+                }
+                Some(_) => {
+                    let since = self.away.get().unwrap_or(now.uptime);
+                    self.away.set(Some(since));
+                    Service::Away(since)
+                }
             },
             missing: missing(order),
             cap: timer.cap,

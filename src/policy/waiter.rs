@@ -25,9 +25,16 @@ pub enum Service {
     None,
     /// It lives, or another one in its place.
     Alive,
-    /// No agent daemon lives.
-    Stopped,
+    /// No agent daemon has been seen since then.
+    Away(Boottime),
 }
+
+/// How long a service may be away before it counts as stopped: systemd, or whoever
+/// restarts it, needs a moment between the old daemon's end and the new one's start.
+pub const RESTART: Span = Span::from_secs(5);
+
+/// How often a service that is away is looked for.
+const LOOK_FOR_SERVICE: Span = Span::from_nanos(500_000_000);
 
 /// The world as a waiter sees it at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +96,8 @@ pub enum Step {
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
+    /// Sleep until then, and see whether the service is back.
+    AwaitService(Boottime),
     /// Sleep until a file changes.
     Hold(String),
     /// End, for this reason.
@@ -156,8 +165,12 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
     if let Some(rerun) = at_due.rerun {
         return Step::AwaitProcess(rerun.process);
     }
-    if at_due.service == Service::Stopped {
-        return Step::Finish(Finish::Stopped("stopped with the service".into()));
+    if let Service::Away(since) = at_due.service {
+        let end = since + RESTART;
+        if now >= end {
+            return Step::Finish(Finish::Stopped("stopped with the service".into()));
+        }
+        return Step::AwaitService(end.min(now + LOOK_FOR_SERVICE));
     }
     let with_reason = |what: &str, reason: &str| {
         if reason.is_empty() {
@@ -304,9 +317,21 @@ mod tests {
             when_due(|a| a.disabled = Some(String::new())),
             Step::Hold("again is disabled".into())
         );
+        // At 100 s: away for long, for a moment, and since just now.
+        for (since, expected) in [
+            (
+                95,
+                Step::Finish(Finish::Stopped("stopped with the service".into())),
+            ),
+            (96, Step::AwaitService(s(100) + LOOK_FOR_SERVICE)),
+            (100, Step::AwaitService(s(100) + LOOK_FOR_SERVICE)),
+        ] {
+            assert_eq!(when_due(|a| a.service = Service::Away(s(since))), expected);
+        }
+        let nearly = s(95) + Span::from_nanos(100_000_000);
         assert_eq!(
-            when_due(|a| a.service = Service::Stopped),
-            Step::Finish(Finish::Stopped("stopped with the service".into()))
+            when_due(|a| a.service = Service::Away(nearly)),
+            Step::AwaitService(nearly + RESTART)
         );
         assert_eq!(
             when_due(|a| a.missing = Some("/x.pp".into())),
@@ -392,7 +417,7 @@ mod tests {
                         self.due = Some(due);
                         self.clock
                     }
-                    Step::AwaitDue(due) => due.nanos(),
+                    Step::AwaitDue(due) | Step::AwaitService(due) => due.nanos(),
                     Step::LookAround => {
                         looked = true;
                         self.clock

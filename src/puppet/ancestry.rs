@@ -87,20 +87,7 @@ const TITLE: &[u8] = b"puppet agent: ";
 /// command line at all, is a run if its parent is such a daemon: the daemon forks
 /// a child for each run and gives it a title (lib/puppet/agent.rb).
 pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Invocation) -> bool) -> Found {
-    let read = |at: usize| -> Option<(Vec<Vec<u8>>, Invocation)> {
-        let seen = chain.get(at)?;
-        let argv = split_block(&seen.cmdline);
-        let invocation = parse(&argv)?;
-        // A script named ruby or a link named puppet is not Puppet.
-        if seen.exe.as_ref().is_some_and(|exe| {
-            use std::os::unix::ffi::OsStrExt;
-            let name = base_name(exe.as_os_str().as_bytes());
-            invocation.script > 0 && !is_ruby_name(name)
-        }) {
-            return None;
-        }
-        Some((argv, invocation))
-    };
+    let read = |at: usize| read(chain.get(at)?);
     for (at, seen) in chain.iter().enumerate() {
         let daemon = read(at + 1).filter(|(_, invocation)| is_daemon(invocation));
         match (read(at), daemon) {
@@ -128,6 +115,21 @@ pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Invocation) -> bool) -> Foun
         }
     }
     Found::Nothing
+}
+
+/// The command line of a process, if it is one of puppet's.
+pub fn read(seen: &Seen) -> Option<(Vec<Vec<u8>>, Invocation)> {
+    let argv = split_block(&seen.cmdline);
+    let invocation = parse(&argv)?;
+    // A script named ruby or a link named puppet is not Puppet.
+    if seen.exe.as_ref().is_some_and(|exe| {
+        use std::os::unix::ffi::OsStrExt;
+        let name = base_name(exe.as_os_str().as_bytes());
+        invocation.script > 0 && !is_ruby_name(name)
+    }) {
+        return None;
+    }
+    Some((argv, invocation))
 }
 
 fn by_daemon(at: usize, argv: Vec<Vec<u8>>, invocation: Invocation) -> Found {

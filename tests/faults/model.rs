@@ -625,7 +625,11 @@ impl World {
         let view = self.view(&self.waiters[at], &record, looked);
         let before = view.due;
         match step(&view) {
-            Step::AwaitRun | Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::Hold(_) => {}
+            Step::AwaitRun
+            | Step::AwaitDue(_)
+            | Step::AwaitProcess(_)
+            | Step::AwaitService(_)
+            | Step::Hold(_) => {}
             Step::LookAround => self.waiters[at].looked = true,
             Step::Launch => self.waiters[at].launches = true,
             Step::SetDue(due) => {

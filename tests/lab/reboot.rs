@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{Lab, Run};
+use crate::put_off_own_runs;
 use crate::{asks_once, asks_once_set, delta, marks, nothing_more_happens};
 
 /// A run that asks for another one in so many seconds; gives it back once it has ended.
@@ -187,6 +188,26 @@ fn a_timer_of_the_daemon_survives_a_reboot() {
     let reruns = lab.wait_for_reruns(1, 60);
     assert!(reruns[0].started_at >= ended - 0.5 + 25.0, "early");
     assert!(reruns[0].argv.iter().any(|a| a == "--onetime"));
+    nothing_more_happens(&lab, 4);
+    assert_eq!(lab.reruns().len(), 1);
+}
+
+/// Due while the machine was down, and resumed when the daemon has only just been started.
+#[test]
+fn a_timer_of_the_daemon_that_fell_due_while_the_machine_was_off_fires_after_the_boot() {
+    let lab = Lab::boot();
+    lab.catalog(&asks_once(&delta(5)));
+    lab.sh("systemctl enable --now --quiet puppet");
+    lab.pending(40);
+    let asked_by = marks(&lab)[0].pid;
+    lab.wait_until("the run has ended", 20, || {
+        lab.group_of(asked_by).is_none().then_some(())
+    });
+    put_off_own_runs(&lab);
+    lab.shutdown();
+    std::thread::sleep(Duration::from_secs(5));
+    lab.boot_again();
+    lab.wait_for_reruns(1, 60);
     nothing_more_happens(&lab, 4);
     assert_eq!(lab.reruns().len(), 1);
 }
