@@ -344,6 +344,7 @@ impl Driving<'_> {
                 chain: self.record.chain.clone(),
                 run: number,
                 timer: timer.clone(),
+                daemon: None,
             })
         });
         if let Err(e) = on_record {

@@ -20,6 +20,7 @@ use crate::state::record::{Base, Origin, Record, Refused, Timer};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd;
+use crate::sys::process::Identity;
 use crate::target;
 
 /// The name of a timer that got none.
@@ -106,6 +107,18 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         }
     };
     let place = place(&seen, &store, &locked.record, &now);
+    // With the service that a chain began in, all of it stops.
+    let inherited;
+    let order = match place.daemon {
+        daemon @ Some(_) if order.daemon.is_none() => {
+            inherited = Order {
+                daemon,
+                ..order.clone()
+            };
+            &inherited
+        }
+        _ => order,
+    };
     let delta = run.delta.unwrap_or(Span::ZERO);
     let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
     let jitter = delay::draw(range, &mut rand::rng());
@@ -242,6 +255,8 @@ pub struct Place {
     pub run: u32,
     /// Where the request came from.
     pub origin: Origin,
+    /// The agent daemon whose run began the chain, if one did.
+    pub daemon: Option<Identity>,
 }
 
 /// Finds the chain by the processes above us: a record says which of them is a rerun.
@@ -266,6 +281,7 @@ pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -
             run: record.next_number(&rerun.chain, rerun.run.saturating_add(1)),
             chain: rerun.chain,
             origin,
+            daemon: rerun.daemon,
         };
     }
     // Outside any run and any rerun, each request begins a chain of its own.
@@ -277,6 +293,7 @@ pub fn place(seen: &Observation, store: &Store, record: &Record, now: &Moment) -
         run: record.next_number(&chain, 2),
         chain,
         origin,
+        daemon: None,
     }
 }
 

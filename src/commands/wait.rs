@@ -467,7 +467,7 @@ impl Waiter {
         }
         let number = record.next_number(&timer.chain, timer.run);
         if let Ok(me) = self.identity() {
-            let rerun = self.rerun(me, &timer.chain, number);
+            let rerun = self.rerun(me, &timer.chain, number, &order);
             self.prepared.number = self.store.note_rerun(&rerun).ok().map(|()| number);
         }
         let log_dir = order.log_dir.path();
@@ -484,7 +484,7 @@ impl Waiter {
         self.prepared.order = Some(order);
     }
 
-    fn rerun(&self, me: Identity, chain: &str, run: u32) -> Rerun {
+    fn rerun(&self, me: Identity, chain: &str, run: u32, order: &Order) -> Rerun {
         Rerun {
             process: me,
             boot: self.boot.clone(),
@@ -492,6 +492,7 @@ impl Waiter {
             chain: chain.to_owned(),
             run,
             timer: self.ticket.name.clone(),
+            daemon: order.daemon,
         }
     }
 
@@ -862,7 +863,7 @@ impl Waiter {
             Ok(())
         } else {
             self.store
-                .note_rerun(&self.rerun(me, &timer.chain, timer.run))
+                .note_rerun(&self.rerun(me, &timer.chain, timer.run, order))
         };
         let mut commit = || {
             if at_once {

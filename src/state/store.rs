@@ -63,6 +63,9 @@ pub struct Rerun {
     pub run: u32,
     /// The timer it came from.
     pub timer: String,
+    /// The agent daemon whose run began the chain, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<Identity>,
 }
 
 /// `again disable`.

@@ -738,6 +738,7 @@ impl World {
             chain: timer.chain.clone(),
             run: timer.run,
             timer: name.clone(),
+            daemon: None,
         };
         self.store
             .note_rerun(&rerun)

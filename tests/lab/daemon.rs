@@ -1,7 +1,9 @@
 //! puppet.service as packaged: a daemon that forks a child for each run, KillMode=process.
 
 use crate::harness::Lab;
-use crate::{Mark, asks_once, asks_once_with, delta, marks, nothing_more_happens};
+use crate::{
+    Mark, asks_once, asks_once_with, delta, marks, nothing_more_happens, put_off_own_runs,
+};
 
 /// The run of the service's daemon that asked, by its mark.
 fn first_mark(lab: &Lab) -> Mark {
@@ -151,6 +153,53 @@ fn after_the_service_was_stopped_there_is_no_rerun_and_the_history_says_so() {
     nothing_more_happens(&lab, 4);
     assert!(lab.reruns().is_empty());
     assert_eq!(marks(&lab).len(), 1);
+}
+
+/// It is due while the old daemon has gone, and the new one is not there yet or has no pid file.
+#[test]
+fn a_timer_that_is_due_while_the_service_is_restarted() {
+    for restart in [
+        "systemctl restart puppet",
+        "systemctl stop puppet; sleep 4; systemctl start puppet",
+    ] {
+        let lab = Lab::boot();
+        lab.catalog(&asks_once(&delta(2)));
+        lab.sh("systemctl start puppet");
+        ended(&lab, first_mark(&lab).pid);
+        put_off_own_runs(&lab);
+        lab.sh(restart);
+        lab.wait_for_reruns(1, 40);
+        nothing_more_happens(&lab, 3);
+        assert_eq!(lab.reruns().len(), 1);
+        assert!(
+            !lab.history().contains("stopped with the service"),
+            "{restart}:\n{}",
+            lab.history()
+        );
+    }
+}
+
+/// A rerun of a daemon's run asks in its turn. That began in the service too, and stops with it.
+#[test]
+fn a_chain_that_began_in_the_service_stops_with_it() {
+    let lab = Lab::boot();
+    let asks = "exec { 'more': command => '/bin/true', notify => Exec['again-delta-later'] }";
+    lab.catalog(&asks_once_with(asks, &delta(8)));
+    lab.sh("systemctl start puppet");
+    let rerun = lab.wait_for_reruns(1, 60)[0].pid;
+    lab.pending(20);
+    ended(&lab, rerun);
+    lab.sh("systemctl stop puppet");
+    lab.wait_until("the timer has ended", 30, || {
+        lab.timers().is_empty().then_some(())
+    });
+    assert!(
+        lab.history().contains("stopped with the service"),
+        "the history does not say so:\n{}",
+        lab.history()
+    );
+    nothing_more_happens(&lab, 4);
+    assert_eq!(lab.reruns().len(), 1);
 }
 
 /// Stopped and started again before it is due: the operator wants Puppet to run.
