@@ -1,7 +1,7 @@
 //! The files of the state directory: read whole, and replaced by another under the
 //! same name, so that nobody ever sees half of one.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, Permissions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,30 @@ pub fn token() -> String {
 /// Reads a file of ours, and no link in its place.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
+}
+
+/// Whether somebody holds a lock on a file or directory of ours. `None` where that
+/// cannot be told.
+pub(super) fn is_locked(path: &Path) -> Option<bool> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(GUARDED)
+        .open(path)
+        .ok()?;
+    match file.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+/// Waits until the disk has the names in a directory.
+///
+/// # Errors
+/// What failed on which directory.
+pub(super) fn sync_directory(directory: &Path) -> Result<()> {
+    let sync = || File::open(directory)?.sync_all();
+    sync().with_context(|| format!("cannot sync {}", directory.display()))
 }
 
 /// Writes a temporary file, syncs it, and renames it to `name`.

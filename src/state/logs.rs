@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::directory::make_directory;
+use super::files::is_locked;
 use super::record::Timer;
 use crate::policy::time::Walltime;
 use crate::sys::{localtime, rename};
@@ -15,7 +16,8 @@ use crate::sys::{localtime, rename};
 pub const LOG_SUFFIX: &str = ".log";
 
 /// Names the file for a rerun's output, or makes it: the name begins with the time, so
-/// that names sort by age.
+/// that names sort by age. It is locked, and stays so until nobody can write to it any
+/// more: the lock goes with the descriptor, through exec and to children.
 ///
 /// # Errors
 /// What cannot be made, and why.
@@ -31,10 +33,11 @@ pub fn open_log(
         .take(18)
         .collect();
     let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
-    if let Some(file) = unnamed
-        && rename::name(&file, &path).is_ok()
-    {
-        return Ok((path, file));
+    if let Some(file) = unnamed {
+        let _ = file.try_lock();
+        if rename::name(&file, &path).is_ok() {
+            return Ok((path, file));
+        }
     }
     make_directory(directory, 0o755)?;
     let file = File::options()
@@ -43,6 +46,7 @@ pub fn open_log(
         .mode(0o600)
         .open(&path)
         .with_context(|| format!("cannot write {}", path.display()))?;
+    let _ = file.try_lock();
     // Whatever the umask of the run.
     let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
     Ok((path, file))
@@ -50,6 +54,7 @@ pub fn open_log(
 
 /// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
 /// if the wall clock was set back and its name sorts before others; or is to be one.
+/// Those of reruns that are under way are kept beside.
 pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
@@ -62,8 +67,10 @@ pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
         .collect();
     names.sort_unstable();
     let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
-    for name in names.iter().take(surplus) {
-        let _ = std::fs::remove_file(directory.join(name));
+    for path in names.iter().take(surplus).map(|name| directory.join(name)) {
+        if is_locked(&path) != Some(true) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -98,6 +105,8 @@ mod tests {
         }
         // The clock was set back before the newest.
         let newest = dir.path().join("20261120T140307123-0123abcd-2.log");
+        let long = File::open(dir.path().join("20261122T140307123-0123abcd-2.log"));
+        long.as_ref().expect("there").lock().expect("locked");
         prune_logs(dir.path(), 2, Some(&newest));
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .expect("dir")
@@ -110,6 +119,7 @@ mod tests {
             [
                 "20261120T140307123-0123abcd-2.log",
                 "20261120T140307123-x-2.log",
+                "20261122T140307123-0123abcd-2.log",
                 "20261124T140307123-0123abcd-2.log",
                 "precious.log",
                 "x"

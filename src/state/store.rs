@@ -22,7 +22,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::directory::{make_directory, make_own_directory};
-use super::files::{Draft, GUARDED, read_bounded, replace_file, token, unnamed_file};
+use super::files::{
+    self, Draft, GUARDED, read_bounded, replace_file, sync_directory, token, unnamed_file,
+};
 use super::history::{self, Entry};
 use super::record::{Kind, Record, Start, VERSION};
 use crate::sys::process::Identity;
@@ -387,16 +389,7 @@ impl Store {
     /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
     /// whatever pid namespace. `None` where that cannot be told.
     pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
-        let file = File::options()
-            .read(true)
-            .custom_flags(GUARDED)
-            .open(self.order_path(id, token))
-            .ok()?;
-        match file.try_lock_shared() {
-            Ok(()) => Some(false),
-            Err(std::fs::TryLockError::WouldBlock) => Some(true),
-            Err(std::fs::TryLockError::Error(_)) => None,
-        }
+        files::is_locked(&self.order_path(id, token))
     }
 
     /// Notes to which target the process of a rerun belongs.

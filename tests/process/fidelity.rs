@@ -232,6 +232,35 @@ fn the_log_of_a_rerun_outlasts_it() {
     assert_eq!(logs(), ["3\n"]);
 }
 
+/// Nor does the rerun of another target take it.
+#[test]
+fn the_log_of_a_rerun_outlasts_those_of_others() {
+    let stage = Stage::new();
+    stage.settings("keep_logs = 1");
+    let manifest = "puts 'long'; STDOUT.flush; ask('run') if NTH == 1\nhold('go') if NTH == 2";
+    start(&mut stage.apply("site", manifest)).wait();
+    wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
+    let logs = || fs::read_dir(stage.path("logs")).expect("logs").count();
+    for _ in 0..3 {
+        stage.again_well(&["run", "--", "/bin/true"]);
+        let count = stage.history("started").len();
+        wait_until("another", SHORT, || {
+            stage.waiters().is_empty() && stage.history("started").len() >= count
+        });
+    }
+    wait_until("the others", SHORT, || stage.history("started").len() == 4);
+    assert_eq!(logs(), 2, "the newest, and the one in use");
+    let log = stage.status()["targets"]
+        .as_array()
+        .expect("targets")
+        .iter()
+        .find_map(|target| target["running"]["log"].as_str().map(str::to_owned))
+        .expect("the log of the rerun that goes on");
+    assert_eq!(fs::read_to_string(log).expect("there"), "long\n");
+    stage.release("go");
+    stage.wait_until_settled();
+}
+
 /// A copy of ruby, so that it can be replaced.
 fn own_ruby(stage: &Stage, name: &str) -> String {
     let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");
