@@ -113,13 +113,15 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
     let before = locked.record.clone();
     let replaced = locked.record.take_timer(name);
     let mut unit = (scope == ScopeWish::Own).then(|| unit_name(name, &timer.token));
+    let mut properties = SCOPE_PROPERTIES;
     let mut scope_failed = match scope {
         ScopeWish::Refused(why) => Some(why.to_owned()),
         ScopeWish::None | ScopeWish::Own => None,
     };
     let started = loop {
         let mut start = || {
-            let starting = Starting::begin(name, run, &memory, &lock, unit.as_deref())?;
+            let scope = unit.as_deref().map(|unit| (unit, properties));
+            let starting = Starting::begin(name, run, &memory, &lock, scope)?;
             timer.waiter = Some(starting.waiter);
             timer.scope.clone_from(&unit);
             locked.record.timers.insert(name.to_owned(), timer.clone());
@@ -131,6 +133,10 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
             starting.finish().map(|go| (draft, go))
         };
         match start() {
+            // A systemd that knows no such property of a scope.
+            Err(e) if !properties.is_empty() && format!("{e:#}").contains(OOM_POLICY) => {
+                properties = &[];
+            }
             Err(e) if unit.is_some() => {
                 scope_failed = Some(format!("{e:#}"));
                 unit = None;
@@ -259,6 +265,12 @@ pub fn entry(id: &str, name: &str, timer: &Timer, what: What, reason: &str) -> E
 }
 
 /// A waiter that has been started and is not ready yet.
+/// Of scopes since systemd 253 (its NEWS), and in what distributions have made of 252.
+const OOM_POLICY: &str = "OOMPolicy";
+
+/// One process killed for want of memory must not take the rest of the scope along.
+const SCOPE_PROPERTIES: &[&str] = &["--property=OOMPolicy=continue"];
+
 struct Starting {
     waiter: Identity,
     ready: OwnedFd,
@@ -268,13 +280,13 @@ struct Starting {
 }
 
 impl Starting {
-    /// Starts it, in a scope of systemd's if there is a name for one.
+    /// Starts it, in a scope of systemd's if there is a name for one, with properties.
     fn begin(
         name: &str,
         run: Option<&Handle>,
         memory: &OwnedFd,
         lock: &OwnedFd,
-        unit: Option<&str>,
+        scope: Option<(&str, &[&str])>,
     ) -> Result<Self> {
         let (go_reader, go_writer) = spawn::pipe().context("cannot make a pipe")?;
         let (ready_reader, ready_writer) = spawn::pipe().context("cannot make a pipe")?;
@@ -284,21 +296,15 @@ impl Starting {
             _ => None,
         };
         let mut arguments: Vec<OsString> = Vec::new();
-        if let Some(unit) = unit {
-            arguments.extend(
-                [
-                    "systemd-run",
-                    "--scope",
-                    "--quiet",
-                    "--collect",
-                    // One process killed for want of memory must not take the rest along.
-                    "--property=OOMPolicy=continue",
-                    &format!("--unit={unit}"),
-                    &format!("--description=again: timer '{name}'"),
-                    "--",
-                ]
-                .map(OsString::from),
-            );
+        if let Some((unit, properties)) = scope {
+            let fixed = ["systemd-run", "--scope", "--quiet", "--collect"];
+            let named = [
+                format!("--unit={unit}"),
+                format!("--description=again: timer '{name}'"),
+                "--".to_owned(),
+            ];
+            arguments.extend(fixed.iter().chain(properties).map(OsString::from));
+            arguments.extend(named.map(OsString::from));
             arguments.push(program.clone().into_os_string());
         } else {
             arguments.push("again".into());
@@ -311,7 +317,7 @@ impl Starting {
             &ready_writer,
         ));
         arguments.push(" ".repeat(title::ROOM).into());
-        let program = match unit {
+        let program = match scope {
             Some(_) => PathBuf::from("/usr/bin/systemd-run"),
             None => program,
         };
@@ -324,7 +330,7 @@ impl Starting {
                 environment: &[],
                 keep: &keep,
                 signals: SignalState::default(),
-                errors_to_ready: unit.is_some(),
+                errors_to_ready: scope.is_some(),
             },
             &ready_writer,
         )
@@ -333,7 +339,7 @@ impl Starting {
             waiter,
             ready: ready_reader,
             go: go_writer,
-            limit: if unit.is_some() {
+            limit: if scope.is_some() {
                 SCOPE_LIMIT
             } else {
                 START_LIMIT

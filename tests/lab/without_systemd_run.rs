@@ -50,6 +50,32 @@ fn where_systemd_run_refuses_the_request_says_so_and_falls_back() {
     );
 }
 
+/// Before 253 (its NEWS) a scope has no OOMPolicy: the scope is made without it.
+#[test]
+fn an_older_systemd_gives_a_scope_all_the_same() {
+    let lab = Lab::boot();
+    lab.sh("mv /usr/bin/systemd-run /usr/bin/systemd-run.away");
+    lab.write(
+        "/usr/bin/systemd-run",
+        "#!/bin/sh\ncase \"$*\" in *OOMPolicy=*)\n  echo 'Unknown assignment: OOMPolicy=continue' >&2; exit 1\nesac\nexec /usr/bin/systemd-run.away \"$@\"\n",
+    );
+    lab.sh("chmod 755 /usr/bin/systemd-run");
+    lab.manifest(&asks_once("Exec['again']"));
+    lab.write(
+        "/etc/systemd/system/apply.service",
+        "[Service]\nType=oneshot\nExecStart=/usr/bin/puppet apply --color=false /root/site.pp\n",
+    );
+    lab.sh("systemctl daemon-reload; systemctl start apply");
+    let reruns = lab.wait_for_reruns(1, 30);
+    let scope = reruns[0].group.rsplit('/').next().unwrap_or_default();
+    assert!(
+        scope.starts_with("again-") && scope.ends_with(".scope"),
+        "{}",
+        reruns[0].group
+    );
+    nothing_more_happens(&lab, 3);
+}
+
 #[test]
 fn a_systemd_that_never_answers_does_not_hold_up_the_run() {
     let lab = Lab::boot();
