@@ -352,9 +352,8 @@ impl Starting {
     fn finish(self) -> Result<OwnedFd> {
         if let Err(e) = spawn::await_ready(self.ready, self.limit) {
             // Our own child, not yet reaped: its pid cannot be anybody else's.
-            if let Ok(handle) = pidfd::open(self.waiter) {
-                let _ = handle.signal(nix::libc::SIGKILL);
-            }
+            let pid = nix::unistd::Pid::from_raw(self.waiter.pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             spawn::reap(self.waiter.pid);
             return Err(e).with_context(|| self.program.display().to_string());
         }

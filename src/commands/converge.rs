@@ -264,7 +264,7 @@ impl Driving<'_> {
                 }
                 (None, None) => return Ok(None),
             };
-            let handle = holder.and_then(|who| pidfd::open(who).ok());
+            let handle = holder.and_then(pidfd::hold);
             if holder.is_some() && handle.is_none() {
                 continue;
             }

@@ -121,7 +121,7 @@ fn resume_timer(
     let run = old
         .waits_for
         .filter(|_| old.boot == now.boot)
-        .and_then(|who| pidfd::open(who).ok());
+        .and_then(pidfd::hold);
     let waits = run.is_some() && old.due.is_none();
     let due = resume::due(old, now, delay::draw(range, &mut rand::rng()));
     let timer = Timer {

@@ -127,7 +127,7 @@ fn run(inherited: Inherited) -> Result<()> {
     spawn::tell_ready(inherited.ready);
     let run = match (inherited.run, ticket.run) {
         (Some(fd), Some(who)) => Some(Handle::Pidfd(fd, who)),
-        (None, Some(who)) => pidfd::open(who).ok(),
+        (None, Some(who)) => pidfd::hold(who),
         (_, None) => None,
     };
     // Told to go on, or left alone: either way the record says who is in charge.
@@ -372,6 +372,16 @@ impl Waiter {
                         self.note_wake(woken);
                     }
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                        self.write_run_end();
+                        self.show(&format!(
+                            "is due, waits for the run with pid {}, which it may not see, to end",
+                            who.pid
+                        ));
+                        let until = clock::boottime() + LOOK_AGAIN;
+                        let woken = sleep(&mut self.sleeper, None, Some(until), None)?;
+                        self.note_wake(woken);
+                    }
                     Err(e) => return Err(e).context("cannot wait for a process"),
                 },
                 Step::AwaitService(until) => {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use super::process::{self, Identity};
 
@@ -18,7 +19,8 @@ pub enum Handle {
 /// Takes hold of exactly the process `who`.
 ///
 /// # Errors
-/// `NotFound` if it has ended, whatever runs under its pid now.
+/// `NotFound` if it has ended, whatever runs under its pid now; `PermissionDenied` for
+/// one that /proc does not show us.
 pub fn open(who: Identity) -> io::Result<Handle> {
     // SAFETY: pidfd_open takes two integers and returns a descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, who.pid, 0) };
@@ -38,7 +40,21 @@ pub fn open(who: Identity) -> io::Result<Handle> {
     match process::identify(who.pid) {
         Ok(now) if now == who => Ok(handle),
         Ok(_) => Err(io::Error::from(io::ErrorKind::NotFound)),
+        // Hidden from us (proc(5), hidepid), and so nobody that can be told from another.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !handle.wait(Duration::ZERO) => {
+            Err(io::Error::from_raw_os_error(libc::EPERM))
+        }
         Err(e) => Err(e),
+    }
+}
+
+/// [`open`] for a process whose end is all that matters: none if it has ended. Where
+/// it cannot be taken hold of, for want of descriptors, it is looked at.
+pub fn hold(who: Identity) -> Option<Handle> {
+    match open(who) {
+        Ok(handle) => Some(handle),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(_) => Some(Handle::Looked(who)),
     }
 }
 

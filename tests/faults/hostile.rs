@@ -732,6 +732,70 @@ fn set_user_id() {
     println!("{kinds} kinds of privilege");
 }
 
+/// With `hidepid=2`: a rerun becomes root's by a set-user-ID program, and cannot be seen any more. It is neither taken for dead
+/// nor looked at without a pause, and `stop --run` says that it did not stop it.
+fn a_rerun_that_became_root_is_waited_for_asleep(stage: &Stage) {
+    let raised = stage.path("bin/raised");
+    copy_program(
+        fs::canonicalize("/usr/bin/setpriv").expect("setpriv"),
+        &raised,
+    );
+    fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).expect("set");
+    directory_of_nobody(stage, "raised");
+    let (again, state, raised) = (
+        stage.at("bin/again"),
+        stage.at("raised/state"),
+        stage.at("bin/raised"),
+    );
+    let ask = |name: &str, delta: &str| {
+        let words = [
+            &again,
+            "run",
+            "--state-dir",
+            &state,
+            "--name",
+            name,
+            "--delta",
+            delta,
+            "--",
+            &raised,
+            "--reuid=0",
+            "--regid=0",
+            "--clear-groups",
+            "/bin/sleep",
+            "20",
+        ];
+        let done = answer(&mut as_nobody(stage, &words));
+        assert_eq!(done.code, Some(0), "{done:?}");
+    };
+    ask("first", "0");
+    let is_root = |process: &Process| {
+        process
+            .status("Uid")
+            .is_some_and(|uid| uid.starts_with("0\t0"))
+    };
+    let sleeps = || {
+        let mut all = Process::all().into_iter();
+        all.find(|process| process.command() == ["/bin/sleep", "20"] && is_root(process))
+    };
+    let rerun = wait_for("the rerun to be root's", SHORT, sleeps);
+    ask("second", "1");
+    std::thread::sleep(Duration::from_secs(3));
+    let waiters = stage.waiters();
+    let [waiter] = &waiters[..] else {
+        panic!("one waiter, not {waiters:?}")
+    };
+    // In hundredths of a second, since it began; fields 14 and 15 of proc_pid_stat(5).
+    let ticks = waiter.stat(14).expect("utime") + waiter.stat(15).expect("stime");
+    assert!(ticks < 50, "busy: {ticks} ticks");
+    let stop = [&again, "stop", "--run", "--state-dir", &state];
+    let stopped = answer(&mut as_nobody(stage, &stop));
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(!stopped.out.contains("it had ended"), "{stopped:?}");
+    assert!(rerun.alive());
+    rerun.end();
+}
+
 /// An unprivileged user who sees no processes but its own (`hidepid=2`) has its reruns all the same.
 #[test]
 fn processes_are_hidden_from_each_other() {
@@ -768,6 +832,7 @@ fn processes_are_hidden_from_each_other() {
                     .is_empty(),
                 "hidden"
             );
+            a_rerun_that_became_root_is_waited_for_asleep(&stage);
             assert!(as_nobody(&stage, &words).status().expect("ran").success());
             let runs = stage.wait_for_runs("site", 2);
             assert_eq!(runs[0].asked()[0].code, 0, "{:?}", runs[0].asked());
