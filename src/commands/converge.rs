@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::run::quoted;
+use super::wait::LOOK_AGAIN;
 use super::{complain, moment, plural};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Settings, Surroundings, Wrong};
@@ -243,7 +244,8 @@ impl Driving<'_> {
 
     /// Waits for another run of the agent to end, and while `again` is disabled.
     fn await_room(&mut self, because: &Because) -> Result<Option<Ending>> {
-        let mut watch: Option<Watch> = None;
+        // None: not set yet. Some(None): it cannot be had.
+        let mut watch: Option<Option<Watch>> = None;
         loop {
             let holder = self
                 .is_agent
@@ -270,23 +272,28 @@ impl Driving<'_> {
             }
             if holder.is_none() && watch.is_none() {
                 // Look once more after the watch is set, lest a change falls between.
-                watch = Some(Watch::on([self.store.root()])?);
+                watch = Some(Watch::on([self.store.root()]).ok());
                 self.screen.say(&what);
                 continue;
             }
             if holder.is_some() {
                 self.screen.say(&what);
             }
-            let woken = self
-                .events
-                .next(self.deadline, handle.as_ref(), watch.as_ref())?;
+            let watched = watch.as_ref().and_then(Option::as_ref);
+            let is_blind = holder.is_none() && watched.is_none();
+            let look = is_blind.then(|| clock::boottime() + LOOK_AGAIN);
+            let until = [self.deadline, look].into_iter().flatten().min();
+            let woken = self.events.next(until, handle.as_ref(), watched)?;
             match woken {
                 Event::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
                 Event::Child => {
                     foreground::reap(0);
                 }
                 Event::NoMore => return Ok(Some(Ending::Stopped)),
-                Event::Time => return Ok(Some(Ending::Finish(Finish::Timeout))),
+                Event::Time if self.deadline.is_some_and(|at| at <= clock::boottime()) => {
+                    return Ok(Some(Ending::Finish(Finish::Timeout)));
+                }
+                Event::Time => {}
                 Event::Ended | Event::Changed | Event::Hurry => {}
             }
         }

@@ -260,7 +260,7 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 /// How often a held timer looks where no directory can be watched.
-const LOOK_AGAIN: Span = Span::from_secs(15);
+pub(super) const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// Whether an error may pass, so that it is worth to try again. A missing or damaged
 /// record does not come back.

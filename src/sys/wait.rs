@@ -1,4 +1,5 @@
-//! Sleeping until something happens, without ever waking up to look.
+//! Sleeping until something happens. Nothing is woken up for to look, where the kernel
+//! has pidfds and gives us an inotify watch.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -153,11 +154,11 @@ impl Watch {
     /// Watches the directories that exist; none is fine.
     ///
     /// # Errors
-    /// Those of inotify_init1(2).
+    /// Those of inotify_init1(2) and inotify_add_watch(2), such as a limit that is reached.
     pub fn on<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         for directory in directories {
-            let _ = inotify.add_watch(
+            let watched = inotify.add_watch(
                 directory,
                 AddWatchFlags::IN_DELETE
                     | AddWatchFlags::IN_MOVED_FROM
@@ -166,6 +167,10 @@ impl Watch {
                     | AddWatchFlags::IN_DELETE_SELF
                     | AddWatchFlags::IN_MOVE_SELF,
             );
+            match watched {
+                Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
         Ok(Watch(inotify))
     }

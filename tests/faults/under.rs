@@ -1,6 +1,6 @@
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -259,20 +259,42 @@ fn its_descriptors_are_exhausted() {
     assert_ran_once(&stage);
 }
 
-/// More held timers than the user may have inotify instances, of which the kernel allows 128.
+/// More held timers than the user may have inotify instances, of which the kernel allows 128; or another program has taken all
+/// the watches. Then the waiter looks now and then, and a converge driver does.
 #[test]
 fn no_directory_can_be_watched() {
     let test = "under::no_directory_can_be_watched";
     in_namespaces(&["--user", "--map-root-user"], test, || {
-        fs::write("/proc/sys/user/max_inotify_instances", "0").expect("our own limit");
-        let stage = Stage::new();
-        let waiter = stamp(&stage, "1");
-        stage.again_well(&["disable", "no", "watch"]);
-        stage.wait_for_state("again", "held");
-        assert_eq!(ran(&stage), 0);
-        stage.again_well(&["enable"]);
-        waiter.signal(Signal::SIGUSR1).expect("signalled");
-        assert_ran_once(&stage);
+        for limit in ["instances", "watches"] {
+            let file = format!("/proc/sys/user/max_inotify_{limit}");
+            fs::write(&file, "0").expect("our own limit");
+            let stage = Stage::new();
+            stamp(&stage, "1");
+            stage.again_well(&["disable", "no", "watch"]);
+            stage.wait_for_state("again", "held");
+            let stamps = stage.at("stamps");
+            let command = format!(
+                "{} stamp {stamps} ran; test -n \"$AGAIN_RUN\" || $AGAIN run",
+                stage.at("bin/helper")
+            );
+            let mut driver = stage
+                .command(stage.path("bin/again"))
+                .args(["converge", "--", "sh", "-c", &command])
+                .env("AGAIN", stage.at("bin/again"))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("started");
+            // The first run of a driver is not held.
+            wait_until("the driver's run", SHORT, || ran(&stage) == 1);
+            stage.again_well(&["enable"]);
+            assert!(driver.wait().expect("waited").success());
+            wait_until("both reruns", SHORT, || ran(&stage) == 2);
+            stage.wait_until_settled();
+            assert_eq!(ran(&stage), 2, "{limit}");
+            stage.assert_nothing_left();
+            fs::write(&file, "128").expect("our own limit");
+        }
     });
 }
 
