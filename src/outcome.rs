@@ -98,6 +98,14 @@ fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
 /// Its directory may belong to the user puppet, who could put anything there.
 const LARGEST_SUMMARY: u64 = 1 << 20;
 
+/// Reads a summary of Puppet's.
+///
+/// # Errors
+/// Those of open(2); also if it is no regular file, or too large for a summary.
+pub fn read_summary(path: &Path) -> std::io::Result<Vec<u8>> {
+    read_regular(path, LARGEST_SUMMARY, 0)
+}
+
 fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
     let rebooted = rerun.started.boot != now.boot;
@@ -113,7 +121,7 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let summary = rerun.lastrunfile.clone().map(|path| {
         let read = || -> std::io::Result<(Walltime, Summary)> {
             let at = modified(&std::fs::metadata(&path)?).unwrap_or_default();
-            let text = read_regular(Path::new(&path), LARGEST_SUMMARY, 0)?;
+            let text = read_summary(Path::new(&path))?;
             let summary = Summary::parse(&text);
             // Its own time too, in whole seconds: an old summary may be put back.
             let own = summary.last_run().map(|seconds| {

@@ -21,6 +21,7 @@ use crate::config::{self, Settings, Surroundings, Wrong};
 use crate::exit::{BY_SIGNAL, Exit};
 use crate::layout::{Look, Tone};
 use crate::observe::{self, CommandLine};
+use crate::outcome;
 use crate::policy::cap::Moment;
 use crate::policy::converge::{
     Ask, Because, Drive, End, Evidence, Finish, Next, Outcome, Timer, Until, judge,
@@ -448,7 +449,8 @@ impl Driving<'_> {
         let mut times = 0;
         let mut kill_at: Option<Boottime> = None;
         let end = loop {
-            let limit = self.deadline.filter(|_| ending.is_none());
+            // Until something ends the run for certain.
+            let limit = self.deadline.filter(|_| kill_at.is_none());
             let until = [limit, kill_at].into_iter().flatten().min();
             match self.events.next(until, None, None)? {
                 Event::Child => {
@@ -492,7 +494,7 @@ impl Driving<'_> {
                             child.pid
                         ));
                         told.extend(pass_on(child, nix::libc::SIGTERM, false));
-                        ending = Some(Ending::TimedOut);
+                        ending.get_or_insert(Ending::TimedOut);
                         kill_at = Some(now + GRACE);
                     }
                 }
@@ -604,7 +606,7 @@ impl Driving<'_> {
     ) -> (Outcome, String) {
         let path = self.paths.lastrunfile.as_ref().map(Bytes::path);
         let summary = path.and_then(|path| {
-            let summary = Summary::parse(&std::fs::read(&path).ok()?);
+            let summary = Summary::parse(&outcome::read_summary(&path).ok()?);
             let fresh = match before.filter(|(known, _)| *known == path) {
                 Some((_, stamp)) => *stamp != Stamp::of(&path),
                 // Only now is it known where it is; Puppet gives whole seconds.

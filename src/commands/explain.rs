@@ -97,15 +97,15 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
             None => "  again disable: it is not in force".to_owned(),
         });
     }
-    let driver = super::handover::driver_above(&store, &seen, &now)
-        .filter(|(_, alive)| *alive && args.run.command.is_empty());
-    if let Some((driver, _)) = &driver {
+    let driver =
+        super::handover::driver_above(&store, &seen, &now).filter(|_| args.run.command.is_empty());
+    if let Some((driver, true)) = &driver {
         out.push(format!(
             "driver: 'again converge' (pid {}) would take the request, and run its own command again in the foreground, without jitter unless some is set",
             driver.process.pid
         ));
     }
-    let verdict = judge(&Case {
+    let judged = judge(&Case {
         above: if driver.is_some() {
             under_driver(seen.above.clone())
         } else {
@@ -116,6 +116,10 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         usage,
         on_cap: settings.on_cap,
     });
+    let verdict = match &driver {
+        Some((driver, false)) => Verdict::Refuse(super::handover::orphaned(driver)),
+        _ => judged,
+    };
     let exit = match verdict {
         Verdict::Schedule { not_before } if not_before > Span::ZERO => {
             out.push(format!(

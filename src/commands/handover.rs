@@ -139,7 +139,8 @@ fn case(
     })
 }
 
-fn orphaned(driver: &Driver) -> Refusal {
+/// Why a run whose driver was killed is not run again.
+pub fn orphaned(driver: &Driver) -> Refusal {
     Refusal {
         outcome: "refused",
         cause: format!(

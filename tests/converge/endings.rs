@@ -201,7 +201,7 @@ fn a_driver_that_is_killed_leaves_nothing_for_long() {
     let room = Room::new();
     let command = room.script(
         "x",
-        "touch up; while [ ! -e go ]; do sleep 0.05; done; $AGAIN > said 2>&1; touch down",
+        "touch up; while [ ! -e go ]; do sleep 0.05; done; $AGAIN explain > explained; $AGAIN > said 2>&1; touch down",
     );
     let going = room.start(room.converge(&[], &[command]));
     wait_until("the run", || room.path("up").exists());
@@ -221,6 +221,12 @@ fn a_driver_that_is_killed_leaves_nothing_for_long() {
         said.contains("refused: the 'again converge' that started this run was killed"),
         "{said}"
     );
+    let verdict = format!("verdict: {}", said.trim().trim_start_matches("again: "));
+    assert!(
+        room.read("explained").contains(&verdict),
+        "{verdict}: {}",
+        room.read("explained")
+    );
     wait_until("everything to end", || room.processes().is_empty());
     room.again(&["status"]);
     let closed = room.history_of("closed");
@@ -230,6 +236,47 @@ fn a_driver_that_is_killed_leaves_nothing_for_long() {
             .as_str()
             .is_some_and(|reason| reason.contains("was killed"))
     );
+    room.is_clean();
+}
+
+/// The run is told that somebody wants it to end, and takes no notice: the time that it was given holds all the same.
+#[test]
+fn the_time_is_over_after_a_signal() {
+    let room = Room::new();
+    let command = room.script(
+        "x",
+        "n=0; trap 'n=$((n + 1)); [ $n -lt 2 ] || exit 1' TERM; touch up; while :; do sleep 0.05; done",
+    );
+    let going = room.start(room.converge(&["--timeout", "3"], &[command]));
+    wait_until("the run", || room.path("up").exists());
+    going.signal("TERM");
+    let ended = going.wait();
+    assert_eq!(ended.status, 143, "{ended:?}");
+    assert!(
+        ended.err.contains("the time is over: the run is ended"),
+        "{ended:?}"
+    );
+    room.is_clean();
+}
+
+/// Where Puppet's summary should be lies something that can be read for ever, or never.
+#[test]
+fn a_summary_that_is_no_file() {
+    let room = Room::new();
+    let command = room.script("x", "exit 0");
+    for kind in ["fifo", "device"] {
+        let summary = room.path(kind);
+        match kind {
+            "fifo" => nix::unistd::mkfifo(&summary, nix::sys::stat::Mode::S_IRWXU).expect("made"),
+            _ => std::os::unix::fs::symlink("/dev/zero", &summary).expect("linked"),
+        }
+        let settings = format!("lastrunfile = \"{}\"\n", summary.display());
+        let settings = room.write("again.toml", &settings);
+        let mut converge = room.converge(&["--timeout", "20"], std::slice::from_ref(&command));
+        converge.env("AGAIN_CONFIG", &settings);
+        let ended = room.start(converge).wait();
+        assert_eq!(ended.status, 0, "{kind}: {ended:?}");
+    }
     room.is_clean();
 }
 
