@@ -13,24 +13,41 @@ use crate::state::store::Store;
 use crate::sys::file::read_regular;
 use crate::sys::process::Identity;
 
-/// Takes reruns that have ended out of the record, and notes how they ended.
-pub fn settle(store: &Store, record: &mut Record, now: &Moment) {
-    for ended in ended(record, now) {
-        let rerun = &ended.rerun;
-        store.forget_rerun(rerun.process);
-        store.note(&Entry {
+/// Reruns that were taken out of a record.
+#[derive(Debug)]
+#[must_use]
+pub struct Settled(Vec<(Identity, Entry)>);
+
+impl Settled {
+    /// Notes how they ended. Call when the record without them is in place: else
+    /// whoever looks next takes them out once more.
+    pub fn note(self, store: &Store) {
+        for (process, entry) in self.0 {
+            store.forget_rerun(process);
+            store.note(&entry);
+        }
+    }
+}
+
+/// Takes reruns that have ended out of the record.
+pub fn settle(record: &mut Record, now: &Moment) -> Settled {
+    let ended = ended(record, now);
+    record.last = ended.last().cloned().or(record.last.take());
+    let entry = |ended: Ended| {
+        let entry = Entry {
             version: VERSION,
             at: ended.moment(),
             what: What::Ended,
             target: record.id.clone(),
-            timer: rerun.timer.clone(),
-            token: rerun.token.clone(),
-            chain: rerun.chain.clone(),
-            run: rerun.run,
+            timer: ended.rerun.timer,
+            token: ended.rerun.token,
+            chain: ended.rerun.chain,
+            run: ended.rerun.run,
             reason: format!("{} ({})", ended.outcome, ended.evidence),
-        });
-        record.last = Some(ended);
-    }
+        };
+        (ended.rerun.process, entry)
+    };
+    Settled(ended.into_iter().map(entry).collect())
 }
 
 /// Takes reruns that have ended out of the record, oldest first.

@@ -185,8 +185,9 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     };
     if has_ended(&record) {
         if let Ok(mut locked) = store.lock_existing(id) {
-            outcome::settle(store, &mut locked.record, now);
+            let settled = outcome::settle(&mut locked.record, now);
             if locked.commit().is_ok() {
+                settled.note(store);
                 store.remove_strays(&locked.record, &now.boot);
             }
             return Ok(Some(locked.record.clone()));

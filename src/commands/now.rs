@@ -107,6 +107,7 @@ fn hurry_target(
     let mut locked = store.lock_existing(id)?;
     let now = moment();
     let disabled = store.disabled();
+    let mut idle = Vec::new();
     let mut lines = Vec::new();
     let mut failures = Vec::new();
     let mut wake = Vec::new();
@@ -129,7 +130,7 @@ fn hurry_target(
                 "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
             )),
             Hurry::Already => {
-                lines.push(format!(
+                idle.push(format!(
                     "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",
                     waits_for(&before, timer)
                 ));
@@ -149,14 +150,7 @@ fn hurry_target(
                     ),
                     (None, false) => brought_forward(&what, &which, timer, &now),
                 };
-                let about = super::About {
-                    target: id,
-                    timer: name,
-                    chain: &timer.chain,
-                    run: timer.run,
-                };
-                super::log_change(Some(about), &line);
-                lines.push(line);
+                lines.push((name.clone(), timer.chain.clone(), timer.run, line));
                 timer.set_pending(pending, &now);
                 wake.push((name.clone(), timer.waiter));
             }
@@ -173,8 +167,17 @@ fn hurry_target(
         }
     }
     drop(locked);
-    for line in lines {
+    for line in idle {
         say(&line)?;
+    }
+    for (timer, chain, run, line) in lines {
+        let about = super::About {
+            target: id,
+            timer: &timer,
+            chain: &chain,
+            run,
+        };
+        super::say_change(Some(about), &line)?;
     }
     Ok(failures)
 }

@@ -64,12 +64,11 @@ fn resume_target(
     scope: ScopeWish,
 ) -> Result<(usize, Vec<String>)> {
     let mut locked = store.lock_existing(id)?;
-    if let Some(what) = &locked.set_aside {
-        complain(&format!("again: warning: a record was unreadable: {what}"));
-    }
+    let set_aside = locked.set_aside.clone();
     let now = moment();
-    outcome::settle(store, &mut locked.record, &now);
+    let settled = outcome::settle(&mut locked.record, &now);
     locked.commit()?;
+    settled.note(store);
     let without_waiter: Vec<(String, Timer)> = locked
         .record
         .timers
@@ -77,15 +76,23 @@ fn resume_target(
         .filter(|(_, timer)| !has_waiter(store, id, timer, &now.boot))
         .map(|(name, timer)| (name.clone(), timer.clone()))
         .collect();
-    let mut resumed = 0;
+    let mut lines = Vec::new();
     let mut failures = Vec::new();
     for (name, old) in without_waiter {
         match resume_timer(store, &mut locked, &name, &old, settings, scope, &now) {
-            Ok(()) => resumed += 1,
+            Ok(line) => lines.push(line),
             Err(e) => failures.push(format!("timer '{name}': {e:#}")),
         }
     }
+    // Whoever does not read what we print must hold up no run.
     drop(locked);
+    if let Some(what) = set_aside {
+        complain(&format!("again: warning: a record was unreadable: {what}"));
+    }
+    let resumed = lines.len();
+    for line in lines {
+        say(&line)?;
+    }
     arm::clean_up(store, id, &mut || false)?;
     Ok((resumed, failures))
 }
@@ -98,7 +105,7 @@ fn resume_timer(
     settings: &Settings,
     scope: ScopeWish,
     now: &Moment,
-) -> Result<()> {
+) -> Result<String> {
     let id = locked.record.id.clone();
     let order = match read_order(store, &id, old) {
         Ok(order) => order,
@@ -181,14 +188,12 @@ fn resume_timer(
         chain: &old.chain,
         run: old.run,
     };
-    super::say_change(
-        Some(about),
-        &format!(
-            "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
-            locked.record.kind, old.run, old.chain
-        ),
-    )?;
-    Ok(())
+    let line = format!(
+        "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
+        locked.record.kind, old.run, old.chain
+    );
+    super::log_change(Some(about), &line);
+    Ok(line)
 }
 
 /// Why an order cannot be read.

@@ -69,10 +69,14 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let store = Store::open(&settings.state_dir)?;
     let id = target::id(order, around.uid);
     let mut locked = store.lock(&id, order.kind, around.uid)?;
-    if let Some(what) = &locked.set_aside {
-        complain(&format!("again: warning: a record was unreadable: {what}"));
-    }
-    outcome::settle(&store, &mut locked.record, &now);
+    // Said when the lock is free: whoever does not read what we print must hold up no run.
+    let set_aside = locked.set_aside.clone();
+    let warn = || {
+        if let Some(what) = &set_aside {
+            complain(&format!("again: warning: a record was unreadable: {what}"));
+        }
+    };
+    let settled = outcome::settle(&mut locked.record, &now);
     if let Some(who) = seen.run_identity() {
         locked.record.note_run(&started_moment(who, &now));
     }
@@ -93,7 +97,11 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
                 timer: name.clone(),
                 reason: refusal.to_string(),
             });
-            locked.commit()?;
+            let committed = locked.commit();
+            drop(locked);
+            warn();
+            committed?;
+            settled.note(&store);
             let timer = timer(run, &settings, &now, &place, Span::ZERO, Span::ZERO);
             store.note(&arm::entry(
                 &id,
@@ -141,8 +149,11 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
             save_environment: settings.save_environment,
             scope: wants_scope(&settings, around.uid),
         },
-    )?;
+    );
     drop(locked);
+    warn();
+    let armed = armed?;
+    settled.note(&store);
     let mut line = scheduled_line(&name, &armed, order, range, usage, &settings);
     if run.command.is_empty()
         && let Some(pid) = super::handover::stranger(&seen)

@@ -88,7 +88,7 @@ fn stop_target(
         return Ok((Vec::new(), Vec::new(), Vec::new()));
     }
     let now = super::moment();
-    outcome::settle(store, &mut locked.record, &now);
+    let settled = outcome::settle(&mut locked.record, &now);
     let names: Vec<String> = locked
         .record
         .timers
@@ -110,6 +110,7 @@ fn stop_target(
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
     }
+    settled.note(store);
     let running = locked.record.running.clone();
     let kind = locked.record.kind;
     drop(locked);
@@ -182,8 +183,9 @@ fn stop_target(
                 run.stopped = Some(format!("{how}, by {}", user::name(user::effective())));
             }
         }
-        outcome::settle(store, &mut locked.record, &super::moment());
+        let settled = outcome::settle(&mut locked.record, &super::moment());
         locked.commit()?;
+        settled.note(store);
     }
     Ok((stopped, ended, failures))
 }

@@ -847,7 +847,7 @@ impl Waiter {
         let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
-        outcome::settle(&self.store, &mut locked.record, &now);
+        let settled = outcome::settle(&mut locked.record, &now);
         timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = self.identity()?;
         let log_dir = order.log_dir.path();
@@ -894,6 +894,7 @@ impl Waiter {
             return Err(e.context("the rerun cannot be recorded, and does not start"));
         }
         drop(locked);
+        settled.note(&self.store);
         let started = entry(
             &self.ticket.target,
             &self.ticket.name,

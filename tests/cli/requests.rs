@@ -635,3 +635,52 @@ fn the_resource_that_asks_is_shown() {
     stage.again_well(&["stop"]);
     stage.assert_nothing_left();
 }
+
+/// What `again resume` prints is read by nobody for a while: no request of the same target has to wait for that.
+#[test]
+fn a_reader_that_does_not_read_holds_up_no_request() {
+    let stage = Stage::new();
+    let request = ["run", "--delta", "1h", "--", "/bin/true"];
+    stage.again_well(&request);
+    let waiter = stage.waiter("again");
+    waiter.wait_until_asleep();
+    waiter
+        .signal(nix::sys::signal::Signal::SIGKILL)
+        .expect("killed");
+    waiter.wait_until_gone(crate::rig::SHORT);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let full = writer.try_clone().expect("a copy");
+    nix::fcntl::fcntl(
+        &full,
+        nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+    )
+    .expect("set");
+    while nix::unistd::write(&full, &[b'x'; 4096]).is_ok() {}
+    nix::fcntl::fcntl(
+        &full,
+        nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()),
+    )
+    .expect("set");
+    drop(full);
+    let mut command = stage.command(stage.path("bin/again"));
+    let mut resume = command
+        .arg("resume")
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    drop(command);
+    crate::rig::wait_until("it to have resumed", crate::rig::SHORT, || {
+        stage.history("resumed").len() == 1
+    });
+    let (done, took) = crate::stage::timed(|| stage.again(&request));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    assert!(
+        resume.try_wait().expect("asked").is_none(),
+        "nothing was in its way"
+    );
+    drop(reader);
+    resume.wait().expect("waited");
+    stage.again_well(&["stop"]);
+}

@@ -641,6 +641,38 @@ fn limits_in_the_way_of_the_requester() {
     assert!(refused > 2 && granted > 2);
 }
 
+/// That a rerun has ended is told once, also by a command that can write the line and not the record.
+#[test]
+fn an_end_is_told_once() {
+    let stage = Stage::new();
+    stage.again_well(&["run", "--", "/bin/true"]);
+    wait_until("the rerun", SHORT, || stage.history("started").len() == 1);
+    let mut record = stage.records("state").remove(0);
+    let path = stage.record(record["id"].as_str().expect("an id"));
+    let pid = record["running"][0]["process"]["pid"]
+        .as_i64()
+        .expect("nobody has looked yet");
+    wait_until("its end", SHORT, || {
+        crate::rig::Process::now(pid as i32).is_none()
+    });
+    // Too long for the limit, which has room for the history.
+    record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "reason": "x".repeat(4000)});
+    fs::write(path, record.to_string()).expect("written");
+    for _ in 0..3 {
+        let done = stage
+            .command("prlimit")
+            .args(["--fsize=3000", "--"])
+            .arg(stage.path("bin/again"))
+            .arg("status")
+            .output()
+            .expect("prlimit");
+        assert_eq!(done.status.code(), Some(3), "{done:?}");
+    }
+    assert_eq!(stage.history("ended").len(), 0, "it is on no record yet");
+    stage.again(&["status"]);
+    assert_eq!(stage.history("ended").len(), 1);
+}
+
 /// Modes of what is written, whatever the umask: anyone may see what is pending, nobody what would be run.
 #[test]
 fn what_is_public_and_what_is_not() {
