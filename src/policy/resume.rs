@@ -10,14 +10,20 @@ use crate::state::record::Timer;
 /// wall clock tells what is left, but never more than the whole wait, since that
 /// clock may have been set; `fresh` is a new draw of the jitter, because machines
 /// that lost power together boot together. Where the due time was not yet known,
-/// the run that was waited for has ended by now: the whole wait begins here.
+/// the run that was waited for has ended by now: the whole wait begins here, if nobody
+/// has brought it forward.
 pub fn due(timer: &Timer, now: &Moment, fresh: Span) -> Boottime {
-    let whole = timer.delta + timer.jitter;
+    let whole = if timer.hurry {
+        Span::ZERO
+    } else {
+        timer.delta + timer.jitter
+    };
     if timer.boot == now.boot {
         return timer.due.unwrap_or(now.uptime + whole);
     }
     let left = match timer.due_wall {
         Some(due) => due.since(now.wall).min(whole),
+        None if timer.hurry => Span::ZERO,
         None => timer.delta,
     };
     now.uptime + (left + fresh)
@@ -92,6 +98,19 @@ mod tests {
             due(&known, &at("old", 1100, 9999), s(2)),
             Boottime::from_nanos(s(1035).nanos())
         );
+    }
+
+    /// Brought forward before its run had ended, and its waiter died after that.
+    #[test]
+    fn what_was_brought_forward_stays_so() {
+        for boot in ["old", "new"] {
+            let hurried = Timer {
+                hurry: true,
+                ..timer(None)
+            };
+            let now = at(boot, 2000, 2000);
+            assert_eq!(due(&hurried, &now, Span::ZERO), now.uptime, "{boot}");
+        }
     }
 
     proptest! {
