@@ -321,13 +321,16 @@ impl Starting {
             Some(_) => PathBuf::from("/usr/bin/systemd-run"),
             None => program,
         };
+        // Of all that a waiter is told by us, the rerun gets nothing.
+        let log_level = std::env::var_os("AGAIN_LOG").map(|level| ("AGAIN_LOG".into(), level));
+        let environment: Vec<(OsString, OsString)> = log_level.into_iter().collect();
         let mut keep = vec![memory, lock, &go_reader, &ready_writer];
         keep.extend(run_fd);
         let waiter = spawn::start(
             &Plan {
                 program: &program,
                 arguments: &arguments,
-                environment: &[],
+                environment: &environment,
                 keep: &keep,
                 signals: SignalState::default(),
                 errors_to_ready: scope.is_some(),

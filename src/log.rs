@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -23,6 +24,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// The socket of syslog(3).
 const SYSLOG: &str = "/dev/log";
+
+/// How long a system log may take to take a line.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 struct Log {
@@ -185,7 +189,11 @@ fn priority(level: Level) -> u8 {
 
 fn send(socket: &str, datagram: &[u8]) -> bool {
     UnixDatagram::unbound()
-        .and_then(|unbound| unbound.send_to(datagram, socket))
+        .and_then(|unbound| {
+            // A log that hangs must not hang who logs, perhaps with a record locked.
+            unbound.set_write_timeout(Some(PATIENCE))?;
+            unbound.send_to(datagram, socket)
+        })
         .is_ok()
 }
 

@@ -93,14 +93,12 @@ impl Store {
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn open(root: &Path) -> Result<Self> {
-        make_directory(root, 0o755)?;
+        let store = Store::existing(root);
+        store.check()?;
         make_own_directory(&root.join("targets"), 0o755)?;
         make_own_directory(&root.join("reruns"), 0o755)?;
-        crate::log::last_resort(root.join("again.log"));
-        Ok(Store {
-            root: root.to_owned(),
-            is_checked: Cell::new(true),
-        })
+        store.is_checked.set(true);
+        Ok(store)
     }
 
     /// The directory as it is, for reading; it may not exist.
@@ -109,6 +107,17 @@ impl Store {
             root: root.to_owned(),
             is_checked: Cell::new(false),
         }
+    }
+
+    /// Fails unless the directory is ours alone to write to.
+    ///
+    /// # Errors
+    /// What is wrong with which directory, and what to do.
+    pub fn check(&self) -> Result<()> {
+        make_directory(&self.root, 0o755)?;
+        // Not before it is known to be ours.
+        crate::log::last_resort(self.root.join("again.log"));
+        Ok(())
     }
 
     /// Where it is.
@@ -170,7 +179,7 @@ impl Store {
         if self.is_checked.get() {
             make_own_directory(directory, 0o755)?;
         } else {
-            make_directory(&self.root, 0o755)?;
+            self.check()?;
             make_own_directory(&self.root.join("targets"), 0o755)?;
             make_own_directory(directory, 0o755)?;
             self.is_checked.set(true);
@@ -193,8 +202,6 @@ impl Store {
 
     fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let directory = self.target_dir(id);
-        // Not before it is known to be ours.
-        crate::log::last_resort(self.root.join("again.log"));
         let lock_path = directory.join("lock");
         let lock = File::options()
             .read(true)
