@@ -4,6 +4,7 @@
 //! reaches all of us at once; we note the signal and wait for the run. A signal
 //! that somebody sent to us alone is passed on to what ^C would reach.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Seek, SeekFrom};
@@ -87,7 +88,8 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
             max_runs: settings.cap.max_runs.max(1),
             run: 0,
             child: None,
-            timers: std::collections::BTreeMap::new(),
+            timers: BTreeMap::new(),
+            resources: BTreeMap::new(),
         },
         is_agent: line
             .invocation
@@ -114,6 +116,13 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     driving
         .store
         .note(&driver::entry(&driving.record, What::Opened, &opened, &now));
+    driving.log(
+        0,
+        &format!(
+            "'again converge' begins: {}, {opened}",
+            shown(&args.command)
+        ),
+    );
     let ending = driving.live();
     driving.conclude(ending)
 }
@@ -314,11 +323,13 @@ impl Driving<'_> {
         }
         .unwrap_or_else(|| (NO_TIMER.to_owned(), self.record.token.clone()));
         let asked_by = asked_by(because, &done);
-        self.screen.say(&format!(
+        let line = format!(
             "run {number} of at most {}: {}",
             self.record.max_runs,
             shown(&self.args.command)
-        ));
+        );
+        self.screen.say(&line);
+        self.log(number, &line);
         let before = self.summary_stamp();
         if let Some(input) = &mut self.input {
             input.rewind();
@@ -414,10 +425,11 @@ impl Driving<'_> {
             [] => "nothing new asked for".to_owned(),
             names => format!("asked for again by {}", names.join(", ")),
         };
-        self.screen.say(&format!(
-            "run {number} {} after {took} ({evidence}); {asks}",
-            self.screen.painted(outcome)
-        ));
+        let line = |outcome: &dyn std::fmt::Display| {
+            format!("run {number} {outcome} after {took} ({evidence}); {asks}")
+        };
+        self.screen.say(&line(&self.screen.painted(outcome)));
+        self.log(number, &line(&outcome));
         self.rows.push(Row {
             run: number,
             started: started.wall,
@@ -432,6 +444,17 @@ impl Driving<'_> {
         Ok(ran.ending)
     }
 
+    /// Tells the system's log of a change, in the words of the terminal.
+    fn log(&self, run: u32, line: &str) {
+        let about = super::About {
+            target: &self.record.target,
+            timer: "",
+            chain: &self.record.chain,
+            run,
+        };
+        super::log_change(Some(about), line);
+    }
+
     fn publish(&mut self) -> Result<()> {
         self.record.timers = self
             .drive
@@ -439,6 +462,10 @@ impl Driving<'_> {
             .iter()
             .map(|(name, timer)| (name.clone(), timer.due))
             .collect();
+        let timers = &self.record.timers;
+        self.record
+            .resources
+            .retain(|name, _| timers.contains_key(name));
         self.desk.publish(&self.record)
     }
 
@@ -540,6 +567,7 @@ impl Driving<'_> {
             let Handed {
                 token,
                 name,
+                resource,
                 delta,
                 jitter,
                 base,
@@ -562,6 +590,10 @@ impl Driving<'_> {
                 jitter: delay::draw(range, &mut rand::rng()),
                 base,
                 requested: requested.uptime,
+            };
+            match resource {
+                Some(resource) => self.record.resources.insert(name.clone(), resource),
+                None => self.record.resources.remove(&name),
             };
             if let Some(old) = self.drive.ask(ask, run_ended) {
                 let reason = "replaced by a newer request of the same name";
@@ -657,6 +689,7 @@ impl Driving<'_> {
         }
         self.store
             .note(&driver::entry(&self.record, What::Closed, &text, &now));
+        self.log(runs, &format!("'again converge' ends: {text}"));
         self.screen.table(&self.rows);
         self.screen.clear();
         let Driving { screen, desk, .. } = self;

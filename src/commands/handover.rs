@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{moment, say};
+use super::moment;
 use crate::cli::Run;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -51,6 +51,12 @@ pub fn main(
         return Ok(None);
     };
     let token = token();
+    let about = super::About {
+        target: &driver.target,
+        timer: name,
+        chain: &driver.chain,
+        run: driver.run.saturating_add(1),
+    };
     let note = |what, reason: &str| {
         store.note(&Entry {
             version: VERSION,
@@ -73,10 +79,12 @@ pub fn main(
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
             note(What::Refused, &refusal.to_string());
+            super::log_change(Some(about), &refusal.to_string());
             return super::run::report(&refusal).map(Some);
         }
     };
     let invocation = cmdline::parse(&seen.original);
+    let resource = super::run::resource(run);
     let delta = run.delta.unwrap_or(Span::ZERO).max(not_before);
     let base = if run.start_timer_now {
         Base::Request
@@ -90,6 +98,7 @@ pub fn main(
             version: VERSION,
             token: token.clone(),
             name: name.to_owned(),
+            resource: resource.clone(),
             delta,
             jitter: settings.jitter,
             base,
@@ -104,11 +113,15 @@ pub fn main(
         },
     )?;
     let pid = driver.process.pid;
+    let by = resource.map_or_else(String::new, |resource| format!(", by {resource}"));
     note(
         What::Requested,
-        &format!("taken by 'again converge' (pid {pid}); delta {delta}"),
+        &format!("taken by 'again converge' (pid {pid}); delta {delta}{by}"),
     );
-    say(&line(&driver, name, delta, base, settings.jitter))?;
+    super::say_change(
+        Some(about),
+        &line(&driver, name, delta, base, settings.jitter),
+    )?;
     Ok(Some(Exit::Success))
 }
 
@@ -161,7 +174,7 @@ fn line(driver: &Driver, name: &str, delta: Span, base: Base, jitter: Option<Spa
         Base::Request => "from now, and after this run has ended",
     };
     let last = if driver.run >= driver.max_runs {
-        "; this was the last run it may start, so it will end as not converged"
+        "; this was the last run it may start, so nothing will come of it"
     } else {
         ""
     };

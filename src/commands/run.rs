@@ -221,7 +221,7 @@ fn name(run: &Run) -> Result<String> {
 }
 
 /// The resource that asks. It is only shown, so nothing about it is an error.
-fn resource(run: &Run) -> Option<String> {
+pub(super) fn resource(run: &Run) -> Option<String> {
     let text = run.resource.as_ref()?.to_string_lossy();
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let text: String = text.chars().take(200).map(plain).collect();

@@ -79,6 +79,7 @@ pub(super) struct DriverReport {
 #[derive(Debug, Serialize)]
 pub(super) struct DriverTimerReport {
     name: String,
+    resource: Option<String>,
     due_at: String,
     due_in_seconds: f64,
 }
@@ -274,6 +275,7 @@ fn driver_report(driver: Driver, now: &Moment) -> DriverReport {
             .timers
             .into_iter()
             .map(|(name, due)| DriverTimerReport {
+                resource: driver.resources.get(&name).cloned(),
                 name,
                 due_at: localtime::utc(now.wall + due.since(now.uptime)),
                 due_in_seconds: due.since(now.uptime).secs_f64(),

@@ -55,6 +55,9 @@ pub struct Driver {
     pub child: Option<Identity>,
     /// Pending timers: when each is due.
     pub timers: BTreeMap<String, Boottime>,
+    /// The resources that asked for them, where they said so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, String>,
 }
 
 /// A request on its way to a driver.
@@ -66,6 +69,9 @@ pub struct Handed {
     pub token: String,
     /// The timer's name.
     pub name: String,
+    /// The resource that asked, by its own account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
     /// The least wait.
     pub delta: Span,
     /// The widest jitter, where somebody set one.
@@ -378,6 +384,7 @@ mod tests {
             run: 1,
             child: Some(who(child)),
             timers: BTreeMap::new(),
+            resources: BTreeMap::new(),
         }
     }
 
@@ -386,6 +393,7 @@ mod tests {
             version: VERSION,
             token: token.into(),
             name: "again".into(),
+            resource: None,
             delta: Span::ZERO,
             jitter: None,
             base: Base::End,

@@ -126,7 +126,7 @@ fn status_and_explain_show_the_driver() {
     let room = Room::new();
     let command = counting(
         &room,
-        "[ $n -ge 2 ] && exit\n$AGAIN explain > explained\n$AGAIN --delta 600 --name later > /dev/null\ntouch up\nwhile [ ! -e go ]; do sleep 0.05; done",
+        "[ $n -ge 2 ] && exit\n$AGAIN explain > explained\n$AGAIN --delta 600 --name later --resource 'Exec[x]' > /dev/null\ntouch up\nwhile [ ! -e go ]; do sleep 0.05; done",
     );
     let going = room.start(room.converge(&[], &[command]));
     wait_until("the run", || room.path("up").exists());
@@ -148,6 +148,14 @@ fn status_and_explain_show_the_driver() {
     });
     let driver = &room.status()["drivers"][0];
     assert_eq!(driver["timers"][0]["name"], "later");
+    assert_eq!(driver["timers"][0]["resource"], "Exec[x]");
+    let asked = &room.history_of("requested")[0]["reason"];
+    assert!(
+        asked
+            .as_str()
+            .is_some_and(|reason| reason.ends_with("; delta 10m, by Exec[x]")),
+        "{asked}"
+    );
     let text = room.again(&["status"]);
     assert_eq!(text.status, 0);
     assert!(

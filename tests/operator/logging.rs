@@ -218,3 +218,113 @@ sleep 0.3; kill $journal";
         }
     }
 }
+
+/// A driver's whole life, and what it was asked for, by the chain's field.
+#[test]
+fn what_a_converge_driver_does_reaches_the_journal_too() {
+    let bench = Bench::new();
+    bench.write("journal.rb", JOURNAL);
+    bench.write(
+        "run",
+        "case $AGAIN_RUN in '') $AGAIN run --name first --resource 'Exec[x]';; 2) $AGAIN disable work; $AGAIN run; $AGAIN enable;; esac\n",
+    );
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal
+ruby journal.rb /run/systemd/journal/socket & journal=$!
+until test -e ready; do sleep 0.05; done
+$AGAIN converge -- sh run
+sleep 0.3; kill $journal";
+    let said = bench.run("unshare", &["--mount", "sh", "-c", script]);
+    let journal = bench.text("journal");
+    let chain = journal
+        .split_once("AGAIN_CHAIN=")
+        .map(|(_, rest)| rest.split('\\').next().expect("a chain").to_owned());
+    let of_chain = format!(
+        "AGAIN_CHAIN={}",
+        chain.unwrap_or_else(|| panic!("{said:?}\n{journal}"))
+    );
+    let lines: Vec<&str> = journal
+        .lines()
+        .filter(|line| line.contains(&of_chain))
+        .collect();
+    let expected = [
+        ("'again converge' begins: sh run, pid ", "0"),
+        ("run 1 of at most 10: sh run", "1"),
+        ("scheduled: taken by 'again converge' (pid ", "2"),
+        ("run 1 succeeded after ", "1"),
+        ("run 2 of at most 10: sh run", "2"),
+        ("refused: again is disabled (work)", "3"),
+        ("run 2 succeeded after ", "2"),
+        (
+            "'again converge' ends: converged: nothing asks for more (2 runs in ",
+            "2",
+        ),
+    ];
+    assert_eq!(lines.len(), expected.len(), "{lines:#?}");
+    for (line, (message, run)) in lines.iter().zip(expected) {
+        assert!(
+            line.contains(&format!("MESSAGE={message}")),
+            "{message}: {line}"
+        );
+        assert!(
+            line.contains(&format!("AGAIN_RUN={run}\\n")),
+            "{message}: {line}"
+        );
+    }
+}
+
+/// Whoever reads the system's log has stopped: what is logged goes to the file, and nothing waits for it.
+#[test]
+fn a_log_that_hangs_holds_up_nothing() {
+    let bench = Bench::new();
+    bench.write(
+        "journal.rb",
+        "require 'socket'; s = Socket.new(:UNIX, :DGRAM); s.bind(Addrinfo.unix(ARGV[0]))
+full = Socket.new(:UNIX, :DGRAM)
+begin; loop { full.sendmsg_nonblock('x', 0, Addrinfo.unix(ARGV[0])) }; rescue IO::WaitWritable; end
+File.write('ready', ''); sleep",
+    );
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9
+ruby journal.rb /run/systemd/journal/socket & journal=$!
+until test -e ready; do sleep 0.05; done
+$AGAIN run -- /bin/touch $HERE/touched
+$AGAIN disable 'not now' && $AGAIN enable
+until test -e touched; do sleep 0.05; done
+kill $journal";
+    let began = std::time::Instant::now();
+    let said = bench.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
+    assert_eq!(said.status, 0, "{said:?}");
+    assert!(
+        began.elapsed() < crate::bench::LONG / 2,
+        "{:?}",
+        began.elapsed()
+    );
+    let log = bench.text("state/again.log");
+    for line in [
+        "disabled: requests are refused",
+        "enabled: requests are granted",
+        "starts the rerun",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+}
+
+/// The level that a request is given is that of its waiter too.
+#[test]
+fn a_waiter_logs_as_much_as_its_request_was_told() {
+    for (level, starts) in [("off", 0), ("warn", 0), ("info", 1)] {
+        let bench = Bench::new();
+        let script = format!(
+            "mount -t tmpfs none /run; mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9
+AGAIN_LOG={level} $AGAIN run -- /bin/touch $HERE/touched
+until test -e touched; do sleep 0.05; done"
+        );
+        let said = bench.run("unshare", &["--mount", "sh", "-c", &script]);
+        assert_eq!(said.status, 0, "{said:?}");
+        let log = std::fs::read_to_string(bench.path("state/again.log")).unwrap_or_default();
+        assert_eq!(
+            log.matches("starts the rerun").count(),
+            starts,
+            "{level}: {log}"
+        );
+    }
+}

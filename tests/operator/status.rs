@@ -96,7 +96,7 @@ fn the_json_is_what_it_was() {
         "--",
         "sh",
         "-c",
-        "$AGAIN run --delta 1h",
+        "$AGAIN run --delta 1h --resource 'Exec[again]'",
     ]);
     bench.spawn(driver);
     wait_for("its timer", || {
