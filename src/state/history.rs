@@ -150,6 +150,8 @@ fn count(entries: &[Entry], tally: &mut Tally) {
 fn key(entry: &Entry) -> String {
     let starts = |text: &str| entry.reason.starts_with(text);
     match entry.what {
+        // A converge driver's own, which runs nothing again.
+        What::Started | What::Ended if entry.run <= 1 => "first".into(),
         What::Ended => {
             let outcome = entry.reason.split(' ').next().unwrap_or_default();
             format!("ended {outcome}")
@@ -169,9 +171,8 @@ fn drop_oldest(state_dir: &Path) -> io::Result<()> {
     let mut entries = Vec::new();
     read_file(&state_dir.join(OLDER), &mut entries);
     count(&entries, &mut tally);
-    let temporary = state_dir.join(format!(".{DROPPED}.{}", super::files::token()));
-    std::fs::write(&temporary, serde_json::to_vec(&tally)?)?;
-    std::fs::rename(temporary, state_dir.join(DROPPED))
+    let text = serde_json::to_vec(&tally)?;
+    super::files::replace_file(state_dir, DROPPED, &text, 0o644).map_err(io::Error::other)
 }
 
 /// Reads the history, oldest first. Lines that cannot be read are left out and counted.

@@ -85,3 +85,26 @@ fn what_is_pending_and_what_has_been() {
         .expect("a number");
     assert!((0.0..60.0).contains(&age));
 }
+
+/// Of what a driver runs, its first run is no rerun, and all that it runs again ends in some way that is counted.
+#[test]
+fn what_a_driver_runs_again_is_counted_like_any_other() {
+    let bench = Bench::new();
+    bench.write("run", "test -n \"$AGAIN_RUN\" || $AGAIN run\n");
+    assert_eq!(bench.again(&["converge", "--", "sh", "run"]).status, 0);
+    bench.write(
+        "fails",
+        "test -n \"$AGAIN_RUN\" && kill -9 $$; $AGAIN run\n",
+    );
+    assert_eq!(bench.again(&["converge", "--", "sh", "fails"]).status, 137);
+    let lines = lines(&bench);
+    for line in [
+        "again_reruns_total 2",
+        "again_reruns_ended_total{outcome=\"succeeded\"} 1",
+        "again_reruns_ended_total{outcome=\"killed\"} 1",
+        "again_reruns_ended_total{outcome=\"skipped\"} 0",
+        "again_reruns_ended_total{outcome=\"unknown\"} 0",
+    ] {
+        assert!(lines.iter().any(|l| l == line), "{line}: {lines:#?}");
+    }
+}
