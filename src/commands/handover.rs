@@ -50,6 +50,7 @@ pub fn main(
     let Some((driver, alive)) = driver_above(&store, seen, &now) else {
         return Ok(None);
     };
+    store.check()?;
     let token = token();
     let about = super::About {
         target: &driver.target,

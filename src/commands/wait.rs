@@ -452,7 +452,7 @@ impl Waiter {
             return Ok(());
         }
         self.lock.sync_all().context("cannot sync the order")?;
-        self.store.sync(&self.ticket.target)
+        self.store.sync_all(&self.ticket.target)
     }
 
     fn identity(&self) -> Result<Identity> {

@@ -10,16 +10,16 @@
 //! only after it has removed the empty inbox: none is accepted and then forgotten.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::directory::make_directory;
-use super::files::{GUARDED, read_bounded, replace_file, token};
+use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::{Entry, What};
 use super::record::{Base, Kind, VERSION};
 use super::store::{self, Store};
@@ -129,20 +129,6 @@ pub fn all(store: &Store) -> Vec<(Driver, bool)> {
         .collect()
 }
 
-/// Whether somebody holds the lock on an inbox. `None` where that cannot be told.
-fn is_locked(inbox: &Path) -> Option<bool> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(GUARDED)
-        .open(inbox)
-        .ok()?;
-    match file.try_lock_shared() {
-        Ok(()) => Some(false),
-        Err(TryLockError::WouldBlock) => Some(true),
-        Err(TryLockError::Error(_)) => None,
-    }
-}
-
 /// The living drivers, to be acted on.
 ///
 /// # Errors
@@ -186,8 +172,29 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
     for token in tokens(store, "") {
         let inbox = directory.join(&token);
-        if !directory.join(format!("{token}.json")).exists() && is_locked(&inbox) == Some(false) {
+        let has_driver = || directory.join(format!("{token}.json")).exists();
+        // Held until it is gone: a driver that has just made it looks whether it still is
+        // there when it has the lock.
+        let ours = File::options()
+            .read(true)
+            .custom_flags(GUARDED)
+            .open(&inbox)
+            .ok()
+            .filter(|file| file.try_lock().is_ok());
+        if ours.is_some() && !has_driver() {
             let _ = std::fs::remove_dir(inbox);
+        }
+    }
+    for entry in std::fs::read_dir(&directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let path = entry.path();
+        if store::is_temporary(&entry.file_name().to_string_lossy())
+            && store::is_older_than_a_minute(&path)
+        {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -221,6 +228,16 @@ pub fn entry(driver: &Driver, what: What, reason: &str, now: &Moment) -> Entry {
     }
 }
 
+/// Makes an inbox, in a directory that was looked at, and locks it.
+fn make_inbox(inbox: &Path) -> io::Result<File> {
+    std::fs::DirBuilder::new().mode(0o700).create(inbox)?;
+    // Whatever the umask.
+    std::fs::set_permissions(inbox, Permissions::from_mode(0o700))?;
+    let lock = File::open(inbox)?;
+    lock.lock()?;
+    Ok(lock)
+}
+
 /// Removes an inbox with all that is in it, and files that were on their way there.
 fn remove_inbox(directory: &Path, token: &str) {
     let _ = std::fs::remove_dir_all(directory.join(token));
@@ -238,6 +255,7 @@ fn remove_inbox(directory: &Path, token: &str) {
 /// What failed on which file; also when the driver has just ended.
 pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> {
     let directory = directory(store);
+    make_directory(&directory, 0o755)?;
     let temporary = directory.join(format!("{}.new-{}", driver.token, handed.token));
     let inbox = directory.join(&driver.token).join(&handed.token);
     let write = || -> io::Result<()> {
@@ -278,14 +296,14 @@ impl Desk {
     pub fn open(store: &Store) -> Result<Self> {
         let directory = directory(store);
         make_directory(&directory, 0o755)?;
-        for _ in 0..3 {
+        for _ in 0..10 {
             let token = token();
             let inbox = directory.join(&token);
-            make_directory(&inbox, 0o700)?;
-            let lock = File::open(&inbox)
-                .and_then(|lock| lock.lock().map(|()| lock))
-                .with_context(|| format!("cannot lock {}", inbox.display()))?;
-            // Swept away if somebody looked before it was locked.
+            let lock = match make_inbox(&inbox) {
+                // Swept away if somebody looked before it was locked.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                made => made.with_context(|| format!("cannot make {}", inbox.display()))?,
+            };
             if inbox.exists() {
                 return Ok(Desk {
                     store: store.clone(),

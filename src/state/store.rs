@@ -301,9 +301,18 @@ impl Store {
     /// # Errors
     /// What failed on which directory.
     pub fn sync(&self, id: &str) -> Result<()> {
-        let directory = self.target_dir(id);
-        let sync = || File::open(&directory)?.sync_all();
-        sync().with_context(|| format!("cannot sync {}", directory.display()))
+        sync_directory(&self.target_dir(id))
+    }
+
+    /// [`Store::sync`] for a target and a timer of it that may both be new.
+    ///
+    /// # Errors
+    /// What failed on which directory.
+    pub fn sync_all(&self, id: &str) -> Result<()> {
+        let target = self.target_dir(id);
+        sync_directory(&target.join("orders"))?;
+        sync_directory(&target)?;
+        sync_directory(&self.root.join("targets"))
     }
 
     /// A file for [`Locked::commit_start`]. It is in no directory, and gone when closed.
@@ -335,7 +344,13 @@ impl Store {
             file.lock()?;
             Ok(file)
         };
-        write().with_context(|| format!("cannot write {}", path.display()))
+        write()
+            .inspect_err(|e| {
+                if e.kind() != io::ErrorKind::AlreadyExists {
+                    let _ = std::fs::remove_file(&path);
+                }
+            })
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Where a timer's order is.
@@ -375,6 +390,12 @@ impl Store {
         let current = || File::open(target.join(RECORD))?.sync_data();
         if before.exists() && current().is_ok() {
             let _ = std::fs::remove_file(before);
+        }
+        for name in names(&self.root).filter(|name| is_temporary(name)) {
+            let path = self.root.join(name);
+            if is_older_than_a_minute(&path) {
+                let _ = std::fs::remove_file(path);
+            }
         }
         let reruns = self.root.join("reruns");
         for name in names(&reruns) {
@@ -454,7 +475,8 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn disable(&self, disabled: &Disabled) -> Result<()> {
-        replace_file(&self.root, DISABLED, &serde_json::to_vec(disabled)?, 0o644)
+        replace_file(&self.root, DISABLED, &serde_json::to_vec(disabled)?, 0o644)?;
+        sync_directory(&self.root)
     }
 
     /// Takes that back. False if it was not so.
@@ -463,6 +485,9 @@ impl Store {
     /// What failed on which file.
     pub fn enable(&self) -> Result<bool> {
         let path = self.root.join(DISABLED);
+        if path.symlink_metadata().is_ok() {
+            self.check()?;
+        }
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -549,6 +574,13 @@ impl Locked {
     }
 }
 
+/// Of a file that was to replace another: `.NAME.TOKEN`.
+pub(super) fn is_temporary(name: &str) -> bool {
+    name.strip_prefix('.')
+        .and_then(|rest| rest.rsplit_once('.'))
+        .is_some_and(|(_, token)| is_id(token))
+}
+
 /// The note of a rerun is written by that very process.
 fn is_unfinished_by_the_dead(name: &str) -> bool {
     name.parse().is_ok_and(|pid: i32| {
@@ -556,7 +588,7 @@ fn is_unfinished_by_the_dead(name: &str) -> bool {
     })
 }
 
-fn is_older_than_a_minute(path: &Path) -> bool {
+pub(super) fn is_older_than_a_minute(path: &Path) -> bool {
     path.symlink_metadata()
         .and_then(|meta| meta.modified())
         .is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() > 60))

@@ -349,9 +349,27 @@ fn records_that_the_neighbour_made_up() {
         )
         .expect("made up");
     }
+    // One that seems to have started this very test, and would take a request of ours.
+    let (me, above) = (std::process::id() as i32, nix::unistd::getppid().as_raw());
+    let [me, above] = [me, above].map(|pid| Process::now(pid).expect("alive"));
+    let mut taker = driver.clone();
+    taker["token"] = "aaaaaaaaaaaaaaaa".into();
+    taker["process"] = serde_json::json!({"pid": above.pid, "start": above.start});
+    taker["child"] = serde_json::json!({"pid": me.pid, "start": me.start});
+    let inbox = stage.path("theirs/state/drivers/aaaaaaaaaaaaaaaa");
+    fs::create_dir(&inbox).expect("made");
+    fs::write(inbox.with_extension("json"), taker.to_string()).expect("made up");
+    let lock = fs::File::open(&inbox).expect("opened");
+    lock.lock().expect("locked");
+    fs::write(
+        stage.path("theirs/state/disabled"),
+        "{\"reason\":\"theirs\",\"since\":1}",
+    )
+    .expect("made up");
     let before = listing(&stage.path("theirs"));
     for verb in [
         &["stop", "--run"][..],
+        &["run"],
         &["now"],
         &["resume"],
         &["reset"],
@@ -363,7 +381,7 @@ fn records_that_the_neighbour_made_up() {
             stage.again(&[&["--state-dir", &state], verb].concat())
         });
         let refused = done.code == Some(1) && done.err.contains("belongs to nobody");
-        assert!(refused || verb[0] == "enable", "{verb:?}: {done:?}");
+        assert!(refused, "{verb:?}: {done:?}");
     }
     let shown: Answer = at_once("status", || stage.again(&["status", "--state-dir", &state]));
     assert!(!shown.out.contains('\u{1b}'), "{shown:?}");

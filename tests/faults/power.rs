@@ -214,6 +214,30 @@ fn promises_and_dies(kind: Kind) {
     disk.unmount();
 }
 
+/// What an operator was told is so: requests are refused after it as before.
+#[test]
+fn the_power_fails_after_a_disable() {
+    let test = "power::the_power_fails_after_a_disable";
+    in_namespaces(&["--mount"], test, || {
+        for kind in [EXT4, XFS] {
+            let stage = Stage::new();
+            let disk = Disk::new(&stage, kind);
+            stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+            stage.again_well(&["stop"]);
+            let switch = disk.switch();
+            stage.again_well(&["disable", "not", "now"]);
+            disk.cut(switch);
+            assert_eq!(
+                stage.status()["disabled"]["reason"],
+                "not now",
+                "{}",
+                kind.0
+            );
+            disk.unmount();
+        }
+    });
+}
+
 /// Asks with this delta in a run that goes on until the disk has all of it, as one of half a minute does; the power fails
 /// as soon as the rerun has begun, and again as soon as what `again resume` makes of it has. How many runs there were.
 fn begins_and_dies(kind: Kind, delta: &str) -> usize {

@@ -633,6 +633,7 @@ fn limits_in_the_way_of_the_requester() {
             stage.waiters().is_empty() && stage.timers().is_empty(),
             "{case}"
         );
+        assert_eq!(stage.orders("state"), Vec::<String>::new(), "{case}");
     }
     stage.again_well(&REQUEST);
     stage.again_well(&["stop"]);
