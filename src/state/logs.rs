@@ -52,10 +52,20 @@ pub fn open_log(
     Ok((path, file))
 }
 
+/// How many logs are looked at for one new one. Where thousands of reruns start at
+/// once, all theirs are surplus and in use, and each would look at all of them.
+const AT_ONCE: usize = 8;
+
 /// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
 /// if the wall clock was set back and its name sorts before others; or is to be one.
 /// Those of reruns that are under way are kept beside.
 pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
+    // Whoever is at it already does it for us, as far as it matters.
+    let Ok(_ours) =
+        File::open(directory).and_then(|dir| dir.try_lock().map(|()| dir).map_err(Into::into))
+    else {
+        return;
+    };
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
     };
@@ -67,7 +77,8 @@ pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
         .collect();
     names.sort_unstable();
     let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
-    for path in names.iter().take(surplus).map(|name| directory.join(name)) {
+    let surplus = names.iter().take(surplus.min(AT_ONCE));
+    for path in surplus.map(|name| directory.join(name)) {
         if is_locked(&path) != Some(true) {
             let _ = std::fs::remove_file(path);
         }
