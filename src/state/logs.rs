@@ -60,12 +60,6 @@ const AT_ONCE: usize = 8;
 /// if the wall clock was set back and its name sorts before others; or is to be one.
 /// Those of reruns that are under way are kept beside.
 pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
-    // Whoever is at it already does it for us, as far as it matters.
-    let Ok(_ours) =
-        File::open(directory).and_then(|dir| dir.try_lock().map(|()| dir).map_err(Into::into))
-    else {
-        return;
-    };
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
     };
@@ -118,6 +112,9 @@ mod tests {
         let newest = dir.path().join("20261120T140307123-0123abcd-2.log");
         let long = File::open(dir.path().join("20261122T140307123-0123abcd-2.log"));
         long.as_ref().expect("there").lock().expect("locked");
+        // Anyone may open the directory, and lock it: that keeps no log.
+        let foreign = File::open(dir.path()).expect("there");
+        foreign.lock().expect("locked");
         prune_logs(dir.path(), 2, Some(&newest));
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .expect("dir")
