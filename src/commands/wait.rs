@@ -24,7 +24,7 @@ use crate::state::bytes::Bytes;
 use crate::state::directory::make_directory;
 use crate::state::files::unnamed_file;
 use crate::state::history::What;
-use crate::state::logs::{open_log, prune_logs};
+use crate::state::logs::open_log;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Kind, Record, Refused, Running, Timer};
 use crate::state::store::{Locked, Rerun, Store};
@@ -487,7 +487,7 @@ impl Waiter {
             .and_then(|()| unnamed_file(&log_dir, 0o600).ok());
         // The only one that is kept may be that of the run we wait for.
         if order.keep_logs > 1 && self.prepared.files.log.is_some() {
-            prune_logs(&log_dir, order.keep_logs, None);
+            self.store.prune_logs(&log_dir, order.keep_logs, None);
             self.prepared.files.is_pruned = true;
         }
         self.prepared.files.record = self.store.unnamed_record(&self.ticket.target).ok();
@@ -910,7 +910,7 @@ impl Waiter {
         match &log {
             Ok(_) if self.prepared.files.is_pruned => {}
             // Nothing is removed from a directory that others could have put there.
-            Ok((path, _)) => prune_logs(&log_dir, order.keep_logs, Some(path)),
+            Ok((path, _)) => self.store.prune_logs(&log_dir, order.keep_logs, Some(path)),
             Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
         }
         let error = self.become_rerun(order, &timer, log.ok().map(|(_, file)| file));

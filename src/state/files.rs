@@ -41,6 +41,17 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
+/// A file that nobody else may open, and so nobody else can lock; made where missing.
+pub(super) fn private_file(path: &Path) -> io::Result<File> {
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(GUARDED)
+        .open(path)
+}
+
 /// Waits until the disk has the names in a directory.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::files::private_file;
 use crate::policy::cap::Moment;
 
 /// What happened.
@@ -94,13 +95,7 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     if is_to_rotate(&file.metadata()?) {
         // Of two that find it full, one locks first; the other finds a new file. The
         // history itself is not locked: whoever may read it could hold that for ever.
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-            .open(state_dir.join(".history.lock"))?;
+        let lock = private_file(&state_dir.join(".history.lock"))?;
         lock.lock()?;
         if is_to_rotate(&std::fs::metadata(&path)?) {
             drop_oldest(state_dir)?;

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
 use super::directory::make_directory;
-use super::files::is_locked;
+use super::files::{is_locked, private_file};
 use super::record::Timer;
 use crate::policy::time::Walltime;
 use crate::sys::{localtime, rename};
@@ -52,14 +53,28 @@ pub fn open_log(
     Ok((path, file))
 }
 
-/// How many logs are looked at for one new one. Where thousands of reruns start at
-/// once, all theirs are surplus and in use, and each would look at all of them.
-const AT_ONCE: usize = 8;
+/// How many logs are looked at for one new one.
+const AT_ONCE: usize = 256;
+
+/// With so many more logs than are kept the directory is crowded: thousands of reruns
+/// have started at once, and hold theirs.
+const CROWD: usize = 64;
+
+/// For how long one look at a crowded directory is enough for everybody.
+const CALM: Duration = Duration::from_millis(100);
 
 /// Removes the oldest logs but for the newest `keep`, of which `newest` is one, even
 /// if the wall clock was set back and its name sorts before others; or is to be one.
 /// Those of reruns that are under way are kept beside.
-pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
+///
+/// The time of the file `crowded` is when somebody last looked at a crowded directory.
+/// A look at it takes as long as it is large, and as many would look as have made it so.
+pub(super) fn prune(directory: &Path, keep: u32, newest: Option<&Path>, crowded: &Path) {
+    let looked = std::fs::symlink_metadata(crowded).and_then(|meta| meta.modified());
+    // A time to come is from before the wall clock was set back.
+    if looked.is_ok_and(|time| time.elapsed().is_ok_and(|ago| ago < CALM)) {
+        return;
+    }
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
     };
@@ -69,8 +84,11 @@ pub fn prune_logs(directory: &Path, keep: u32, newest: Option<&Path>) {
         .filter(|name| name.to_str().is_some_and(is_log_name))
         .filter(|name| newest.is_none_or(|newest| newest.file_name() != Some(name)))
         .collect();
-    names.sort_unstable();
     let surplus = (names.len() + 1).saturating_sub(keep.max(1) as usize);
+    if surplus > CROWD {
+        let _ = private_file(crowded).and_then(|file| file.set_modified(SystemTime::now()));
+    }
+    names.sort_unstable();
     let surplus = names.iter().take(surplus.min(AT_ONCE));
     for path in surplus.map(|name| directory.join(name)) {
         if is_locked(&path) != Some(true) {
@@ -115,7 +133,8 @@ mod tests {
         // Anyone may open the directory, and lock it: that keeps no log.
         let foreign = File::open(dir.path()).expect("there");
         foreign.lock().expect("locked");
-        prune_logs(dir.path(), 2, Some(&newest));
+        let crowded = dir.path().join("crowded");
+        prune(dir.path(), 2, Some(&newest), &crowded);
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .expect("dir")
             .flatten()
@@ -133,5 +152,41 @@ mod tests {
                 "x"
             ]
         );
+    }
+    /// One look is enough for all that start within a moment, and the next one goes on.
+    #[test]
+    fn a_crowded_directory_is_left_alone_for_a_moment() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (logs, crowded) = (dir.path().join("logs"), dir.path().join("crowded"));
+        std::fs::create_dir(&logs).expect("made");
+        let add = |from: usize, to: usize| {
+            for n in from..to {
+                let name = format!("20261121T140307123-{n:08x}-2.log");
+                std::fs::write(logs.join(name), "").expect("written");
+            }
+        };
+        let count = || std::fs::read_dir(&logs).expect("there").count();
+        let set = |time| {
+            let file = File::options().write(true).open(&crowded).expect("there");
+            file.set_modified(time).expect("set");
+        };
+        add(0, 19 + CROWD);
+        prune(&logs, 20, None, &crowded);
+        assert_eq!(count(), 19);
+        assert!(!crowded.exists(), "that was no crowd");
+        add(100, 400);
+        prune(&logs, 20, None, &crowded);
+        assert_eq!(count(), 319 - AT_ONCE);
+        // In case that took its time.
+        set(SystemTime::now());
+        prune(&logs, 20, None, &crowded);
+        assert_eq!(count(), 319 - AT_ONCE);
+        set(SystemTime::now() - CALM);
+        prune(&logs, 20, None, &crowded);
+        assert_eq!(count(), 19);
+        add(400, 410);
+        set(SystemTime::now() + Duration::from_secs(3600));
+        prune(&logs, 20, None, &crowded);
+        assert_eq!(count(), 19);
     }
 }

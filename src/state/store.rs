@@ -26,6 +26,7 @@ use super::files::{
     self, Draft, GUARDED, read_bounded, replace_file, sync_directory, token, unnamed_file,
 };
 use super::history::{self, Entry};
+use super::logs;
 use super::record::{Kind, Record, Start, VERSION};
 use crate::sys::process::Identity;
 use crate::sys::rename;
@@ -294,6 +295,11 @@ impl Store {
         if let Err(e) = history::append(&self.root, entry) {
             tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
         }
+    }
+
+    /// Removes the oldest logs but for the newest `keep`: [`logs::prune`].
+    pub fn prune_logs(&self, directory: &Path, keep: u32, newest: Option<&Path>) {
+        logs::prune(directory, keep, newest, &self.root.join(".logs.crowded"));
     }
 
     /// Waits until the disk has the names in a target's directory.
