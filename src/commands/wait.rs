@@ -23,7 +23,7 @@ use crate::puppet::environment;
 use crate::state::bytes::Bytes;
 use crate::state::directory::make_directory;
 use crate::state::files::unnamed_file;
-use crate::state::history::What;
+use crate::state::history::{Entry, What};
 use crate::state::logs::open_log;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Kind, Record, Refused, Running, Timer};
@@ -902,7 +902,8 @@ impl Waiter {
             What::Started,
             "",
         );
-        self.store.note(&started);
+        // The moment that the cap counts, which a slow disk has put well before this one.
+        self.store.note(&Entry { at: now, ..started });
         self.store
             .remove_order(&self.ticket.target, &self.ticket.token);
         crate::log::about("run", timer.run);
