@@ -10,13 +10,19 @@ use crate::stage::Stage;
 use crate::start::now;
 use crate::waiter::{compiled, start};
 
-/// Sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of its arguments.
-const SLEEP: &str = "#define _GNU_SOURCE\n#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n\
+/// Sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of its arguments; before that it puts
+/// a file of a record's size on the disk, and its name, if it is given one.
+const SLEEP: &str = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n\
     int main(int count, char **words) {\n\
       long long due = atoll(words[1]);\n\
       struct timespec at = { due / 1000000000, due % 1000000000 };\n\
       while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &at, 0)) {}\n\
-      execv(words[2], words + 2);\n\
+      if (*words[2]) {\n\
+        static char record[1024];\n\
+        int file = open(words[2], O_WRONLY | O_CREAT, 0600), here = open(\".\", O_RDONLY);\n\
+        if (write(file, record, sizeof record) != sizeof record || fdatasync(file) || fsync(here)) return 126;\n\
+      }\n\
+      execv(words[3], words + 3);\n\
       return 127;\n\
     }\n";
 
@@ -110,8 +116,8 @@ fn fired(stage: &Stage, mut dues: BTreeMap<String, u64>, end: u64) -> Result<(Ve
 }
 
 /// The floor: as many C programs, each asleep until its moment, as far from each other's as these are, and then the
-/// same command.
-fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64) -> Result<Timers> {
+/// same command; `synced` with a file that is on the disk before it.
+fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) -> Result<Timers> {
     let sleep = compiled(stage, "sleep", SLEEP)?;
     std::fs::remove_file(stage.path("stamps"))?;
     let first = *dues.values().min().context("moments")?;
@@ -125,6 +131,11 @@ fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64) -> Result<Time
         let mut command = stage.command(&sleep);
         command
             .arg(due.to_string())
+            .arg(if synced {
+                format!("{name}.start")
+            } else {
+                String::new()
+            })
             .arg(stage.path("bin/puppet"))
             .arg("apply")
             .arg(stage.path(&format!("work/{name}.pp")));
@@ -208,8 +219,13 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
         late,
         early,
     };
-    let floor = asleep(&stage, &dues, lead)?;
-    ensure!(floor.early == 0, "a sleeping program was early");
+    let floor = asleep(&stage, &dues, lead, false)?;
+    // A start that has to outlast a loss of power takes a disk at the least.
+    let synced = asleep(&stage, &dues, lead, true)?;
+    ensure!(
+        floor.early + synced.early == 0,
+        "a sleeping program was early"
+    );
     let n = short(count as f64);
     table.add(
         &format!("{n} timers pending, each of its own target: to arm one; all"),
@@ -239,7 +255,11 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
     table.add(
         &format!("{n}: due within 1 s of each other; fired late by"),
         &ours.lateness(),
-        &format!("C programs {}", floor.lateness()),
+        &format!(
+            "C programs {}; that sync a file first {}",
+            floor.lateness(),
+            synced.lateness()
+        ),
         "",
         &verdict(
             &format!(
