@@ -167,6 +167,11 @@ fn the_keys_of_the_contract_in_every_phase() {
             .get(1)
             .is_some_and(|run| !run.asked().is_empty())
     });
+    wait_until("the other to know its time", SHORT, || {
+        stage
+            .timer("slow")
+            .is_some_and(|slow| slow["due_at"] != json!(null))
+    });
     let status = stage.status();
     let target = &status["targets"][0];
     let running = &target["running"];
