@@ -90,6 +90,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
             child: None,
             timers: BTreeMap::new(),
             resources: BTreeMap::new(),
+            held: None,
         },
         is_agent: line
             .invocation
@@ -274,8 +275,12 @@ impl Driving<'_> {
                 (None, Some(reason)) => {
                     format!("again is disabled ({reason}); waits for 'again enable'")
                 }
-                (None, None) => return Ok(None),
+                (None, None) => {
+                    self.note_held(None);
+                    return Ok(None);
+                }
             };
+            self.note_held(Some(&what));
             let handle = holder.and_then(pidfd::hold);
             if holder.is_some() && handle.is_none() {
                 continue;
@@ -453,6 +458,19 @@ impl Driving<'_> {
             run,
         };
         super::log_change(Some(about), line);
+    }
+
+    /// For `status`; the run that follows puts its own state on record.
+    fn note_held(&mut self, what: Option<&str>) {
+        if self.record.held.as_deref() == what {
+            return;
+        }
+        self.record.held = what.map(str::to_owned);
+        if what.is_some()
+            && let Err(e) = self.publish()
+        {
+            tracing::debug!("{e:#}");
+        }
     }
 
     fn publish(&mut self) -> Result<()> {

@@ -73,6 +73,7 @@ pub(super) struct DriverReport {
     max_runs: u32,
     run_pid: Option<i32>,
     began_at: String,
+    reason: Option<String>,
     timers: Vec<DriverTimerReport>,
 }
 
@@ -264,6 +265,8 @@ fn driver_report(driver: Driver, now: &Moment) -> DriverReport {
         chain: driver.chain,
         state: if driver.child.is_some() {
             "running"
+        } else if driver.held.is_some() {
+            "held"
         } else {
             "waiting"
         },
@@ -271,6 +274,7 @@ fn driver_report(driver: Driver, now: &Moment) -> DriverReport {
         max_runs: driver.max_runs,
         run_pid: driver.child.map(|child| child.pid),
         began_at: localtime::utc(driver.began.wall),
+        reason: driver.held.filter(|_| driver.child.is_none()),
         timers: driver
             .timers
             .into_iter()
@@ -488,6 +492,10 @@ fn driver_line(driver: &DriverReport) -> String {
     let of = format!("of at most {}, chain {}", driver.max_runs, driver.chain);
     if let Some(pid) = driver.run_pid {
         return format!("run {} {of} is under way (pid {pid})", driver.run);
+    }
+    if let Some(what) = &driver.reason {
+        let next = driver.run.saturating_add(1);
+        return format!("run {next} {of} is held: {what}");
     }
     match driver
         .timers

@@ -58,6 +58,9 @@ pub struct Driver {
     /// The resources that asked for them, where they said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, String>,
+    /// What keeps the next run from starting though it is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 /// A request on its way to a driver.
@@ -403,6 +406,7 @@ mod tests {
             child: Some(who(child)),
             timers: BTreeMap::new(),
             resources: BTreeMap::new(),
+            held: None,
         }
     }
 

@@ -145,6 +145,11 @@ fn control_c_while_another_run_of_the_agent_is_waited_for() {
     wait_until("the wait", || {
         going.out().contains("waits for the agent run with pid ")
     });
+    let text = room.again(&["status"]).out;
+    assert!(
+        text.contains(" is held: waits for the agent run with pid "),
+        "{text}"
+    );
     going.types("\x03");
     let ended = going.wait();
     assert_eq!(ended.status, 130, "{ended:?}");

@@ -184,6 +184,18 @@ fn a_disable_during_the_wait_holds_the_next_run() {
     };
     wait_until("the hold", || held(1));
     assert_eq!(room.read("n").trim(), "1");
+    let what = "again is disabled (work); waits for 'again enable'";
+    let text = room.again(&["status"]).out;
+    let line = format!(" is held: {what}\n");
+    assert!(
+        text.contains("run 2 of at most 10, ") && text.contains(&line),
+        "{text}"
+    );
+    let driver = &room.status()["drivers"][0];
+    assert_eq!(
+        (&driver["state"], &driver["reason"]),
+        (&"held".into(), &what.into())
+    );
     std::fs::remove_file(room.path("state/disabled")).expect("enabled");
     wait_until("another hold", || held(2));
     going.signal("TERM");

@@ -269,13 +269,10 @@ fn no_directory_can_be_watched() {
             let file = format!("/proc/sys/user/max_inotify_{limit}");
             fs::write(&file, "0").expect("our own limit");
             let stage = Stage::new();
-            stamp(&stage, "1");
-            stage.again_well(&["disable", "no", "watch"]);
-            stage.wait_for_state("again", "held");
-            let stamps = stage.at("stamps");
+            let (stamps, helper) = (stage.at("stamps"), stage.at("bin/helper"));
             let command = format!(
-                "{} stamp {stamps} ran; test -n \"$AGAIN_RUN\" || $AGAIN run",
-                stage.at("bin/helper")
+                "{helper} stamp {stamps} ran; test -n \"$AGAIN_RUN\" && exit\n\
+                 $AGAIN run && : > asked; while test ! -e go; do sleep 0.02; done"
             );
             let mut driver = stage
                 .command(stage.path("bin/again"))
@@ -285,13 +282,22 @@ fn no_directory_can_be_watched() {
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("started");
-            // The first run of a driver is not held.
-            wait_until("the driver's run", SHORT, || ran(&stage) == 1);
+            wait_until("the driver's run to have asked", SHORT, || {
+                stage.path("work/asked").exists()
+            });
+            stamp(&stage, "1");
+            stage.again_well(&["disable", "no", "watch"]);
+            fs::write(stage.path("work/go"), "").expect("written");
+            stage.wait_for_state("again", "held");
+            wait_until("the driver to be held", SHORT, || {
+                stage.status()["drivers"][0]["state"] == "held"
+            });
+            assert_eq!(ran(&stage), 1, "{limit}");
             stage.again_well(&["enable"]);
             assert!(driver.wait().expect("waited").success());
-            wait_until("both reruns", SHORT, || ran(&stage) == 2);
+            wait_until("both reruns", SHORT, || ran(&stage) == 3);
             stage.wait_until_settled();
-            assert_eq!(ran(&stage), 2, "{limit}");
+            assert_eq!(ran(&stage), 3, "{limit}");
             stage.assert_nothing_left();
             fs::write(&file, "128").expect("our own limit");
         }

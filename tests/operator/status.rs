@@ -112,11 +112,12 @@ fn the_json_is_what_it_was() {
 
 /// As a rerun sees it that is the third run of its chain: after one that wrote to its
 /// log, with the cap reached, a timer that was lost, and a driver whose run is under
-/// way. And when it has ended, with a timer that is held.
+/// way. And when it has ended, with a timer and a driver that are held.
 #[test]
 fn the_json_in_a_rerun_is_what_it_was() {
     let mut bench = Bench::new();
-    let driver = bench.command(&["converge", "--", "sh", "-c", "sleep 600"]);
+    let run = "$AGAIN run; until test -e $HERE/went; do sleep 0.05; done";
+    let driver = bench.command(&["converge", "--", "sh", "-c", run]);
     bench.spawn(driver);
     wait_for("its run", || {
         bench.status()["drivers"][0]["run_pid"].as_i64()
@@ -165,6 +166,10 @@ $AGAIN run --name lost --delta 3h
     bench.again(&["disable", "why"]).ok();
     bench.again(&["now", "held"]).ok();
     bench.timer_in_state("held");
+    bench.write("went", "");
+    wait_for("the driver to be held", || {
+        (bench.status()["drivers"][0]["state"] == "held").then_some(())
+    });
     assert_is_what_it_was(bench.status(), &bench, SNAPSHOTS[2]);
 }
 
