@@ -29,7 +29,7 @@ test:
 matrix:
 	@tests/tools/test matrix-all
 
-# Measures; writes the tables of doc/numbers and of the README. Twenty minutes; the machine should be idle.
+# Measures; writes the tables of doc/numbers and of the README. Half an hour; the machine should be idle.
 bench:
 	@tests/tools/bench
 
