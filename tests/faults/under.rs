@@ -285,7 +285,7 @@ fn no_directory_can_be_watched() {
             wait_until("the driver's run to have asked", SHORT, || {
                 stage.path("work/asked").exists()
             });
-            stamp(&stage, "1");
+            stamp(&stage, "3");
             stage.again_well(&["disable", "no", "watch"]);
             fs::write(stage.path("work/go"), "").expect("written");
             stage.wait_for_state("again", "held");
