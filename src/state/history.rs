@@ -233,6 +233,9 @@ mod tests {
             assert_eq!(tally(dir.path()).get("started"), Some(&written));
             assert!(written < 1000);
         }
+        // Whoever could open it could lock it, and with it everybody who writes here.
+        let lock = std::fs::metadata(dir.path().join(".history.lock")).expect("there");
+        assert_eq!(lock.mode() & 0o777, 0o600);
         append(dir.path(), &entry(What::Ended, "failed (x)")).expect("written");
         assert_eq!(tally(dir.path()).get("ended failed"), Some(&1));
         assert!(u64::try_from(read(dir.path()).0.len()).expect("few") <= written);
