@@ -611,6 +611,17 @@ fn at_the_cap_a_timer_waits_for_the_window() {
         .map(|entry| entry["at"]["uptime"].as_u64().expect("a time"))
         .collect();
     assert_eq!(starts.len(), 6);
+    // What the history tells is what the cap counts, however long the disk takes in between.
+    let counted: Vec<u64> = stage.records("state")[0]["starts"]
+        .as_array()
+        .expect("starts")
+        .iter()
+        .map(|start| start["at"]["uptime"].as_u64().expect("a time"))
+        .collect();
+    assert!(
+        !counted.is_empty() && starts.ends_with(&counted),
+        "{counted:?} of {starts:?}"
+    );
     for pair in starts.windows(3) {
         assert!(
             pair[2] >= pair[0] + 3 * SECOND,
