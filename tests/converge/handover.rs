@@ -204,6 +204,31 @@ fn a_disable_during_the_wait_holds_the_next_run() {
     room.is_clean();
 }
 
+/// What held an earlier run does not hold the next one.
+#[test]
+fn a_driver_that_was_held_waits_again() {
+    let room = Room::new();
+    let body = "[ $n = 1 ] || { $AGAIN --delta 600; exit; }\n\
+                $AGAIN; echo '{\"reason\":\"work\",\"since\":0}' > state/disabled";
+    let command = counting(&room, body);
+    let going = room.start(room.converge(&[], &[command]));
+    let driver = || room.status()["drivers"][0].clone();
+    wait_until("the hold", || driver()["state"] == "held");
+    std::fs::remove_file(room.path("state/disabled")).expect("enabled");
+    wait_until("the second run to have ended", || {
+        let driver = driver();
+        driver["run"] == 2 && driver["run_pid"].is_null()
+    });
+    let driver = driver();
+    assert_eq!(
+        (&driver["state"], &driver["reason"]),
+        (&"waiting".into(), &serde_json::Value::Null)
+    );
+    going.signal("TERM");
+    assert_eq!(going.wait().status, 143);
+    room.is_clean();
+}
+
 #[test]
 fn another_run_of_the_agent_is_waited_for() {
     let room = Room::new();
