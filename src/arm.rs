@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::commands::wait;
-use crate::state::history::{Entry, What};
+use crate::model::Identity;
+use crate::state::change::Change;
+use crate::state::history::What;
 use crate::state::order::{Order, Ticket, encode};
-use crate::state::record::{Leaving, Timer, VERSION};
+use crate::state::record::{Leaving, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::Identity;
 use crate::sys::spawn::{self, Plan};
-use crate::sys::{attributes::SignalState, title};
+use crate::sys::{attributes::SignalState, clock, title};
 
 /// How long systemd may take to make a scope.
 const SCOPE_LIMIT: Duration = Duration::from_secs(10);
@@ -154,13 +155,9 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
         }
     }
     if let Some(old) = &replaced {
-        store.note(&entry(
-            &id,
-            name,
-            old,
-            What::Merged,
-            "replaced by a newer request of the same name",
-        ));
+        let change = Change::of_timer(&id, name, old, What::Merged, clock::moment())
+            .because("replaced by a newer request of the same name");
+        store.note(&change.entry);
     }
     Ok(Armed {
         timer,
@@ -247,21 +244,6 @@ pub fn dismiss_all(
         }
     }
     stayed
-}
-
-/// A line of history about a timer.
-pub fn entry(id: &str, name: &str, timer: &Timer, what: What, reason: &str) -> Entry {
-    Entry {
-        version: VERSION,
-        at: crate::commands::moment(),
-        what,
-        target: id.to_owned(),
-        timer: name.to_owned(),
-        token: timer.token.clone(),
-        chain: timer.chain.clone(),
-        run: timer.run,
-        reason: reason.to_owned(),
-    }
 }
 
 /// A waiter that has been started and is not ready yet.
@@ -367,7 +349,7 @@ impl Starting {
 /// Our own program, also when it was replaced or removed since we started.
 fn own_program() -> PathBuf {
     match std::env::current_exe() {
-        Ok(path) if !crate::observe::is_deleted(&path) => path,
+        Ok(path) if !crate::puppet::live::is_deleted(&path) => path,
         // Whoever opens this gets the file that we run, whatever its name is now.
         _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
     }

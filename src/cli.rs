@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::model::{OnCap, Span};
 use crate::policy::converge::Until;
-use crate::policy::time::Span;
-use crate::state::record::OnCap;
 
 /// Run the same puppet command line again, once the current run has ended.
 ///
@@ -131,7 +130,7 @@ pub struct Run {
     #[arg(long, value_name = "N")]
     pub max_runs: Option<u32>,
     /// The cap's window [default: 1h]
-    #[arg(long, value_name = "DURATION", value_parser = crate::config::window)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::policy::cap::window)]
     pub window: Option<Span>,
     /// At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]

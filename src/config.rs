@@ -8,11 +8,9 @@ use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::{Global, Run};
-use crate::policy::cap::Cap;
-use crate::policy::time::Span;
+use crate::model::{Bytes, Cap, OnCap, Span, Usage};
+use crate::policy::cap;
 use crate::puppet::paths::Paths;
-use crate::state::bytes::Bytes;
-use crate::state::record::OnCap;
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
@@ -175,14 +173,6 @@ fn span(text: &str) -> Result<Span, String> {
     text.parse::<Span>().map_err(|e| e.to_string())
 }
 
-/// The cap's window. One of no length would let everything through.
-pub fn window(text: &str) -> Result<Span, String> {
-    match span(text)? {
-        Span::ZERO => Err("the cap's window has to be at least 1s".to_owned()),
-        window => Ok(window),
-    }
-}
-
 fn number(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| format!("'{text}' is not a whole number"))
@@ -207,34 +197,13 @@ fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     })
 }
 
-/// An error in what was typed.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// Marks an error as one of the settings, which is a matter of usage.
-#[derive(Debug)]
-pub struct Wrong;
-
-impl std::fmt::Display for Wrong {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the settings cannot be used")
-    }
-}
-
 /// Puts the settings together.
 ///
 /// # Errors
-/// Which setting is wrong, where, and how; marked with [`Wrong`].
+/// A [`Usage`]: which setting is wrong, where, and how.
 pub fn settings(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
-    put_together(global, run, around).context(Wrong)
+    put_together(global, run, around)
+        .map_err(|e| Usage(format!("the settings cannot be used: {e:#}")).into())
 }
 
 fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
@@ -291,7 +260,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
                 .unwrap_or(10),
             window: run
                 .window
-                .or(around.parsed("AGAIN_WINDOW", window)?)
+                .or(around.parsed("AGAIN_WINDOW", cap::window)?)
                 .or(duration(file.window))
                 .unwrap_or(Span::from_secs(3600)),
         },

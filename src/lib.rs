@@ -24,9 +24,8 @@ pub mod arm;
 pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod exit;
 pub mod layout;
-pub mod log;
+pub mod model;
 pub mod observe;
 pub mod outcome;
 pub mod policy;
@@ -40,7 +39,7 @@ use std::ffi::OsString;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use exit::Exit;
+use model::{Exit, Usage};
 use sys::attributes::SignalState;
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.
@@ -93,12 +92,12 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         );
         return Exit::Usage as i32;
     }
-    match log::of_command(cli.global.verbose).and_then(|()| dispatch(cli, signals)) {
+    match sys::log::of_command(cli.global.verbose).and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {
             commands::complain(&format!("again: error: {e:#}"));
-            if e.is::<config::Wrong>() || e.is::<config::Usage>() {
+            if e.is::<Usage>() {
                 Exit::Usage as i32
             } else {
                 Exit::Failure as i32

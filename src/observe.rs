@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::config::{Settings, Surroundings};
+use crate::model::{Bytes, Identity, Kind};
 use crate::policy::judge::{Above, Input};
-use crate::policy::time::Boottime;
-use crate::puppet::ancestry::{Found, Seen, find_run, read, titled_words};
+use crate::puppet::ancestry::{Found, Seen, find_run, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::conf::Conf;
+use crate::puppet::environment;
+use crate::puppet::live::{all_pids, chain_from, is_deleted, read_conf, read_pid, see};
 use crate::puppet::paths::{self, Layout, Paths};
 use crate::puppet::rerun::{Started, is_daemon, rewrite};
-use crate::puppet::{environment, locks};
-use crate::state::bytes::Bytes;
 use crate::state::order::Order;
-use crate::state::record::{Kind, VERSION};
+use crate::state::record::VERSION;
 use crate::sys::attributes::{self, SignalState};
-use crate::sys::process::{self, Identity, os, split_block};
+use crate::sys::process::{self, os, split_block};
 use crate::sys::user;
 
 /// What was seen above us.
@@ -46,48 +46,6 @@ impl Observation {
     pub fn run_identity(&self) -> Option<Identity> {
         Some(self.chain.get(self.run?)?.identity)
     }
-}
-
-/// Clock ticks of /proc are a hundredth of a second on Linux: proc_pid_stat(5), sysconf(3).
-const NANOS_PER_TICK: u64 = 10_000_000;
-
-/// When a process started. Rounded down to a tick, so never later than it was.
-pub fn started(who: Identity) -> Boottime {
-    Boottime::from_nanos(who.start.saturating_mul(NANOS_PER_TICK))
-}
-
-/// The processes from `pid` up to the first, as far as they can be seen.
-pub fn chain_from(pid: i32) -> Vec<Seen> {
-    let mut chain: Vec<Seen> = Vec::new();
-    let mut next = pid;
-    // A loop is impossible in a living tree; a pid that is used again could fake one.
-    while next > 0 && chain.len() < 256 {
-        let Some((seen, parent)) = see_with_parent(next) else {
-            break;
-        };
-        chain.push(seen);
-        next = parent;
-    }
-    chain
-}
-
-/// A process as it is at this moment.
-fn see(pid: i32) -> Option<Seen> {
-    see_with_parent(pid).map(|(seen, _)| seen)
-}
-
-fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
-    let stat = process::stat(pid).ok()?;
-    let seen = Seen {
-        identity: Identity {
-            pid,
-            start: stat.start,
-        },
-        comm: stat.comm,
-        cmdline: process::cmdline(pid).unwrap_or_default(),
-        exe: process::exe(pid).ok(),
-    };
-    Some((seen, stat.ppid))
 }
 
 /// The name of the user whom a process acts as, where that can be seen.
@@ -273,37 +231,6 @@ fn living_daemon(
         found = Some(daemon);
     }
     found
-}
-
-/// The pids of all processes that can be seen.
-fn all_pids() -> Vec<i32> {
-    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-    let Ok(mut system) = System::new() else {
-        return Vec::new();
-    };
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::All,
-        false,
-        ProcessRefreshKind::nothing(),
-    );
-    system
-        .processes()
-        .keys()
-        .filter_map(|pid| i32::try_from(pid.as_u32()).ok())
-        .collect()
-}
-
-/// A command line may name any file as its configuration.
-const LARGEST_CONF: u64 = 1 << 20;
-
-/// The configuration file of a command line.
-fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
-    let path = paths::conf_file(invocation, layout);
-    match crate::sys::file::read_regular(&path, LARGEST_CONF, 0) {
-        Ok(text) => Conf::parse(&text),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
-        Err(_) => Conf::unreadable(),
-    }
 }
 
 /// A run that was found, and where to look for the rest.
@@ -581,11 +508,6 @@ pub fn command_line(
     })
 }
 
-/// Whether the kernel says that what a link in /proc points to was deleted.
-pub fn is_deleted(path: &Path) -> bool {
-    path.as_os_str().as_bytes().ends_with(b" (deleted)")
-}
-
 /// Where the program of a command line may be found at the time of the rerun, the
 /// best first: what the run executes; what its first argument names. If the file
 /// was replaced meanwhile, the name goes first, then what is now at its old place.
@@ -623,73 +545,6 @@ fn programs(
         None => found.extend(named),
     }
     found
-}
-
-/// The process that holds the agent's lock, if it is held by a living puppet.
-pub fn lock_holder(paths: &Paths) -> Option<Identity> {
-    let path = paths.agent_catalog_run_lockfile.as_ref()?.path();
-    our_puppet(read_pid(&path)?)
-}
-
-/// The process with this pid, if it is a puppet of our own user. The file that names
-/// it may have been written by another, and so may the name of a process.
-fn our_puppet(pid: i32) -> Option<Identity> {
-    let who = process::identify(pid).ok()?;
-    let stat = process::stat(pid).ok()?;
-    let cmdline = process::cmdline(pid).ok()?;
-    let is_ours = process::status(pid).ok()?.euid == user::effective();
-    (stat.start == who.start && is_ours && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
-}
-
-/// Why the agent is disabled, if it is; empty where no reason was given.
-pub fn agent_disabled(paths: &Paths) -> Option<String> {
-    let path = paths.agent_disabled_lockfile.as_ref()?.path();
-    match read_small(&path) {
-        Ok(text) => Some(locks::disabled_message(&text).unwrap_or_default()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-        // Its presence alone disables.
-        Err(_) => path.symlink_metadata().is_ok().then(String::new),
-    }
-}
-
-/// Whether an agent daemon lives: the one that asked, the one in the pid file, or,
-/// since a new daemon writes that only seconds after its start, one that is to write it.
-pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
-    daemon.is_alive()
-        || paths
-            .pidfile
-            .as_ref()
-            .and_then(|path| read_pid(&path.path()))
-            .is_some_and(|pid| our_puppet(pid).is_some())
-        || all_pids().into_iter().any(|pid| is_daemon_of(pid, paths))
-}
-
-/// Whether this process is an agent daemon of our own user with that pid file.
-fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
-    let uid = user::effective();
-    let is_ours = || process::status(pid).is_ok_and(|status| status.euid == uid);
-    let Some((seen, (_, invocation))) = see(pid)
-        .and_then(|seen| read(&seen).map(|read| (seen, read)))
-        .filter(|_| is_ours())
-    else {
-        return false;
-    };
-    let home = if uid == 0 { None } else { user::home(uid) };
-    let exe = seen.exe.unwrap_or_default();
-    let layout = paths::layout(&exe, home.as_deref(), |path| path.exists());
-    let conf = read_conf(Some(&invocation), &layout);
-    let none = Paths::default();
-    let own = paths::resolve(&none, &none, Some(&invocation), &conf, &layout);
-    is_daemon(&invocation, &conf) && (paths.pidfile.is_none() || own.pidfile == paths.pidfile)
-}
-
-fn read_pid(path: &Path) -> Option<i32> {
-    locks::parse_pid(&read_small(path).ok()?)
-}
-
-/// Reads a regular file of a few kilobytes.
-fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
-    crate::sys::file::read_regular(path, 64 * 1024, 0)
 }
 
 #[cfg(test)]

@@ -4,14 +4,13 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use crate::policy::cap::Moment;
-use crate::policy::time::{Boottime, Span, Walltime};
+use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::history::{Entry, What};
-use crate::state::record::{Ended, Kind, Record, Running, VERSION};
+use crate::state::record::{Ended, Record, Running};
 use crate::state::store::Store;
 use crate::sys::file::read_regular;
-use crate::sys::process::Identity;
+use crate::sys::process::is_alive;
 
 /// Reruns that were taken out of a record.
 #[derive(Debug)]
@@ -35,15 +34,14 @@ pub fn settle(record: &mut Record, now: &Moment) -> Settled {
     record.last = ended.last().cloned().or(record.last.take());
     let entry = |ended: Ended| {
         let entry = Entry {
-            version: VERSION,
-            at: ended.moment(),
-            what: What::Ended,
             target: record.id.clone(),
-            timer: ended.rerun.timer,
-            token: ended.rerun.token,
-            chain: ended.rerun.chain,
+            timer: ended.rerun.timer.clone(),
+            token: ended.rerun.token.clone(),
+            chain: ended.rerun.chain.clone(),
             run: ended.rerun.run,
-            reason: format!("{} ({})", ended.outcome, ended.evidence),
+            outcome: Some(ended.outcome),
+            reason: ended.evidence.clone(),
+            ..Entry::new(What::Ended, ended.moment())
         };
         (ended.rerun.process, entry)
     };
@@ -52,7 +50,7 @@ pub fn settle(record: &mut Record, now: &Moment) -> Settled {
 
 /// Takes reruns that have ended out of the record, oldest first.
 pub fn ended(record: &mut Record, now: &Moment) -> Vec<Ended> {
-    let ended = record.take_ended(&now.boot, Identity::is_alive);
+    let ended = record.take_ended(&now.boot, is_alive);
     let later = |rerun: &Running| -> Vec<Moment> {
         let starts = record.starts.iter().map(|start| &start.at);
         let known = starts.chain(record.seen_run.as_ref());
@@ -93,7 +91,7 @@ type Written = Result<(Walltime, Summary), String>;
 /// How a rerun ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
-    outcome: String,
+    outcome: Outcome,
     evidence: String,
     ended: Option<Walltime>,
 }
@@ -171,7 +169,7 @@ fn tell(traces: &Traces) -> Told {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
         Told {
-            outcome: "unknown".into(),
+            outcome: Outcome::Unknown,
             evidence: format!("{}{why}", stopped.unwrap_or_default()),
             ended: traces.wrote,
         }
@@ -225,7 +223,7 @@ fn tell(traces: &Traces) -> Told {
     };
     let stopped = traces.stopped.as_ref().map(|how| format!("; {how}"));
     Told {
-        outcome: outcome.to_string(),
+        outcome,
         evidence: format!(
             "{numbers}, by {path}{caution}{}",
             stopped.unwrap_or_default()
@@ -266,12 +264,12 @@ mod tests {
     fn only_its_own_summary_counts() {
         let outcome = |traces: &Traces| tell(traces).outcome;
         for last_run in [100, 110, 111] {
-            assert_eq!(outcome(&traces(last_run)), "changed", "{last_run}");
+            assert_eq!(outcome(&traces(last_run)), Outcome::Changed, "{last_run}");
         }
         assert_eq!(tell(&traces(110)).evidence, "2 resources changed, by /s");
         for (last_run, why) in [(99, "is older"), (112, "overwritten by a later run")] {
             let told = tell(&traces(last_run));
-            assert_eq!(told.outcome, "unknown");
+            assert_eq!(told.outcome, Outcome::Unknown);
             assert!(told.evidence.contains(why), "{told:?}");
             assert_eq!(told.ended, Some(at(110)));
         }
@@ -297,15 +295,15 @@ mod tests {
                 ..silent.clone()
             })
         };
-        assert_eq!(timed(300).outcome, "changed");
+        assert_eq!(timed(300).outcome, Outcome::Changed);
         let later = timed(100);
-        assert_eq!(later.outcome, "unknown");
+        assert_eq!(later.outcome, Outcome::Unknown);
         assert!(
             later.evidence.contains("overwritten by a later run"),
             "{later:?}"
         );
         let next = Some((at(300), "another run started"));
-        assert_eq!(tell(&Traces { next, ..silent }).outcome, "unknown");
+        assert_eq!(tell(&Traces { next, ..silent }).outcome, Outcome::Unknown);
     }
 
     #[test]
@@ -348,7 +346,7 @@ mod tests {
                 next: next.map(|n| (at(n), "another run started")),
                 ..traces(last_run)
             });
-            if told.outcome != "unknown" {
+            if told.outcome != Outcome::Unknown {
                 prop_assert!(last_run >= 100);
                 prop_assert!(next.is_none_or(|next| last_run <= next));
                 prop_assert!(wrote.is_none_or(|wrote| last_run <= wrote + AFTER_OUTPUT.secs()));

@@ -4,9 +4,8 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use crate::model::{Identity, Kind};
 use crate::state::order::Order;
-use crate::state::record::Kind;
-use crate::sys::process::Identity;
 
 /// The id of what `order` runs: user and command line, and for `puppet apply` the
 /// working directory. 16 hexadecimal digits.
@@ -42,8 +41,8 @@ fn write(hasher: &mut SipHasher13, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Bytes;
     use crate::puppet::paths::Paths;
-    use crate::state::bytes::Bytes;
     use crate::sys::attributes::Attributes;
 
     fn order(kind: Kind, directory: &str, arguments: &[&str]) -> Order {

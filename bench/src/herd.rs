@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io::Write as _;
 use std::path::Path;
 
-use again::policy::cap::{Cap, Moment, usage};
+use again::policy::cap::usage;
+use again::model::{Boottime, Cap, Moment, Span, Walltime};
 use again::policy::delay;
-use again::policy::time::{Boottime, Span, Walltime};
 use anyhow::{Context, Result, ensure};
 use plotters::prelude::*;
 use rand::rngs::StdRng;

@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use again::arm::is_a_units_cgroup;
-use again::policy::cap::{self, Moment};
-use again::policy::converge::{Ask, Drive, Outcome, Until};
+use again::policy::cap;
+use again::model::{Boottime, Identity, Moment, Outcome, Span, Walltime};
+use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
 use again::policy::judge::cap_reached;
-use again::policy::time::{Boottime, Span, Walltime};
 use again::policy::{delay, resume};
 use again::puppet::ancestry::{Seen, find_run};
 use again::puppet::cmdline::parse;
@@ -25,7 +25,7 @@ use again::state::record::Record;
 use again::state::store::{Disabled, Rerun, parse_record};
 use again::sys::attributes::parse_limits;
 use again::sys::localtime;
-use again::sys::process::{Identity, parse_stat, parse_status, split_block};
+use again::sys::process::{parse_stat, parse_status, split_block};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -16,33 +16,33 @@ use anyhow::{Context, Result};
 
 use super::run::quoted;
 use super::wait::LOOK_AGAIN;
-use super::{complain, moment, plural};
+use super::{complain, plural};
 use crate::cli::{Converge, Global, Run};
-use crate::config::{self, Settings, Surroundings, Wrong};
-use crate::exit::{BY_SIGNAL, Exit};
+use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone};
+use crate::model::{
+    BY_SIGNAL, Boottime, Bytes, End, Exit, Identity, Kind, Moment, Outcome, Span, Usage, Walltime,
+};
 use crate::observe::{self, CommandLine};
 use crate::outcome;
-use crate::policy::cap::Moment;
-use crate::policy::converge::{
-    Ask, Because, Drive, End, Evidence, Finish, Next, Outcome, Timer, Until, judge,
-};
+use crate::policy::converge::{Ask, Because, Drive, Evidence, Finish, Next, Timer, Until, judge};
 use crate::policy::delay;
-use crate::policy::time::{Boottime, Span, Walltime};
 use crate::puppet::cmdline::Application;
 use crate::puppet::environment;
+use crate::puppet::live;
 use crate::puppet::paths::Paths;
-use crate::puppet::summary::{self, Summary};
-use crate::state::bytes::Bytes;
+use crate::puppet::summary::Summary;
+use crate::state::change::{self, Change};
 use crate::state::driver::{self, Desk, Driver, Handed};
-use crate::state::history::{Entry, What};
-use crate::state::record::{Kind, VERSION};
+use crate::state::history::{Entry, FIRST, What};
+use crate::state::record::VERSION;
 use crate::state::store::{Rerun, Store};
 use crate::sys::attributes::SignalState;
+use crate::sys::clock::moment;
 use crate::sys::events::{Event, Events};
 use crate::sys::foreground::{self, Plan};
 use crate::sys::pidfd;
-use crate::sys::process::{self, Identity, os};
+use crate::sys::process::{self, os};
 use crate::sys::wait::Watch;
 use crate::sys::{clock, localtime};
 use crate::target;
@@ -65,7 +65,9 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     };
     let settings = config::settings(global, &run, &around)?;
     if args.max_runs == Some(0) {
-        return Err(anyhow::anyhow!("--max-runs must be at least 1").context(Wrong));
+        return Err(
+            Usage("the settings cannot be used: --max-runs must be at least 1".into()).into(),
+        );
     }
     let line = observe::command_line(&args.command, &settings, &around, signals)?;
     let store = Store::open(&settings.state_dir)?;
@@ -114,9 +116,11 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
         drive,
     };
     let opened = format!("pid {}, at most {} runs", me.pid, driving.record.max_runs);
-    driving
-        .store
-        .note(&driver::entry(&driving.record, What::Opened, &opened, &now));
+    driving.store.note(
+        &Change::of_driver(&driving.record, What::Opened, now)
+            .because(opened.clone())
+            .entry,
+    );
     driving.log(
         0,
         &format!(
@@ -149,6 +153,7 @@ struct Row {
     started: Walltime,
     took: Span,
     outcome: Outcome,
+    end: End,
     asked_by: String,
 }
 
@@ -260,7 +265,7 @@ impl Driving<'_> {
         loop {
             let holder = self
                 .is_agent
-                .then(|| observe::lock_holder(&self.paths))
+                .then(|| live::lock_holder(&self.paths))
                 .flatten();
             let disabled = self
                 .store
@@ -377,19 +382,21 @@ impl Driving<'_> {
             self.store.forget_rerun(child);
             return Err(e);
         }
-        let note = |what, at: &Moment, reason: String| {
-            self.store.note(&Entry {
-                version: VERSION,
-                at: at.clone(),
-                what,
-                target: self.record.target.clone(),
-                timer: timer.clone(),
-                token: token.clone(),
-                chain: self.record.chain.clone(),
-                run: number,
-                reason,
-            });
+        let entry = |what, at: &Moment, reason: String| Entry {
+            target: self.record.target.clone(),
+            timer: timer.clone(),
+            token: token.clone(),
+            chain: self.record.chain.clone(),
+            run: number,
+            kind: if number == 1 {
+                FIRST.to_owned()
+            } else {
+                String::new()
+            },
+            reason,
+            ..Entry::new(what, at.clone())
         };
+        let note = |what, at: &Moment, reason: String| self.store.note(&entry(what, at, reason));
         note(What::Started, &started, asked_by.clone());
         for (name, other) in done.iter().filter(|(name, _)| *name != timer) {
             let reason = format!("run {number} started after it was due");
@@ -415,15 +422,19 @@ impl Driving<'_> {
         let (outcome, evidence) = self.judge(&ran, before.as_ref(), &started);
         self.drive.end(outcome);
         self.store.note(&Entry {
-            version: VERSION,
-            at: ended.clone(),
-            what: What::Ended,
             target: self.record.target.clone(),
             timer,
             token,
             chain: self.record.chain.clone(),
             run: number,
-            reason: format!("{outcome} ({evidence})"),
+            kind: if number == 1 {
+                FIRST.to_owned()
+            } else {
+                String::new()
+            },
+            outcome: Some(outcome),
+            reason: evidence.clone(),
+            ..Entry::new(What::Ended, ended.clone())
         });
         let took = ended.uptime.since(started.uptime);
         let asks = match asked.as_slice() {
@@ -440,6 +451,7 @@ impl Driving<'_> {
             started: started.wall,
             took,
             outcome,
+            end: ran.end,
             asked_by,
         });
         // Readers of the record see what is pending; it serves nothing else.
@@ -451,13 +463,7 @@ impl Driving<'_> {
 
     /// Tells the system's log of a change, in the words of the terminal.
     fn log(&self, run: u32, line: &str) {
-        let about = super::About {
-            target: &self.record.target,
-            timer: "",
-            chain: &self.record.chain,
-            run,
-        };
-        super::log_change(Some(about), line);
+        change::log(&self.record.target, "", &self.record.chain, run, line);
     }
 
     /// For `status`; the run that follows puts its own state on record.
@@ -628,15 +634,13 @@ impl Driving<'_> {
 
     fn timer_entry(&self, name: &str, timer: &Timer, what: What, reason: &str) -> Entry {
         Entry {
-            version: VERSION,
-            at: moment(),
-            what,
             target: self.record.target.clone(),
             timer: name.to_owned(),
             token: timer.token.clone(),
             chain: self.record.chain.clone(),
             run: timer.asked_by.saturating_add(1),
             reason: reason.to_owned(),
+            ..Entry::new(what, moment())
         }
     }
 
@@ -664,7 +668,7 @@ impl Driving<'_> {
             };
             summary.outcome().filter(|_| fresh)
         });
-        let lock_is_taken = self.is_agent && observe::lock_holder(&self.paths).is_some();
+        let lock_is_taken = self.is_agent && live::lock_holder(&self.paths).is_some();
         let outcome = judge(&Evidence {
             end: ran.end,
             detailed: self.detailed,
@@ -677,14 +681,14 @@ impl Driving<'_> {
         };
         if let Some((what, numbers)) = &summary {
             evidence = match (ran.end, what) {
-                (End::Exit(0), _) | (End::Exit(2), summary::Outcome::Changed) => numbers.clone(),
+                (End::Exit(0), _) | (End::Exit(2), Outcome::Changed) => numbers.clone(),
                 _ => format!("{evidence}, {numbers}"),
             };
-        } else if outcome == Outcome::Busy {
+        } else if outcome == Outcome::Skipped {
             evidence.push_str(", another run of the agent was under way");
         } else if outcome == Outcome::Failed
             && self.is_agent
-            && let Some(reason) = observe::agent_disabled(&self.paths)
+            && let Some(reason) = live::agent_disabled(&self.paths)
         {
             evidence = format!("{evidence}, the agent is disabled: {reason}");
         }
@@ -705,8 +709,11 @@ impl Driving<'_> {
             self.store
                 .note(&self.timer_entry(name, timer, What::Stopped, &text));
         }
-        self.store
-            .note(&driver::entry(&self.record, What::Closed, &text, &now));
+        self.store.note(
+            &Change::of_driver(&self.record, What::Closed, now)
+                .because(text.clone())
+                .entry,
+        );
         self.log(runs, &format!("'again converge' ends: {text}"));
         self.screen.table(&self.rows);
         self.screen.clear();
@@ -751,10 +758,8 @@ impl Driving<'_> {
             }
             Ending::Finish(Finish::Failed) => {
                 let last = self.rows.last();
-                let (status, what) = match last.map(|row| row.outcome) {
-                    Some(Outcome::Killed(n)) => {
-                        (BY_SIGNAL + n, format!("was killed by signal {n}"))
-                    }
+                let (status, what) = match last.map(|row| row.end) {
+                    Some(End::Signal(n)) => (BY_SIGNAL + n, format!("was killed by signal {n}")),
                     _ => (Exit::Failure as i32, "failed".to_owned()),
                 };
                 let run = self.drive.runs();

@@ -5,9 +5,9 @@ use anyhow::Result;
 use super::{plural, say};
 use crate::cli::{self, Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
-use crate::policy::time::Walltime;
+use crate::model::{Exit, Walltime};
 use crate::state::store::{Disabled, Store};
+use crate::sys::process::is_alive;
 use crate::sys::{clock, localtime};
 
 /// Disables.
@@ -37,13 +37,10 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
             reason: reason.clone(),
             since: old.since,
         })?;
-        super::say_change(
-            None,
-            &format!(
-                "again: disabled: the reason is now '{reason}' (again was {})",
-                state(&old)
-            ),
-        )?;
+        super::say_logged(&format!(
+            "again: disabled: the reason is now '{reason}' (again was {})",
+            state(&old)
+        ))?;
         return Ok(Exit::Success);
     }
     store.disable(&Disabled {
@@ -56,14 +53,11 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
     } else {
         reason
     };
-    super::say_change(
-        None,
-        &format!(
-            "again: disabled: requests are refused and timers held until 'again enable' ({why}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
-            plural(pending),
-            plural(running)
-        ),
-    )?;
+    super::say_logged(&format!(
+        "again: disabled: requests are refused and timers held until 'again enable' ({why}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
+        plural(pending),
+        plural(running)
+    ))?;
     Ok(Exit::Success)
 }
 
@@ -87,7 +81,7 @@ fn counts(store: &Store) -> (usize, usize) {
         .into_iter()
         .filter_map(|id| store.read(&id).ok().flatten());
     records.fold((0, 0), |(pending, running), record| {
-        let alive = record.running.iter().filter(|run| run.process.is_alive());
+        let alive = record.running.iter().filter(|run| is_alive(run.process));
         (pending + record.timers.len(), running + alive.count())
     })
 }

@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 
-use super::{moment, plural, say};
+use super::{plural, say};
 use crate::cli::{Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
+use crate::model::Exit;
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 
 /// Enables. The waiters of held timers see the file go.
 ///
@@ -29,13 +30,10 @@ pub fn main(global: &Global) -> Result<Exit> {
         || "it was disabled".to_owned(),
         |disabled| format!("it was {}", super::disable::state(disabled)),
     );
-    super::say_change(
-        None,
-        &format!(
-            "again: enabled: requests are granted again ({was}; {held} held timer{} let go)",
-            plural(held)
-        ),
-    )?;
+    super::say_logged(&format!(
+        "again: enabled: requests are granted again ({was}; {held} held timer{} let go)",
+        plural(held)
+    ))?;
     Ok(Exit::Success)
 }
 

@@ -6,20 +6,22 @@ use std::os::unix::ffi::OsStringExt;
 use anyhow::{Result, bail};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::{moment, say};
+use super::say;
 use crate::cli::{Explain, Global};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
+use crate::model::{Exit, Kind, Refusal, Span};
 use crate::observe::{self, Observation};
 use crate::policy::cap;
 use crate::policy::delay;
 use crate::policy::judge::{Case, Verdict, judge, under_driver};
-use crate::policy::time::Span;
+use crate::puppet::live;
 use crate::puppet::rerun::differences;
 use crate::state::order::Order;
-use crate::state::record::{Kind, Record};
+use crate::state::record::Record;
 use crate::state::store::{Disabled, Store};
 use crate::sys::attributes::SignalState;
+use crate::sys::clock::moment;
+use crate::sys::process::is_alive;
 use crate::sys::{process, user};
 use crate::target;
 
@@ -117,7 +119,9 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         on_cap: settings.on_cap,
     });
     let verdict = match &driver {
-        Some((driver, false)) => Verdict::Refuse(super::handover::orphaned(driver)),
+        Some((driver, false)) => Verdict::Refuse(Refusal::DriverGone {
+            pid: driver.process.pid,
+        }),
         _ => judged,
     };
     let exit = match verdict {
@@ -133,7 +137,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         }
         Verdict::Refuse(refusal) => {
             out.push(format!("verdict: {refusal}"));
-            refusal.exit
+            refusal.exit()
         }
     };
     // Another user's command line may hold what a terminal acts on.
@@ -259,7 +263,7 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
 /// What a rerun that were due now would have to wait for.
 fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(rerun) = record.running.iter().find(|run| run.process.is_alive()) {
+    if let Some(rerun) = record.running.iter().find(|run| is_alive(run.process)) {
         out.push(format!(
             "  a rerun that is under way: run {} of chain {}, pid {}",
             rerun.run, rerun.chain, rerun.process.pid
@@ -268,7 +272,7 @@ fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<S
     if let Some(path) = &order.paths.agent_catalog_run_lockfile
         && order.kind != Kind::Command
     {
-        out.push(match observe::lock_holder(&order.paths) {
+        out.push(match live::lock_holder(&order.paths) {
             Some(who) => format!(
                 "  the agent's lock: held by pid {} ({})",
                 who.pid,
@@ -281,7 +285,7 @@ fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<S
         out.push("  again enable".to_owned());
     }
     if let Some(path) = &order.paths.agent_disabled_lockfile
-        && let Some(reason) = observe::agent_disabled(&order.paths)
+        && let Some(reason) = live::agent_disabled(&order.paths)
         && matches!(order.kind, Kind::Agent | Kind::Daemon)
     {
         out.push(format!(

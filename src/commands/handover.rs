@@ -2,21 +2,21 @@
 
 use anyhow::Result;
 
-use super::moment;
 use crate::cli::Run;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::model::{Base, Exit, Identity, Kind, Moment, Refusal, Span, Use};
 use crate::observe::Observation;
-use crate::policy::cap::{self, Moment, Use};
-use crate::policy::judge::{Case, Refusal, Verdict, judge, under_driver};
-use crate::policy::time::Span;
+use crate::policy::cap;
+use crate::policy::judge::{Case, Verdict, judge, under_driver};
 use crate::puppet::cmdline::{self, base_name};
+use crate::state::change::Change;
 use crate::state::driver::{self, Driver, Handed};
 use crate::state::files::token;
 use crate::state::history::{Entry, What};
-use crate::state::record::{Base, Kind, VERSION};
+use crate::state::record::VERSION;
 use crate::state::store::Store;
-use crate::sys::process::{self, Identity};
+use crate::sys::clock::moment;
+use crate::sys::process;
 use crate::target;
 
 /// The driver that `seen` is below, by the records, and whether it lives.
@@ -52,35 +52,29 @@ pub fn main(
     };
     store.check()?;
     let token = token();
-    let about = super::About {
-        target: &driver.target,
-        timer: name,
-        chain: &driver.chain,
-        run: driver.run.saturating_add(1),
-    };
-    let note = |what, reason: &str| {
-        store.note(&Entry {
-            version: VERSION,
-            at: now.clone(),
-            what,
+    let change = |what| {
+        Change::of(Entry {
             target: driver.target.clone(),
             timer: name.to_owned(),
             token: token.clone(),
             chain: driver.chain.clone(),
             run: driver.run.saturating_add(1),
-            reason: reason.to_owned(),
-        });
+            ..Entry::new(what, now.clone())
+        })
     };
     let verdict = if alive {
         judge(&case(settings, seen, &store, &now, uid)?)
     } else {
-        Verdict::Refuse(orphaned(&driver))
+        Verdict::Refuse(Refusal::DriverGone {
+            pid: driver.process.pid,
+        })
     };
     let not_before = match verdict {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
-            note(What::Refused, &refusal.to_string());
-            super::log_change(Some(about), &refusal.to_string());
+            let change = change(What::Refused).refused(&refusal);
+            store.note(&change.entry);
+            change.log();
             return super::run::report(&refusal).map(Some);
         }
     };
@@ -115,14 +109,13 @@ pub fn main(
     )?;
     let pid = driver.process.pid;
     let by = resource.map_or_else(String::new, |resource| format!(", by {resource}"));
-    note(
-        What::Requested,
-        &format!("taken by 'again converge' (pid {pid}); delta {delta}{by}"),
-    );
-    super::say_change(
-        Some(about),
-        &line(&driver, name, delta, base, settings.jitter),
-    )?;
+    let change = change(What::Requested)
+        .because(format!(
+            "taken by 'again converge' (pid {pid}); delta {delta}{by}"
+        ))
+        .saying(line(&driver, name, delta, base, settings.jitter));
+    store.note(&change.entry);
+    super::say_change(&change)?;
     Ok(Some(Exit::Success))
 }
 
@@ -151,18 +144,6 @@ fn case(
         ),
         on_cap: settings.on_cap,
     })
-}
-
-/// Why a run whose driver was killed is not run again.
-pub fn orphaned(driver: &Driver) -> Refusal {
-    Refusal {
-        outcome: "refused",
-        cause: format!(
-            "the 'again converge' that started this run was killed, and nothing waits for it any more (pid {}); start it again",
-            driver.process.pid
-        ),
-        exit: Exit::Success,
-    }
 }
 
 fn line(driver: &Driver, name: &str, delta: Span, base: Base, jitter: Option<Span>) -> String {

@@ -19,16 +19,14 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::{complain, moment, plural, read_settled, say};
+use super::{complain, plural, read_settled, say};
 use crate::cli::{self, Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
 use crate::layout::{Look, Tone};
-use crate::policy::cap::Moment;
-use crate::policy::time::Span;
+use crate::model::{Exit, Kind, Moment, Outcome, Span, outcome_of};
 use crate::state::history::{self, Entry, What};
-use crate::state::record::Kind;
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 use crate::sys::localtime;
 
 /// The version of the JSON's schema.
@@ -48,8 +46,8 @@ struct Event<'a> {
     request: &'a str,
     chain: &'a str,
     run: u32,
-    outcome: Option<&'a str>,
-    reason: &'a str,
+    outcome: Option<Outcome>,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,15 +115,9 @@ fn event<'a>(entry: &'a Entry, kinds: &BTreeMap<String, Kind>) -> Event<'a> {
         request: &entry.token,
         chain: &entry.chain,
         run: entry.run,
-        outcome: outcome(entry),
-        reason: &entry.reason,
+        outcome: entry.outcome,
+        reason: entry.text(),
     }
-}
-
-/// How an ended rerun ended.
-fn outcome(entry: &Entry) -> Option<&str> {
-    let first = || entry.reason.split(' ').next();
-    (entry.what == What::Ended).then(first).flatten()
 }
 
 /// What belongs together: a chain, or what was done to a target as a whole.
@@ -228,9 +220,9 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
         What::Refused => ("refused", Tone::Attention),
         What::Merged => ("merged", Tone::Plain),
         What::Started => ("started", Tone::Plain),
-        What::Ended => match outcome(entry) {
-            Some("failed" | "killed") => ("ended", Tone::Bad),
-            Some("unknown" | "skipped") => ("ended", Tone::Attention),
+        What::Ended => match entry.outcome {
+            Some(Outcome::Failed | Outcome::Killed) => ("ended", Tone::Bad),
+            Some(Outcome::Unknown | Outcome::Skipped) => ("ended", Tone::Attention),
             _ => ("ended", Tone::Good),
         },
         What::Satisfied => ("satisfied", Tone::Good),
@@ -254,13 +246,13 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
     if matches!(entry.what, What::Requested | What::Refused) {
         parts.push(format!("timer '{}'", entry.timer));
     }
-    // The word is there already.
-    let reason = entry
-        .reason
-        .strip_prefix("refused: ")
-        .unwrap_or(&entry.reason);
+    let reason = match entry.what {
+        // The word is there already.
+        What::Refused if outcome_of(&entry.kind) == "refused" => entry.reason.clone(),
+        _ => entry.text(),
+    };
     if !reason.is_empty() {
-        parts.push(reason.to_owned());
+        parts.push(reason);
     }
     look.entry(&label, tone, &parts.join(", "))
 }
@@ -268,24 +260,24 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::time::{Boottime, Walltime};
+    use crate::model::{Boottime, Walltime};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {
+        let at = Moment {
+            boot: "b".into(),
+            uptime: Boottime::from_nanos(seconds * 1_000_000_000),
+            wall: Walltime::from_millis(1_795_219_387_000 + seconds * 1000),
+        };
         Entry {
-            version: 1,
-            at: Moment {
-                boot: "b".into(),
-                uptime: Boottime::from_nanos(seconds * 1_000_000_000),
-                wall: Walltime::from_millis(1_795_219_387_000 + seconds * 1000),
-            },
-            what,
             target: "0123456789abcdef".into(),
             timer: "again".into(),
             token: "t".into(),
             chain: chain.into(),
             run: if chain.is_empty() { 0 } else { 2 },
+            outcome: (what == What::Ended).then_some(Outcome::Changed),
             reason: reason.into(),
+            ..Entry::new(what, at)
         }
     }
 
@@ -301,20 +293,10 @@ mod tests {
     fn a_chain_is_one_story_with_its_waits() {
         let entries = [
             entry("aaaa0000", 0, What::Requested, "delta 0s, jitter 2s"),
-            entry(
-                "bbbb0000",
-                1,
-                What::Refused,
-                "refused: again is disabled (x)",
-            ),
+            entry("bbbb0000", 1, What::Refused, "again is disabled (x)"),
             entry("aaaa0000", 2, What::Started, ""),
             entry("", 3, What::Reset, "1 counted reruns forgotten by root"),
-            entry(
-                "aaaa0000",
-                7,
-                What::Ended,
-                "changed (1 resource changed, by /x)",
-            ),
+            entry("aaaa0000", 7, What::Ended, "1 resource changed, by /x"),
         ];
         let chosen = choose(&entries, &args(None, None), CHAINS);
         let look = Look {

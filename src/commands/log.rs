@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::moment;
 use crate::cli::{self, Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
+use crate::model::Exit;
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 use crate::sys::pidfd;
 use crate::sys::signals::Signals;
 use crate::sys::wait::{Sleeper, Watch, Woken};

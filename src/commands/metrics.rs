@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
+use super::say;
 use super::status::{Report, TargetReport, gather};
-use super::{moment, say};
 use crate::cli::{Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
-use crate::policy::time::Span;
+use crate::model::{Exit, Outcome, Span, TimerState};
 use crate::state::history::{self, Tally};
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 
 /// Writes the metrics.
 ///
@@ -78,7 +78,7 @@ type Labels = Vec<(&'static str, String)>;
 fn labels(target: &TargetReport) -> Labels {
     vec![
         ("target", target.id.clone()),
-        ("kind", target.kind.as_str().to_owned()),
+        ("kind", target.kind.kind().to_owned()),
         ("user", target.user.clone()),
     ]
 }
@@ -93,7 +93,7 @@ fn text(report: &Report, tally: &Tally) -> String {
             .filter_map(|target| Some((labels(target), value(target)?)))
             .collect()
     };
-    let count = |target: &TargetReport, state: &str| {
+    let count = |target: &TargetReport, state: TimerState| {
         target.timers.iter().filter(|t| t.state == state).count() as f64
     };
     out.metric(
@@ -130,13 +130,13 @@ fn text(report: &Report, tally: &Tally) -> String {
         "timers_held",
         "gauge",
         "Timers that are due and held by an operator.",
-        each(&|target| Some(count(target, "held"))),
+        each(&|target| Some(count(target, TimerState::Held))),
     );
     out.metric(
         "timers_dead",
         "gauge",
         "Timers whose waiter is dead.",
-        each(&|target| Some(count(target, "dead"))),
+        each(&|target| Some(count(target, TimerState::Dead))),
     );
     out.metric(
         "oldest_timer_age_seconds",
@@ -171,12 +171,17 @@ fn text(report: &Report, tally: &Tally) -> String {
         "The length of the cap's window.",
         each(&|target| Some(target.cap.window_seconds as f64)),
     );
-    let outcomes = ["changed", "unchanged", "failed", "unknown"];
+    let outcomes = [
+        Outcome::Changed,
+        Outcome::Unchanged,
+        Outcome::Failed,
+        Outcome::Unknown,
+    ];
     let last = report.targets.iter().filter_map(|target| {
         let last = target.last.as_ref()?;
         Some(outcomes.map(|outcome| {
             let mut labels = labels(target);
-            labels.push(("outcome", outcome.to_owned()));
+            labels.push(("outcome", outcome.to_string()));
             (labels, f64::from(u8::from(last.outcome == outcome)))
         }))
     });

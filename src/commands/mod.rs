@@ -21,14 +21,13 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 
-use crate::exit::Exit;
+use crate::model::{Exit, Moment};
 use crate::outcome;
-use crate::policy::cap::Moment;
+use crate::state::change::Change;
 use crate::state::driver::Driver;
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
-use crate::sys::clock;
-use crate::sys::process::Identity;
+use crate::sys::process::is_alive;
 use crate::sys::user;
 
 /// Writes a line to standard output.
@@ -49,37 +48,21 @@ pub fn say(line: &str) -> io::Result<()> {
     })
 }
 
-/// What a change of state is about, for the system's log.
-#[derive(Debug, Clone, Copy)]
-pub struct About<'a> {
-    /// The target's id.
-    pub target: &'a str,
-    /// The timer's name.
-    pub timer: &'a str,
-    /// The chain's id.
-    pub chain: &'a str,
-    /// The run's number.
-    pub run: u32,
-}
-
-/// Tells the system's log of a change that a command has made, in the line that it prints.
-pub fn log_change(about: Option<About<'_>>, line: &str) {
-    let line = line.strip_prefix("again: ").unwrap_or(line);
-    if let Some(about) = about {
-        crate::log::about("target", about.target);
-        crate::log::about("timer", about.timer);
-        crate::log::about("chain", about.chain);
-        crate::log::about("run", about.run);
-    }
-    tracing::info!("{line}");
-}
-
-/// Says what a command has changed, to whoever called it and to the system's log.
+/// Says what a command has changed, to its caller and to the system's log.
 ///
 /// # Errors
 /// Those of [`say`].
-pub fn say_change(about: Option<About<'_>>, line: &str) -> io::Result<()> {
-    log_change(about, line);
+pub fn say_change(change: &Change) -> io::Result<()> {
+    change.log();
+    say(&change.line)
+}
+
+/// [`say_change`] for what is about no target.
+///
+/// # Errors
+/// Those of [`say`].
+pub fn say_logged(line: &str) -> io::Result<()> {
+    tracing::info!("{}", line.strip_prefix("again: ").unwrap_or(line));
     say(line)
 }
 
@@ -88,20 +71,11 @@ pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// This moment.
-pub fn moment() -> Moment {
-    Moment {
-        boot: clock::boot_id(),
-        uptime: clock::boottime(),
-        wall: clock::walltime(),
-    }
-}
-
 /// Whether a timer has a waiter that lives: seen by its pid or, from another pid
 /// namespace, by the lock that it holds.
 pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
     timer.boot == boot
-        && (timer.waiter.is_some_and(Identity::is_alive)
+        && (timer.waiter.is_some_and(is_alive)
             || store.order_is_held(id, &timer.token) == Some(true))
 }
 
@@ -181,7 +155,7 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
         record
             .running
             .iter()
-            .any(|run| run.started.boot != now.boot || !run.process.is_alive())
+            .any(|run| run.started.boot != now.boot || !is_alive(run.process))
     };
     if has_ended(&record) {
         if let Ok(mut locked) = store.lock_existing(id) {

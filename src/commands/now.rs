@@ -2,16 +2,17 @@
 
 use anyhow::Result;
 
-use super::{has_waiter, moment, say};
+use super::{has_waiter, say};
 use crate::cli::{Global, Names, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
-use crate::policy::cap::{self, Moment};
+use crate::model::{Exit, Identity, Moment};
+use crate::policy::cap;
 use crate::policy::hurry::{Hurry, hurry};
-use crate::state::driver;
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
-use crate::sys::process::Identity;
+use crate::state::{change, driver};
+use crate::sys::clock::moment;
+use crate::sys::process::is_alive;
 use crate::sys::{events, pidfd};
 
 /// Hurries what is named, or everything.
@@ -47,7 +48,7 @@ fn hurry_drivers(
         let Some(held) = super::held_by(&driver, &args.names) else {
             continue;
         };
-        let run = driver.child.filter(|run| run.is_alive());
+        let run = driver.child.filter(|run| is_alive(*run));
         if driver.timers.is_empty() && run.is_none() {
             continue;
         }
@@ -69,20 +70,13 @@ fn hurry_drivers(
         } else {
             match pidfd::open(driver.process).and_then(|driver| driver.signal(events::HURRY)) {
                 Ok(()) => {
-                    let about = super::About {
-                        target: &driver.target,
-                        timer: "",
-                        chain: &driver.chain,
-                        run: driver.run.saturating_add(1),
-                    };
-                    super::say_change(
-                        Some(about),
-                        &format!(
-                            "again: brought forward: timer {timers} of {who} is due now (run {} of chain {})",
-                            driver.run.saturating_add(1),
-                            driver.chain
-                        ),
-                    )?;
+                    let run = driver.run.saturating_add(1);
+                    let line = format!(
+                        "again: brought forward: timer {timers} of {who} is due now (run {run} of chain {})",
+                        driver.chain
+                    );
+                    change::log(&driver.target, "", &driver.chain, run, &line);
+                    say(&line)?;
                 }
                 Err(e) => failures.push(format!("{who} cannot be woken: {e}")),
             }
@@ -171,13 +165,8 @@ fn hurry_target(
         say(&line)?;
     }
     for (timer, chain, run, line) in lines {
-        let about = super::About {
-            target: id,
-            timer: &timer,
-            chain: &chain,
-            run,
-        };
-        super::say_change(Some(about), &line)?;
+        change::log(id, &timer, &chain, run, &line);
+        say(&line)?;
     }
     Ok(failures)
 }
@@ -196,7 +185,7 @@ fn brought_forward(what: &str, which: &str, timer: &Timer, now: &Moment) -> Stri
         Some(due) => format!("it was due in {}", due.since(now.uptime)),
         None => format!("it would have waited {} more", timer.delta + timer.jitter),
     };
-    match timer.waits_for.filter(|who| who.is_alive()) {
+    match timer.waits_for.filter(|who| is_alive(*who)) {
         Some(run) => format!(
             "again: brought forward: {what} starts as soon as its run has ended ({which}; waits for pid {}; {was})",
             run.pid
@@ -207,10 +196,10 @@ fn brought_forward(what: &str, which: &str, timer: &Timer, now: &Moment) -> Stri
 
 /// What a timer waits for when it is not its time.
 fn waits_for(record: &Record, timer: &Timer) -> String {
-    if let Some(run) = timer.waits_for.filter(|who| who.is_alive()) {
+    if let Some(run) = timer.waits_for.filter(|who| is_alive(*who)) {
         return format!("it waits for its run to end, pid {}", run.pid);
     }
-    if let Some(rerun) = record.running.iter().find(|run| run.process.is_alive()) {
+    if let Some(rerun) = record.running.iter().find(|run| is_alive(run.process)) {
         return format!("it waits for a rerun to end, pid {}", rerun.process.pid);
     }
     match &timer.held {

@@ -2,15 +2,16 @@
 
 use anyhow::{Result, bail};
 
-use super::{moment, plural, say};
+use super::{plural, say};
 use crate::cli::{self, Global, Run};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
+use crate::model::{Exit, Span};
 use crate::policy::hurry::release;
-use crate::policy::time::Span;
-use crate::state::history::{Entry, What};
-use crate::state::record::{Timer, VERSION};
+use crate::state::change::{self, Change};
+use crate::state::history::What;
+use crate::state::record::Timer;
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 use crate::sys::user;
 
 /// Resets one target, or all.
@@ -39,13 +40,8 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
     for id in ids {
         match reset_target(&store, &id) {
             Ok(Some(line)) => {
-                let about = super::About {
-                    target: &id,
-                    timer: "",
-                    chain: "",
-                    run: 0,
-                };
-                super::say_change(Some(about), &line)?;
+                change::log(&id, "", "", 0, &line);
+                say(&line)?;
                 done = true;
             }
             Ok(None) => {}
@@ -97,17 +93,12 @@ fn reset_target(store: &Store, id: &str) -> Result<Option<String>> {
     locked.commit()?;
     let by = format!("by {}", user::name(user::effective()));
     // Before anyone starts a rerun: damage to the record must not bring them back.
-    store.note(&Entry {
-        version: VERSION,
-        at: now,
-        what: What::Reset,
-        target: id.to_owned(),
-        timer: String::new(),
-        token: String::new(),
-        chain: String::new(),
-        run: 0,
-        reason: format!("{counted} counted reruns forgotten {by}"),
-    });
+    let reason = format!("{counted} counted reruns forgotten {by}");
+    store.note(
+        &Change::of_target(id, What::Reset, now)
+            .because(reason)
+            .entry,
+    );
     // Under the lock, lest the signal reach a rerun.
     for (name, timer) in &wake {
         if let Err(e) = super::now::wake_waiter(timer.waiter) {

@@ -2,19 +2,20 @@
 
 use anyhow::{Result, bail};
 
-use super::{complain, has_waiter, moment, say};
-use crate::arm::{self, Arm, ScopeWish, entry};
+use super::{complain, has_waiter, say};
+use crate::arm::{self, Arm, ScopeWish};
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
-use crate::exit::Exit;
+use crate::model::{Exit, Kind, Moment};
 use crate::outcome;
-use crate::policy::cap::Moment;
 use crate::policy::{delay, resume};
+use crate::state::change::{self, Change};
 use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::{Order, decode};
-use crate::state::record::{Kind, Timer};
+use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
+use crate::sys::clock::moment;
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
 
@@ -117,7 +118,8 @@ fn resume_timer(
             let record = &mut locked.record;
             record.note_missed(name, What::Lost, &reason, now.clone());
             locked.commit()?;
-            store.note(&entry(&id, name, old, What::Lost, &reason));
+            let lost = Change::of_timer(&id, name, old, What::Lost, now.clone());
+            store.note(&lost.because(reason.clone()).entry);
             store.remove_order(&id, &old.token);
             bail!("it is lost: {reason}");
         }
@@ -130,7 +132,11 @@ fn resume_timer(
         .filter(|_| old.boot == now.boot)
         .and_then(pidfd::hold);
     let waits = run.is_some() && old.due.is_none();
-    let due = resume::due(old, now, delay::draw(range, &mut rand::rng()));
+    let due = resume::due(
+        &old.wait(&now.boot),
+        now,
+        delay::draw(range, &mut rand::rng()),
+    );
     let timer = Timer {
         token: token(),
         boot: now.boot.clone(),
@@ -170,7 +176,8 @@ fn resume_timer(
     } else {
         "the machine was rebooted"
     };
-    store.note(&entry(&id, name, &armed.timer, What::Resumed, why));
+    let resumed = Change::of_timer(&id, name, &armed.timer, What::Resumed, moment());
+    store.note(&resumed.because(why).entry);
     let unscoped = armed.scope_failed.map_or_else(String::new, |why| {
         format!("; without a systemd scope of its own ({why})")
     });
@@ -182,17 +189,11 @@ fn resume_timer(
         ),
         None => format!("at {}", localtime::local(now.wall + due.since(now.uptime))),
     };
-    let about = super::About {
-        target: &id,
-        timer: name,
-        chain: &old.chain,
-        run: old.run,
-    };
     let line = format!(
         "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
         locked.record.kind, old.run, old.chain
     );
-    super::log_change(Some(about), &line);
+    change::log(&id, name, &old.chain, old.run, &line);
     Ok(line)
 }
 

@@ -2,25 +2,25 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::{complain, moment, say};
+use super::{complain, say};
 use crate::arm::{self, Arm, Armed, ScopeWish};
 use crate::cli::{Global, Run};
 use crate::config::{self, Scope, Settings, Surroundings};
-use crate::exit::Exit;
+use crate::model::{Base, Exit, Identity, Moment, Refusal, Span, Usage, Use};
 use crate::observe::{self, Observation};
 use crate::outcome;
-use crate::policy::cap::{self, Moment, Use};
+use crate::policy::cap;
 use crate::policy::delay;
-use crate::policy::judge::{Case, Refusal, Verdict, judge};
-use crate::policy::time::Span;
+use crate::policy::judge::{Case, Verdict, judge};
+use crate::state::change::Change;
 use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::Order;
-use crate::state::record::{Base, Origin, Record, Refused, Timer};
+use crate::state::record::{Origin, Record, Timer};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
+use crate::sys::clock::moment;
 use crate::sys::pidfd;
-use crate::sys::process::Identity;
 use crate::target;
 
 /// The name of a timer that got none.
@@ -35,9 +35,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let settings = config::settings(global, run, &around)?;
     let name = name(run)?;
     if run.command.first().is_some_and(|word| word.is_empty()) {
-        return Err(
-            config::Usage("the command has no name: its first word is empty".into()).into(),
-        );
+        return Err(Usage("the command has no name: its first word is empty".into()).into());
     }
     let given = config::given_paths(run);
     let seen = observe::observe(
@@ -92,25 +90,16 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
             let place = place(&seen, &store, &locked.record, &now);
-            locked.record.refused = Some(Refused {
-                at: now.clone(),
-                timer: name.clone(),
-                reason: refusal.to_string(),
-            });
+            locked.record.note_refused(&name, &refusal, now.clone());
             let committed = locked.commit();
             drop(locked);
             warn();
             committed?;
             settled.note(&store);
             let timer = timer(run, &settings, &now, &place, Span::ZERO, Span::ZERO);
-            store.note(&arm::entry(
-                &id,
-                &name,
-                &timer,
-                What::Refused,
-                &refusal.to_string(),
-            ));
-            super::log_change(Some(about(&id, &name, &timer)), &refusal.to_string());
+            let change = Change::of_timer(&id, &name, &timer, What::Refused, now).refused(&refusal);
+            store.note(&change.entry);
+            change.log();
             return report(&refusal);
         }
     };
@@ -170,30 +159,18 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     if let Some(resource) = &armed.timer.resource {
         wait.push_str(&format!(", by {resource}"));
     }
-    store.note(&arm::entry(
-        &id,
-        &name,
-        &armed.timer,
-        What::Requested,
-        &wait,
-    ));
-    super::log_change(Some(about(&id, &name, &armed.timer)), &line);
+    let change = Change::of_timer(&id, &name, &armed.timer, What::Requested, moment())
+        .because(wait)
+        .saying(line);
+    store.note(&change.entry);
+    let said = super::say_change(&change);
     // Whoever does not read it does not want to be told so either.
-    if let Err(e) = say(&line)
+    if let Err(e) = said
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {
         complain(&format!("again: warning: the timer is set, but {e}"));
     }
     Ok(Exit::Success)
-}
-
-fn about<'a>(target: &'a str, name: &'a str, timer: &'a Timer) -> super::About<'a> {
-    super::About {
-        target,
-        timer: name,
-        chain: &timer.chain,
-        run: timer.run,
-    }
 }
 
 /// Whether the waiter is to move into a scope of its own.
@@ -211,7 +188,7 @@ pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
 fn name(run: &Run) -> Result<String> {
     let name = run.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
     if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
-        return Err(config::Usage(format!(
+        return Err(Usage(format!(
             "a timer cannot have this name: use 1 to 200 bytes without control characters ('{}')",
             name.escape_debug()
         ))
@@ -249,12 +226,12 @@ fn refuse_without_target(seen: &Observation, settings: &Settings, now: &Moment) 
 /// Prints a refusal in its one line.
 pub fn report(refusal: &Refusal) -> Result<Exit> {
     let line = format!("again: {refusal}");
-    if refusal.exit == Exit::Success {
+    if refusal.exit() == Exit::Success {
         say(&line)?;
     } else {
         complain(&line);
     }
-    Ok(refusal.exit)
+    Ok(refusal.exit())
 }
 
 /// Where a rerun stands in its chain.
@@ -345,8 +322,8 @@ fn timer(
 }
 
 /// When the run started, on both clocks.
-fn started_moment(who: crate::sys::process::Identity, now: &Moment) -> Moment {
-    let uptime = observe::started(who);
+fn started_moment(who: crate::model::Identity, now: &Moment) -> Moment {
+    let uptime = Identity::started(who);
     Moment {
         boot: now.boot.clone(),
         uptime,

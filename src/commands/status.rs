@@ -9,21 +9,21 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use super::{complain, moment, say};
+use super::{complain, say};
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
-use crate::exit::Exit;
 use crate::layout::{Look, Tone};
+use crate::model::{Cap, Exit, Kind, Moment, Outcome, Span, TimerState, Use, Walltime};
 use crate::observe;
-use crate::policy::cap::{self, Cap, Moment};
-use crate::policy::time::{Span, Walltime};
+use crate::policy::cap;
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::order::decode;
-use crate::state::record::{Kind, Record, Timer};
+use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
-use crate::sys::process::Identity;
+use crate::sys::clock::moment;
+use crate::sys::process::is_alive;
 use crate::sys::{localtime, user};
 use crate::target;
 
@@ -124,7 +124,7 @@ pub(super) struct CapReport {
 #[derive(Debug, Serialize)]
 pub(super) struct TimerReport {
     pub(super) name: String,
-    pub(super) state: &'static str,
+    pub(super) state: TimerState,
     pub(super) reason: Option<String>,
     pub(super) resource: Option<String>,
     pub(super) run: u32,
@@ -168,7 +168,7 @@ pub(super) struct LastReport {
     pub(super) timer: String,
     pub(super) started_at: String,
     pub(super) ended_at: Option<String>,
-    pub(super) outcome: String,
+    pub(super) outcome: Outcome,
     pub(super) evidence: String,
     pub(super) log: String,
     #[serde(skip)]
@@ -182,6 +182,8 @@ pub(super) struct RefusedReport {
     pub(super) at: String,
     pub(super) timer: String,
     pub(super) reason: String,
+    #[serde(skip)]
+    pub(super) cause: String,
     #[serde(skip)]
     pub(super) wall: Walltime,
 }
@@ -316,7 +318,7 @@ fn target_report(
             order
                 .arguments
                 .iter()
-                .map(crate::state::bytes::Bytes::lossy)
+                .map(crate::model::Bytes::lossy)
                 .collect()
         }),
         directory: order.as_ref().map(|order| order.directory.lossy()),
@@ -341,7 +343,7 @@ fn target_report(
             timer: last.rerun.timer.clone(),
             started_at: localtime::utc(last.rerun.started.wall),
             ended_at: last.ended.map(localtime::utc),
-            outcome: last.outcome.clone(),
+            outcome: last.outcome,
             evidence: last.evidence.clone(),
             log: last.rerun.log.clone(),
             started: last.rerun.started.wall,
@@ -350,7 +352,8 @@ fn target_report(
         refused: record.refused.as_ref().map(|refused| RefusedReport {
             at: localtime::utc(refused.at.wall),
             timer: refused.timer.clone(),
-            reason: refused.reason.clone(),
+            reason: refused.line(),
+            cause: refused.reason.clone(),
             wall: refused.at.wall,
         }),
         missed: record
@@ -370,7 +373,7 @@ fn target_report(
     }
 }
 
-fn cap_report(cap: Cap, usage: cap::Use, now: &Moment) -> CapReport {
+fn cap_report(cap: Cap, usage: Use, now: &Moment) -> CapReport {
     CapReport {
         used: usage.used,
         max_runs: cap.max_runs,
@@ -386,17 +389,17 @@ fn timer_report(store: &Store, id: &str, name: &str, timer: &Timer, now: &Moment
     let this_boot = timer.boot == now.boot;
     let alive = super::has_waiter(store, id, timer, &now.boot);
     let due = timer.due.filter(|_| this_boot);
-    let run_alive = this_boot && timer.waits_for.is_some_and(Identity::is_alive);
+    let run_alive = this_boot && timer.waits_for.is_some_and(is_alive);
     let state = if !alive {
-        "dead"
+        TimerState::Dead
     } else if run_alive {
-        "waiting for the run"
+        TimerState::ForRun
     } else if timer.held.is_some() {
-        "held"
+        TimerState::Held
     } else if due.is_none_or(|due| due > now.uptime) {
-        "waiting"
+        TimerState::Waiting
     } else {
-        "due"
+        TimerState::Due
     };
     let due_wall = due.map_or(timer.due_wall, |due| Some(now.wall + due.since(now.uptime)));
     TimerReport {
@@ -535,8 +538,8 @@ fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> 
     }
     for timer in &target.timers {
         let (label, tone) = match timer.state {
-            "dead" => ("dead", Tone::Bad),
-            "held" => ("held", Tone::Attention),
+            TimerState::Dead => ("dead", Tone::Bad),
+            TimerState::Held => ("held", Tone::Attention),
             _ => ("pending", Tone::Plain),
         };
         line(label, tone, &timer_line(timer, now));
@@ -553,9 +556,9 @@ fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> 
         line("running", Tone::Plain, &text);
     }
     if let Some(last) = &target.last {
-        let tone = match last.outcome.as_str() {
-            "failed" => Tone::Bad,
-            "unknown" => Tone::Attention,
+        let tone = match last.outcome {
+            Outcome::Failed => Tone::Bad,
+            Outcome::Unknown => Tone::Attention,
             _ => Tone::Good,
         };
         let ended = last.ended.map_or_else(String::new, |ended| {
@@ -574,12 +577,11 @@ fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> 
         line("last", tone, &text);
     }
     if let Some(refused) = &target.refused {
-        let reason = &refused.reason;
         let text = format!(
             "{}, timer '{}': {}",
             ago(refused.wall, now),
             refused.timer,
-            reason.strip_prefix("refused: ").unwrap_or(reason)
+            refused.cause
         );
         line("refused", Tone::Attention, &text);
     }
@@ -632,22 +634,22 @@ fn timer_line(timer: &TimerReport, now: &Moment) -> String {
         String::new()
     };
     let when = match (timer.state, timer.due_wall) {
-        ("dead", _) => {
+        (TimerState::Dead, _) => {
             "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
         }
-        ("waiting for the run", _) => format!(
+        (TimerState::ForRun, _) => format!(
             "{} after the run has ended (pid {}){by_cap}",
             span(timer.delta_seconds + timer.jitter_seconds),
             timer.waits_for_pid.unwrap_or(0),
         ),
-        ("held", _) => format!(
+        (TimerState::Held, _) => format!(
             "due, held: {}",
             timer
                 .reason
                 .as_deref()
                 .unwrap_or("for a reason that is not known")
         ),
-        ("due", _) => "due, and starts once no other run is in its way".to_owned(),
+        (TimerState::Due, _) => "due, and starts once no other run is in its way".to_owned(),
         (_, Some(due)) => format!(
             "in {}{by_cap}, at {}",
             due.since(now.wall),

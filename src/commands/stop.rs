@@ -5,17 +5,18 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::say;
-use crate::arm::{self, entry};
+use crate::arm;
 use crate::cli::{Global, Run, Stop};
 use crate::config::{self, Surroundings};
-use crate::exit::Exit;
+use crate::model::{Exit, Span};
 use crate::outcome;
-use crate::policy::time::Span;
+use crate::state::change::{self, Change};
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::Store;
-use crate::sys::process::Identity;
+use crate::sys::clock::moment;
+use crate::sys::process::is_alive;
 use crate::sys::{clock, events, pidfd, user};
 
 /// How long a rerun may take to end after TERM.
@@ -69,7 +70,7 @@ fn stop_target(
     let Some(record) = store.read(id)? else {
         return Ok((Vec::new(), Vec::new(), Vec::new()));
     };
-    let here = |run: &Running| run.started.boot == clock::boot_id() && run.process.is_alive();
+    let here = |run: &Running| run.started.boot == clock::boot_id() && is_alive(run.process);
     for run in record.running.iter().filter(|run| here(run) && !with_runs) {
         if is_wanted(&run.timer) {
             let _ = say(&format!(
@@ -87,7 +88,7 @@ fn stop_target(
     if !concerns_us {
         return Ok((Vec::new(), Vec::new(), Vec::new()));
     }
-    let now = super::moment();
+    let now = moment();
     let settled = outcome::settle(&mut locked.record, &now);
     let names: Vec<String> = locked
         .record
@@ -125,24 +126,18 @@ fn stop_target(
             ));
         }
         let by = format!("stopped by {}", user::name(user::effective()));
-        store.note(&entry(id, &name, &timer, What::Stopped, &by));
         let when = timer.due.map_or_else(
             || format!("{} after its run", timer.delta),
             |due| format!("due in {}", due.since(clock::boottime())),
         );
-        let about = super::About {
-            target: id,
-            timer: &name,
-            chain: &timer.chain,
-            run: timer.run,
-        };
-        tell(
-            Some(about),
-            &format!(
+        let change = Change::of_timer(id, &name, &timer, What::Stopped, moment())
+            .because(by)
+            .saying(format!(
                 "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
                 timer.run, timer.chain
-            ),
-        );
+            ));
+        store.note(&change.entry);
+        let _ = super::say_change(&change);
         stopped.push(name);
     }
     let mut ended = Vec::new();
@@ -153,19 +148,12 @@ fn stop_target(
     {
         match end_run(&run) {
             Ok(how) => {
-                let about = super::About {
-                    target: id,
-                    timer: &run.timer,
-                    chain: &run.chain,
-                    run: run.run,
-                };
-                tell(
-                    Some(about),
-                    &format!(
-                        "again: stopped: run {} of chain {} (pid {}, {how})",
-                        run.run, run.chain, run.process.pid
-                    ),
+                let line = format!(
+                    "again: stopped: run {} of chain {} (pid {}, {how})",
+                    run.run, run.chain, run.process.pid
                 );
+                change::log(id, &run.timer, &run.chain, run.run, &line);
+                let _ = say(&line);
                 by_us.push((run.process, how));
                 ended.push(run.timer.clone());
             }
@@ -183,7 +171,7 @@ fn stop_target(
                 run.stopped = Some(format!("{how}, by {}", user::name(user::effective())));
             }
         }
-        let settled = outcome::settle(&mut locked.record, &super::moment());
+        let settled = outcome::settle(&mut locked.record, &moment());
         locked.commit()?;
         settled.note(store);
     }
@@ -211,18 +199,14 @@ fn stop_drivers(
             continue;
         }
         match end_driver(&driver, args.run) {
-            Ok(true) => tell(
-                Some(super::About {
-                    target: &driver.target,
-                    timer: "",
-                    chain: &driver.chain,
-                    run: driver.run,
-                }),
-                &format!(
+            Ok(true) => {
+                let line = format!(
                     "again: stopped: {who} (after run {} of chain {})",
                     driver.run, driver.chain
-                ),
-            ),
+                );
+                change::log(&driver.target, "", &driver.chain, driver.run, &line);
+                let _ = say(&line);
+            }
             Ok(false) => {
                 let _ = say(&format!(
                     "again: left alone: {who} has a run under way (run {} of chain {}); 'again stop --run' ends both",
@@ -246,7 +230,7 @@ fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
         Err(e) => return Err(e),
     };
     if !with_run {
-        if driver.child.is_some_and(Identity::is_alive) {
+        if driver.child.is_some_and(is_alive) {
             return Ok(false);
         }
         handle.signal(events::NO_MORE)?;
@@ -260,11 +244,6 @@ fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
         }
     }
     Err(std::io::Error::other("it does not end"))
-}
-
-/// Says what was done; a reader that has gone is no reason to stop stopping.
-fn tell(about: Option<super::About<'_>>, line: &str) {
-    let _ = super::say_change(about, line);
 }
 
 /// TERM, and KILL if that does not help; only ever to the process on record.

@@ -12,24 +12,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::moment;
-use crate::arm::entry;
-use crate::observe;
+use crate::model::{Boottime, Bytes, Identity, Kind, Moment, Span};
 use crate::outcome;
-use crate::policy::cap::{self, Moment};
-use crate::policy::time::{Boottime, Span};
+use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
 use crate::puppet::environment;
-use crate::state::bytes::Bytes;
+use crate::puppet::live;
+use crate::state::change::Change;
 use crate::state::directory::make_directory;
 use crate::state::files::unnamed_file;
 use crate::state::history::{Entry, What};
 use crate::state::logs::open_log;
 use crate::state::order::{Order, Ticket, decode};
-use crate::state::record::{Kind, Record, Refused, Running, Timer};
+use crate::state::record::{Record, Running, Timer};
 use crate::state::store::{Locked, Rerun, Store};
+use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::{self, Identity};
+use crate::sys::process;
+use crate::sys::process::is_alive;
 use crate::sys::signals::{Held, Signals};
 use crate::sys::spawn::{self, Image};
 use crate::sys::wait::{Sleeper, Watch, Woken};
@@ -86,7 +86,7 @@ pub fn main(arguments: &[OsString]) -> i32 {
         super::complain(
             "again: error: 'wait' is what 'again run' starts; it cannot be called by hand",
         );
-        return crate::exit::Exit::Usage as i32;
+        return crate::model::Exit::Usage as i32;
     };
     // systemd-run's standard error was the ready pipe.
     spawn::silence_standard_descriptors();
@@ -103,9 +103,8 @@ pub fn main(arguments: &[OsString]) -> i32 {
 /// What has to be had before the requester is told that we are there.
 fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
     let ticket = read_ticket(order)?;
-    crate::log::of_waiter(ticket.state_dir.path().join("again.log"));
-    crate::log::about("target", &ticket.target);
-    crate::log::about("timer", &ticket.name);
+    crate::sys::log::of_waiter(ticket.state_dir.path().join("again.log"));
+    tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
     // From here on a signal to end finds us able to act on it.
     let signals = Signals::catch().context("cannot catch signals")?;
     let sleeper = Sleeper::new(signals).context("cannot make a timer")?;
@@ -154,8 +153,7 @@ fn run(inherited: Inherited) -> Result<()> {
     if let Ok(Some(record)) = waiter.store.read(&waiter.ticket.target)
         && let Some(timer) = waiter.timer(&record)
     {
-        crate::log::about("chain", &timer.chain);
-        crate::log::about("run", timer.run);
+        tracing::error_span!("chain", chain = timer.chain, run = timer.run);
     }
     if waiter.is_in_charge() {
         // Puppet need not wait for that.
@@ -410,6 +408,7 @@ impl Waiter {
                         looked_around = true;
                     }
                     Some(set) => {
+                        let reason = reason.to_string();
                         self.note_held(Some(&reason));
                         self.show(&format!("is due, held: {reason}"));
                         let until = set.is_none().then(|| clock::boottime() + LOOK_AGAIN);
@@ -556,7 +555,7 @@ impl Waiter {
         }
     }
 
-    fn wall_of(&self, due: Boottime) -> crate::policy::time::Walltime {
+    fn wall_of(&self, due: Boottime) -> crate::model::Walltime {
         clock::walltime() + due.since(clock::boottime())
     }
 
@@ -620,12 +619,12 @@ impl Waiter {
         let me = Some(self.identity()?);
         Ok(AtDue {
             // An agent's run does not do the job of an apply, but is not disturbed by it.
-            holder: observe::lock_holder(&order.paths)
+            holder: live::lock_holder(&order.paths)
                 .filter(|holder| Some(*holder) != me && order.kind != Kind::Command)
                 .map(|process| Blocker {
                     process,
                     started: if is_agent {
-                        observe::started(process)
+                        Identity::started(process)
                     } else {
                         Boottime::default()
                     },
@@ -633,7 +632,7 @@ impl Waiter {
             rerun: record
                 .running
                 .iter()
-                .find(|rerun| rerun.started.boot == self.boot && rerun.process.is_alive())
+                .find(|rerun| rerun.started.boot == self.boot && is_alive(rerun.process))
                 .map(|rerun| Blocker {
                     process: rerun.process,
                     started: rerun.started.uptime,
@@ -641,11 +640,11 @@ impl Waiter {
             newest_run: record.newest_run(&self.boot),
             disabled: self.store.disabled().map(|disabled| disabled.reason),
             agent_disabled: is_agent
-                .then(|| observe::agent_disabled(&order.paths))
+                .then(|| live::agent_disabled(&order.paths))
                 .flatten(),
             service: match order.daemon {
                 None => Service::None,
-                Some(daemon) if observe::daemon_lives(daemon, &order.paths) => {
+                Some(daemon) if live::daemon_lives(daemon, &order.paths) => {
                     self.away.set(None);
                     Service::Alive
                 }
@@ -776,7 +775,7 @@ impl Waiter {
     }
 
     fn finish(&self, finish: &Finish) -> Result<()> {
-        let (what, reason) = match finish {
+        match finish {
             Finish::Superseded => {
                 self.store
                     .remove_order(&self.ticket.target, &self.ticket.token);
@@ -791,11 +790,9 @@ impl Waiter {
                 );
                 return Ok(());
             }
-            Finish::Satisfied(reason) => (What::Satisfied, reason),
-            Finish::Stopped(reason) => (What::Stopped, reason),
-            Finish::Capped(reason) => (What::Refused, reason),
-            Finish::Failed(reason) => (What::Failed, reason),
-        };
+            _ => {}
+        }
+        let now = moment();
         let mut locked = self.lock_record()?;
         if self.timer(&locked.record).is_none() {
             return Ok(());
@@ -804,19 +801,28 @@ impl Waiter {
         let Some(timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
-        if what == What::Refused {
-            locked.record.refused = Some(Refused {
-                at: moment(),
-                timer: self.ticket.name.clone(),
-                reason: format!("refused: {reason}"),
-            });
-        } else {
+        let change = |what| {
+            let (target, name) = (&self.ticket.target, &self.ticket.name);
+            Change::of_timer(target, name, &timer, what, now.clone())
+        };
+        let change = match finish {
+            Finish::Superseded | Finish::Interrupted => return Ok(()),
+            Finish::Capped(refusal) => {
+                let record = &mut locked.record;
+                record.note_refused(&self.ticket.name, refusal, now.clone());
+                change(What::Refused).refused(refusal)
+            }
+            Finish::Satisfied(by) => change(What::Satisfied).because(by.to_string()),
+            Finish::ServiceStopped => change(What::Stopped).because("stopped with the service"),
+            Finish::Gone(what) => change(What::Failed).because(format!("{what} is gone")),
+        };
+        let Entry { what, reason, .. } = &change.entry;
+        if *what != What::Refused {
             let name = &self.ticket.name;
-            locked.record.note_missed(name, what, reason, moment());
+            locked.record.note_missed(name, *what, reason, now.clone());
         }
         locked.commit()?;
-        let line = entry(&self.ticket.target, &self.ticket.name, &timer, what, reason);
-        self.store.note(&line);
+        self.store.note(&change.entry);
         self.store
             .remove_order(&self.ticket.target, &self.ticket.token);
         match what {
@@ -895,18 +901,18 @@ impl Waiter {
         }
         drop(locked);
         settled.note(&self.store);
-        let started = entry(
+        let started = Change::of_timer(
             &self.ticket.target,
             &self.ticket.name,
             &timer,
             What::Started,
-            "",
+            now,
         );
         // The moment that the cap counts, which a slow disk has put well before this one.
-        self.store.note(&Entry { at: now, ..started });
+        self.store.note(&started.entry);
         self.store
             .remove_order(&self.ticket.target, &self.ticket.token);
-        crate::log::about("run", timer.run);
+        tracing::error_span!("run", run = timer.run);
         tracing::info!("starts the rerun");
         match &log {
             Ok(_) if self.prepared.files.is_pruned => {}
@@ -930,14 +936,9 @@ impl Waiter {
             tracing::warn!(timer = %self.ticket.name, target_id = %self.ticket.target, "{e:#}");
         }
         self.store.forget_rerun(me);
-        let failed = entry(
-            &self.ticket.target,
-            &self.ticket.name,
-            &timer,
-            What::Failed,
-            &reason,
-        );
-        self.store.note(&failed);
+        let (target, name) = (&self.ticket.target, &self.ticket.name);
+        let failed = Change::of_timer(target, name, &timer, What::Failed, moment());
+        self.store.note(&failed.because(reason).entry);
         Err(error.context(format!(
             "timer '{}': the rerun could not be started",
             self.ticket.name

@@ -1,66 +1,15 @@
 //! The cap: at most so many reruns of a target in any window of time.
 
-use serde::{Deserialize, Serialize};
+use crate::model::{Cap, Moment, Span, Use};
 
-use super::time::{Boottime, Span, Walltime};
-
-/// How many reruns, in how long a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cap {
-    /// The most reruns that may start within any window.
-    pub max_runs: u32,
-    /// The length of the window.
-    pub window: Span,
-}
-
-/// When something happened, on both clocks, and under which boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// The boot's identifier.
-    pub boot: String,
-    /// Time since that boot.
-    pub uptime: Boottime,
-    /// The wall clock's time.
-    pub wall: Walltime,
-}
-
-impl Moment {
-    /// How long ago `self` was, seen from `now`. Never more than can be known:
-    /// within one boot the wall clock is not asked, and something from an earlier
-    /// boot is at least as old as this boot.
-    pub fn age(&self, now: &Moment) -> Span {
-        if self.boot == now.boot {
-            return now.uptime.since(self.uptime);
-        }
-        let since_boot = now.uptime.since(Boottime::from_nanos(0));
-        now.wall.since(self.wall).max(since_boot)
-    }
-}
-
-impl Moment {
-    /// How long before `self` something was.
-    pub fn age_of(&self, earlier: &Moment) -> Span {
-        if self.boot == earlier.boot {
-            self.uptime.since(earlier.uptime)
-        } else {
-            self.wall.since(earlier.wall)
-        }
-    }
-}
-
-/// How much of a cap is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Use {
-    /// Reruns that started within the window.
-    pub used: u32,
-    /// How long until another may start; zero if one may start now.
-    pub frees_in: Span,
-}
-
-impl Use {
-    /// Whether no further rerun may start now.
-    pub fn is_reached(&self) -> bool {
-        self.frees_in > Span::ZERO
+/// The cap's window as somebody wrote it. One of no length would let everything through.
+///
+/// # Errors
+/// A sentence that says what is wrong with it.
+pub fn window(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>().map_err(|e| e.to_string())? {
+        Span::ZERO => Err("the cap's window has to be at least 1s".to_owned()),
+        window => Ok(window),
     }
 }
 
@@ -93,6 +42,7 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Boottime, Walltime};
     use proptest::prelude::*;
 
     fn at(seconds: u64) -> Moment {
@@ -132,18 +82,6 @@ mod tests {
     fn a_cap_of_none_never_frees() {
         let none = Cap { max_runs: 0, ..CAP };
         assert!(usage(none, &[], &at(5)).is_reached());
-    }
-
-    #[test]
-    fn an_earlier_boot_counts_as_old_as_this_one_at_least() {
-        let old = Moment {
-            boot: "a".into(),
-            ..at(500)
-        };
-        // The wall clock says it is in the future; 40 s have passed since the boot.
-        let mut now = at(40);
-        now.wall = Walltime::from_millis(0);
-        assert_eq!(old.age(&now), Span::from_secs(40));
     }
 
     proptest! {

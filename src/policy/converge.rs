@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::time::{Boottime, Span};
-use crate::puppet::summary;
-use crate::state::record::Base;
+use crate::model::{Base, Boottime, End, Outcome, Span};
 
 /// When a driver is content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -16,15 +14,6 @@ pub enum Until {
     Clean,
 }
 
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// With this exit status.
-    Exit(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
 /// All that a run's outcome is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
@@ -33,65 +22,28 @@ pub struct Evidence {
     /// The exit status says whether anything changed (`--detailed-exitcodes`).
     pub detailed: bool,
     /// What Puppet's summary says, if this run wrote one.
-    pub summary: Option<summary::Outcome>,
+    pub summary: Option<Outcome>,
     /// It is an agent's, and another run holds the agent's lock.
     pub lock_is_taken: bool,
-}
-
-/// How a run went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It changed something.
-    Changed,
-    /// It changed nothing.
-    Unchanged,
-    /// It succeeded; whether it changed anything is not known.
-    Succeeded,
-    /// It failed.
-    Failed,
-    /// It did not take place: another run of the agent was under way.
-    Busy,
-    /// A signal ended it.
-    Killed(i32),
-}
-
-impl Outcome {
-    /// Whether that is a failure.
-    pub fn is_failure(self) -> bool {
-        matches!(self, Outcome::Failed | Outcome::Killed(_))
-    }
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Outcome::Changed => "changed",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::Busy => "skipped",
-            Outcome::Killed(_) => "killed",
-        })
-    }
 }
 
 /// Judges a run. A fresh summary decides between changed, unchanged and failed,
 /// but never turns a failing exit status into a success.
 pub fn judge(seen: &Evidence) -> Outcome {
     let status = match seen.end {
-        End::Signal(signal) => return Outcome::Killed(signal),
+        End::Signal(_) => return Outcome::Killed,
         End::Exit(status) => status,
     };
     match (status, seen.summary) {
-        (_, Some(summary::Outcome::Failed)) => Outcome::Failed,
-        (0, Some(summary::Outcome::Changed)) => Outcome::Changed,
-        (0, Some(summary::Outcome::Unchanged)) => Outcome::Unchanged,
+        (_, Some(Outcome::Failed)) => Outcome::Failed,
+        (0, Some(Outcome::Changed)) => Outcome::Changed,
+        (0, Some(Outcome::Unchanged)) => Outcome::Unchanged,
         (0, None) if seen.detailed => Outcome::Unchanged,
         (0, None) => Outcome::Succeeded,
-        (2, Some(summary::Outcome::Changed)) => Outcome::Changed,
+        (2, Some(Outcome::Changed)) => Outcome::Changed,
         (2, _) if seen.detailed => Outcome::Changed,
         // A skipped and a disabled agent exit with 1 as a failed one does.
-        (1, None) if seen.lock_is_taken => Outcome::Busy,
+        (1, None) if seen.lock_is_taken => Outcome::Skipped,
         _ => Outcome::Failed,
     }
 }
@@ -230,7 +182,7 @@ impl Drive {
         let Some(last) = self.last else {
             return Ok((Because::First, at_once));
         };
-        if last == Outcome::Busy {
+        if last == Outcome::Skipped {
             return Ok((Because::Busy, at_once));
         }
         // A failed run that asks for more goes on.
@@ -238,10 +190,10 @@ impl Drive {
             return Ok((Because::Due(name.clone()), timer.due));
         }
         match (self.until, last) {
-            (_, Outcome::Failed | Outcome::Killed(_)) => Err(Finish::Failed),
+            (_, Outcome::Failed | Outcome::Killed) => Err(Finish::Failed),
             (Until::Requests, _) | (Until::Clean, Outcome::Unchanged) => Err(Finish::Converged),
-            (Until::Clean, Outcome::Changed | Outcome::Busy) => Ok((Because::NotClean, at_once)),
-            (Until::Clean, Outcome::Succeeded) => Err(Finish::Unclear),
+            (Until::Clean, Outcome::Changed | Outcome::Skipped) => Ok((Because::NotClean, at_once)),
+            (Until::Clean, Outcome::Succeeded | Outcome::Unknown) => Err(Finish::Unclear),
         }
     }
 
@@ -313,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_summary_decides_and_never_hides_a_failure() {
-        use summary::Outcome::{Changed, Failed, Unchanged};
+        use Outcome::{Changed, Failed, Unchanged};
         let of = |status, detailed, summary| {
             judge(&Evidence {
                 end: End::Exit(status),
@@ -346,7 +298,7 @@ mod tests {
             lock_is_taken: true,
             ..PLAIN
         };
-        assert_eq!(judge(&skipped), Outcome::Busy);
+        assert_eq!(judge(&skipped), Outcome::Skipped);
         let free = Evidence {
             lock_is_taken: false,
             ..skipped
@@ -356,7 +308,7 @@ mod tests {
             end: End::Signal(9),
             ..skipped
         };
-        assert_eq!(judge(&killed), Outcome::Killed(9));
+        assert_eq!(judge(&killed), Outcome::Killed);
     }
 
     fn ended(until: Until, outcome: Outcome, asks: &[Ask]) -> Drive {
@@ -412,8 +364,8 @@ mod tests {
         );
         for until in [Until::Requests, Until::Clean] {
             assert_eq!(end(until, Outcome::Failed), finish(Finish::Failed));
-            assert_eq!(end(until, Outcome::Killed(9)), finish(Finish::Failed));
-            assert_eq!(end(until, Outcome::Busy), Next::Start(Because::Busy));
+            assert_eq!(end(until, Outcome::Killed), finish(Finish::Failed));
+            assert_eq!(end(until, Outcome::Skipped), Next::Start(Because::Busy));
         }
     }
 
@@ -462,8 +414,8 @@ mod tests {
             Just(Outcome::Unchanged),
             Just(Outcome::Succeeded),
             Just(Outcome::Failed),
-            Just(Outcome::Busy),
-            Just(Outcome::Killed(9)),
+            Just(Outcome::Skipped),
+            Just(Outcome::Killed),
         ];
         let asks = proptest::collection::vec((0..3u8, 0..40u64, any::<bool>()), 0..4);
         let plan = (0..20u64, outcome, asks).prop_map(|(takes, outcome, asks)| Plan {
@@ -542,7 +494,7 @@ mod tests {
 
         #[test]
         fn a_failing_status_is_never_a_success(status in 1..256i32, detailed in any::<bool>(), lock_is_taken in any::<bool>()) {
-            let seen = Evidence { end: End::Exit(status), detailed, summary: Some(summary::Outcome::Unchanged), lock_is_taken };
+            let seen = Evidence { end: End::Exit(status), detailed, summary: Some(Outcome::Unchanged), lock_is_taken };
             let outcome = judge(&seen);
             prop_assert!(outcome == Outcome::Failed || (status == 2 && detailed && outcome == Outcome::Changed));
         }

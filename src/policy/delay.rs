@@ -1,6 +1,6 @@
 //! How long to wait: delta and jitter.
 
-use super::time::Span;
+use crate::model::Span;
 
 /// The least jitter by default: runs that end together must not start together.
 const LEAST_JITTER: Span = Span::from_secs(2);

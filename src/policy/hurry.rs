@@ -1,6 +1,6 @@
 //! What `again now` and `again reset` do to a pending timer.
 
-use super::time::{Boottime, Span};
+use crate::model::{Boottime, Span};
 
 /// A pending timer, as far as its haste is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

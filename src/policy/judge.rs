@@ -1,9 +1,6 @@
 //! Whether a request is granted: everything that was observed goes in, a verdict comes out.
 
-use super::cap::{Cap, Use};
-use super::time::Span;
-use crate::exit::Exit;
-use crate::state::record::OnCap;
+use crate::model::{Cap, OnCap, Refusal, Span, Use};
 
 /// What was found above us, as far as the judgement needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,41 +78,6 @@ pub enum Verdict {
     Refuse(Refusal),
 }
 
-/// Why not, in a line for people, and the exit status that goes with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// `refused`, `nothing to do` or `error`.
-    pub outcome: &'static str,
-    /// Cause, evidence in brackets, and what to do next.
-    pub cause: String,
-    /// The exit status.
-    pub exit: Exit,
-}
-
-impl Refusal {
-    fn error(cause: String) -> Self {
-        Refusal {
-            outcome: "error",
-            cause,
-            exit: Exit::Failure,
-        }
-    }
-
-    fn refused(cause: String) -> Self {
-        Refusal {
-            outcome: "refused",
-            cause,
-            exit: Exit::Success,
-        }
-    }
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.outcome, self.cause)
-    }
-}
-
 /// What is above a request that a converge driver takes: the driver runs its own
 /// command again, so that neither puppet's command line nor its directory is
 /// needed.
@@ -144,103 +106,54 @@ pub fn judge(case: &Case) -> Verdict {
         return Verdict::Refuse(refusal);
     }
     if let Some(reason) = &case.disabled {
-        let reason = if reason.is_empty() {
-            "no reason given"
-        } else {
-            reason
-        };
-        return Verdict::Refuse(Refusal::refused(format!(
-            "again is disabled ({reason}); 'again enable' allows reruns"
-        )));
+        let reason = reason.clone();
+        return Verdict::Refuse(Refusal::Disabled { reason });
     }
     judge_cap(case)
 }
 
 fn refusal_by_run(above: &Above) -> Option<Refusal> {
-    let wrapper = "set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'";
-    match above {
+    match above.clone() {
         Above::Command => None,
-        Above::Nothing(parents) => Some(Refusal::error(format!(
-            "no puppet run above this process (parents: {}); run 'again converge -- puppet …' or 'again run -- COMMAND'",
-            if parents.is_empty() {
-                "none that can be seen".to_owned()
-            } else {
-                parents.join(", ")
-            }
-        ))),
-        Above::DaemonItself { pid } => Some(Refusal::error(format!(
-            "the puppet agent daemon is above this process, but no run of it (pid {pid}); ask from inside a run, or with 'again run -- COMMAND'"
-        ))),
-        Above::Orphan { pid } => Some(Refusal::refused(format!(
-            "the agent daemon that started this run has gone, and the command line with it; no other lives in its place (run pid {pid}); start the agent, or run it once by hand"
-        ))),
-        Above::Retitled { pid } => Some(Refusal::error(format!(
-            "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); {wrapper}"
-        ))),
+        Above::Nothing(parents) => Some(Refusal::NoRun { parents }),
+        Above::DaemonItself { pid } => Some(Refusal::DaemonItself { pid }),
+        Above::Orphan { pid } => Some(Refusal::Orphan { pid }),
+        Above::Retitled { pid } => Some(Refusal::Retitled { pid }),
+        Above::Run { pid: 1, .. } => Some(Refusal::FirstProcess),
         Above::Run {
             pid,
             other_user,
             noop,
             input,
             directory_gone,
-        } => {
-            if *pid == 1 {
-                return Some(Refusal::refused(
-                    "this run is the first process of a container, which ends with it (run pid 1); run 'again converge -- puppet …' as the container's command".into(),
-                ));
-            }
-            if let Some(user) = other_user {
-                return Some(Refusal::error(format!(
-                    "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
-                )));
-            }
-            if let Some(said) = noop {
-                return Some(Refusal {
-                    outcome: "nothing to do",
-                    cause: format!("a noop run is never run again ({said}, run pid {pid})"),
-                    exit: Exit::Success,
-                });
-            }
-            if let Input::Once(what) = input {
-                return Some(Refusal::refused(format!(
-                    "the manifest came from standard input, which cannot be read again ({what}); give puppet apply a file, or '< FILE'"
-                )));
-            }
-            directory_gone.as_ref().map(|directory| {
-                Refusal::refused(format!(
-                    "the run's working directory was deleted ({directory}); start puppet in one that stays"
-                ))
-            })
-        }
+        } => match (other_user, noop, input) {
+            (Some(user), _, _) => Some(Refusal::OtherUser { user, pid }),
+            (_, Some(said), _) => Some(Refusal::Noop { said, pid }),
+            (_, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
+            _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
+        },
     }
 }
 
 fn judge_cap(case: &Case) -> Verdict {
-    if !case.usage.is_reached() {
+    let Case {
+        cap, usage, on_cap, ..
+    } = *case;
+    if !usage.is_reached() {
         return Verdict::Schedule {
             not_before: Span::ZERO,
         };
     }
-    match case.on_cap {
-        OnCap::Wait if case.cap.max_runs > 0 => Verdict::Schedule {
-            not_before: case.usage.frees_in,
+    match on_cap {
+        OnCap::Wait if cap.max_runs > 0 => Verdict::Schedule {
+            not_before: usage.frees_in,
         },
-        on_cap => {
-            let mut refusal = Refusal::refused(cap_reached(case.cap, case.usage));
-            if on_cap != OnCap::Skip {
-                refusal.exit = Exit::Failure;
-            }
-            Verdict::Refuse(refusal)
-        }
+        on_cap => Verdict::Refuse(Refusal::Cap {
+            cap,
+            usage,
+            fails: on_cap != OnCap::Skip,
+        }),
     }
-}
-
-/// The line that says why no further rerun starts, and what to do.
-pub fn cap_reached(cap: Cap, usage: Use) -> String {
-    format!(
-        "the cap is reached: {} of at most {} reruns within {} (the next is possible in {}); this target does not settle: see 'again history', raise max_runs, or 'again reset'",
-        usage.used, cap.max_runs, cap.window, usage.frees_in
-    )
 }
 
 #[cfg(test)]
@@ -319,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_names_cause_evidence_and_remedy() {
+    fn each_obstacle_is_refused_with_its_evidence() {
         let with = |change: fn(&mut Above)| {
             let mut above = run();
             change(&mut above);
@@ -328,32 +241,23 @@ mod tests {
         let cases = [
             (
                 Above::Nothing(vec!["bash".into()]),
-                "error",
-                Exit::Failure,
-                "converge",
+                Refusal::NoRun {
+                    parents: vec!["bash".into()],
+                },
             ),
             (
                 Above::DaemonItself { pid: 7 },
-                "error",
-                Exit::Failure,
-                "pid 7",
+                Refusal::DaemonItself { pid: 7 },
             ),
-            (Above::Orphan { pid: 7 }, "refused", Exit::Success, "pid 7"),
-            (
-                Above::Retitled { pid: 7 },
-                "error",
-                Exit::Failure,
-                "command",
-            ),
+            (Above::Orphan { pid: 7 }, Refusal::Orphan { pid: 7 }),
+            (Above::Retitled { pid: 7 }, Refusal::Retitled { pid: 7 }),
             (
                 with(|a| {
                     if let Above::Run { pid, .. } = a {
                         *pid = 1
                     }
                 }),
-                "refused",
-                Exit::Success,
-                "again converge",
+                Refusal::FirstProcess,
             ),
             (
                 with(|a| {
@@ -361,9 +265,10 @@ mod tests {
                         *other_user = Some("root".into())
                     }
                 }),
-                "error",
-                Exit::Failure,
-                "user",
+                Refusal::OtherUser {
+                    user: "root".into(),
+                    pid: 42,
+                },
             ),
             (
                 with(|a| {
@@ -371,9 +276,10 @@ mod tests {
                         *noop = Some("--noop")
                     }
                 }),
-                "nothing to do",
-                Exit::Success,
-                "--noop",
+                Refusal::Noop {
+                    said: "--noop",
+                    pid: 42,
+                },
             ),
             (
                 with(|a| {
@@ -381,9 +287,9 @@ mod tests {
                         *input = Input::Once("pipe:[1]".into())
                     }
                 }),
-                "refused",
-                Exit::Success,
-                "pipe:[1]",
+                Refusal::StandardInput {
+                    what: "pipe:[1]".into(),
+                },
             ),
             (
                 with(|a| {
@@ -391,18 +297,13 @@ mod tests {
                         *directory_gone = Some("/x".into())
                     }
                 }),
-                "refused",
-                Exit::Success,
-                "/x",
+                Refusal::DirectoryGone {
+                    directory: "/x".into(),
+                },
             ),
         ];
-        for (above, outcome, exit, word) in cases {
-            let Verdict::Refuse(refusal) = judge(&case(above)) else {
-                panic!("granted: {word}")
-            };
-            assert_eq!((refusal.outcome, refusal.exit), (outcome, exit));
-            assert!(refusal.cause.contains(word), "{refusal}");
-            assert!(refusal.cause.contains('(') && !refusal.cause.contains('\n'));
+        for (above, refusal) in cases {
+            assert_eq!(judge(&case(above)), Verdict::Refuse(refusal));
         }
     }
 
@@ -414,12 +315,11 @@ mod tests {
                 not_before: Span::from_secs(60)
             }
         );
-        for (on_cap, exit) in [(OnCap::Fail, Exit::Failure), (OnCap::Skip, Exit::Success)] {
-            let Verdict::Refuse(refusal) = judge(&full(on_cap)) else {
-                panic!("granted")
-            };
-            assert_eq!(refusal.exit, exit);
-            assert!(refusal.cause.contains("10 of at most 10 reruns within 1h"));
+        for (on_cap, fails) in [(OnCap::Fail, true), (OnCap::Skip, false)] {
+            let case = full(on_cap);
+            let (cap, usage) = (case.cap, case.usage);
+            let refusal = Refusal::Cap { cap, usage, fails };
+            assert_eq!(judge(&case), Verdict::Refuse(refusal));
         }
     }
 
@@ -462,7 +362,7 @@ mod tests {
                 }
                 Verdict::Refuse(refusal) => {
                     prop_assert!(noop || other || disabled || frees > 0);
-                    prop_assert!(!refusal.cause.contains('\n'));
+                    prop_assert!(!refusal.to_string().contains('\n'));
                 }
             }
         }
@@ -472,10 +372,7 @@ mod tests {
     fn disabled_goes_before_the_cap_and_names_its_reason() {
         let mut case = full(OnCap::Fail);
         case.disabled = Some("maintenance".into());
-        let Verdict::Refuse(refusal) = judge(&case) else {
-            panic!("granted")
-        };
-        assert_eq!(refusal.exit, Exit::Success);
-        assert!(refusal.cause.contains("(maintenance)"));
+        let reason = "maintenance".into();
+        assert_eq!(judge(&case), Verdict::Refuse(Refusal::Disabled { reason }));
     }
 }

@@ -8,5 +8,5 @@ pub mod delay;
 pub mod hurry;
 pub mod judge;
 pub mod resume;
-pub mod time;
+
 pub mod waiter;

@@ -1,8 +1,23 @@
 //! When a timer is due that outlived its waiter.
 
-use super::cap::Moment;
-use super::time::{Boottime, Span};
-use crate::state::record::Timer;
+use crate::model::{Boottime, Moment, Span, Walltime};
+
+/// What is left of a timer's wait, as its record tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Whether the record is of this boot.
+    pub is_of_this_boot: bool,
+    /// When it was due, if that was known.
+    pub due: Option<Boottime>,
+    /// The same on the wall clock as it stood then.
+    pub due_wall: Option<Walltime>,
+    /// The least wait.
+    pub delta: Span,
+    /// What was drawn on top of it.
+    pub jitter: Span,
+    /// A person asked not to wait for it.
+    pub hurry: bool,
+}
 
 /// The new due time, on the clock of `now`'s boot.
 ///
@@ -12,13 +27,13 @@ use crate::state::record::Timer;
 /// that lost power together boot together. Where the due time was not yet known,
 /// the run that was waited for has ended by now: the whole wait begins here, if nobody
 /// has brought it forward.
-pub fn due(timer: &Timer, now: &Moment, fresh: Span) -> Boottime {
+pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
     let whole = if timer.hurry {
         Span::ZERO
     } else {
         timer.delta + timer.jitter
     };
-    if timer.boot == now.boot {
+    if timer.is_of_this_boot {
         return timer.due.unwrap_or(now.uptime + whole);
     }
     let left = match timer.due_wall {
@@ -32,9 +47,6 @@ pub fn due(timer: &Timer, now: &Moment, fresh: Span) -> Boottime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cap::Cap;
-    use crate::policy::time::Walltime;
-    use crate::state::record::{Base, OnCap, Origin};
     use proptest::prelude::*;
 
     fn s(seconds: u64) -> Span {
@@ -49,37 +61,20 @@ mod tests {
         }
     }
 
-    fn timer(due_wall: Option<u64>) -> Timer {
-        Timer {
-            token: "t".into(),
-            chain: "c".into(),
-            run: 2,
-            origin: Origin::Run,
-            resource: None,
-            delta: s(30),
-            jitter: s(5),
-            base: Base::End,
-            requested: at("old", 1000, 1000),
-            waits_for: None,
+    fn timer(due_wall: Option<u64>) -> Wait {
+        Wait {
+            is_of_this_boot: false,
             due: due_wall.map(|_| Boottime::from_nanos(s(1035).nanos())),
             due_wall: due_wall.map(|at| Walltime::from_millis(at * 1000)),
+            delta: s(30),
+            jitter: s(5),
             hurry: false,
-            put_off: Span::ZERO,
-            held: None,
-            waiter: None,
-            boot: "old".into(),
-            cap: Cap {
-                max_runs: 10,
-                window: s(3600),
-            },
-            on_cap: OnCap::Fail,
-            scope: None,
         }
     }
 
     #[test]
     fn after_a_reboot_the_rest_is_waited_for() {
-        let after = |timer: &Timer, uptime, wall| {
+        let after = |timer: &Wait, uptime, wall| {
             (due(timer, &at("new", uptime, wall), s(2)).nanos() - s(uptime).nanos()) / 1_000_000_000
         };
         // 25 s are left, and the fresh jitter.
@@ -93,7 +88,10 @@ mod tests {
 
     #[test]
     fn under_the_same_boot_nothing_changes() {
-        let known = timer(Some(1035));
+        let known = Wait {
+            is_of_this_boot: true,
+            ..timer(Some(1035))
+        };
         assert_eq!(
             due(&known, &at("old", 1100, 9999), s(2)),
             Boottime::from_nanos(s(1035).nanos())
@@ -104,7 +102,8 @@ mod tests {
     #[test]
     fn what_was_brought_forward_stays_so() {
         for boot in ["old", "new"] {
-            let hurried = Timer {
+            let hurried = Wait {
+                is_of_this_boot: boot == "old",
                 hurry: true,
                 ..timer(None)
             };

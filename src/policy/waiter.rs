@@ -3,11 +3,7 @@
 //! It looks at the world, takes one step, and looks again after every wait, so
 //! that nothing it saw before a wait is relied on after it.
 
-use super::cap::{Cap, Use};
-use super::judge::cap_reached;
-use super::time::{Boottime, Span};
-use crate::state::record::OnCap;
-use crate::sys::process::Identity;
+use crate::model::{Boottime, Cap, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
 
 /// A process that has to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +95,7 @@ pub enum Step {
     /// Sleep until then, and see whether the service is back.
     AwaitService(Boottime),
     /// Sleep until a file changes.
-    Hold(String),
+    Hold(Hold),
     /// End, for this reason.
     Finish(Finish),
     /// Record the start, and become the rerun.
@@ -114,13 +110,13 @@ pub enum Finish {
     /// The record names another waiter, or none.
     Superseded,
     /// Another run did the job.
-    Satisfied(String),
+    Satisfied(Satisfied),
     /// The service was stopped.
-    Stopped(String),
+    ServiceStopped,
     /// The cap.
-    Capped(String),
-    /// It cannot be run.
-    Failed(String),
+    Capped(Refusal),
+    /// This, which it needs, is gone.
+    Gone(String),
 }
 
 /// Decides the next step.
@@ -149,16 +145,12 @@ pub fn step(view: &View) -> Step {
 fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
     let did_it = |started: Boottime| started >= due;
     if at_due.newest_run.is_some_and(did_it) {
-        return Step::Finish(Finish::Satisfied(
-            "a run of this target started after it was due".into(),
-        ));
+        return Step::Finish(Finish::Satisfied(Satisfied::OnRecord));
     }
     if let Some(holder) = at_due.holder {
         if did_it(holder.started) {
-            return Step::Finish(Finish::Satisfied(format!(
-                "the agent run with pid {} started after it was due",
-                holder.process.pid
-            )));
+            let pid = holder.process.pid;
+            return Step::Finish(Finish::Satisfied(Satisfied::ByAgent { pid }));
         }
         return Step::AwaitProcess(holder.process);
     }
@@ -168,30 +160,27 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
     if let Service::Away(since) = at_due.service {
         let end = since + RESTART;
         if now >= end {
-            return Step::Finish(Finish::Stopped("stopped with the service".into()));
+            return Step::Finish(Finish::ServiceStopped);
         }
         return Step::AwaitService(end.min(now + LOOK_FOR_SERVICE));
     }
-    let with_reason = |what: &str, reason: &str| {
-        if reason.is_empty() {
-            what.to_owned()
-        } else {
-            format!("{what}: {reason}")
-        }
-    };
     if let Some(reason) = &at_due.disabled {
-        return Step::Hold(with_reason("again is disabled", reason));
+        return Step::Hold(Hold::Again(reason.clone()));
     }
     if let Some(reason) = &at_due.agent_disabled {
-        return Step::Hold(with_reason("the puppet agent is disabled", reason));
+        return Step::Hold(Hold::Agent(reason.clone()));
     }
     if let Some(missing) = &at_due.missing {
-        return Step::Finish(Finish::Failed(format!("{missing} is gone")));
+        return Step::Finish(Finish::Gone(missing.clone()));
     }
     if at_due.usage.is_reached() {
         return match at_due.on_cap {
             OnCap::Wait if at_due.cap.max_runs > 0 => Step::SetDue(now + at_due.usage.frees_in),
-            _ => Step::Finish(Finish::Capped(cap_reached(at_due.cap, at_due.usage))),
+            on_cap => Step::Finish(Finish::Capped(Refusal::Cap {
+                cap: at_due.cap,
+                usage: at_due.usage,
+                fails: on_cap != OnCap::Skip,
+            })),
         };
     }
     Step::Launch
@@ -200,8 +189,8 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cap::{Moment, usage};
-    use crate::policy::time::Walltime;
+    use crate::model::{Moment, Walltime};
+    use crate::policy::cap::usage;
     use proptest::prelude::*;
 
     const OTHER: Identity = Identity { pid: 11, start: 2 };
@@ -311,18 +300,15 @@ mod tests {
     fn holds_stops_and_refuses_with_the_reason() {
         assert_eq!(
             when_due(|a| a.agent_disabled = Some("why".into())),
-            Step::Hold("the puppet agent is disabled: why".into())
+            Step::Hold(Hold::Agent("why".into()))
         );
         assert_eq!(
             when_due(|a| a.disabled = Some(String::new())),
-            Step::Hold("again is disabled".into())
+            Step::Hold(Hold::Again(String::new()))
         );
         // At 100 s: away for long, for a moment, and since just now.
         for (since, expected) in [
-            (
-                95,
-                Step::Finish(Finish::Stopped("stopped with the service".into())),
-            ),
+            (95, Step::Finish(Finish::ServiceStopped)),
             (96, Step::AwaitService(s(100) + LOOK_FOR_SERVICE)),
             (100, Step::AwaitService(s(100) + LOOK_FOR_SERVICE)),
         ] {
@@ -335,7 +321,7 @@ mod tests {
         );
         assert_eq!(
             when_due(|a| a.missing = Some("/x.pp".into())),
-            Step::Finish(Finish::Failed("/x.pp is gone".into()))
+            Step::Finish(Finish::Gone("/x.pp".into()))
         );
     }
 

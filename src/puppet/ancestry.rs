@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::cmdline::{Invocation, base_name, is_ruby_name, parse};
 use super::rerun::Started;
-use crate::sys::process::{Identity, split_block};
+use crate::model::Identity;
+use crate::sys::process::split_block;
 
 /// A process as it was seen, the nearest ancestor first.
 #[derive(Debug, Clone, PartialEq, Eq)]

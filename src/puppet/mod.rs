@@ -5,6 +5,7 @@ pub mod ancestry;
 pub mod cmdline;
 pub mod conf;
 pub mod environment;
+pub mod live;
 pub mod locks;
 pub mod options;
 pub mod paths;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cmdline::Invocation;
 use super::conf::Conf;
-use crate::state::bytes::Bytes;
+use crate::model::Bytes;
 
 /// Files of the agent, named as Puppet's settings are (lib/puppet/defaults.rb).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,33 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::Outcome;
+
 /// The scalars of a summary, by `section.key`.
 ///
 /// Puppet writes two levels, two spaces deep (lib/puppet/transaction/report.rb,
 /// `raw_summary`); anything else is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary(BTreeMap<String, String>);
-
-/// How a run went, as far as its summary tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Resources were changed.
-    Changed,
-    /// Nothing had to be changed.
-    Unchanged,
-    /// Resources failed, or the catalog did.
-    Failed,
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Outcome::Changed => "changed",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Failed => "failed",
-        })
-    }
-}
 
 impl Summary {
     /// Reads a summary's text.

@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::change::Change;
 use super::directory::make_directory;
 use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
-use super::history::{Entry, What};
-use super::record::{Base, Kind, VERSION};
+use super::history::What;
+use super::record::VERSION;
 use super::store::{self, Store};
-use crate::policy::cap::Moment;
-use crate::policy::time::{Boottime, Span};
+use crate::model::{Base, Boottime, Identity, Kind, Moment, Span};
 use crate::puppet::paths::Paths;
-use crate::sys::process::Identity;
+use crate::sys::process::is_alive;
 
 /// The public record of a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ pub fn all(store: &Store) -> Vec<(Driver, bool)> {
             let text = read_bounded(&directory.join(format!("{token}.json"))).ok()?;
             let driver: Driver = serde_json::from_slice(&text).ok()?;
             let alive =
-                is_locked(&directory.join(&token)).unwrap_or_else(|| driver.process.is_alive());
+                is_locked(&directory.join(&token)).unwrap_or_else(|| is_alive(driver.process));
             (driver.token == token).then_some((driver, alive))
         })
         .collect()
@@ -155,7 +155,7 @@ pub fn sweep(store: &Store, now: &Moment) {
         return;
     }
     for (driver, alive) in all(store) {
-        let lives = |who: Identity| driver.boot == now.boot && who.is_alive();
+        let lives = |who: Identity| driver.boot == now.boot && is_alive(who);
         if alive || driver.child.is_some_and(lives) {
             continue;
         }
@@ -171,7 +171,8 @@ pub fn sweep(store: &Store, now: &Moment) {
             "'again converge' was killed (pid {}) after {} runs began",
             driver.process.pid, driver.run
         );
-        store.note(&entry(&driver, What::Closed, &reason, now));
+        let change = Change::of_driver(&driver, What::Closed, now.clone());
+        store.note(&change.because(reason).entry);
     }
     for token in tokens(store, "") {
         let inbox = directory.join(&token);
@@ -214,21 +215,6 @@ fn tokens(store: &Store, ending: &str) -> Vec<String> {
         .collect();
     tokens.sort_unstable();
     tokens
-}
-
-/// A line of history about a driver as a whole.
-pub fn entry(driver: &Driver, what: What, reason: &str, now: &Moment) -> Entry {
-    Entry {
-        version: VERSION,
-        at: now.clone(),
-        what,
-        target: driver.target.clone(),
-        timer: String::new(),
-        token: driver.token.clone(),
-        chain: driver.chain.clone(),
-        run: driver.run,
-        reason: reason.to_owned(),
-    }
 }
 
 /// Makes an inbox, in a directory that was looked at, and locks it.
@@ -377,7 +363,7 @@ impl Drop for Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::time::Walltime;
+    use crate::model::Walltime;
 
     fn moment() -> Moment {
         Moment {

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::before;
 use super::files::private_file;
-use crate::policy::cap::Moment;
+use crate::model::{Moment, Outcome, outcome_of};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,8 +63,46 @@ pub struct Entry {
     pub chain: String,
     /// The number of the rerun in its chain.
     pub run: u32,
-    /// Why, or what came of it.
+    /// For a refusal [`crate::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// How an ended run ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Why, or what is known of it, for people.
     pub reason: String,
+}
+
+/// The kind of a converge driver's own first run, which runs nothing again.
+pub const FIRST: &str = "first";
+
+impl Entry {
+    /// An entry about nothing yet.
+    pub fn new(what: What, at: Moment) -> Self {
+        Entry {
+            version: before::KINDS,
+            at,
+            what,
+            target: String::new(),
+            timer: String::new(),
+            token: String::new(),
+            chain: String::new(),
+            run: 0,
+            kind: String::new(),
+            outcome: None,
+            reason: String::new(),
+        }
+    }
+
+    /// The reason in a line for people: how a run ended, or how a refusal is called,
+    /// and why.
+    pub fn text(&self) -> String {
+        match (self.what, self.outcome) {
+            (_, Some(outcome)) => format!("{outcome} ({})", self.reason),
+            (What::Refused, _) => format!("{}: {}", outcome_of(&self.kind), self.reason),
+            _ => self.reason.clone(),
+        }
+    }
 }
 
 /// The size at which a new file is begun, in bytes. One older file is kept.
@@ -143,19 +182,12 @@ fn count(entries: &[Entry], tally: &mut Tally) {
 }
 
 fn key(entry: &Entry) -> String {
-    let starts = |text: &str| entry.reason.starts_with(text);
-    match entry.what {
-        // A converge driver's own, which runs nothing again.
-        What::Started | What::Ended if entry.run <= 1 => "first".into(),
-        What::Ended => {
-            let outcome = entry.reason.split(' ').next().unwrap_or_default();
-            format!("ended {outcome}")
-        }
-        What::Refused if entry.reason.contains("the cap is reached") => "refused cap".into(),
-        What::Refused if starts("refused: again is disabled") => "refused disabled".into(),
-        What::Refused if starts("nothing to do: a noop run") => "refused noop".into(),
-        What::Refused => "refused other".into(),
-        what => format!("{what:?}").to_lowercase(),
+    match (entry.what, entry.kind.as_str(), entry.outcome) {
+        (What::Started | What::Ended, FIRST, _) => FIRST.to_owned(),
+        (What::Ended, _, Some(outcome)) => format!("ended {outcome}"),
+        (What::Refused, kind @ ("cap" | "disabled" | "noop"), _) => format!("refused {kind}"),
+        (What::Refused, ..) => "refused other".to_owned(),
+        (what, ..) => format!("{what:?}").to_lowercase(),
     }
 }
 
@@ -192,7 +224,7 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
     let mut unreadable = 0;
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line) {
-            Ok(entry) => entries.push(entry),
+            Ok(entry) => entries.push(before::entry(entry)),
             Err(_) => unreadable += 1,
         }
     }
@@ -202,23 +234,18 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::time::{Boottime, Walltime};
+    use crate::model::{Boottime, Walltime};
 
     fn entry(what: What, reason: &str) -> Entry {
+        let at = Moment {
+            boot: "b".into(),
+            uptime: Boottime::from_nanos(0),
+            wall: Walltime::from_millis(0),
+        };
         Entry {
-            version: 1,
-            at: Moment {
-                boot: "b".into(),
-                uptime: Boottime::from_nanos(0),
-                wall: Walltime::from_millis(0),
-            },
-            what,
-            target: "t".into(),
-            timer: "again".into(),
-            token: "t".into(),
-            chain: "c".into(),
             run: 2,
             reason: reason.into(),
+            ..Entry::new(what, at)
         }
     }
 
@@ -236,7 +263,11 @@ mod tests {
         // Whoever could open it could lock it, and with it everybody who writes here.
         let lock = std::fs::metadata(dir.path().join(".history.lock")).expect("there");
         assert_eq!(lock.mode() & 0o777, 0o600);
-        append(dir.path(), &entry(What::Ended, "failed (x)")).expect("written");
+        let failed = Entry {
+            outcome: Some(Outcome::Failed),
+            ..entry(What::Ended, "x")
+        };
+        append(dir.path(), &failed).expect("written");
         assert_eq!(tally(dir.path()).get("ended failed"), Some(&1));
         assert!(u64::try_from(read(dir.path()).0.len()).expect("few") <= written);
     }
@@ -254,20 +285,64 @@ mod tests {
         assert_eq!((entries.len(), unreadable), (2, 1));
     }
 
-    /// The reasons are those that `judge` gives.
+    /// By its kind alone: an operator may give a reason that reads like a cap's.
     #[test]
-    fn refusals_are_told_apart() {
-        for (reason, wanted) in [
-            ("refused: the cap is reached: 1 of at most 1", "refused cap"),
-            ("the cap is reached: 1 of at most 1", "refused cap"),
-            ("refused: again is disabled (x); 'again", "refused disabled"),
-            (
-                "nothing to do: a noop run is never run again",
-                "refused noop",
-            ),
-            ("error: this run belongs to another user", "refused other"),
+    fn refusals_are_told_apart_by_their_kind() {
+        let reason = "again is disabled (the cap is reached: 1 of at most 1)";
+        for (kind, wanted) in [
+            ("cap", "refused cap"),
+            ("disabled", "refused disabled"),
+            ("noop", "refused noop"),
+            ("other-user", "refused other"),
         ] {
-            assert_eq!(key(&entry(What::Refused, reason)), wanted);
+            let entry = Entry {
+                kind: kind.into(),
+                ..entry(What::Refused, reason)
+            };
+            assert_eq!(key(&entry), wanted);
         }
+    }
+
+    /// Lines of version 1, as 0.1.0 wrote them.
+    #[test]
+    fn what_was_written_before_is_read_as_it_was_meant() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let line = |what: &str, run: u32, reason: &str| {
+            format!(
+                r#"{{"version":1,"at":{{"boot":"b","uptime":1,"wall":1}},"what":"{what}","target":"t","timer":"again","token":"t","chain":"c","run":{run},"reason":"{reason}"}}"#
+            )
+        };
+        let lines = [
+            line("started", 1, ""),
+            line("ended", 1, "changed (exit status 0)"),
+            line("ended", 2, "failed (1 resource failed (x), by /s)"),
+            line(
+                "refused",
+                2,
+                "refused: again is disabled (the cap is reached); 'again",
+            ),
+            line("refused", 2, "error: no puppet run"),
+        ];
+        std::fs::write(dir.path().join("history.jsonl"), lines.join("\n") + "\n").expect("written");
+        let entries = read(dir.path()).0;
+        let keys: Vec<String> = entries.iter().map(key).collect();
+        assert_eq!(
+            keys,
+            [
+                "first",
+                "first",
+                "ended failed",
+                "refused disabled",
+                "refused other"
+            ]
+        );
+        let texts: Vec<String> = entries.iter().skip(1).map(Entry::text).collect();
+        assert_eq!(texts[0], "changed (exit status 0)");
+        assert_eq!(texts[1], "failed (1 resource failed (x), by /s)");
+        assert_eq!(
+            texts[2],
+            "refused: again is disabled (the cap is reached); 'again"
+        );
+        assert_eq!(texts[3], "error: no puppet run");
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::directory::make_directory;
 use super::files::{is_locked, private_file};
 use super::record::Timer;
-use crate::policy::time::Walltime;
+use crate::model::Walltime;
 use crate::sys::{localtime, rename};
 
 /// The end of every log's name.

@@ -2,7 +2,8 @@
 //! the history.
 #![forbid(unsafe_code)]
 
-pub mod bytes;
+pub mod before;
+pub mod change;
 pub mod directory;
 pub mod driver;
 pub mod files;

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bytes::Bytes;
-use super::record::Kind;
+use crate::model::{Bytes, Identity, Kind};
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::Attributes;
-use crate::sys::process::Identity;
 
 /// What a waiter needs while it waits; kept small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

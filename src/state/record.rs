@@ -4,72 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::cap::{Cap, Moment};
+use crate::model::{
+    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Refusal, Span, Walltime,
+    outcome_of,
+};
 use crate::policy::hurry::Pending;
-use crate::policy::time::{Boottime, Span, Walltime};
+use crate::policy::resume::Wait;
 use crate::state::history::What;
-use crate::sys::process::Identity;
 
 /// The version written into records.
 pub const VERSION: u32 = 1;
-
-/// What kind of run a target is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// `puppet apply`.
-    Apply,
-    /// A one-off `puppet agent`.
-    Agent,
-    /// A run of the agent daemon; its rerun is a one-off.
-    Daemon,
-    /// A command that somebody named.
-    Command,
-}
-
-impl Kind {
-    /// As records name it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Apply => "apply",
-            Kind::Agent => "agent",
-            Kind::Daemon => "daemon",
-            Kind::Command => "command",
-        }
-    }
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Kind::Apply => "puppet apply",
-            Kind::Agent | Kind::Daemon => "puppet agent",
-            Kind::Command => "command",
-        })
-    }
-}
-
-/// What to do when the cap is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OnCap {
-    /// Refuse, exit 1.
-    Fail,
-    /// Schedule for the moment the window allows.
-    Wait,
-    /// Refuse, exit 0.
-    Skip,
-}
-
-/// From when on delta counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Base {
-    /// The end of the requesting run.
-    End,
-    /// The moment of the request.
-    Request,
-}
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,6 +86,18 @@ impl Timer {
         }
     }
 
+    /// What is left of its wait, for who gives it another waiter.
+    pub fn wait(&self, boot: &str) -> Wait {
+        Wait {
+            is_of_this_boot: self.boot == boot,
+            due: self.due,
+            due_wall: self.due_wall,
+            delta: self.delta,
+            jitter: self.jitter,
+            hurry: self.hurry,
+        }
+    }
+
     /// Takes over what became of it.
     pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
         self.due = pending.due;
@@ -182,8 +138,8 @@ pub struct Running {
 pub struct Ended {
     /// The rerun.
     pub rerun: Running,
-    /// `changed`, `unchanged`, `failed` or `unknown`.
-    pub outcome: String,
+    /// How it went.
+    pub outcome: Outcome,
     /// What that is known by.
     pub evidence: String,
     /// When it ended, as near as its traces tell.
@@ -272,8 +228,18 @@ pub struct Refused {
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// The line that was printed, or logged.
+    /// Why, by [`Refusal::kind`]; empty in a record of before 0.2.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// The cause, for people.
     pub reason: String,
+}
+
+impl Refused {
+    /// The line that was printed, or logged.
+    pub fn line(&self) -> String {
+        format!("{}: {}", outcome_of(&self.kind), self.reason)
+    }
 }
 
 /// The last timer that ended without a rerun of its own.
@@ -352,6 +318,16 @@ impl Record {
             missed: None,
             seen_run: None,
         }
+    }
+
+    /// Notes that a request, or a timer that was due, was refused.
+    pub fn note_refused(&mut self, timer: &str, refusal: &Refusal, at: Moment) {
+        self.refused = Some(Refused {
+            at,
+            timer: timer.to_owned(),
+            kind: refusal.kind().to_owned(),
+            reason: refusal.cause(),
+        });
     }
 
     /// Notes that a timer ended without a rerun.

@@ -21,14 +21,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use super::before;
 use super::directory::{make_directory, make_own_directory};
 use super::files::{
     self, Draft, GUARDED, read_bounded, replace_file, sync_directory, token, unnamed_file,
 };
 use super::history::{self, Entry};
 use super::logs;
-use super::record::{Kind, Record, Start, VERSION};
-use crate::sys::process::Identity;
+use super::record::{Record, Start, VERSION};
+use crate::model::{Identity, Kind};
+use crate::sys::process::is_alive;
 use crate::sys::rename;
 use crate::sys::user;
 
@@ -117,7 +119,7 @@ impl Store {
     pub fn check(&self) -> Result<()> {
         make_directory(&self.root, 0o755)?;
         // Not before it is known to be ours.
-        crate::log::last_resort(self.root.join("again.log"));
+        crate::sys::log::last_resort(self.root.join("again.log"));
         Ok(())
     }
 
@@ -409,7 +411,7 @@ impl Store {
             let rerun = read_bounded(&path)
                 .ok()
                 .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok());
-            let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !rerun.process.is_alive();
+            let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !is_alive(rerun.process);
             let is_stray = match &rerun {
                 Some(rerun) => is_of_the_dead(rerun),
                 None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
@@ -628,7 +630,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     };
     let record = match serde_json::from_slice::<Record>(text) {
         Ok(record) if record.version > VERSION => return Err(newer(record.version)),
-        Ok(record) => record,
+        Ok(record) => before::record(record),
         // One of a newer version may be of another shape.
         Err(e) => match serde_json::from_slice::<Version>(text) {
             Ok(Version { version }) if version > VERSION => return Err(newer(version)),
@@ -643,6 +645,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::change::Change;
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -653,26 +656,23 @@ mod tests {
 
     const ID: &str = "0123456789abcdef";
 
-    fn at(n: u64) -> crate::policy::cap::Moment {
-        crate::policy::cap::Moment {
+    fn at(n: u64) -> crate::model::Moment {
+        crate::model::Moment {
             boot: "b".into(),
-            uptime: crate::policy::time::Boottime::from_nanos(n),
-            wall: crate::policy::time::Walltime::from_millis(n),
+            uptime: crate::model::Boottime::from_nanos(n),
+            wall: crate::model::Walltime::from_millis(n),
         }
     }
 
     /// A line of the history, about the rerun of this number.
     fn line(what: history::What, run: u32) -> Entry {
         Entry {
-            version: 1,
-            at: at(run.into()),
-            what,
             target: ID.into(),
             timer: "again".into(),
             token: "t".into(),
             chain: "c".into(),
             run,
-            reason: String::new(),
+            ..Entry::new(what, at(run.into()))
         }
     }
 
@@ -747,7 +747,8 @@ mod tests {
                     assert!(now.timers.keys().eq(["stays"]), "{now:?}");
                     if history_has_it {
                         let what = history::What::Started;
-                        store.note(&crate::arm::entry(ID, "starts", &started, what, ""));
+                        let started = Change::of_timer(ID, "starts", &started, what, at(1));
+                        store.note(&started.entry);
                     }
                     std::fs::write(&path, unsynced).expect("damaged");
                     let locked = store.lock(ID, Kind::Apply, 0).expect("locked");

@@ -4,7 +4,7 @@
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::policy::time::{Boottime, Walltime};
+use crate::model::{Boottime, Moment, Walltime};
 
 /// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
@@ -34,6 +34,15 @@ pub fn boot_id() -> String {
             .unwrap_or_default()
     })
     .clone()
+}
+
+/// This moment, on both clocks.
+pub fn moment() -> Moment {
+    Moment {
+        boot: boot_id(),
+        uptime: boottime(),
+        wall: walltime(),
+    }
 }
 
 fn nanos(seconds: i64, nanoseconds: i64) -> u64 {

@@ -13,7 +13,8 @@ use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 use super::attributes::SignalState;
 use super::pidfd::Handle;
 use super::wait::{Watch, set_timer};
-use crate::policy::time::Boottime;
+use crate::model::Boottime;
+use crate::sys::process::is_alive;
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +132,7 @@ impl Events {
             match process {
                 Some(Handle::Pidfd(fd, _)) => process_at = Some(add(fd.as_fd())),
                 Some(Handle::Looked(who)) => {
-                    if !who.is_alive() {
+                    if !is_alive(*who) {
                         return Ok(Event::Ended);
                     }
                     timeout = PollTimeout::from(LOOK_EVERY_MS);

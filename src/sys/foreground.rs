@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::attributes::{SignalState, set_signals};
-use super::process::{self, Identity};
+use super::process;
 use super::spawn::{self, pointers};
-use crate::policy::converge::End;
+use crate::model::{End, Identity};
 
 /// What to start.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Wall-clock times for people (local) and for machines (UTC, RFC 3339).
 #![allow(unsafe_code)]
 
-use crate::policy::time::Walltime;
+use crate::model::Walltime;
 
 fn broken_down(at: Walltime, utc: bool) -> Option<libc::tm> {
     // Its type is left to inference: libc's name for it is about to change with musl.

@@ -7,6 +7,7 @@ pub mod events;
 pub mod file;
 pub mod foreground;
 pub mod localtime;
+pub mod log;
 pub mod memory;
 pub mod pidfd;
 pub mod process;

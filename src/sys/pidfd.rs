@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::process::{self, Identity};
+use super::process;
+use crate::model::Identity;
+use crate::sys::process::is_alive;
 
 /// A process to wait for or to signal, verified when it was taken hold of.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl Handle {
                 )
             },
             Handle::Looked(who) => {
-                if !who.is_alive() {
+                if !is_alive(*who) {
                     return Err(io::Error::from(io::ErrorKind::NotFound));
                 }
                 // SAFETY: two integers. The start time was compared just before.
@@ -119,11 +121,11 @@ impl Handle {
                         n if n > 0 => return true,
                         0 => return false,
                         _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                        _ => return !self.identity().is_alive(),
+                        _ => return !is_alive(self.identity()),
                     }
                 }
                 Handle::Looked(who) => {
-                    if !who.is_alive() {
+                    if !is_alive(*who) {
                         return true;
                     }
                     if left.is_zero() {

@@ -6,16 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-/// Who a process is: its pid, and when it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Identity {
-    /// Process id, in our pid namespace.
-    pub pid: i32,
-    /// Clock ticks after boot: proc_pid_stat(5), field 22.
-    pub start: u64,
-}
+use crate::model::Identity;
 
 /// The fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,23 +215,19 @@ pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
     found
 }
 
-impl Identity {
-    /// Whether this very process still runs. Where that cannot be seen, for want of a
-    /// descriptor for example, it counts as running.
-    pub fn is_alive(self) -> bool {
-        match identify(self.pid) {
-            Ok(now) => now == self,
-            Err(e)
-                if e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH) =>
-            {
-                true
-            }
-            // Where /proc is mounted with hidepid, another user's process is not shown,
-            // but there is one if a signal to it is not permitted.
-            Err(_) => {
-                let pid = nix::unistd::Pid::from_raw(self.pid);
-                nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::EPERM)
-            }
+/// Whether this very process still runs. Where that cannot be seen, for want of a
+/// descriptor for example, it counts as running.
+pub fn is_alive(who: Identity) -> bool {
+    match identify(who.pid) {
+        Ok(now) => now == who,
+        Err(e) if e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH) => {
+            true
+        }
+        // Where /proc is mounted with hidepid, another user's process is not shown,
+        // but there is one if a signal to it is not permitted.
+        Err(_) => {
+            let pid = nix::unistd::Pid::from_raw(who.pid);
+            nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::EPERM)
         }
     }
 }
@@ -277,14 +264,12 @@ mod tests {
     #[test]
     fn a_live_process_is_alive_and_a_wrong_start_time_is_not() {
         let me = own_identity().expect("/proc");
-        assert!(me.is_alive());
-        assert!(
-            !Identity {
-                start: me.start + 1,
-                ..me
-            }
-            .is_alive()
-        );
+        assert!(is_alive(me));
+        let later = Identity {
+            start: me.start + 1,
+            ..me
+        };
+        assert!(!is_alive(later));
     }
 
     proptest! {

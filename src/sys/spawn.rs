@@ -13,7 +13,8 @@ use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::attributes::{SignalState, set_signals};
-use super::process::{self, Identity};
+use super::process;
+use crate::model::Identity;
 
 /// The byte by which a started program says that it is there (ASCII's ACK).
 const READY: u8 = 0x06;

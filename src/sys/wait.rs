@@ -14,7 +14,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::memory;
 use super::pidfd::Handle;
 use super::signals::Signals;
-use crate::policy::time::Boottime;
+use crate::model::Boottime;
+use crate::sys::process::is_alive;
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Sleeper {
                     polled.push(PollFd::new(fd.as_fd(), PollFlags::POLLIN));
                 }
                 Some(Handle::Looked(who)) => {
-                    if !who.is_alive() {
+                    if !is_alive(*who) {
                         return Ok(Woken::Ended);
                     }
                     timeout = PollTimeout::from(LOOK_EVERY_MS);

@@ -110,13 +110,13 @@ fn until_clean_runs_until_nothing_changes() {
     let outcomes: Vec<String> = room
         .history_of("ended")
         .iter()
-        .map(|entry| entry["reason"].as_str().unwrap_or_default().to_owned())
+        .map(|entry| format!("{}: {}", entry["outcome"], entry["reason"]))
         .collect();
     assert_eq!(
         outcomes,
         [
-            "changed (1 resource changed)",
-            "unchanged (no resource changed)"
+            r#""changed": "1 resource changed""#,
+            r#""unchanged": "no resource changed""#
         ]
     );
     assert!(ended.err.contains("--until clean"));

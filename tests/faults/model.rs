@@ -9,17 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use again::policy::cap::{self, Cap, Moment};
+use again::model::{Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Span, Walltime};
+use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
 use again::policy::judge::{Above, Case, Input, Verdict, judge};
 use again::policy::resume;
-use again::policy::time::{Boottime, Span, Walltime};
 use again::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
 use again::state::files;
 use again::state::history::{Entry, What};
-use again::state::record::{Base, Kind, OnCap, Origin, Record, Running, Timer, VERSION};
+use again::state::record::{Origin, Record, Running, Timer};
 use again::state::store::{Rerun, Store};
-use again::sys::process::Identity;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -262,15 +261,12 @@ impl World {
 
     fn note(&self, target: usize, what: What, timer: Option<(&str, &Timer)>) {
         self.store.note(&Entry {
-            version: VERSION,
-            at: self.now(),
-            what,
             target: TARGETS[target].into(),
             timer: timer.map_or(String::new(), |(name, _)| name.into()),
             token: timer.map_or(String::new(), |(_, t)| t.token.clone()),
             chain: timer.map_or(String::new(), |(_, t)| t.chain.clone()),
             run: timer.map_or(0, |(_, t)| t.run),
-            reason: String::new(),
+            ..Entry::new(what, self.now())
         });
     }
 
@@ -936,7 +932,8 @@ impl World {
                     .waits_for
                     .filter(|who| old.boot == now.boot && self.is_alive(*who));
                 let known = run.is_some() && old.due.is_none();
-                let due = (!known).then(|| resume::due(&old, &now, Span::from_secs(1)));
+                let due =
+                    (!known).then(|| resume::due(&old.wait(&now.boot), &now, Span::from_secs(1)));
                 let process = self.born();
                 let timer = Timer {
                     token: files::token(),

@@ -284,10 +284,7 @@ pub fn outcomes(scratch: &Scratch) -> Vec<String> {
     scratch
         .history_of("ended")
         .iter()
-        .map(|entry| {
-            let reason = entry["reason"].as_str().expect("a reason");
-            reason.split(" (").next().expect("an outcome").to_owned()
-        })
+        .map(|entry| entry["outcome"].as_str().expect("an outcome").to_owned())
         .collect()
 }
 

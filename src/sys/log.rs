@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 struct Log {
     stderr: LevelFilter,
     system: LevelFilter,
+    /// What this process is about, as it says by spans: their fields go with every event.
+    spans: Mutex<Vec<Text>>,
 }
 
 /// Where events go that no system log takes.
@@ -81,7 +83,7 @@ fn wanted() -> anyhow::Result<Option<LevelFilter>> {
     let value = value.to_string_lossy();
     match value.parse() {
         Ok(level) => Ok(Some(level)),
-        Err(_) => Err(crate::config::Usage(format!(
+        Err(_) => Err(crate::model::Usage(format!(
             "the environment variable AGAIN_LOG: '{}' is not one of off, error, warn, info, debug, trace",
             value.escape_debug()
         ))
@@ -89,20 +91,13 @@ fn wanted() -> anyhow::Result<Option<LevelFilter>> {
     }
 }
 
-/// What every event of this process is about.
-static ABOUT: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
-
-/// Adds a field to every event from now on, or gives it another value.
-pub fn about(name: &'static str, value: impl ToString) {
-    if let Ok(mut about) = ABOUT.lock() {
-        about.retain(|(known, _)| *known != name);
-        about.push((name, value.to_string()));
-    }
-}
-
 fn install(stderr: LevelFilter, system: LevelFilter) {
     // Fails only if it was done before.
-    let _ = tracing::subscriber::set_global_default(Log { stderr, system });
+    let _ = tracing::subscriber::set_global_default(Log {
+        stderr,
+        system,
+        spans: Mutex::default(),
+    });
 }
 
 /// An event's message and its fields.
@@ -225,8 +220,16 @@ impl Subscriber for Log {
         let level = *event.metadata().level();
         let mut text = Text::default();
         event.record(&mut text);
-        if let Ok(about) = ABOUT.lock() {
-            text.fields.extend(about.iter().cloned());
+        if let Ok(spans) = self.spans.lock() {
+            let said: Vec<_> = text.fields.iter().map(|(name, _)| *name).collect();
+            for (name, value) in spans.iter().flat_map(|span| &span.fields) {
+                // What the event says itself goes first, and a later span before an earlier.
+                match text.fields.iter_mut().find(|(known, _)| known == name) {
+                    Some(_) if said.contains(name) => {}
+                    Some((_, known)) => known.clone_from(value),
+                    None => text.fields.push((name, value.clone())),
+                }
+            }
         }
         if level <= self.stderr {
             let line = format!("again: {}: {}\n", name(level), text.line());
@@ -249,9 +252,18 @@ impl Subscriber for Log {
         }
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    /// A process opens its spans for good, one within the other.
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut text = Text::default();
+        attributes.record(&mut text);
+        let mut count = 1;
+        if let Ok(mut spans) = self.spans.lock() {
+            spans.push(text);
+            count = spans.len();
+        }
+        Id::from_u64(count as u64)
     }
+
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}

@@ -1,0 +1,23 @@
+//! A process is a pid and its start time, never a pid alone: pids are used again, the
+//! pair is not (within one boot).
+
+use serde::{Deserialize, Serialize};
+
+/// One process, and no later one with its pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process id, in our pid namespace.
+    pub pid: i32,
+    /// Clock ticks after boot: proc_pid_stat(5), field 22.
+    pub start: u64,
+}
+
+/// Clock ticks of /proc are a hundredth of a second on Linux: proc_pid_stat(5), sysconf(3).
+const NANOS_PER_TICK: u64 = 10_000_000;
+
+impl Identity {
+    /// When the process started, rounded down to a tick: never later than it was.
+    pub fn started(self) -> super::Boottime {
+        super::Boottime::from_nanos(self.start.saturating_mul(NANOS_PER_TICK))
+    }
+}

@@ -1,0 +1,23 @@
+//! The words that every room shares: plain values, which know nothing but themselves.
+//!
+//! Whether a process lives is a question to `sys` about an [`Identity`]; what a
+//! [`Refusal`] is decided by lies in `policy`. Nothing here reads a clock or a file.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod exit;
+mod identity;
+mod outcome;
+mod refusal;
+mod run;
+mod time;
+mod usage;
+
+pub use bytes::Bytes;
+pub use exit::{BY_SIGNAL, Exit};
+pub use identity::Identity;
+pub use outcome::{End, Outcome};
+pub use refusal::{Hold, Refusal, Satisfied, outcome_of};
+pub use run::{Base, Cap, Kind, OnCap, TimerState, Use};
+pub use time::{Boottime, Moment, NotASpan, Span, Walltime};
+pub use usage::Usage;

@@ -1,0 +1,338 @@
+//! Why a request is not granted, and why a timer that is due does not run.
+
+use super::{Cap, Exit, Use};
+
+/// Why a request is not granted: the evidence, which [`std::fmt::Display`] puts into
+/// one line with the cause and what to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// No puppet is above the request.
+    NoRun {
+        /// The names of its ancestors, the nearest first.
+        parents: Vec<String>,
+    },
+    /// An agent daemon is above the request, and no run of it in between.
+    DaemonItself {
+        /// The daemon's pid.
+        pid: i32,
+    },
+    /// The agent daemon that started the run has gone, with no other in its place.
+    Orphan {
+        /// The run's pid.
+        pid: i32,
+    },
+    /// The run's command line was overwritten.
+    Retitled {
+        /// The run's pid.
+        pid: i32,
+    },
+    /// The run is the first process of a container.
+    FirstProcess,
+    /// The run belongs to another user.
+    OtherUser {
+        /// The run's user.
+        user: String,
+        /// The run's pid.
+        pid: i32,
+    },
+    /// The run is a noop run.
+    Noop {
+        /// What says so.
+        said: &'static str,
+        /// The run's pid.
+        pid: i32,
+    },
+    /// The manifest came from a pipe.
+    StandardInput {
+        /// Standard input, as /proc names it.
+        what: String,
+    },
+    /// The run's working directory was deleted.
+    DirectoryGone {
+        /// Which.
+        directory: String,
+    },
+    /// The converge driver that started the run was killed.
+    DriverGone {
+        /// The driver's pid.
+        pid: i32,
+    },
+    /// `again disable` is in force.
+    Disabled {
+        /// The operator's reason; may be empty.
+        reason: String,
+    },
+    /// The cap is reached.
+    Cap {
+        /// The cap.
+        cap: Cap,
+        /// How much of it is used.
+        usage: Use,
+        /// Whether the request fails (`on_cap = fail`).
+        fails: bool,
+    },
+}
+
+impl Refusal {
+    /// The stable word by which history and metrics know it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Refusal::NoRun { .. } => "no-run",
+            Refusal::DaemonItself { .. } => "daemon-itself",
+            Refusal::Orphan { .. } => "orphan",
+            Refusal::Retitled { .. } => "retitled",
+            Refusal::FirstProcess => "first-process",
+            Refusal::OtherUser { .. } => "other-user",
+            Refusal::Noop { .. } => "noop",
+            Refusal::StandardInput { .. } => "standard-input",
+            Refusal::DirectoryGone { .. } => "directory-gone",
+            Refusal::DriverGone { .. } => "driver-gone",
+            Refusal::Disabled { .. } => "disabled",
+            Refusal::Cap { .. } => "cap",
+        }
+    }
+
+    /// The exit status of the request.
+    pub const fn exit(&self) -> Exit {
+        match self {
+            Refusal::NoRun { .. }
+            | Refusal::DaemonItself { .. }
+            | Refusal::Retitled { .. }
+            | Refusal::OtherUser { .. }
+            | Refusal::Cap { fails: true, .. } => Exit::Failure,
+            _ => Exit::Success,
+        }
+    }
+
+    /// `refused`, `nothing to do` or `error`: how the request's line begins.
+    pub fn outcome(&self) -> &'static str {
+        outcome_of(self.kind())
+    }
+
+    /// The cause, its evidence in brackets, and what to do next.
+    pub fn cause(&self) -> String {
+        match self {
+            Refusal::NoRun { parents } => {
+                let parents = match parents.as_slice() {
+                    [] => "none that can be seen".to_owned(),
+                    parents => parents.join(", "),
+                };
+                format!(
+                    "no puppet run above this process (parents: {parents}); run 'again converge -- puppet …' or 'again run -- COMMAND'"
+                )
+            }
+            Refusal::DaemonItself { pid } => format!(
+                "the puppet agent daemon is above this process, but no run of it (pid {pid}); ask from inside a run, or with 'again run -- COMMAND'"
+            ),
+            Refusal::Orphan { pid } => format!(
+                "the agent daemon that started this run has gone, and the command line with it; no other lives in its place (run pid {pid}); start the agent, or run it once by hand"
+            ),
+            Refusal::Retitled { pid } => format!(
+                "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'"
+            ),
+            Refusal::FirstProcess => "this run is the first process of a container, which ends with it (run pid 1); run 'again converge -- puppet …' as the container's command".to_owned(),
+            Refusal::OtherUser { user, pid } => format!(
+                "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
+            ),
+            Refusal::Noop { said, pid } => {
+                format!("a noop run is never run again ({said}, run pid {pid})")
+            }
+            Refusal::StandardInput { what } => format!(
+                "the manifest came from standard input, which cannot be read again ({what}); give puppet apply a file, or '< FILE'"
+            ),
+            Refusal::DirectoryGone { directory } => format!(
+                "the run's working directory was deleted ({directory}); start puppet in one that stays"
+            ),
+            Refusal::DriverGone { pid } => format!(
+                "the 'again converge' that started this run was killed, and nothing waits for it any more (pid {pid}); start it again"
+            ),
+            Refusal::Disabled { reason } => format!(
+                "again is disabled ({}); 'again enable' allows reruns",
+                given(reason)
+            ),
+            Refusal::Cap { cap, usage, .. } => format!(
+                "the cap is reached: {} of at most {} reruns within {} (the next is possible in {}); this target does not settle: see 'again history', raise max_runs, or 'again reset'",
+                usage.used, cap.max_runs, cap.window, usage.frees_in
+            ),
+        }
+    }
+}
+
+/// How the line of a refusal of this kind begins.
+pub fn outcome_of(kind: &str) -> &'static str {
+    match kind {
+        "no-run" | "daemon-itself" | "retitled" | "other-user" | "error" => "error",
+        "noop" => "nothing to do",
+        _ => "refused",
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.outcome(), self.cause())
+    }
+}
+
+/// A reason, or that there is none.
+fn given(reason: &str) -> &str {
+    if reason.is_empty() {
+        "no reason given"
+    } else {
+        reason
+    }
+}
+
+/// What holds a timer that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// `again disable`, with its reason.
+    Again(String),
+    /// `puppet agent --disable`, with its reason.
+    Agent(String),
+}
+
+impl Hold {
+    /// The stable word for it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Hold::Again(_) => "again-disabled",
+            Hold::Agent(_) => "agent-disabled",
+        }
+    }
+}
+
+impl std::fmt::Display for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, reason) = match self {
+            Hold::Again(reason) => ("again is disabled", reason),
+            Hold::Agent(reason) => ("the puppet agent is disabled", reason),
+        };
+        match reason.as_str() {
+            "" => f.write_str(what),
+            reason => write!(f, "{what}: {reason}"),
+        }
+    }
+}
+
+/// Which run did a timer's job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Satisfied {
+    /// A run of the same target, which is on record.
+    OnRecord,
+    /// The agent run that holds the agent's lock.
+    ByAgent {
+        /// Its pid.
+        pid: i32,
+    },
+    /// A run of the converge driver.
+    ByDriver {
+        /// Its number.
+        run: u32,
+    },
+}
+
+impl std::fmt::Display for Satisfied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Satisfied::OnRecord => f.write_str("a run of this target started after it was due"),
+            Satisfied::ByAgent { pid } => {
+                write!(f, "the agent run with pid {pid} started after it was due")
+            }
+            Satisfied::ByDriver { run } => write!(f, "run {run} started after it was due"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Span;
+
+    fn cap(fails: bool) -> Refusal {
+        Refusal::Cap {
+            cap: Cap {
+                max_runs: 10,
+                window: Span::from_secs(3600),
+            },
+            usage: Use {
+                used: 10,
+                frees_in: Span::from_secs(60),
+            },
+            fails,
+        }
+    }
+
+    /// Each with how its line begins, its exit status, and a word of its evidence or remedy.
+    #[test]
+    fn every_refusal_names_cause_evidence_and_remedy() {
+        use Refusal::*;
+        let word = |text: &str| text.to_owned();
+        let (parents, user) = (vec![word("bash")], word("root"));
+        let (reason, what) = (String::new(), word("pipe:[1]"));
+        let directory = word("/x");
+        let said = "--noop";
+        let all = [
+            (NoRun { parents }, "error", Exit::Failure, "(parents: bash)"),
+            (DaemonItself { pid: 7 }, "error", Exit::Failure, "(pid 7)"),
+            (Orphan { pid: 7 }, "refused", Exit::Success, "(run pid 7)"),
+            (Retitled { pid: 7 }, "error", Exit::Failure, "'command'"),
+            (FirstProcess, "refused", Exit::Success, "again converge"),
+            (OtherUser { user, pid: 7 }, "error", Exit::Failure, "(root"),
+            (
+                Noop { said, pid: 7 },
+                "nothing to do",
+                Exit::Success,
+                "(--noop",
+            ),
+            (StandardInput { what }, "refused", Exit::Success, "pipe:[1]"),
+            (
+                DirectoryGone { directory },
+                "refused",
+                Exit::Success,
+                "(/x)",
+            ),
+            (DriverGone { pid: 7 }, "refused", Exit::Success, "(pid 7)"),
+            (
+                Disabled { reason },
+                "refused",
+                Exit::Success,
+                "(no reason given)",
+            ),
+            (
+                cap(true),
+                "refused",
+                Exit::Failure,
+                "10 of at most 10 reruns within 1h (the next is possible in 1m)",
+            ),
+            (cap(false), "refused", Exit::Success, "again reset"),
+        ];
+        let mut kinds: Vec<&str> = all.iter().map(|(refusal, ..)| refusal.kind()).collect();
+        kinds.dedup();
+        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        for (refusal, outcome, exit, word) in all {
+            let line = refusal.to_string();
+            assert_eq!((refusal.outcome(), refusal.exit()), (outcome, exit));
+            assert!(line.starts_with(outcome) && line.contains(word), "{line}");
+            assert!(line.contains('(') && !line.contains('\n'), "{line}");
+        }
+        let nobody = NoRun {
+            parents: Vec::new(),
+        };
+        assert!(nobody.cause().contains("none that can be seen"));
+        let reason = word("maintenance");
+        assert!(Disabled { reason }.cause().contains("(maintenance)"));
+    }
+
+    #[test]
+    fn what_holds_says_why_where_that_is_known() {
+        let text = |hold: Hold| (hold.kind(), hold.to_string());
+        assert_eq!(
+            text(Hold::Again("x".into())),
+            ("again-disabled", "again is disabled: x".into())
+        );
+        assert_eq!(
+            text(Hold::Agent(String::new())),
+            ("agent-disabled", "the puppet agent is disabled".into())
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! The Puppet that lives on this machine: its processes, and the files that it keeps
+//! while it runs. Any of them may be another user's work, or be gone a moment later.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::ancestry::{Seen, read};
+use super::cmdline::Invocation;
+use super::conf::Conf;
+use super::locks;
+use super::paths::{self, Layout, Paths};
+use super::rerun::is_daemon;
+use crate::model::Identity;
+use crate::sys::file::read_regular;
+use crate::sys::process::{self, is_alive};
+use crate::sys::user;
+
+/// The processes from `pid` up to the first, as far as they can be seen.
+pub fn chain_from(pid: i32) -> Vec<Seen> {
+    let mut chain: Vec<Seen> = Vec::new();
+    let mut next = pid;
+    // A loop is impossible in a living tree; a pid that is used again could fake one.
+    while next > 0 && chain.len() < 256 {
+        let Some((seen, parent)) = see_with_parent(next) else {
+            break;
+        };
+        chain.push(seen);
+        next = parent;
+    }
+    chain
+}
+
+/// A process as it is at this moment.
+pub fn see(pid: i32) -> Option<Seen> {
+    see_with_parent(pid).map(|(seen, _)| seen)
+}
+
+fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
+    let stat = process::stat(pid).ok()?;
+    let seen = Seen {
+        identity: Identity {
+            pid,
+            start: stat.start,
+        },
+        comm: stat.comm,
+        cmdline: process::cmdline(pid).unwrap_or_default(),
+        exe: process::exe(pid).ok(),
+    };
+    Some((seen, stat.ppid))
+}
+
+/// The pids of all processes that can be seen.
+pub fn all_pids() -> Vec<i32> {
+    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
+    let Ok(mut system) = System::new() else {
+        return Vec::new();
+    };
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::All,
+        false,
+        ProcessRefreshKind::nothing(),
+    );
+    system
+        .processes()
+        .keys()
+        .filter_map(|pid| i32::try_from(pid.as_u32()).ok())
+        .collect()
+}
+
+/// A command line may name any file as its configuration.
+const LARGEST_CONF: u64 = 1 << 20;
+
+/// The configuration file of a command line.
+pub fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
+    let path = paths::conf_file(invocation, layout);
+    match read_regular(&path, LARGEST_CONF, 0) {
+        Ok(text) => Conf::parse(&text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
+        Err(_) => Conf::unreadable(),
+    }
+}
+
+/// Whether the kernel says that what a link in /proc points to was deleted.
+pub fn is_deleted(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b" (deleted)")
+}
+
+/// The process that holds the agent's lock, if it is held by a living puppet.
+pub fn lock_holder(paths: &Paths) -> Option<Identity> {
+    let path = paths.agent_catalog_run_lockfile.as_ref()?.path();
+    our_puppet(read_pid(&path)?)
+}
+
+/// The process with this pid, if it is a puppet of our own user. The file that names
+/// it may have been written by another, and so may the name of a process.
+fn our_puppet(pid: i32) -> Option<Identity> {
+    let who = process::identify(pid).ok()?;
+    let stat = process::stat(pid).ok()?;
+    let cmdline = process::cmdline(pid).ok()?;
+    let is_ours = process::status(pid).ok()?.euid == user::effective();
+    (stat.start == who.start && is_ours && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
+}
+
+/// Why the agent is disabled, if it is; empty where no reason was given.
+pub fn agent_disabled(paths: &Paths) -> Option<String> {
+    let path = paths.agent_disabled_lockfile.as_ref()?.path();
+    match read_small(&path) {
+        Ok(text) => Some(locks::disabled_message(&text).unwrap_or_default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        // Its presence alone disables.
+        Err(_) => path.symlink_metadata().is_ok().then(String::new),
+    }
+}
+
+/// Whether an agent daemon lives: the one that asked, the one in the pid file, or,
+/// since a new daemon writes that only seconds after its start, one that is to write it.
+pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
+    is_alive(daemon)
+        || paths
+            .pidfile
+            .as_ref()
+            .and_then(|path| read_pid(&path.path()))
+            .is_some_and(|pid| our_puppet(pid).is_some())
+        || all_pids().into_iter().any(|pid| is_daemon_of(pid, paths))
+}
+
+/// Whether this process is an agent daemon of our own user with that pid file.
+fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
+    let uid = user::effective();
+    let is_ours = || process::status(pid).is_ok_and(|status| status.euid == uid);
+    let Some((seen, (_, invocation))) = see(pid)
+        .and_then(|seen| read(&seen).map(|read| (seen, read)))
+        .filter(|_| is_ours())
+    else {
+        return false;
+    };
+    let home = if uid == 0 { None } else { user::home(uid) };
+    let exe = seen.exe.unwrap_or_default();
+    let layout = paths::layout(&exe, home.as_deref(), |path| path.exists());
+    let conf = read_conf(Some(&invocation), &layout);
+    let none = Paths::default();
+    let own = paths::resolve(&none, &none, Some(&invocation), &conf, &layout);
+    is_daemon(&invocation, &conf) && (paths.pidfile.is_none() || own.pidfile == paths.pidfile)
+}
+
+/// The pid in a lock or pid file of Puppet.s.
+pub fn read_pid(path: &Path) -> Option<i32> {
+    locks::parse_pid(&read_small(path).ok()?)
+}
+
+/// Reads a regular file of a few kilobytes.
+fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+    read_regular(path, 64 * 1024, 0)
+}
