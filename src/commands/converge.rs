@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Seek, SeekFrom};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::outcome;
 use crate::policy::converge::{Ask, Because, Drive, Evidence, Finish, Next, Timer, Until, judge};
 use crate::policy::delay;
 use crate::puppet::cmdline::{Application, Invocation};
-use crate::puppet::command::{self, Command};
+use crate::puppet::command::{Command, Place};
 use crate::puppet::environment;
 use crate::puppet::live;
 use crate::puppet::paths::Paths;
@@ -150,14 +149,10 @@ fn command_line(
     settings: &Settings,
     around: &Surroundings,
 ) -> Result<CommandLine> {
-    let directory = std::env::current_dir().context("cannot see the working directory")?;
-    let place = command::Place {
-        environment: &environment::entries(&around.environment),
-        directory: &directory,
-        home: around.home.as_deref().filter(|_| around.uid != 0),
-    };
-    let words = command.iter().map(|word| word.as_bytes().to_vec());
-    let command = Command::named(words.collect(), place);
+    let home = around.home.as_deref().filter(|_| around.uid != 0);
+    let place =
+        Place::here(&around.environment, home).context("cannot see the working directory")?;
+    let command = Command::named(command, &place);
     Ok(CommandLine {
         target: target_id(around.uid, None, &command.words),
         paths: command.setup.paths(&Paths::default(), &settings.paths),

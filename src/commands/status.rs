@@ -15,7 +15,8 @@ use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone};
 use crate::model::{Cap, Exit, Kind, Moment, Outcome, Span, TimerState, Use, Walltime};
 use crate::policy::cap;
-use crate::request::observe::{Asked, observe, parent};
+use crate::request::asked::Request;
+use crate::request::observe::{observe, parent};
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::order::decode;
@@ -432,14 +433,10 @@ fn this_run(
     around: &Surroundings,
     now: &Moment,
 ) -> Option<ThisRun> {
-    let asked = Asked {
-        command: &[],
-        given: crate::puppet::paths::Paths::default(),
-        settings,
-        around,
-        signals: SignalState::default(),
-    };
-    let seen = observe(parent(), &asked).ok()?;
+    let run = Run::default();
+    let (settings, around) = (settings.clone(), around.clone());
+    let request = Request::of(&run, settings, around, SignalState::default());
+    let seen = observe(parent(), &request).ok()?;
     let plan = seen.plan.as_ref().ok()?;
     let from = seen.run?;
     let rerun = seen

@@ -184,7 +184,7 @@ fn a_daemon_becomes_one_run() {
     let explained = named(&stage, &["explain"], &words).out;
     for line in [
         "  taken away --daemonize: ",
-        "  added --onetime: one run, where this command line starts a daemon",
+        "  added --onetime: it would start a daemon; one that runs is left alone",
         "  added --no-daemonize: ",
         "  added --no-splay: ",
         "run 1\n",
