@@ -1,6 +1,6 @@
 //! `make bench` writes the tables; nobody else does.
 
-use crate::rig::repository;
+use again_rig::repository;
 
 #[test]
 fn the_readmes_tables_are_the_measured_ones() {
