@@ -327,7 +327,7 @@ impl Scratch {
         self.path(&format!("state/targets/{id}/state.json"))
     }
 
-    /// A command as another user, who may read the stage: `nobody`, of Debian and most others.
+    /// A command as another user, who may read the directory: `nobody`, of Debian and most others.
     pub fn as_nobody(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command("setpriv");
         command
