@@ -5,11 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use again::arm::is_a_units_cgroup;
+use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
 use again::policy::cap;
-use again::model::{Boottime, Identity, Moment, Outcome, Span, Walltime};
 use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
-use again::policy::judge::cap_reached;
 use again::policy::{delay, resume};
 use again::puppet::ancestry::{Seen, find_run};
 use again::puppet::cmdline::parse;
@@ -18,6 +17,8 @@ use again::puppet::paths::{self, Paths};
 use again::puppet::rerun::{Started, is_daemon, rewrite};
 use again::puppet::summary::Summary;
 use again::puppet::{environment, locks};
+use again::state::before;
+use again::state::change::Change;
 use again::state::driver::{self, Driver, Handed};
 use again::state::history::{Entry, What};
 use again::state::order::{decode, encode};
@@ -137,16 +138,21 @@ fn record(text: &[u8]) {
         serde_json::from_slice::<Rerun>(text),
         serde_json::from_slice::<Disabled>(text),
     );
-    let _ = serde_json::from_slice::<Entry>(text);
+    let _ = serde_json::from_slice::<Entry>(text).map(|entry| before::entry(entry).text());
     let _ = parse_record(text, "0123456789abcdef");
     let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
         return;
     };
     for timer in record.timers.values() {
         let usage = cap::usage(timer.cap, record.moments(), &now);
-        let _ = cap_reached(timer.cap, usage);
+        let refusal = Refusal::Cap {
+            cap: timer.cap,
+            usage,
+            fails: true,
+        };
+        let _ = refusal.to_string();
         let range = delay::jitter_range(timer.delta, None, Span::from_secs(300), timer.run);
-        let due = resume::due(timer, &now, range);
+        let due = resume::due(&timer.wait(&now.boot), &now, range);
         let _ = (
             localtime::utc(now.wall + due.since(now.uptime)),
             timer.delta.to_string(),
@@ -198,7 +204,11 @@ fn driver(text: &[u8]) {
             serde_json::from_slice::<Driver>(&written).expect("read"),
             driver
         );
-        drop(driver::entry(&driver, What::Closed, "", &driver.began));
+        drop(Change::of_driver(
+            &driver,
+            What::Closed,
+            driver.began.clone(),
+        ));
         let chain: Vec<Identity> = driver.child.into_iter().chain([driver.process]).collect();
         let known = [true, false].map(|alive| (driver.clone(), alive)).to_vec();
         let found = driver::above(known, &chain, &driver.boot);

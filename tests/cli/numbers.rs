@@ -1,6 +1,6 @@
-//! `make bench` writes the tables; nobody else does.
+//! `make bench` writes the tables; the README has copies.
 
-use crate::rig::repository;
+use again_rig::repository;
 
 #[test]
 fn the_readmes_tables_are_the_measured_ones() {
@@ -18,7 +18,7 @@ fn the_readmes_tables_are_the_measured_ones() {
         assert_eq!(
             between,
             read(&format!("doc/numbers/{name}.md")),
-            "tests/tools/bench writes both"
+            "the README has a copy of what `make bench` has written"
         );
     }
     for plot in ["herd", "never-settles"] {

@@ -3,8 +3,6 @@
 //! its summary is the point.
 #![allow(missing_docs)]
 
-/// The directory, the runs and the commands that the tests stand on.
-mod bench;
 /// The completions, in the shells that they are for.
 mod completions;
 /// `again explain`.

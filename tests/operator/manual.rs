@@ -7,7 +7,7 @@ use std::process::Command;
 use again::cli::Cli;
 use clap::CommandFactory;
 
-use crate::bench::repository;
+use again_rig::repository;
 
 const PAGES: [&str; 2] = ["man/again.8", "man/again.toml.5"];
 

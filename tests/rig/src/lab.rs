@@ -7,46 +7,23 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+
+use super::command::Ended;
+use super::process::Process;
+use super::{ask_for, repository};
 
 /// How long one command inside may take before the test fails.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// How long the machine may take for one step: boot, reboot, shutdown.
 const MACHINE_LIMIT: Duration = Duration::from_secs(150);
-
-/// What a command inside left behind.
-#[derive(Debug)]
-pub struct Output {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl Output {
-    /// The exit status, 128 + n if it died of signal n.
-    pub fn code(&self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(127))
-    }
-
-    /// Standard output, of a command that has to succeed.
-    #[track_caller]
-    pub fn ok(self) -> String {
-        assert!(
-            self.status.success(),
-            "a command failed in the lab: {self:#?}"
-        );
-        self.stdout
-    }
-}
 
 /// One catalog run, as Puppet itself wrote it down (`lab-stamp.rb` in the image).
 #[derive(Debug, Clone)]
@@ -84,7 +61,7 @@ pub struct Lab {
 }
 
 fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab")
+    repository().join("tests/lab")
 }
 
 fn image() -> &'static str {
@@ -105,10 +82,8 @@ fn image() -> &'static str {
 
 /// The program under test, `dist/again` unless LAB_BINARY names another.
 fn binary() -> PathBuf {
-    let path = std::env::var_os("LAB_BINARY").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/again"),
-        PathBuf::from,
-    );
+    let path = std::env::var_os("LAB_BINARY")
+        .map_or_else(|| repository().join("dist/again"), PathBuf::from);
     assert!(
         path.is_file(),
         "{} is not there: run `make build` first",
@@ -132,7 +107,7 @@ impl Lab {
         let binds = binds.iter().flat_map(|(ours, inside)| {
             ["--bind".to_owned(), format!("{}:{inside}", ours.display())]
         });
-        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("puppet-module");
+        let module = repository().join("puppet-module");
         let mut supervisor = Command::new(here().join("boot"))
             .arg("--bind")
             .arg(format!("{}:/srv/again", binary().display()))
@@ -237,11 +212,11 @@ impl Lab {
     }
 
     /// Runs a command inside, as root, in no unit.
-    pub fn exec(&self, argv: &[&str]) -> Output {
+    pub fn exec(&self, argv: &[&str]) -> Ended {
         self.exec_with_input(argv, None)
     }
 
-    fn exec_with_input(&self, argv: &[&str], input: Option<&[u8]>) -> Output {
+    fn exec_with_input(&self, argv: &[&str], input: Option<&[u8]>) -> Ended {
         // Files and not pipes, so that a process left behind with the descriptors open cannot keep us waiting.
         let mut out = tempfile::tempfile().unwrap();
         let mut err = tempfile::tempfile().unwrap();
@@ -257,13 +232,15 @@ impl Lab {
             .stderr(err.try_clone().unwrap())
             .spawn()
             .expect("nsenter can be started");
-        let status = wait_for(&mut child, COMMAND_LIMIT)
+        let process = Process::now(child.id() as i32).unwrap_or(Process { pid: 0, start: 0 });
+        let status = end_of(&mut child, COMMAND_LIMIT)
             .unwrap_or_else(|| panic!("in the lab {argv:?} took longer than {COMMAND_LIMIT:?}"));
-        Output {
+        let output = std::process::Output {
             status,
             stdout: from_start(&mut out),
             stderr: from_start(&mut err),
-        }
+        };
+        Ended::new(process, output)
     }
 
     /// Runs a shell script inside that has to succeed, and gives what it prints.
@@ -291,7 +268,7 @@ impl Lab {
 
     /// A file inside, empty if it is not there.
     pub fn read(&self, path: &str) -> String {
-        self.exec(&["cat", path]).stdout
+        self.exec(&["cat", path]).out
     }
 
     /// Seconds since the lab's boot, as everything inside sees them.
@@ -315,24 +292,16 @@ impl Lab {
     /// Asks until there is an answer. The limit is for a machine with nothing else to do; a busy one gets twice that.
     #[track_caller]
     pub fn wait_until<T>(&self, what: &str, limit: u64, mut ask: impl FnMut() -> Option<T>) -> T {
-        let end = Instant::now() + Duration::from_secs(2 * limit);
-        loop {
-            if let Some(answer) = ask() {
-                return answer;
-            }
-            if Instant::now() > end {
-                let state = self.exec(&["again", "status", "--json"]);
-                panic!(
-                    "{what}: not within twice {limit} s\nruns: {:#?}\nagain status: {}{}\nhistory: {}\njournal: {}",
-                    self.runs(),
-                    state.stdout,
-                    state.stderr,
-                    self.history(),
-                    self.journal("40"),
-                );
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let limit = Duration::from_secs(2 * limit);
+        ask_for(limit, Duration::from_millis(100), &mut ask).unwrap_or_else(|| {
+            panic!(
+                "{what}: not within {limit:?}\nruns: {:#?}\nagain status: {}\nhistory: {}\njournal: {}",
+                self.runs(),
+                self.exec(&["again", "status", "--json"]).said(),
+                self.history(),
+                self.journal("40"),
+            )
+        })
     }
 
     fn journal(&self, lines: &str) -> String {
@@ -344,13 +313,13 @@ impl Lab {
             "-n",
             lines,
         ])
-        .stdout
+        .out
     }
 
     /// What a unit logged, in all boots.
     pub fn log_of(&self, unit: &str) -> String {
         self.exec(&["journalctl", "--no-pager", "-o", "cat", "-u", unit])
-            .stdout
+            .out
     }
 
     /// Every catalog run so far, in order. A daemonised agent shows once, as the daemon.
@@ -414,9 +383,8 @@ impl Lab {
     /// `again status --json`.
     pub fn status(&self) -> Value {
         let out = self.exec(&["again", "status", "--json"]);
-        assert!(matches!(out.code(), 0 | 3), "again status: {out:#?}");
-        serde_json::from_str(&out.stdout)
-            .unwrap_or_else(|e| panic!("status --json is not JSON: {e}\n{out:#?}"))
+        assert!(matches!(out.code, Some(0 | 3)), "again status: {out:#?}");
+        out.json()
     }
 
     /// All pending timers of all targets.
@@ -472,7 +440,7 @@ impl Lab {
         self.write("/root/site.pp", manifest);
         let made = self.exec(&["lab-catalog", "/root/site.pp"]);
         assert!(
-            made.status.success(),
+            made.code == Some(0),
             "the catalog could not be compiled: {made:#?}"
         );
     }
@@ -493,31 +461,28 @@ impl Drop for Lab {
         }
         // The end of input tears it down.
         drop(self.input.take());
-        if wait_for(&mut self.supervisor, Duration::from_secs(30)).is_none() {
+        if end_of(&mut self.supervisor, Duration::from_secs(30)).is_none() {
             let _ = self.supervisor.kill();
             let _ = self.supervisor.wait();
         }
     }
 }
 
-fn wait_for(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let end = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            return Some(status);
-        }
-        if Instant::now() > end {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
+/// Waits for a child's end, and ends it when that does not come in time.
+fn end_of(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let ended = ask_for(limit, Duration::from_millis(5), || {
+        child.try_wait().expect("a child can be waited for")
+    });
+    if ended.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
     }
+    ended
 }
 
-fn from_start(file: &mut File) -> String {
+fn from_start(file: &mut File) -> Vec<u8> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0)).unwrap();
     file.read_to_end(&mut bytes).unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }

@@ -2,9 +2,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::rig::{
-    Finished, LONG, PuppetCommand, Record, Scratch, agent, assert_same_run, default_confdir,
-    rig_file, search_path, wait_until,
+use super::{
+    Ended, LONG, PuppetCommand, Record, Scratch, agent, assert_same_run, copy_tree,
+    default_confdir, repository, rig_file, search_path, wait_until,
 };
 
 /// One Puppet, as its packages lay it out.
@@ -100,7 +100,7 @@ pub fn place() -> &'static Place {
 /// A scratch directory in one of the places.
 pub fn scratch() -> Scratch {
     place();
-    Scratch::new()
+    Scratch::with_puppet()
 }
 
 /// A command in no particular environment.
@@ -145,12 +145,12 @@ impl Machine {
         let code = Path::new(place().codedir);
         let modules = code.join("modules");
         std::fs::create_dir_all(&modules).expect("the module path");
-        let ours = crate::rig::repository().join("tests/matrix/modules");
+        let ours = repository().join("tests/matrix/modules");
         let mut wanted: Vec<_> = std::fs::read_dir(ours)
             .expect("modules")
             .map(|entry| entry.expect("a module").path())
             .collect();
-        wanted.push(crate::rig::repository().join("puppet-module"));
+        wanted.push(repository().join("puppet-module"));
         for module in wanted {
             let name = module.file_name().expect("a name").to_owned();
             let link = modules.join(if name == "puppet-module" {
@@ -232,14 +232,14 @@ impl Machine {
             let _ = std::fs::remove_file(file);
         }
         let site = format!("/tmp/{name}.pp");
-        let ours = crate::rig::repository().join("tests/matrix");
+        let ours = repository().join("tests/matrix");
         let manifest = std::fs::read_to_string(ours.join(format!("manifests/{name}.pp")))
             .expect("the manifest");
         std::fs::write(&site, manifest.replace("120", delta)).expect("the manifest");
         // The one delta that is in a module.
         let init = Path::new(place().codedir).join("modules/settle");
         let _ = std::fs::remove_file(&init);
-        crate::rig::copy_tree(&ours.join("modules/settle"), &init);
+        copy_tree(&ours.join("modules/settle"), &init);
         let again = init.join("manifests/again.pp");
         let text = std::fs::read_to_string(&again).expect("a class");
         std::fs::write(&again, text.replace("120", delta)).expect("a class");
@@ -289,18 +289,14 @@ pub fn outcomes(scratch: &Scratch) -> Vec<String> {
 }
 
 /// Runs a command that asks once and ends so; it and its only rerun, which are otherwise the same run.
-pub fn run_twice(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Finished, Vec<Record>) {
+pub fn run_twice(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Ended, Vec<Record>) {
     let (run, starts) = run_and_rerun(scratch, command, code);
     assert_same_run(&starts[0], &starts[1]);
     (run, starts)
 }
 
 /// The same, for a rerun that has another command line.
-pub fn run_and_rerun(
-    scratch: &Scratch,
-    command: PuppetCommand,
-    code: i32,
-) -> (Finished, Vec<Record>) {
+pub fn run_and_rerun(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Ended, Vec<Record>) {
     // Long enough for the rerun to start too early, if it did.
     let run = command.env("RIG_LINGER", "0.4").run().expect(&[code]);
     assert_asked_once(&run);
@@ -311,9 +307,9 @@ pub fn run_and_rerun(
 }
 
 /// Fails unless a run asked exactly once.
-pub fn assert_asked_once(run: &Finished) {
+pub fn assert_asked_once(run: &Ended) {
     let [line] = &run.lines_of_again()[..] else {
-        panic!("one line of again, not: {}", run.output)
+        panic!("one line of again, not: {}", run.out)
     };
     assert!(line.starts_with("again: scheduled: "), "{line}");
 }

@@ -1,29 +1,48 @@
-//! What the tests with real processes and a real Puppet stand on.
+//! What the tests with real processes and a real Puppet stand on, and the benchmarks.
 //!
-//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its state and logs, Puppet's
-//!   directories, the module path. Nothing else on the machine is touched. When it goes away, so does every process
-//!   that was started from it, and a process that should not have been there any more fails the test.
-//! - [`CachedAgent`]: a real agent without a server, fed from a cached catalog.
-//! - [`Server`]: a real puppetserver on a loopback port, one per test program.
-//! - [`Record`]: what a puppet process looked like from within, written by the puppet process itself.
+//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its settings, state and logs. Nothing
+//!   else on the machine is touched. When it goes away, so does every process that was started from it, and a process that
+//!   should not have been there any more fails the test.
+//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and [`Past`], what it noted.
+//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real agent without a server, fed
+//!   from a cached catalog; [`Server`]: a real puppetserver on a loopback port, one per test program; [`Record`]: what a
+//!   puppet process looked like from within, written by the puppet process itself.
+//! - [`Lab`]: a booted machine. [`place`]: one of the Puppets of the matrix.
 //! - [`Process`]: a process by pid and start time, as the kernel shows it from outside.
-//!
-//! Every test program includes the rig as a module and uses a part of it.
-#![allow(dead_code, unused_imports)]
 
+/// A real agent without a server.
 pub mod agent;
+/// Commands under way, and how they ended.
+mod command;
+/// Namespaces, bystanders, dice.
+mod help;
+/// A booted Debian.
+pub mod lab;
+/// The Puppets of the matrix.
+pub mod place;
 mod process;
+/// The real Puppet in a scratch directory.
+mod puppet;
 mod record;
 mod same;
 mod scratch;
 mod server;
+/// The stand-in for Puppet: how its runs are started, and what they noted.
+mod stand_in;
 
 pub use agent::CachedAgent;
-pub use process::{Process, boottime};
+pub use command::{Ended, Started, answer, start};
+pub use help::{
+    Bystander, Dice, assert_line, in_namespaces, open_to_all, sleep_until, spread, stable, timed,
+};
+pub use lab::Lab;
+pub use process::{Process, boottime, now};
+pub use puppet::{PuppetCommand, copy_tree};
 pub use record::{Kind, Record};
 pub use same::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
-pub use scratch::{Finished, PuppetCommand, Scratch, Started, copy_tree};
+pub use scratch::{Scratch, is_waiter, timers};
 pub use server::{Enrolled, Server};
+pub use stand_in::{Asked, Past, Stamp};
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,22 +52,35 @@ pub const LONG: Duration = Duration::from_secs(240);
 /// For what needs no puppet run.
 pub const SHORT: Duration = Duration::from_secs(60);
 
-/// Asks until there is an answer; fails with `what` was waited for when there is none in time.
-pub fn wait_for<T>(what: &str, timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Asks over and over until there is an answer, or none in time.
+pub fn ask_for<T>(
+    timeout: Duration,
+    pause: Duration,
+    mut ask: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let end = Instant::now() + timeout;
     loop {
         if let Some(answer) = ask() {
-            return answer;
+            return Some(answer);
         }
-        assert!(
-            Instant::now() < end,
-            "waited {timeout:?} in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// [`ask_for`] that fails with `what` was waited for when there is no answer in time.
+#[track_caller]
+pub fn wait_for<T>(what: &str, timeout: Duration, ask: impl FnMut() -> Option<T>) -> T {
+    match ask_for(timeout, Duration::from_millis(10), ask) {
+        Some(answer) => answer,
+        None => panic!("waited {timeout:?} in vain for {what}"),
     }
 }
 
 /// [`wait_for`] a condition.
+#[track_caller]
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, timeout, || condition().then_some(()));
 }
@@ -81,7 +113,13 @@ pub fn write_program(path: impl AsRef<Path>, text: &str) {
 
 /// The root of the repository.
 pub fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    let rig = Path::new(env!("CARGO_MANIFEST_DIR"));
+    rig.ancestors().nth(2).expect("two above").to_owned()
+}
+
+/// The small real programs of helper.c.
+pub fn helper() -> &'static Path {
+    Path::new(concat!(env!("OUT_DIR"), "/helper"))
 }
 
 /// Whether Puppet is laid out here as in its all-in-one packages.
@@ -109,7 +147,7 @@ pub fn default_confdir() -> &'static str {
 
 /// A file of the rig.
 pub fn rig_file(name: &str) -> PathBuf {
-    repository().join("tests/rig").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
 /// The binary under test: `AGAIN_BIN`, or what `make build` left.
@@ -124,41 +162,40 @@ pub fn binary_under_test() -> PathBuf {
     path.canonicalize().expect("binary under test")
 }
 
+/// The namespace that our pids are of: in another one they mean nothing.
+fn pid_namespace() -> String {
+    text(std::fs::read_link("/proc/self/ns/pid").expect("/proc"))
+}
+
 /// Marks a directory as this test program's.
 fn claim(dir: &Path) {
     let me = Process::now(std::process::id() as i32).expect("this process");
-    std::fs::write(dir.join("owner"), format!("{} {}", me.pid, me.start))
-        .expect("the owner's mark");
+    let mark = format!("{} {} {}", pid_namespace(), me.pid, me.start);
+    std::fs::write(dir.join("owner"), mark).expect("the owner's mark");
+}
+
+/// Whether a directory is one of ours whose test program has ended.
+fn is_abandoned(dir: &Path) -> bool {
+    let mark = std::fs::read_to_string(dir.join("owner")).unwrap_or_default();
+    let [namespace, pid, start] = mark.split(' ').collect::<Vec<_>>()[..] else {
+        return false;
+    };
+    namespace == pid_namespace()
+        && match (pid.parse(), start.parse()) {
+            (Ok(pid), Ok(start)) => !Process { pid, start }.alive(),
+            _ => false,
+        }
 }
 
 /// Ends and removes, once per test program, what test programs left that were killed before they could clean up themselves.
 fn sweep() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        for entry in std::fs::read_dir(std::env::temp_dir())
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let entries = std::fs::read_dir(std::env::temp_dir());
+        for entry in entries.into_iter().flatten().flatten() {
             let dir = entry.path();
-            let is_ours = entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with("again-rig-");
-            let Some(mark) = std::fs::read_to_string(dir.join("owner"))
-                .ok()
-                .filter(|_| is_ours)
-            else {
-                continue;
-            };
-            let mut numbers = mark.split(' ').map(str::parse::<u64>);
-            if let (Some(Ok(pid)), Some(Ok(start))) = (numbers.next(), numbers.next())
-                && !(Process {
-                    pid: pid as i32,
-                    start,
-                })
-                .alive()
-            {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with("again-rig-") && is_abandoned(&dir) {
                 process::of_directory(&dir)
                     .into_iter()
                     .for_each(Process::end);

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use super::command::lossy;
 use super::process::Process;
-use super::scratch::{PuppetCommand, Scratch, copy_tree, lossy};
+use super::puppet::{PuppetCommand, copy_tree};
+use super::scratch::Scratch;
 use super::{default_confdir, repository, rig_file, text};
 
 /// The certificate's name of every such agent.
@@ -85,7 +87,7 @@ impl<'a> CachedAgent<'a> {
     pub fn command(&self, words: &[&str]) -> PuppetCommand {
         let conf = text(self.scratch.path("puppet/conf"));
         self.scratch
-            .command(&[&["puppet", "agent", "--confdir", &conf], words].concat())
+            .prepare(&[&["puppet", "agent", "--confdir", &conf], words].concat())
     }
 
     /// `puppet agent` without a single option, which finds its configuration in its default place of a mount namespace of its own.
@@ -96,7 +98,7 @@ impl<'a> CachedAgent<'a> {
             text(self.scratch.path("puppet/conf")),
             default_confdir()
         );
-        self.scratch.command(&[
+        self.scratch.prepare(&[
             "unshare",
             "--mount",
             "--propagation",

@@ -13,8 +13,13 @@ use super::{SHORT, wait_until};
 
 /// Seconds since boot, suspend included: the clock of `again` and of the records.
 pub fn boottime() -> f64 {
+    now() as f64 / 1e9
+}
+
+/// CLOCK_BOOTTIME in nanoseconds.
+pub fn now() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME");
-    now.tv_sec() as f64 + now.tv_nsec() as f64 / 1e9
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
 /// One process, this and no later one with the same pid.
@@ -136,6 +141,22 @@ impl Process {
     /// Its argv as one line.
     pub fn title(self) -> String {
         self.command().join(" ").trim().to_owned()
+    }
+
+    /// What it is, in which state, and where in the kernel: that tells what it waits for.
+    pub fn describe(self) -> String {
+        let file = |name: &str| {
+            let text = fs::read_to_string(self.file(name)).unwrap_or_default();
+            text.trim().to_owned()
+        };
+        let state = self.status("State").unwrap_or_default();
+        format!(
+            "{} {} {state} {} {}",
+            self.pid,
+            self.title(),
+            file("wchan"),
+            file("syscall")
+        )
     }
 
     /// Its environment as it was at its exec.

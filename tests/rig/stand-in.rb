@@ -1,6 +1,6 @@
 # A process of the shape of a puppet run: ruby, running a script named `puppet`, with `apply` or `agent`. It knows nothing
-# of Puppet. It takes note of what it looks like itself, evaluates its "manifest" as Ruby, and starts commands as Puppet's
-# Exec does (lib/puppet/util/execution.rb): own session, no input, output to a pipe, other descriptors closed, HOME, USER
+# of Puppet. It takes note of what it looks like itself, evaluates its "manifest" as Ruby (or runs it, where its first line
+# says that it is a shell script), and starts commands as Puppet's Exec does (lib/puppet/util/execution.rb): own session, no input, output to a pipe, other descriptors closed, HOME, USER
 # and LOGNAME taken away. It starts in 40 ms, so that hundreds of cases take seconds; what Puppet really does is shown in
 # tests/puppet.
 
@@ -16,13 +16,13 @@ started = now
 manifest = ARGV.find { |word| word.end_with?('.pp') }
 named = ARGV[ARGV.index('--certname') + 1] if ARGV.include?('--certname')
 NAME = manifest ? File.basename(manifest, '.pp') : named || 'stdin'
-Dir.mkdir("#{ROOT}/runs/#{NAME}") unless File.directory?("#{ROOT}/runs/#{NAME}")
+Dir.mkdir("#{ROOT}/past/#{NAME}") unless File.directory?("#{ROOT}/past/#{NAME}")
 NTH = (1..).find do |n|
-  Dir.mkdir(format("#{ROOT}/runs/#{NAME}/%03d", n))
+  Dir.mkdir(format("#{ROOT}/past/#{NAME}/%03d", n))
 rescue Errno::EEXIST
   false
 end
-NOTES = format("#{ROOT}/runs/#{NAME}/%03d", NTH)
+NOTES = format("#{ROOT}/past/#{NAME}/%03d", NTH)
 
 def note(name, text)
   File.binwrite("#{NOTES}/.#{name}", text)
@@ -88,7 +88,10 @@ def ask(*words, **how)
   end_ask(begin_ask(*words, **how))
 end
 
-case NAME
-when 'stdin' then eval(STDIN.read)
-else eval(File.read(manifest || "#{ROOT}/work/#{NAME}.pp"))
+file = manifest || "#{ROOT}/work/#{NAME}.pp"
+if NAME == 'stdin'
+  eval(STDIN.read)
+else
+  text = File.read(file)
+  text.start_with?('#!/bin/sh') ? exit(system('/bin/sh', '-e', file) ? 0 : 1) : eval(text)
 end

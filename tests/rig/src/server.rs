@@ -10,7 +10,8 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use super::process::Process;
-use super::scratch::{PuppetCommand, Scratch, copy_tree};
+use super::puppet::{PuppetCommand, copy_tree};
+use super::scratch::Scratch;
 use super::{repository, rig_file, text, wait_for};
 
 /// The server. Each test has an environment of its own on it, named after the test's node.
@@ -189,7 +190,7 @@ impl Enrolled<'_> {
     pub fn command(&self, words: &[&str]) -> PuppetCommand {
         let conf = text(self.scratch.path("puppet/conf"));
         self.scratch
-            .command(&[&["puppet", "agent", "--confdir", &conf], words].concat())
+            .prepare(&[&["puppet", "agent", "--confdir", &conf], words].concat())
     }
 }
 

@@ -1,30 +1,22 @@
-//! Writes the completions for bash, zsh and fish into a directory.
-//!
-//! `cargo run --example completions -- completions`, after a change to the command
-//! line; a test says when that was forgotten. They are files, so that the generator
-//! is not part of the program.
+//! The completions for bash, zsh and fish. They are files, so that the generator is not part of the program.
 
-use std::path::Path;
-
+use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-fn main() {
-    let Some(directory) = std::env::args_os().nth(1) else {
-        eprintln!("usage: completions DIRECTORY");
-        std::process::exit(2);
-    };
+use crate::repository;
+
+/// Writes the files in completions/, after a change to the command line; a test says when that was forgotten.
+pub fn write() -> Result<()> {
     for (name, text) in files() {
-        let path = Path::new(&directory).join(name);
-        if let Err(e) = std::fs::write(&path, text) {
-            eprintln!("cannot write {}: {e}", path.display());
-            std::process::exit(1);
-        }
+        let path = repository().join("completions").join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    Ok(())
 }
 
 /// Each file, under the name that its shell looks for.
-pub fn files() -> Vec<(&'static str, Vec<u8>)> {
+fn files() -> Vec<(&'static str, Vec<u8>)> {
     let shells = [
         ("again.bash", Shell::Bash),
         ("_again", Shell::Zsh),
@@ -60,4 +52,16 @@ fn commands_first(text: &[u8]) -> Vec<u8> {
     let mut text = kept.join("\n").replace("$line[2]", "$line[1]");
     text.push('\n');
     text.into_bytes()
+}
+
+#[cfg(test)]
+#[test]
+fn the_files_are_fresh() {
+    for (name, text) in files() {
+        let file = std::fs::read(repository().join("completions").join(name)).unwrap_or_default();
+        assert!(
+            file == text,
+            "completions/{name} is not what the program has; run: cargo xtask completions"
+        );
+    }
 }
