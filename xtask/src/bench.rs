@@ -226,6 +226,8 @@ fn write_tables(parts: &Path) -> Result<()> {
         println!("{text}");
         fs::write(numbers.join(table.file), text)?;
     }
+    let path = repository().join("README.md");
+    fs::write(&path, readme(&fs::read_to_string(&path)?, &numbers)?)?;
     for plot in [
         "herd.csv",
         "herd.svg",
@@ -236,6 +238,43 @@ fn write_tables(parts: &Path) -> Result<()> {
             .with_context(|| format!("no plot {plot}"))?;
     }
     Ok(())
+}
+
+/// The README with the figures of its few rows as the tables in `numbers` have them now.
+///
+/// # Errors
+/// A row that no table has.
+pub fn readme(text: &str, numbers: &Path) -> Result<String> {
+    const MARKS: [&str; 2] = ["<!-- five -->\n", "<!-- end of five -->"];
+    let (before, rest) = text
+        .split_once(MARKS[0])
+        .context("no mark of the numbers")?;
+    let (block, after) = rest.split_once(MARKS[1]).context("no end of the numbers")?;
+    let mut rows = Vec::new();
+    for table in ["table.md", "size.md"] {
+        let text = fs::read_to_string(numbers.join(table))?;
+        rows.extend(text.lines().filter_map(cells));
+    }
+    let mut new = String::new();
+    for (at, line) in block.lines().enumerate() {
+        let name = cells(line).and_then(|cells| cells.into_iter().next());
+        let Some(name) = name.filter(|_| at >= 2) else {
+            new += &format!("{line}\n");
+            continue;
+        };
+        let row = rows.iter().find(|row| row.first() == Some(&name));
+        let row = row.with_context(|| format!("no table has the row '{name}'"))?;
+        let cell = |at: usize| row.get(at).map_or("", String::as_str);
+        let bar = row.last().map_or("", String::as_str);
+        new += &format!("| {name} | {} | {} | {bar} |\n", cell(1), cell(2));
+    }
+    Ok([before, MARKS[0], &new, MARKS[1], after].concat())
+}
+
+/// The cells of a table's row.
+fn cells(line: &str) -> Option<Vec<String>> {
+    let row = line.strip_prefix('|')?.strip_suffix('|')?;
+    Some(row.split('|').map(|cell| cell.trim().to_owned()).collect())
 }
 
 /// Processors, kernel, and the file system under the state.
@@ -337,6 +376,14 @@ mod tests {
             TABLES[2].text(&parts()[1..], ""),
             "| what | size | floor | bar |\n| --- | --- | --- | --- |\n| its size | 5 bytes |  |  |\n"
         );
+    }
+
+    #[test]
+    fn the_readmes_figures_are_those_of_the_tables() {
+        let root = repository();
+        let text = fs::read_to_string(root.join("README.md")).expect("the README");
+        let now = readme(&text, &root.join("doc/numbers")).expect("rows");
+        assert_eq!(text, now, "`make bench` writes them");
     }
 
     #[test]
