@@ -9,8 +9,8 @@
 //!
 //! The waiter ([`commands::wait`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
-//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
-//! pipe, and does not wake up to look where the kernel can tell it.
+//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
+//! signalfd, and does not wake up to look where the kernel can tell it.
 //!
 //! A converge driver ([`commands::converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])
@@ -61,7 +61,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         SignalState::of_this_process()
     };
     // A write that cannot be done is an error to handle, not a reason to die.
-    sys::signals::let_writes_fail();
+    sys::attributes::let_writes_fail();
     if is_waiter {
         return commands::wait::main(&arguments);
     }

@@ -17,7 +17,7 @@ use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
-use crate::sys::{clock, events, pidfd, user};
+use crate::sys::{clock, pidfd, sleep, user};
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -233,7 +233,7 @@ fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
         if driver.child.is_some_and(is_alive) {
             return Ok(false);
         }
-        handle.signal(events::NO_MORE)?;
+        handle.signal(sleep::NO_MORE)?;
         return Ok(handle.wait(PROMPT));
     }
     // It passes each on to its run; from the second on it kills what does not end.

@@ -26,14 +26,14 @@ use crate::state::logs::open_log;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Record, Running, Timer};
 use crate::state::store::{Locked, Rerun, Store};
+use crate::sys::attributes::{self, SignalState};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process;
 use crate::sys::process::is_alive;
-use crate::sys::signals::{Held, Signals};
+use crate::sys::sleep::{Sleeper, Wake, Watch};
 use crate::sys::spawn::{self, Image};
-use crate::sys::wait::{Sleeper, Watch, Woken};
-use crate::sys::{attributes, clock, localtime, title, user};
+use crate::sys::{clock, localtime, title, user};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -106,8 +106,7 @@ fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
     crate::sys::log::of_waiter(ticket.state_dir.path().join("again.log"));
     tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
     // From here on a signal to end finds us able to act on it.
-    let signals = Signals::catch().context("cannot catch signals")?;
-    let sleeper = Sleeper::new(signals).context("cannot make a timer")?;
+    let sleeper = Sleeper::new(SignalState::default()).context("cannot take over the signals")?;
     Ok((ticket, sleeper))
 }
 
@@ -337,7 +336,7 @@ impl Waiter {
                     let Waiter { run, sleeper, .. } = self;
                     let woken = sleep(sleeper, run.as_ref(), None, None)?;
                     self.note_wake(woken);
-                    if woken == Woken::Ended {
+                    if woken == Wake::Ended {
                         self.run = None;
                         self.follow_at_once()?;
                     }
@@ -546,12 +545,12 @@ impl Waiter {
         title::set(&format!("again: timer '{}' {what}", self.ticket.name));
     }
 
-    fn note_wake(&mut self, woken: Woken) {
+    fn note_wake(&mut self, woken: Wake) {
         match woken {
-            Woken::End => self.told_to_end = true,
+            Wake::Signal { .. } => self.told_to_end = true,
             // Somebody has changed the record, so that it can be written again.
-            Woken::Now => self.outdated = None,
-            Woken::Ended | Woken::Time | Woken::Changed => {}
+            Wake::Hurry => self.outdated = None,
+            Wake::NoMore | Wake::Child | Wake::Ended | Wake::Time | Wake::Changed => {}
         }
     }
 
@@ -845,7 +844,7 @@ impl Waiter {
         if step(&self.view(&locked.record, Some(order))?) != Step::Launch {
             return Ok(());
         }
-        let _held = Held::back().context("cannot hold signals back")?;
+        // What arrives from here on stays pending, and is the rerun's.
         self.told_to_end |= self.sleeper.is_told_to_end();
         if self.told_to_end {
             return Ok(());
@@ -996,7 +995,7 @@ fn sleep(
     process: Option<&Handle>,
     until: Option<Boottime>,
     watch: Option<&Watch>,
-) -> Result<Woken> {
+) -> Result<Wake> {
     sleeper.sleep(process, until, watch).context("cannot wait")
 }
 
