@@ -127,10 +127,7 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
             timer.scope.clone_from(&unit);
             locked.record.timers.insert(name.to_owned(), timer.clone());
             // Written to the disk while the waiter gets ready; both take long.
-            let draft = locked.draft().and_then(|mut draft| {
-                draft.sync()?;
-                Ok(draft)
-            });
+            let draft = locked.draft();
             starting.finish().map(|go| (draft, go))
         };
         match start() {
@@ -146,7 +143,7 @@ pub fn arm(store: &Store, locked: &mut Locked, arm: Arm<'_>) -> Result<Armed> {
         }
     };
     // Where there is no record, the waiter finds that none names it, and ends.
-    let promised = started.and_then(|(draft, go)| draft?.exchange().map(|()| go));
+    let promised = started.and_then(|(draft, go)| draft?.publish().map(|_| go));
     match promised {
         Ok(go) => spawn::tell_ready(go),
         Err(e) => {

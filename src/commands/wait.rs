@@ -19,8 +19,6 @@ use crate::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
 use crate::puppet::environment;
 use crate::puppet::live;
 use crate::state::change::Change;
-use crate::state::directory::make_directory;
-use crate::state::files::unnamed_file;
 use crate::state::history::{Entry, What};
 use crate::state::logs::open_log;
 use crate::state::order::{Order, Ticket, decode};
@@ -140,13 +138,13 @@ fn run(inherited: Inherited) -> Result<()> {
         outdated: None,
         away: Cell::new(None),
         run_ended: None,
+        order_read: None,
         told_to_end: false,
         boot: clock::boot_id(),
         sleeper,
         shown: String::new(),
         pause: FIRST_PAUSE,
         trouble: String::new(),
-        prepared: Prepared::default(),
         me: process::own_identity().ok(),
     };
     if let Ok(Some(record)) = waiter.store.read(&waiter.ticket.target)
@@ -175,13 +173,8 @@ fn run(inherited: Inherited) -> Result<()> {
         if let Err(e) = cleaned {
             tracing::warn!("cannot clean up: {e:#}");
         }
-        waiter.prepare();
     }
-    let ended = waiter.live();
-    if let Ok(me) = waiter.identity() {
-        waiter.store.forget_rerun(me);
-    }
-    ended
+    waiter.live()
 }
 
 /// Reads the first line of the order, and no more of it than needed.
@@ -225,30 +218,10 @@ struct Waiter {
     trouble: String,
     /// Since when no agent daemon was seen to live.
     away: Cell<Option<Boottime>>,
-    prepared: Prepared,
+    /// What is to be run, once it was needed.
+    order_read: Option<Order>,
     /// Ourselves, once known: the kernel takes its time to tell.
     me: Option<Identity>,
-}
-
-/// What takes a disk long, made before it is needed where the rerun is to follow at once.
-/// What cannot be had is made when it is needed, and what is wrong with it is told then.
-#[derive(Debug, Default)]
-struct Prepared {
-    order: Option<Order>,
-    /// The number under which this process was noted as a rerun.
-    number: Option<u32>,
-    files: Files,
-}
-
-/// Not kept open for what may take days.
-#[derive(Debug, Default)]
-struct Files {
-    /// The file for the output, which has no name yet, and goes with us if it gets none.
-    log: Option<File>,
-    /// Whether there is room for it among the logs that are kept.
-    is_pruned: bool,
-    /// The file for the record that says that the rerun started; it has no name either.
-    record: Option<File>,
 }
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
@@ -282,7 +255,6 @@ impl Waiter {
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
-        self.prepared.files = Files::default();
         let trouble = format!("{error:#}");
         if trouble != self.trouble {
             tracing::warn!("tries again, every minute at least: {trouble}");
@@ -311,22 +283,14 @@ impl Waiter {
                 Some(record) => record,
                 None => self.read_record()?,
             };
-            if looked_around && self.prepared.order.is_none() {
-                self.prepared.order = Some(self.read_order()?);
+            if looked_around && self.order_read.is_none() {
+                self.order_read = Some(self.read_order()?);
             }
-            let order = self.prepared.order.as_ref().filter(|_| looked_around);
+            let order = self.order_read.as_ref().filter(|_| looked_around);
             let view = self.view(&record, order)?;
             looked_around = false;
             let next = step(&view);
             let holding = matches!(next, Step::Hold(_));
-            if holding
-                || matches!(
-                    next,
-                    Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::AwaitService(_)
-                )
-            {
-                self.prepared.files = Files::default();
-            }
             match next {
                 Step::AwaitRun => {
                     self.show(&format!(
@@ -338,7 +302,6 @@ impl Waiter {
                     self.note_wake(woken);
                     if woken == Wake::Ended {
                         self.run = None;
-                        self.follow_at_once()?;
                     }
                 }
                 Step::SetDue(due) if view.due.is_some() => self.put_off(due, view.due),
@@ -417,9 +380,9 @@ impl Waiter {
                 },
                 Step::Finish(finish) => return self.finish(&finish),
                 Step::Launch => {
-                    let order = self.prepared.order.take().context("no order was read")?;
-                    self.launch(&order, false)?;
-                    self.prepared.order = Some(order);
+                    let order = self.order_read.take().context("no order was read")?;
+                    self.launch(&order)?;
+                    self.order_read = Some(order);
                 }
             }
             if !holding {
@@ -428,27 +391,8 @@ impl Waiter {
         }
     }
 
-    /// Launches what was prepared. Whatever speaks against it is seen there, under the
-    /// lock, and then once more on the long way, which knows what to do about it.
-    fn follow_at_once(&mut self) -> Result<()> {
-        let Some(order) = self.prepared.order.take() else {
-            return Ok(());
-        };
-        self.run_ended = Some(clock::boottime());
-        let launched = self.launch(&order, true);
-        self.prepared.order = Some(order);
-        launched
-    }
-
     /// Waits until the disk has the order, and the name under which the record was put.
-    /// Where the rerun follows at once, what the disk has would have to be freed again in
-    /// its way, for a promise of seconds.
     fn keep_promise(&self) -> Result<()> {
-        let record = self.store.read(&self.ticket.target)?;
-        let timer = record.as_ref().and_then(|record| self.timer(record));
-        if timer.is_some_and(follows_at_once) {
-            return Ok(());
-        }
         self.lock.sync_all().context("cannot sync the order")?;
         self.store.sync_all(&self.ticket.target)
     }
@@ -457,39 +401,6 @@ impl Waiter {
         self.me
             .map_or_else(process::own_identity, Ok)
             .context("cannot read /proc")
-    }
-
-    fn prepare(&mut self) {
-        // Where there is no run to wait for there is no time to win.
-        if self.run.is_none() {
-            return;
-        }
-        let Ok(Some(record)) = self.store.read(&self.ticket.target) else {
-            return;
-        };
-        let (Some(timer), Ok(order)) = (self.timer(&record), self.read_order()) else {
-            return;
-        };
-        if !follows_at_once(timer) {
-            return;
-        }
-        let number = record.next_number(&timer.chain, timer.run);
-        if let Ok(me) = self.identity() {
-            let rerun = self.rerun(me, &timer.chain, number, &order);
-            self.prepared.number = self.store.note_rerun(&rerun).ok().map(|()| number);
-        }
-        let log_dir = order.log_dir.path();
-        // Only its owner may read it: output may hold secrets.
-        self.prepared.files.log = make_directory(&log_dir, 0o755)
-            .ok()
-            .and_then(|()| unnamed_file(&log_dir, 0o600).ok());
-        // The only one that is kept may be that of the run we wait for.
-        if order.keep_logs > 1 && self.prepared.files.log.is_some() {
-            self.store.prune_logs(&log_dir, order.keep_logs, None);
-            self.prepared.files.is_pruned = true;
-        }
-        self.prepared.files.record = self.store.unnamed_record(&self.ticket.target).ok();
-        self.prepared.order = Some(order);
     }
 
     fn rerun(&self, me: Identity, chain: &str, run: u32, order: &Order) -> Rerun {
@@ -834,10 +745,9 @@ impl Waiter {
     /// Judges once more under the lock, records the start, and becomes the rerun.
     /// Returns if it is not to be after all.
     ///
-    /// The start of a rerun that does not follow at once, such as one that is resumed
-    /// after a loss of power, is on the disk before it; so one that takes the machine
-    /// down meets the cap.
-    fn launch(&mut self, order: &Order, at_once: bool) -> Result<()> {
+    /// The start is on the disk before the exec, so a rerun that takes the machine down
+    /// meets the cap.
+    fn launch(&mut self, order: &Order) -> Result<()> {
         let mut locked = self.lock_record()?;
         let now = moment();
         self.note_run_end(&mut locked.record);
@@ -849,6 +759,7 @@ impl Waiter {
         if self.told_to_end {
             return Ok(());
         }
+        let before = locked.record.clone();
         let Some(mut timer) = locked.record.timers.remove(&self.ticket.name) else {
             return Ok(());
         };
@@ -856,7 +767,7 @@ impl Waiter {
         timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = self.identity()?;
         let log_dir = order.log_dir.path();
-        let log = open_log(&log_dir, &timer, now.wall, self.prepared.files.log.take());
+        let log = open_log(&log_dir, &timer, now.wall);
         let running = Running {
             process: me,
             token: timer.token.clone(),
@@ -874,27 +785,18 @@ impl Waiter {
         locked.record.note_start(running, timer.cap);
         // It refers to this process only, so it is harmless should we die before the
         // record counts.
-        let noted = if self.prepared.number.take() == Some(timer.run) {
-            Ok(())
-        } else {
-            self.store
-                .note_rerun(&self.rerun(me, &timer.chain, timer.run, order))
-        };
-        let mut commit = || {
-            if at_once {
-                return locked.commit_start(self.prepared.files.record.take());
-            }
-            locked.commit()?;
-            if let Err(e) = self.store.sync(&self.ticket.target) {
-                tracing::warn!("a loss of power could lose the start: {e:#}");
-            }
-            Ok(())
-        };
-        if let Err(e) = noted.and_then(|()| commit()) {
+        let noted = self
+            .store
+            .note_rerun(&self.rerun(me, &timer.chain, timer.run, order));
+        if let Err(e) = noted.and_then(|()| locked.commit_start()) {
             // What cannot be recorded is not started: the cap could not be kept.
             self.store.forget_rerun(me);
             if let Ok((path, _)) = &log {
                 let _ = std::fs::remove_file(path);
+            }
+            locked.record = before;
+            if let Err(e) = locked.commit() {
+                tracing::error!("the record may say that the rerun started: {e:#}");
             }
             return Err(e.context("the rerun cannot be recorded, and does not start"));
         }
@@ -914,7 +816,6 @@ impl Waiter {
         tracing::error_span!("run", run = timer.run);
         tracing::info!("starts the rerun");
         match &log {
-            Ok(_) if self.prepared.files.is_pruned => {}
             // Nothing is removed from a directory that others could have put there.
             Ok((path, _)) => self.store.prune_logs(&log_dir, order.keep_logs, Some(path)),
             Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
@@ -984,10 +885,6 @@ impl Waiter {
         });
         anyhow!("cannot execute {}: {error}", program.display())
     }
-}
-
-fn follows_at_once(timer: &Timer) -> bool {
-    timer.delta + timer.jitter == Span::ZERO
 }
 
 fn sleep(

@@ -11,35 +11,24 @@ use super::directory::make_directory;
 use super::files::{is_locked, private_file};
 use super::record::Timer;
 use crate::model::Walltime;
-use crate::sys::{localtime, rename};
+use crate::sys::localtime;
 
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// Names the file for a rerun's output, or makes it: the name begins with the time, so
-/// that names sort by age. It is locked, and stays so until nobody can write to it any
-/// more: the lock goes with the descriptor, through exec and to children.
+/// Makes the file for a rerun's output: its name begins with the time, so that names
+/// sort by age. It is locked, and stays so until nobody can write to it any more: the
+/// lock goes with the descriptor, through exec and to children.
 ///
 /// # Errors
 /// What cannot be made, and why.
-pub fn open_log(
-    directory: &Path,
-    timer: &Timer,
-    now: Walltime,
-    unnamed: Option<File>,
-) -> Result<(PathBuf, File)> {
+pub fn open_log(directory: &Path, timer: &Timer, now: Walltime) -> Result<(PathBuf, File)> {
     let stamp: String = localtime::utc(now)
         .chars()
         .filter(char::is_ascii_alphanumeric)
         .take(18)
         .collect();
     let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
-    if let Some(file) = unnamed {
-        let _ = file.try_lock();
-        if rename::name(&file, &path).is_ok() {
-            return Ok((path, file));
-        }
-    }
     make_directory(directory, 0o755)?;
     let file = File::options()
         .append(true)

@@ -10,7 +10,6 @@ pub mod log;
 pub mod memory;
 pub mod pidfd;
 pub mod process;
-pub mod rename;
 pub mod sleep;
 pub mod spawn;
 pub mod start;
