@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io::Write as _;
 use std::path::Path;
 
-use again::policy::cap::usage;
 use again::model::{Boottime, Cap, Moment, Span, Walltime};
+use again::policy::cap::usage;
 use again::policy::delay;
 use anyhow::{Context, Result, ensure};
 use plotters::prelude::*;
