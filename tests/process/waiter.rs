@@ -26,8 +26,8 @@ fn purpose(stage: &Stage, fd: i32, to: &str) -> &'static str {
         "/memfd:again-order (deleted)" => "what to run, in memory",
         "anon_inode:[pidfd]" => "the process it waits for",
         "anon_inode:[timerfd]" => "when to wake up",
+        "anon_inode:[signalfd]" => "its signals",
         "anon_inode:inotify" => "the files that hold it",
-        _ if to.starts_with("socket:[") => "its signals, a pair of sockets to itself",
         _ if to.starts_with(&stage.at("state/targets/")) && to.contains("/orders/") => {
             "the lock that says that it lives"
         }
@@ -84,7 +84,8 @@ fn assert_out_of_reach(stage: &Stage, waiter: Process, run: Option<Process>) {
         shared_with_others(waiter, &descriptors),
         Vec::<String>::new()
     );
-    assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000000000"));
+    // HUP, INT, QUIT, USR1, USR2, TERM and CHLD, which it reads from the signalfd.
+    assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000014a07"));
 }
 
 /// Five waiters, one in each kind of sleep and one that is to follow its run at once, watched for the same 20 seconds.
