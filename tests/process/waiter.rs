@@ -31,12 +31,6 @@ fn purpose(stage: &Stage, fd: i32, to: &str) -> &'static str {
         _ if to.starts_with(&stage.at("state/targets/")) && to.contains("/orders/") => {
             "the lock that says that it lives"
         }
-        _ if to.starts_with(&stage.at("state/targets/")) && to.ends_with(" (deleted)") => {
-            "the record of its start, which has no name yet"
-        }
-        _ if to.starts_with(&stage.at("logs/")) && to.ends_with(" (deleted)") => {
-            "the output of its rerun, which has no name yet"
-        }
         _ => panic!("descriptor {fd} of the waiter is {to}"),
     }
 }
