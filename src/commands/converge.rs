@@ -15,7 +15,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::run::quoted;
-use super::wait::LOOK_AGAIN;
 use super::{complain, plural};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Settings, Surroundings};
@@ -45,6 +44,9 @@ use crate::sys::process::{self, os};
 use crate::sys::sleep::{Sleeper, Wake, Watch};
 use crate::sys::{clock, localtime};
 use crate::target;
+
+/// How often a held run looks where no directory can be watched.
+const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
 const GRACE: Span = Span::from_secs(10);

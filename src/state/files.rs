@@ -1,9 +1,9 @@
 //! The files of the state directory: read whole, and replaced by another under the
 //! same name, so that nobody ever sees half of one.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -39,15 +39,20 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
+/// Opens a file of ours in this way, and gives it this mode, whatever the umask of the run.
+pub(super) fn open(path: &Path, mode: u32, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.mode(mode).open(path)?;
+    if file.metadata()?.mode() & 0o777 != mode {
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    Ok(file)
+}
+
 /// A file that nobody else may open, and so nobody else can lock; made where missing.
 pub(super) fn private_file(path: &Path) -> io::Result<File> {
-    File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(GUARDED)
-        .open(path)
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    open(path, 0o600, options.custom_flags(GUARDED))
 }
 
 /// Waits until the disk has the names in a directory.
@@ -83,27 +88,24 @@ impl Draft {
     pub(super) fn write(directory: &Path, name: &str, text: &[u8], mode: u32) -> Result<Self> {
         let path = directory.join(name);
         let temporary = Temporary(directory.join(format!(".{name}.{}", token())));
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&temporary.0)
-            .with_context(|| cannot_write(&path))?;
-        let draft = Draft {
+        let mut options = File::options();
+        let mut write = || {
+            let new = options.write(true).create_new(true);
+            let mut file = open(&temporary.0, mode, new)?;
+            file.write_all(text)?;
+            Ok(file)
+        };
+        let file = write().map_err(|e: io::Error| cannot_write(&path, e))?;
+        Ok(Draft {
             file,
             temporary,
             path,
-        };
-        // A strict umask of the run must not hide from others what is theirs to see.
-        draft.on_disk(|mut file| {
-            file.set_permissions(Permissions::from_mode(mode))?;
-            file.write_all(text)
         })
     }
 
     /// Waits for the disk, in the way that `sync` does it.
     pub(super) fn on_disk(self, sync: impl FnOnce(&File) -> io::Result<()>) -> Result<Self> {
-        sync(&self.file).with_context(|| cannot_write(&self.path))?;
+        sync(&self.file).map_err(|e| cannot_write(&self.path, e))?;
         Ok(self)
     }
 
@@ -112,7 +114,7 @@ impl Draft {
     /// # Errors
     /// What failed; the old content is then still there.
     pub fn publish(mut self) -> Result<File> {
-        std::fs::rename(&self.temporary.0, &self.path).with_context(|| cannot_write(&self.path))?;
+        std::fs::rename(&self.temporary.0, &self.path).map_err(|e| cannot_write(&self.path, e))?;
         self.temporary.0.clear();
         Ok(self.file)
     }
@@ -126,6 +128,7 @@ impl Drop for Temporary {
     }
 }
 
-fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}", path.display())
+/// The error of a file that cannot be written.
+pub(super) fn cannot_write(path: &Path, e: io::Error) -> anyhow::Error {
+    anyhow::Error::from(e).context(format!("cannot write {}", path.display()))
 }

@@ -1,14 +1,13 @@
 //! The output of reruns: one file each, its name beginning with the time.
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::directory::make_directory;
-use super::files::{is_locked, private_file};
+use super::files::{self, is_locked, private_file};
 use super::record::Timer;
 use crate::model::Walltime;
 use crate::sys::localtime;
@@ -30,15 +29,9 @@ pub fn open_log(directory: &Path, timer: &Timer, now: Walltime) -> Result<(PathB
         .collect();
     let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
     make_directory(directory, 0o755)?;
-    let file = File::options()
-        .append(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let new = files::open(&path, 0o600, File::options().append(true).create_new(true));
+    let file = new.map_err(|e| files::cannot_write(&path, e))?;
     let _ = file.try_lock();
-    // Whatever the umask of the run.
-    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
     Ok((path, file))
 }
 

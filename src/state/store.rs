@@ -12,9 +12,9 @@
 //! ```
 
 use std::cell::Cell;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -22,7 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use super::before;
 use super::directory::{make_directory, make_own_directory};
-use super::files::{self, Draft, GUARDED, read_bounded, replace_file, sync_directory, token};
+use super::files::{
+    self, Draft, GUARDED, cannot_write, private_file, read_bounded, replace_file, sync_directory,
+    token,
+};
 use super::history::{self, Entry};
 use super::logs;
 use super::record::{Record, Start, VERSION};
@@ -131,12 +134,7 @@ impl Store {
 
     /// The ids of all targets, sorted.
     pub fn targets(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.root.join("targets")) else {
-            return Vec::new();
-        };
-        let mut ids: Vec<String> = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
+        let mut ids: Vec<String> = names(&self.root.join("targets"))
             .filter(|name| is_id(name))
             .collect();
         ids.sort_unstable();
@@ -203,21 +201,8 @@ impl Store {
     fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let directory = self.target_dir(id);
         let lock_path = directory.join("lock");
-        let lock = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(GUARDED)
-            .open(&lock_path)
+        let lock = private_file(&lock_path)
             .with_context(|| format!("cannot open {}", lock_path.display()))?;
-        if lock
-            .metadata()
-            .is_ok_and(|meta| meta.mode() & 0o777 != 0o600)
-        {
-            let _ = lock.set_permissions(Permissions::from_mode(0o600));
-        }
         lock.lock()
             .with_context(|| format!("cannot lock {}", lock_path.display()))?;
         let path = directory.join(RECORD);
@@ -321,14 +306,9 @@ impl Store {
     pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
         let path = self.order_path(id, token);
         let write = || -> io::Result<File> {
-            let mut writer = File::options()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)?;
-            // Whatever the umask of the run.
-            writer.set_permissions(Permissions::from_mode(0o600))?;
-            writer.write_all(text)?;
+            let mut options = File::options();
+            let new = options.write(true).create_new(true);
+            files::open(&path, 0o600, new)?.write_all(text)?;
             // A waiter that held it open for writing would keep the file system busy.
             let file = File::open(&path)?;
             file.lock()?;
@@ -340,7 +320,7 @@ impl Store {
                     let _ = std::fs::remove_file(&path);
                 }
             })
-            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(|e| cannot_write(&path, e))
     }
 
     /// Where a timer's order is.
@@ -387,12 +367,8 @@ impl Store {
         let reruns = self.root.join("reruns");
         for name in names(&reruns) {
             let path = reruns.join(&name);
-            let rerun = read_bounded(&path)
-                .ok()
-                .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok());
-            let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !is_alive(rerun.process);
-            let is_stray = match &rerun {
-                Some(rerun) => is_of_the_dead(rerun),
+            let is_stray = match read_rerun(&path) {
+                Some(rerun) => rerun.boot != boot || !is_alive(rerun.process),
                 None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
             };
             if is_stray {
@@ -416,21 +392,14 @@ impl Store {
         let text = serde_json::to_vec(rerun)?;
         // Nobody asks for it before the rerun is there to ask, and it means
         // nothing under another boot: neither a rename nor a sync is worth its time.
-        let write = || -> io::Result<()> {
-            let mut file = File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o644)
-                .custom_flags(GUARDED)
-                .open(&path)?;
-            file.set_permissions(Permissions::from_mode(0o644))?;
-            file.write_all(&text)
-        };
-        write().map_err(|e| {
-            let _ = std::fs::remove_file(&path);
-            anyhow!(e).context(format!("cannot write {}", path.display()))
-        })
+        let mut options = File::options();
+        let anew = options.write(true).create(true).truncate(true);
+        let file = files::open(&path, 0o644, anew.custom_flags(GUARDED));
+        file.and_then(|mut file| file.write_all(&text))
+            .map_err(|e| {
+                let _ = std::fs::remove_file(&path);
+                cannot_write(&path, e)
+            })
     }
 
     fn rerun_path(&self, pid: i32) -> PathBuf {
@@ -439,19 +408,14 @@ impl Store {
 
     /// The rerun that the process `who` is, if it is one.
     pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
-        let text = read_bounded(&self.rerun_path(who.pid)).ok()?;
-        serde_json::from_slice::<Rerun>(&text)
-            .ok()
+        read_rerun(&self.rerun_path(who.pid))
             .filter(|rerun| rerun.process == who && rerun.boot == boot)
     }
 
     /// Forgets the process of a rerun that has ended.
     pub fn forget_rerun(&self, who: Identity) {
         let path = self.rerun_path(who.pid);
-        let is_it = read_bounded(&path)
-            .ok()
-            .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok())
-            .is_some_and(|rerun| rerun.process == who);
+        let is_it = read_rerun(&path).is_some_and(|rerun| rerun.process == who);
         if is_it {
             let _ = std::fs::remove_file(path);
         }
@@ -545,6 +509,10 @@ pub(super) fn is_temporary(name: &str) -> bool {
         .is_some_and(|(_, token)| is_id(token))
 }
 
+fn read_rerun(path: &Path) -> Option<Rerun> {
+    serde_json::from_slice(&read_bounded(path).ok()?).ok()
+}
+
 /// The note of a rerun is written by that very process.
 fn is_unfinished_by_the_dead(name: &str) -> bool {
     name.parse().is_ok_and(|pid: i32| {
@@ -603,6 +571,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
 mod tests {
     use super::super::change::Change;
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("a directory");

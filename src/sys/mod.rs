@@ -15,4 +15,5 @@ pub mod spawn;
 pub mod start;
 pub mod terminal;
 pub mod title;
+pub mod unit;
 pub mod user;
