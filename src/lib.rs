@@ -7,10 +7,10 @@
 //! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
 //! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
 //!
-//! The waiter ([`commands::wait`]) looks at the world, asks [`policy::waiter`] for
+//! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
-//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
-//! pipe, and does not wake up to look where the kernel can tell it.
+//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
+//! signalfd, and does not wake up to look where the kernel can tell it.
 //!
 //! A converge driver ([`commands::converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])
@@ -20,7 +20,6 @@
 //! under its lock and only by renaming a new file over it: whoever commits first
 //! wins, and a process that dies at any point leaves the old record or the new one.
 
-pub mod arm;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -33,6 +32,7 @@ pub mod puppet;
 pub mod state;
 pub mod sys;
 pub mod target;
+pub mod waiter;
 
 use std::ffi::OsString;
 
@@ -53,7 +53,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
     let is_waiter = arguments
         .get(1)
-        .is_some_and(|word| word == commands::wait::NAME);
+        .is_some_and(|word| word == waiter::handshake::NAME);
     // A waiter was started with those that its order says.
     let signals = if is_waiter {
         SignalState::default()
@@ -61,9 +61,9 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         SignalState::of_this_process()
     };
     // A write that cannot be done is an error to handle, not a reason to die.
-    sys::signals::let_writes_fail();
+    sys::attributes::let_writes_fail();
     if is_waiter {
-        return commands::wait::main(&arguments);
+        return waiter::main(&arguments);
     }
     let cli = match Cli::request(&arguments).map_or_else(|| Cli::try_parse_from(&arguments), Ok) {
         Ok(cli) => cli,

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use again::arm::is_a_units_cgroup;
 use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
 use again::policy::cap;
 use again::policy::converge::{Ask, Drive, Until};
@@ -27,6 +26,7 @@ use again::state::store::{Disabled, Rerun, parse_record};
 use again::sys::attributes::parse_limits;
 use again::sys::localtime;
 use again::sys::process::{parse_stat, parse_status, split_block};
+use again::sys::unit::is_a_units_cgroup;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

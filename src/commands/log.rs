@@ -12,10 +12,10 @@ use crate::model::Exit;
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
+use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::pidfd;
-use crate::sys::signals::Signals;
-use crate::sys::wait::{Sleeper, Watch, Woken};
+use crate::sys::sleep::{Sleeper, Wake, Watch};
 
 /// A file with the output of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,13 +151,13 @@ fn follow(file: &mut File, path: &Path, writer: &Running) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return show(file),
         Err(e) => return Err(e).context("cannot take hold of the rerun"),
     };
-    let mut sleeper = Sleeper::new(Signals::catch()?)?;
+    let mut sleeper = Sleeper::new(SignalState::of_this_process())?;
     loop {
         show(file)?;
         match sleeper.sleep(Some(&process), None, Some(&watch))? {
-            Woken::Changed | Woken::Now | Woken::Time => {}
-            Woken::Ended => return show(file),
-            Woken::End => bail!(
+            Wake::Changed | Wake::Hurry | Wake::NoMore | Wake::Child | Wake::Time => {}
+            Wake::Ended => return show(file),
+            Wake::Signal { .. } => bail!(
                 "interrupted; run {} of chain {} goes on (pid {})",
                 writer.run,
                 writer.chain,

@@ -15,7 +15,6 @@ pub mod resume;
 pub mod run;
 pub mod status;
 pub mod stop;
-pub mod wait;
 
 use std::io::{self, Write};
 

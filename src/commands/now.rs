@@ -13,7 +13,7 @@ use crate::state::store::Store;
 use crate::state::{change, driver};
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
-use crate::sys::{events, pidfd};
+use crate::sys::{pidfd, sleep};
 
 /// Hurries what is named, or everything.
 ///
@@ -68,7 +68,7 @@ fn hurry_drivers(
                 run.pid
             ))?;
         } else {
-            match pidfd::open(driver.process).and_then(|driver| driver.signal(events::HURRY)) {
+            match pidfd::open(driver.process).and_then(|driver| driver.signal(sleep::HURRY)) {
                 Ok(()) => {
                     let run = driver.run.saturating_add(1);
                     let line = format!(
@@ -177,7 +177,7 @@ fn hurry_target(
 /// Those of pidfd_open(2) and pidfd_send_signal(2).
 pub fn wake_waiter(waiter: Option<Identity>) -> std::io::Result<()> {
     let nobody = || std::io::Error::from(std::io::ErrorKind::NotFound);
-    pidfd::open(waiter.ok_or_else(nobody)?)?.signal(nix::libc::SIGUSR1)
+    pidfd::open(waiter.ok_or_else(nobody)?)?.signal(sleep::HURRY)
 }
 
 fn brought_forward(what: &str, which: &str, timer: &Timer, now: &Moment) -> String {

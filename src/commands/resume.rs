@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 
 use super::{complain, has_waiter, say};
-use crate::arm::{self, Arm, ScopeWish};
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
 use crate::model::{Exit, Kind, Moment};
@@ -12,12 +11,14 @@ use crate::policy::{delay, resume};
 use crate::state::change::{self, Change};
 use crate::state::files::token;
 use crate::state::history::What;
+use crate::state::leaving;
 use crate::state::order::{Order, decode};
 use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
+use crate::waiter::start::{Arm, ScopeWish, arm};
 
 /// Resumes everything.
 ///
@@ -94,7 +95,7 @@ fn resume_target(
     for line in lines {
         say(&line)?;
     }
-    arm::clean_up(store, id, &mut || false)?;
+    leaving::clean_up(store, id, &mut || false)?;
     Ok((resumed, failures))
 }
 
@@ -149,7 +150,7 @@ fn resume_timer(
         ..old.clone()
     };
     let before = locked.record.timers.remove(name);
-    let armed = arm::arm(
+    let armed = arm(
         store,
         locked,
         Arm {

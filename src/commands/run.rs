@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 
 use super::{complain, say};
-use crate::arm::{self, Arm, Armed, ScopeWish};
 use crate::cli::{Global, Run};
 use crate::config::{self, Scope, Settings, Surroundings};
 use crate::model::{Base, Exit, Identity, Moment, Refusal, Span, Usage, Use};
@@ -20,8 +19,9 @@ use crate::state::record::{Origin, Record, Timer};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::pidfd;
+use crate::sys::{pidfd, unit};
 use crate::target;
+use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
 /// The name of a timer that got none.
 const DEFAULT_NAME: &str = "again";
@@ -127,7 +127,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         timer.due = Some(now.uptime + wait);
         timer.due_wall = Some(now.wall + wait);
     }
-    let armed = arm::arm(
+    let armed = arm(
         &store,
         &mut locked,
         Arm {
@@ -175,7 +175,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
 
 /// Whether the waiter is to move into a scope of its own.
 pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
-    if settings.scope == Scope::Never || !arm::systemd_is_here() || !arm::is_in_a_unit() {
+    if settings.scope == Scope::Never || !unit::systemd_is_here() || !unit::is_in_a_unit() {
         ScopeWish::None
     } else if uid == 0 {
         ScopeWish::Own

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::say;
-use crate::arm;
 use crate::cli::{Global, Run, Stop};
 use crate::config::{self, Surroundings};
 use crate::model::{Exit, Span};
@@ -13,11 +12,12 @@ use crate::outcome;
 use crate::state::change::{self, Change};
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
+use crate::state::leaving;
 use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
-use crate::sys::{clock, events, pidfd, user};
+use crate::sys::{clock, pidfd, sleep, user};
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ fn stop_target(
         // On a full disk, say. Without their waiters the timers start nothing either,
         // and their orders make room for another try.
         let leaving: Vec<Leaving> = timers.iter().map(|(_, timer)| timer.into()).collect();
-        arm::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
+        leaving::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
         locked
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
@@ -118,7 +118,7 @@ fn stop_target(
 
     let mut failures = Vec::new();
     let mut stopped = Vec::new();
-    let stayed = arm::clean_up(store, id, &mut || false)?;
+    let stayed = leaving::clean_up(store, id, &mut || false)?;
     for (name, timer) in timers {
         if stayed.contains(&timer.token) {
             failures.push(format!(
@@ -233,7 +233,7 @@ fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
         if driver.child.is_some_and(is_alive) {
             return Ok(false);
         }
-        handle.signal(events::NO_MORE)?;
+        handle.signal(sleep::NO_MORE)?;
         return Ok(handle.wait(PROMPT));
     }
     // It passes each on to its run; from the second on it kills what does not end.

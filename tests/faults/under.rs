@@ -94,7 +94,7 @@ fn the_disk_becomes_read_only_for_a_while() {
             assert_ne!(scratch.timer("again").expect("pending")["state"], "dead");
             let lines: Vec<String> = said(&journal)
                 .into_iter()
-                .filter(|l| l.contains("tries again"))
+                .filter(|l| l.contains("will retry"))
                 .collect();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].contains("Read-only file system"), "{lines:?}");
