@@ -102,6 +102,16 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// A word as it can be typed into a shell.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! A request ([`commands::run`]) is made from inside a puppet run, which waits for
-//! it. It *observes* the run above it ([`observe`]), *judges* whether there is to
+//! A request ([`request`]) is made from inside a puppet run, which waits for it. It
+//! *observes* the run above it ([`request::observe`]), *judges* whether there is to
 //! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
 //! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
 //!
@@ -25,13 +25,12 @@ pub mod commands;
 pub mod config;
 pub mod layout;
 pub mod model;
-pub mod observe;
 pub mod outcome;
 pub mod policy;
 pub mod puppet;
+pub mod request;
 pub mod state;
 pub mod sys;
-pub mod target;
 pub mod waiter;
 
 use std::ffi::OsString;

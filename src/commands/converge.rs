@@ -8,25 +8,26 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::run::quoted;
 use super::{complain, plural};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::{Look, Tone};
+use crate::layout::{Look, Tone, quoted};
 use crate::model::{
     BY_SIGNAL, Boottime, Bytes, End, Exit, Identity, Kind, Moment, Outcome, Span, Usage, Walltime,
+    chain_id, target_id,
 };
-use crate::observe::{self, CommandLine};
 use crate::outcome;
 use crate::policy::converge::{Ask, Because, Drive, Evidence, Finish, Next, Timer, Until, judge};
 use crate::policy::delay;
-use crate::puppet::cmdline::Application;
+use crate::puppet::cmdline::{Application, Invocation};
+use crate::puppet::command::{self, Command};
 use crate::puppet::environment;
 use crate::puppet::live;
 use crate::puppet::paths::Paths;
@@ -43,7 +44,6 @@ use crate::sys::pidfd;
 use crate::sys::process::{self, os};
 use crate::sys::sleep::{Sleeper, Wake, Watch};
 use crate::sys::{clock, localtime};
-use crate::target;
 
 /// How often a held run looks where no directory can be watched.
 const LOOK_AGAIN: Span = Span::from_secs(15);
@@ -70,7 +70,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
             Usage("the settings cannot be used: --max-runs must be at least 1".into()).into(),
         );
     }
-    let line = observe::command_line(&args.command, &settings, &around, signals)?;
+    let line = command_line(&args.command, &settings, &around)?;
     let store = Store::open(&settings.state_dir)?;
     let now = moment();
     driver::sweep(&store, &now);
@@ -86,7 +86,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
             boot: now.boot.clone(),
             uid: around.uid,
             target: line.target.clone(),
-            chain: target::chain_id(me, &now.boot),
+            chain: chain_id(me, &now.boot),
             began: now.clone(),
             max_runs: settings.cap.max_runs.max(1),
             run: 0,
@@ -131,6 +131,40 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     );
     let ending = driving.live();
     driving.conclude(ending)
+}
+
+/// A command that the driver runs, as far as it can be understood beforehand.
+struct CommandLine {
+    /// The target's id: of the command, whatever puppet runs below it.
+    target: String,
+    /// Where its program may be found, the best first.
+    programs: Vec<PathBuf>,
+    /// The command as puppet's, if it is puppet itself.
+    invocation: Option<Invocation>,
+    /// Puppet's own files, as far as the command tells.
+    paths: Paths,
+}
+
+/// Looks at the command before it is run.
+fn command_line(
+    command: &[OsString],
+    settings: &Settings,
+    around: &Surroundings,
+) -> Result<CommandLine> {
+    let directory = std::env::current_dir().context("cannot see the working directory")?;
+    let place = command::Place {
+        environment: &environment::entries(&around.environment),
+        directory: &directory,
+        home: around.home.as_deref().filter(|_| around.uid != 0),
+    };
+    let words = command.iter().map(|word| word.as_bytes().to_vec());
+    let command = Command::named(words.collect(), place);
+    Ok(CommandLine {
+        target: target_id(around.uid, None, &command.words),
+        paths: command.setup.paths(&Paths::default(), &settings.paths),
+        programs: command.programs,
+        invocation: command.setup.invocation,
+    })
 }
 
 /// Why we end, if it is not for the driver's own reasons.

@@ -1,223 +1,147 @@
 //! `again explain`: what would be run again and why, or why not. Changes nothing.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-
 use anyhow::{Result, bail};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::say;
 use crate::cli::{Explain, Global};
-use crate::config::{self, Surroundings};
-use crate::model::{Exit, Kind, Refusal, Span};
-use crate::observe::{self, Observation};
-use crate::policy::cap;
-use crate::policy::delay;
-use crate::policy::judge::{Case, Verdict, judge, under_driver};
+use crate::layout::quoted;
+use crate::model::{Exit, Kind, Span};
+use crate::policy::judge::{Case, Verdict, judge};
+use crate::puppet::ancestry::Seen;
 use crate::puppet::live;
 use crate::puppet::rerun::differences;
+use crate::request::observe::{Observation, parent, user_of};
+use crate::request::{Place, Plan, Request, case, driver_above, place};
 use crate::state::order::Order;
 use crate::state::record::Record;
 use crate::state::store::{Disabled, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::process::is_alive;
-use crate::sys::{process, user};
-use crate::target;
+use crate::sys::process::{self, is_alive, split_block};
+use crate::sys::user;
 
-/// Explains.
+/// Explains: goes the way of a request as far as the judgement, and shows it.
 ///
 /// # Errors
 /// What could not be looked at.
 pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exit> {
-    let around = Surroundings::of_this_process();
-    let settings = config::settings(global, &args.run, &around)?;
-    let from = args.pid.unwrap_or_else(observe::parent);
+    let request = Request::new(global, &args.run, signals)?;
+    let from = args.pid.unwrap_or_else(parent);
     if process::stat(from).is_err() {
         bail!("there is no such process (pid {from})");
     }
-    let seen = observe::observe(
-        from,
-        &args.run.command,
-        &config::given_paths(&args.run),
-        &settings,
-        &around,
-        signals,
-    )?;
+    let seen = request.observe(from)?;
+    let store = Store::existing(&request.settings.state_dir);
+    let now = moment();
+    let plan = seen.plan.as_ref().ok();
+    let record = plan
+        .map(|plan| store.read(&plan.target))
+        .transpose()?
+        .flatten();
+    let driver = driver_above(&request, &seen);
+    let case = case(
+        &request,
+        &seen,
+        driver.as_ref(),
+        &store,
+        record.as_ref(),
+        &now,
+    );
     let mut out = vec!["processes, the nearest first:".to_owned()];
     out.extend(tree(&seen));
     out.extend(seen.why.as_ref().map(|why| format!("the run: {why}")));
-    let store = Store::existing(&settings.state_dir);
-    let now = moment();
-    let record = seen
-        .order
-        .as_ref()
-        .map(|order| target::id(order, around.uid))
-        .map(|id| store.read(&id).map(|record| (id, record)))
-        .transpose()?;
-    let starts = record
-        .as_ref()
-        .and_then(|(_, record)| record.as_ref())
-        .map_or_else(Vec::new, |record| record.moments().cloned().collect());
-    let usage = cap::usage(settings.cap, &starts, &now);
-    if let (Some(order), Some((id, record))) = (&seen.order, &record) {
-        out.extend(plan(&seen, order, id));
-        let known = record
-            .clone()
-            .unwrap_or_else(|| Record::new(id, order.kind, around.uid));
-        let place = super::run::place(&seen, &store, &known, &now);
-        out.push(format!(
-            "chain: {}, the rerun would be run {}",
-            place.chain, place.run
-        ));
-        let delta = args.run.delta.unwrap_or(Span::ZERO);
-        let range = delay::jitter_range(delta, settings.jitter, settings.max_jitter, place.run - 1);
-        let from = match (seen.run_identity(), args.run.start_timer_now) {
-            (None, _) => "from now".to_owned(),
-            (Some(run), true) => format!("from now, and the end of the run (pid {})", run.pid),
-            (Some(run), false) => format!("after the run has ended (pid {})", run.pid),
-        };
-        out.push("would wait for:".to_owned());
-        out.push(format!(
-            "  its time: {delta} and up to {range} of jitter, {from}"
-        ));
-        out.extend(blockers(order, &known, store.disabled()));
-        out.push("would be refused by:".to_owned());
-        out.push(format!(
-            "  the cap: {} of {} reruns within {} used{}",
-            usage.used,
-            settings.cap.max_runs,
-            settings.cap.window,
-            if usage.is_reached() {
-                format!("; reached, the next is possible in {}", usage.frees_in)
-            } else {
-                String::new()
-            }
-        ));
-        out.push(match store.disabled() {
-            Some(disabled) => format!("  again disable: {}", super::disable::state(&disabled)),
-            None => "  again disable: it is not in force".to_owned(),
-        });
+    if let Some(plan) = plan {
+        let new = || Record::new(&plan.target, plan.order.kind, request.around.uid);
+        let record = record.unwrap_or_else(new);
+        out.extend(what(&seen, plan));
+        out.extend(when(&request, &seen, &place(&seen, &store, &record, &now)));
+        out.extend(blockers(&plan.order, &record, store.disabled().as_ref()));
+        out.extend(refusers(&case, store.disabled().as_ref()));
     }
-    let driver =
-        super::handover::driver_above(&store, &seen, &now).filter(|_| args.run.command.is_empty());
     if let Some((driver, true)) = &driver {
         out.push(format!(
             "driver: 'again converge' (pid {}) would take the request, and run its own command again in the foreground, without jitter unless some is set",
             driver.process.pid
         ));
     }
-    let judged = judge(&Case {
-        above: if driver.is_some() {
-            under_driver(seen.above.clone())
-        } else {
-            seen.above.clone()
-        },
-        disabled: store.disabled().map(|disabled| disabled.reason),
-        cap: settings.cap,
-        usage,
-        on_cap: settings.on_cap,
-    });
-    let verdict = match &driver {
-        Some((driver, false)) => Verdict::Refuse(Refusal::DriverGone {
-            pid: driver.process.pid,
-        }),
-        _ => judged,
+    let (verdict, exit) = match judge(&case) {
+        Verdict::Schedule { not_before } if not_before > Span::ZERO => (
+            format!("would be scheduled once the cap allows it, in {not_before}"),
+            Exit::Success,
+        ),
+        Verdict::Schedule { .. } => ("would be scheduled".to_owned(), Exit::Success),
+        Verdict::Refuse(refusal) => (refusal.to_string(), refusal.exit()),
     };
-    let exit = match verdict {
-        Verdict::Schedule { not_before } if not_before > Span::ZERO => {
-            out.push(format!(
-                "verdict: would be scheduled once the cap allows it, in {not_before}"
-            ));
-            Exit::Success
-        }
-        Verdict::Schedule { .. } => {
-            out.push("verdict: would be scheduled".to_owned());
-            Exit::Success
-        }
-        Verdict::Refuse(refusal) => {
-            out.push(format!("verdict: {refusal}"));
-            refusal.exit()
-        }
-    };
+    out.push(format!("verdict: {verdict}"));
     // Another user's command line may hold what a terminal acts on.
-    let out: Vec<String> = out
-        .iter()
-        .flat_map(|lines| lines.split('\n'))
+    let lines = out.iter().flat_map(|lines| lines.split('\n'));
+    let plain: Vec<String> = lines
         .map(|line| line.replace(char::is_control, " "))
         .collect();
-    say(&out.join("\n"))?;
+    say(&plain.join("\n"))?;
     Ok(exit)
 }
 
 /// The processes, with a mark at the one that is taken for the run.
 fn tree(seen: &Observation) -> Vec<String> {
+    let pid = |pid: i32| u32::try_from(pid).ok().map(Pid::from_u32);
     let pids: Vec<Pid> = seen
         .chain
         .iter()
-        .filter_map(|s| u32::try_from(s.identity.pid).ok().map(Pid::from_u32))
+        .filter_map(|s| pid(s.identity.pid))
         .collect();
     let mut system = System::new().ok();
     if let Some(system) = &mut system {
-        system.refresh_processes_specifics(
-            ProcessesToUpdate::Some(&pids),
-            false,
-            ProcessRefreshKind::nothing(),
-        );
+        let wanted = ProcessesToUpdate::Some(&pids);
+        system.refresh_processes_specifics(wanted, false, ProcessRefreshKind::nothing());
     }
-    seen.chain
-        .iter()
-        .enumerate()
-        .map(|(at, s)| {
-            let words: Vec<String> = process::split_block(&s.cmdline)
-                .iter()
-                .filter(|word| !word.is_empty())
-                .map(|word| String::from_utf8_lossy(word).trim().to_owned())
-                .collect();
-            let line: String = words.join(" ").chars().take(100).collect();
-            let age = u32::try_from(s.identity.pid)
-                .ok()
-                .and_then(|pid| system.as_ref()?.process(Pid::from_u32(pid)))
-                .map_or_else(String::new, |p| {
-                    format!(", up {}", Span::from_secs(p.run_time()))
-                });
-            let mark = if seen.run == Some(at) {
-                "  <- the run"
-            } else {
-                ""
-            };
-            format!(
-                "  {} {} ({}{age}){mark}",
-                s.identity.pid,
-                if line.is_empty() {
-                    String::from_utf8_lossy(&s.comm).into_owned()
-                } else {
-                    line
-                },
-                observe::user_of(s.identity.pid),
-            )
-        })
-        .collect()
+    let line = |(at, s): (usize, &Seen)| {
+        let words = split_block(&s.cmdline);
+        let words = words.iter().filter(|word| !word.is_empty());
+        let words: Vec<String> = words
+            .map(|word| String::from_utf8_lossy(word).trim().to_owned())
+            .collect();
+        let mut title: String = words.join(" ").chars().take(100).collect();
+        if title.is_empty() {
+            title = String::from_utf8_lossy(&s.comm).into_owned();
+        }
+        let known = pid(s.identity.pid).and_then(|pid| system.as_ref()?.process(pid));
+        let age = known.map_or_else(String::new, |p| {
+            format!(", up {}", Span::from_secs(p.run_time()))
+        });
+        let mark = if seen.run == Some(at) {
+            "  <- the run"
+        } else {
+            ""
+        };
+        let (pid, user) = (s.identity.pid, user_of(s.identity.pid));
+        format!("  {pid} {title} ({user}{age}){mark}")
+    };
+    seen.chain.iter().enumerate().map(line).collect()
 }
 
 fn words(line: &[Vec<u8>]) -> String {
-    line.iter()
-        .map(|word| super::run::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let words = line
+        .iter()
+        .map(|word| quoted(&String::from_utf8_lossy(word)));
+    words.collect::<Vec<_>>().join(" ")
 }
 
-fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
+/// What would be run, and how that differs from what the run was started with.
+fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
+    let order = &plan.order;
     let line: Vec<Vec<u8>> = order.arguments.iter().map(|a| a.0.clone()).collect();
     let mut out = vec![
         format!(
-            "target: {id}, {} of {}",
+            "target: {}, {} of {}",
+            plan.target,
             order.kind,
             user::name(user::effective())
         ),
         format!("would run: {}", words(&line)),
     ];
-    match differences(&seen.original, &line) {
+    match differences(&plan.original, &line) {
         Some(none) if none.is_empty() && seen.run.is_none() => {
             out.push("  the command as it was named".to_owned());
         }
@@ -225,20 +149,17 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
             out.push("  the same command line as the run's".to_owned());
         }
         Some(some) => out.extend(some.iter().map(|difference| {
-            format!(
-                "  {} {}: {}",
-                if difference.added {
-                    "added"
-                } else {
-                    "taken away"
-                },
-                words(std::slice::from_ref(&difference.word)),
-                difference.why
-            )
+            let how = if difference.added {
+                "added"
+            } else {
+                "taken away"
+            };
+            let word = words(std::slice::from_ref(&difference.word));
+            format!("  {how} {word}: {}", difference.why)
         })),
         None => out.push(format!(
             "  in place of: {} ('command' in the settings, or -- COMMAND)",
-            words(&seen.original)
+            words(&plan.original)
         )),
     }
     let program = order.programs.iter().find(|p| p.path().exists());
@@ -247,21 +168,35 @@ fn plan(seen: &Observation, order: &Order, id: &str) -> Vec<String> {
         program.map_or_else(|| "not found".to_owned(), |p| p.lossy())
     ));
     out.push(format!("  in the directory: {}", order.directory.lossy()));
+    let input = order.input.as_ref();
     out.push(format!(
         "  with {} environment variables, umask {:04o}, nice level {}, standard input {}",
         order.environment.as_ref().map_or(0, Vec::len),
         order.attributes.umask.unwrap_or(0o022),
         order.attributes.nice.unwrap_or(0),
-        order
-            .input
-            .as_ref()
-            .map_or_else(|| "/dev/null".to_owned(), |p| p.lossy()),
+        input.map_or_else(|| "/dev/null".to_owned(), |p| p.lossy()),
     ));
     out
 }
 
+/// Its place in the chain, and its time.
+fn when(request: &Request<'_>, seen: &Observation, place: &Place) -> Vec<String> {
+    let which = if place.run == 1 { "it" } else { "the rerun" };
+    let from = match (seen.run_identity(), request.run.start_timer_now) {
+        (None, _) => "from now".to_owned(),
+        (Some(run), true) => format!("from now, and the end of the run (pid {})", run.pid),
+        (Some(run), false) => format!("after the run has ended (pid {})", run.pid),
+    };
+    let (delta, range) = (request.delta(), request.jitter_range(place.run));
+    vec![
+        format!("chain: {}, {which} would be run {}", place.chain, place.run),
+        "would wait for:".to_owned(),
+        format!("  its time: {delta} and up to {range} of jitter, {from}"),
+    ]
+}
+
 /// What a rerun that were due now would have to wait for.
-fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<String> {
+fn blockers(order: &Order, record: &Record, disabled: Option<&Disabled>) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(rerun) = record.running.iter().find(|run| is_alive(run.process)) {
         out.push(format!(
@@ -272,21 +207,19 @@ fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<S
     if let Some(path) = &order.paths.agent_catalog_run_lockfile
         && order.kind != Kind::Command
     {
-        out.push(match live::lock_holder(&order.paths) {
-            Some(who) => format!(
-                "  the agent's lock: held by pid {} ({})",
-                who.pid,
-                path.lossy()
-            ),
-            None => format!("  the agent's lock: not held ({})", path.lossy()),
-        });
+        let holder = live::lock_holder(&order.paths);
+        let held = holder.map_or_else(
+            || "not held".to_owned(),
+            |who| format!("held by pid {}", who.pid),
+        );
+        out.push(format!("  the agent's lock: {held} ({})", path.lossy()));
     }
     if disabled.is_some() {
         out.push("  again enable".to_owned());
     }
     if let Some(path) = &order.paths.agent_disabled_lockfile
         && let Some(reason) = live::agent_disabled(&order.paths)
-        && matches!(order.kind, Kind::Agent | Kind::Daemon)
+        && order.kind.is_agent()
     {
         out.push(format!(
             "  puppet agent --enable: it is disabled, {reason:?} ({})",
@@ -294,4 +227,23 @@ fn blockers(order: &Order, record: &Record, disabled: Option<Disabled>) -> Vec<S
         ));
     }
     out
+}
+
+/// What refuses requests, and whether it would refuse this one.
+fn refusers(case: &Case, disabled: Option<&Disabled>) -> Vec<String> {
+    let Case { cap, usage, .. } = case;
+    let reached = if usage.is_reached() {
+        format!("; reached, the next is possible in {}", usage.frees_in)
+    } else {
+        String::new()
+    };
+    let state = disabled.map_or_else(|| "it is not in force".to_owned(), super::disable::state);
+    vec![
+        "would be refused by:".to_owned(),
+        format!(
+            "  the cap: {} of {} reruns within {} used{reached}",
+            usage.used, cap.max_runs, cap.window
+        ),
+        format!("  again disable: {state}"),
+    ]
 }

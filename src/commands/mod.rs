@@ -5,7 +5,6 @@ pub mod converge;
 pub mod disable;
 pub mod enable;
 pub mod explain;
-pub mod handover;
 pub mod history;
 pub mod log;
 pub mod metrics;

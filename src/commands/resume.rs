@@ -28,7 +28,7 @@ pub fn main(global: &Global) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
-    let scope = super::run::wants_scope(&settings, around.uid);
+    let scope = crate::request::wants_scope(&settings, around.uid);
     let mut resumed = 0;
     let mut failures = Vec::new();
     for id in store.targets() {

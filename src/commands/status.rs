@@ -14,8 +14,8 @@ use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone};
 use crate::model::{Cap, Exit, Kind, Moment, Outcome, Span, TimerState, Use, Walltime};
-use crate::observe;
 use crate::policy::cap;
+use crate::request::observe::{Asked, observe, parent};
 use crate::state::driver::{self, Driver};
 use crate::state::history::What;
 use crate::state::order::decode;
@@ -25,7 +25,6 @@ use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
 use crate::sys::{localtime, user};
-use crate::target;
 
 /// The version of the JSON's schema.
 const SCHEMA: u32 = 1;
@@ -433,16 +432,15 @@ fn this_run(
     around: &Surroundings,
     now: &Moment,
 ) -> Option<ThisRun> {
-    let seen = observe::observe(
-        observe::parent(),
-        &[],
-        &crate::puppet::paths::Paths::default(),
+    let asked = Asked {
+        command: &[],
+        given: crate::puppet::paths::Paths::default(),
         settings,
         around,
-        SignalState::default(),
-    )
-    .ok()?;
-    let order = seen.order.as_ref()?;
+        signals: SignalState::default(),
+    };
+    let seen = observe(parent(), &asked).ok()?;
+    let plan = seen.plan.as_ref().ok()?;
     let from = seen.run?;
     let rerun = seen
         .chain
@@ -450,7 +448,7 @@ fn this_run(
         .skip(from)
         .find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot));
     Some(ThisRun {
-        target: target::id(order, around.uid),
+        target: plan.target.clone(),
         run: rerun.as_ref().map_or(1, |rerun| rerun.run),
         timer: rerun.as_ref().map(|rerun| rerun.timer.clone()),
         chain: rerun.map(|rerun| rerun.chain),

@@ -6,6 +6,7 @@
 
 mod bytes;
 mod exit;
+mod id;
 mod identity;
 mod outcome;
 mod refusal;
@@ -15,6 +16,7 @@ mod usage;
 
 pub use bytes::Bytes;
 pub use exit::{BY_SIGNAL, Exit};
+pub use id::{chain_id, target_id};
 pub use identity::Identity;
 pub use outcome::{End, Outcome};
 pub use refusal::{Hold, Refusal, Satisfied, outcome_of};

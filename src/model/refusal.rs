@@ -39,8 +39,8 @@ pub enum Refusal {
     Noop {
         /// What says so.
         said: &'static str,
-        /// The run's pid.
-        pid: i32,
+        /// The run's pid; none if a command was named outside any run.
+        pid: Option<i32>,
     },
     /// The manifest came from a pipe.
     StandardInput {
@@ -134,9 +134,12 @@ impl Refusal {
             Refusal::OtherUser { user, pid } => format!(
                 "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
             ),
-            Refusal::Noop { said, pid } => {
-                format!("a noop run is never run again ({said}, run pid {pid})")
-            }
+            Refusal::Noop { said, pid } => match pid {
+                Some(pid) => format!("a noop run is never run again ({said}, run pid {pid})"),
+                None => format!(
+                    "a noop run changes nothing and is not started ({said}, for the command that was named)"
+                ),
+            },
             Refusal::StandardInput { what } => format!(
                 "the manifest came from standard input, which cannot be read again ({what}); give puppet apply a file, or '< FILE'"
             ),
@@ -279,10 +282,16 @@ mod tests {
             (FirstProcess, "refused", Exit::Success, "again converge"),
             (OtherUser { user, pid: 7 }, "error", Exit::Failure, "(root"),
             (
-                Noop { said, pid: 7 },
+                Noop { said, pid: Some(7) },
                 "nothing to do",
                 Exit::Success,
-                "(--noop",
+                "(--noop, run pid 7)",
+            ),
+            (
+                Noop { said, pid: None },
+                "nothing to do",
+                Exit::Success,
+                "not started (--noop",
             ),
             (StandardInput { what }, "refused", Exit::Success, "pipe:[1]"),
             (

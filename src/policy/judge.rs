@@ -2,47 +2,27 @@
 
 use crate::model::{Cap, OnCap, Refusal, Span, Use};
 
-/// What was found above us, as far as the judgement needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Above {
-    /// A puppet run.
-    Run {
-        /// Its pid.
-        pid: i32,
-        /// Its user, if that is not ours.
-        other_user: Option<String>,
-        /// What says that `noop` is on, if it is.
-        noop: Option<&'static str>,
-        /// It reads its manifest from here.
-        input: Input,
-        /// Its working directory, if that was deleted.
-        directory_gone: Option<String>,
-    },
-    /// A run whose agent daemon has gone, with no other in its place.
-    Orphan {
-        /// Its pid.
-        pid: i32,
-    },
-    /// A run whose command line was overwritten.
-    Retitled {
-        /// Its pid.
-        pid: i32,
-    },
-    /// An agent daemon, with no run between it and us.
-    DaemonItself {
-        /// Its pid.
-        pid: i32,
-    },
-    /// No puppet at all; the names of our ancestors, the nearest first.
-    Nothing(Vec<String>),
-    /// Somebody named a command, and no run is above us.
-    Command,
+/// What may stand in the way of a rerun: of the run above a request, or of a command
+/// that was named outside any run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The run's pid; none outside any run.
+    pub pid: Option<i32>,
+    /// Its user, if that is not ours.
+    pub other_user: Option<String>,
+    /// What says that `noop` is on, if it is.
+    pub noop: Option<&'static str>,
+    /// It reads its manifest from here.
+    pub input: Input,
+    /// Its working directory, if that was deleted.
+    pub directory_gone: Option<String>,
 }
 
 /// Where `puppet apply` has its manifest from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Input {
     /// Not from standard input.
+    #[default]
     NotRead,
     /// A regular file, which can be opened again.
     File,
@@ -53,8 +33,8 @@ pub enum Input {
 /// All that a request is judged by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What is above us.
-    pub above: Above,
+    /// What stands in the way of a rerun whatever was set, if anything does.
+    pub obstacle: Option<Refusal>,
     /// The reason of `again disable`, if it is in force.
     pub disabled: Option<String>,
     /// The cap.
@@ -78,61 +58,47 @@ pub enum Verdict {
     Refuse(Refusal),
 }
 
-/// What is above a request that a converge driver takes: the driver runs its own
-/// command again, so that neither puppet's command line nor its directory is
-/// needed.
-pub fn under_driver(above: Above) -> Above {
-    match above {
-        Above::Run {
-            pid,
-            other_user,
-            noop,
-            input,
-            ..
-        } => Above::Run {
-            pid,
-            other_user,
-            noop,
-            input,
-            directory_gone: None,
-        },
-        _ => Above::Command,
+/// What stands in the way of a rerun.
+pub fn obstacle(facts: &Facts) -> Option<Refusal> {
+    let Facts {
+        pid,
+        other_user,
+        noop,
+        input,
+        directory_gone,
+    } = facts.clone();
+    match (pid, other_user, noop, input) {
+        (Some(1), ..) => Some(Refusal::FirstProcess),
+        (Some(pid), Some(user), ..) => Some(Refusal::OtherUser { user, pid }),
+        (_, _, Some(said), _) => Some(Refusal::Noop { said, pid }),
+        (_, _, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
+        _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
     }
+}
+
+/// Whether it stands in the way of a converge driver too: that runs its own command
+/// again, so that neither puppet's command line nor its directory is needed.
+pub fn stops_driver(obstacle: &Refusal) -> bool {
+    !matches!(
+        obstacle,
+        Refusal::NoRun { .. }
+            | Refusal::DaemonItself { .. }
+            | Refusal::Orphan { .. }
+            | Refusal::Retitled { .. }
+            | Refusal::DirectoryGone { .. }
+    )
 }
 
 /// Judges a request.
 pub fn judge(case: &Case) -> Verdict {
-    if let Some(refusal) = refusal_by_run(&case.above) {
-        return Verdict::Refuse(refusal);
+    if let Some(obstacle) = &case.obstacle {
+        return Verdict::Refuse(obstacle.clone());
     }
     if let Some(reason) = &case.disabled {
         let reason = reason.clone();
         return Verdict::Refuse(Refusal::Disabled { reason });
     }
     judge_cap(case)
-}
-
-fn refusal_by_run(above: &Above) -> Option<Refusal> {
-    match above.clone() {
-        Above::Command => None,
-        Above::Nothing(parents) => Some(Refusal::NoRun { parents }),
-        Above::DaemonItself { pid } => Some(Refusal::DaemonItself { pid }),
-        Above::Orphan { pid } => Some(Refusal::Orphan { pid }),
-        Above::Retitled { pid } => Some(Refusal::Retitled { pid }),
-        Above::Run { pid: 1, .. } => Some(Refusal::FirstProcess),
-        Above::Run {
-            pid,
-            other_user,
-            noop,
-            input,
-            directory_gone,
-        } => match (other_user, noop, input) {
-            (Some(user), _, _) => Some(Refusal::OtherUser { user, pid }),
-            (_, Some(said), _) => Some(Refusal::Noop { said, pid }),
-            (_, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
-            _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
-        },
-    }
 }
 
 fn judge_cap(case: &Case) -> Verdict {
@@ -161,49 +127,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn a_driver_needs_no_puppet_but_obeys_noop() {
-        let verdict = |above| judge(&case(under_driver(above)));
-        let granted = Verdict::Schedule {
-            not_before: Span::ZERO,
-        };
-        assert_eq!(verdict(Above::Nothing(Vec::new())), granted);
-        assert_eq!(verdict(Above::Retitled { pid: 7 }), granted);
-        assert_eq!(verdict(run()), granted);
-        let noop = Above::Run {
-            pid: 42,
-            other_user: None,
-            noop: Some("--noop"),
-            input: Input::NotRead,
-            directory_gone: None,
-        };
-        assert!(matches!(verdict(noop), Verdict::Refuse(_)));
-    }
-
     const CAP: Cap = Cap {
         max_runs: 10,
         window: Span::from_secs(3600),
     };
 
-    fn run() -> Above {
-        Above::Run {
-            pid: 42,
-            other_user: None,
-            noop: None,
-            input: Input::NotRead,
-            directory_gone: None,
-        }
-    }
-
-    fn case(above: Above) -> Case {
+    fn case() -> Case {
         Case {
-            above,
+            obstacle: None,
             disabled: None,
             cap: CAP,
-            usage: Use {
-                used: 0,
-                frees_in: Span::ZERO,
-            },
+            usage: Use::default(),
             on_cap: OnCap::Fail,
         }
     }
@@ -215,95 +149,105 @@ mod tests {
                 frees_in: Span::from_secs(60),
             },
             on_cap,
-            ..case(run())
+            ..case()
         }
     }
 
     #[test]
     fn grants_a_plain_request() {
-        for above in [run(), Above::Command] {
-            assert_eq!(
-                judge(&case(above)),
-                Verdict::Schedule {
-                    not_before: Span::ZERO
-                }
-            );
+        let not_before = Span::ZERO;
+        assert_eq!(judge(&case()), Verdict::Schedule { not_before });
+        let pid = Some(42);
+        for input in [Input::NotRead, Input::File] {
+            let facts = Facts {
+                pid,
+                input,
+                ..Facts::default()
+            };
+            assert_eq!(obstacle(&facts), None);
         }
     }
 
+    /// Each goes before those behind it.
     #[test]
     fn each_obstacle_is_refused_with_its_evidence() {
-        let with = |change: fn(&mut Above)| {
-            let mut above = run();
-            change(&mut above);
-            above
+        let mut facts = Facts {
+            pid: Some(1),
+            other_user: Some("root".into()),
+            noop: Some("--noop"),
+            input: Input::Once("pipe:[1]".into()),
+            directory_gone: Some("/x".into()),
         };
-        let cases = [
+        let mut stands = |change: fn(&mut Facts), refusal: Refusal| {
+            change(&mut facts);
+            assert_eq!(obstacle(&facts), Some(refusal.clone()));
+            let obstacle = Some(refusal.clone());
+            assert_eq!(
+                judge(&Case {
+                    obstacle,
+                    ..full(OnCap::Wait)
+                }),
+                Verdict::Refuse(refusal)
+            );
+        };
+        stands(|_| {}, Refusal::FirstProcess);
+        let (user, pid) = ("root".into(), 42);
+        stands(|f| f.pid = Some(42), Refusal::OtherUser { user, pid });
+        let (said, pid) = ("--noop", Some(42));
+        stands(|f| f.other_user = None, Refusal::Noop { said, pid });
+        stands(|f| f.pid = None, Refusal::Noop { said, pid: None });
+        let what = "pipe:[1]".into();
+        stands(|f| f.noop = None, Refusal::StandardInput { what });
+        let directory = "/x".into();
+        stands(
+            |f| f.input = Input::File,
+            Refusal::DirectoryGone { directory },
+        );
+    }
+
+    #[test]
+    fn a_driver_needs_no_puppet_but_obeys_noop() {
+        let (pid, said) = (7, "--noop");
+        for (refusal, stops) in [
             (
-                Above::Nothing(vec!["bash".into()]),
                 Refusal::NoRun {
-                    parents: vec!["bash".into()],
+                    parents: Vec::new(),
                 },
+                false,
             ),
+            (Refusal::DaemonItself { pid }, false),
+            (Refusal::Orphan { pid }, false),
+            (Refusal::Retitled { pid }, false),
             (
-                Above::DaemonItself { pid: 7 },
-                Refusal::DaemonItself { pid: 7 },
-            ),
-            (Above::Orphan { pid: 7 }, Refusal::Orphan { pid: 7 }),
-            (Above::Retitled { pid: 7 }, Refusal::Retitled { pid: 7 }),
-            (
-                with(|a| {
-                    if let Above::Run { pid, .. } = a {
-                        *pid = 1
-                    }
-                }),
-                Refusal::FirstProcess,
-            ),
-            (
-                with(|a| {
-                    if let Above::Run { other_user, .. } = a {
-                        *other_user = Some("root".into())
-                    }
-                }),
-                Refusal::OtherUser {
-                    user: "root".into(),
-                    pid: 42,
-                },
-            ),
-            (
-                with(|a| {
-                    if let Above::Run { noop, .. } = a {
-                        *noop = Some("--noop")
-                    }
-                }),
-                Refusal::Noop {
-                    said: "--noop",
-                    pid: 42,
-                },
-            ),
-            (
-                with(|a| {
-                    if let Above::Run { input, .. } = a {
-                        *input = Input::Once("pipe:[1]".into())
-                    }
-                }),
-                Refusal::StandardInput {
-                    what: "pipe:[1]".into(),
-                },
-            ),
-            (
-                with(|a| {
-                    if let Above::Run { directory_gone, .. } = a {
-                        *directory_gone = Some("/x".into())
-                    }
-                }),
                 Refusal::DirectoryGone {
                     directory: "/x".into(),
                 },
+                false,
             ),
-        ];
-        for (above, refusal) in cases {
-            assert_eq!(judge(&case(above)), Verdict::Refuse(refusal));
+            (
+                Refusal::Noop {
+                    said,
+                    pid: Some(pid),
+                },
+                true,
+            ),
+            (
+                Refusal::OtherUser {
+                    user: "root".into(),
+                    pid,
+                },
+                true,
+            ),
+            (
+                Refusal::StandardInput {
+                    what: "pipe:[1]".into(),
+                },
+                true,
+            ),
+            (Refusal::DriverGone { pid }, true),
+            (Refusal::FirstProcess, true),
+        ] {
+            assert_eq!(stops_driver(&refusal), stops, "{refusal:?}");
         }
     }
 
@@ -341,14 +285,14 @@ mod tests {
             frees in 0..100u64,
             on_cap in proptest::sample::select(vec![OnCap::Fail, OnCap::Wait, OnCap::Skip]),
         ) {
+            let facts = Facts {
+                pid: Some(42),
+                other_user: other.then(|| "root".into()),
+                noop: noop.then_some("--noop"),
+                ..Facts::default()
+            };
             let case = Case {
-                above: Above::Run {
-                    pid: 42,
-                    other_user: other.then(|| "root".into()),
-                    noop: noop.then_some("--noop"),
-                    input: Input::NotRead,
-                    directory_gone: None,
-                },
+                obstacle: obstacle(&facts),
                 disabled: disabled.then(String::new),
                 cap: CAP,
                 usage: Use { used, frees_in: Span::from_secs(frees) },

@@ -1,9 +1,9 @@
 //! Which of our ancestors is the puppet run.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::cmdline::{Invocation, base_name, is_ruby_name, parse};
-use super::rerun::Started;
 use crate::model::Identity;
 use crate::sys::process::split_block;
 
@@ -20,6 +20,23 @@ pub struct Seen {
     pub exe: Option<PathBuf>,
 }
 
+/// A command line of Puppet's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its words.
+    pub argv: Vec<Vec<u8>>,
+    /// What they say.
+    pub invocation: Invocation,
+}
+
+impl Line {
+    /// Reads words. `None` if they are not Puppet's.
+    pub fn parse(argv: Vec<Vec<u8>>) -> Option<Self> {
+        let invocation = parse(&argv)?;
+        Some(Line { argv, invocation })
+    }
+}
+
 /// What was found above us.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
@@ -28,11 +45,7 @@ pub enum Found {
         /// Index of the run's process.
         at: usize,
         /// The command line it was started with (its daemon's, if it has one).
-        argv: Vec<Vec<u8>>,
-        /// That command line, understood.
-        invocation: Box<Invocation>,
-        /// How it was started.
-        started: Started,
+        line: Box<Line>,
         /// Index of the daemon that started it.
         daemon: Option<usize>,
     },
@@ -60,9 +73,9 @@ impl Found {
     /// `daemon` is the one whose command line is used; none, if there is no run.
     pub fn why(&self, daemon: Option<i32>) -> Option<String> {
         Some(match (self, daemon) {
-            (Found::Run { invocation, .. }, None) => format!(
+            (Found::Run { line, .. }, None) => format!(
                 "its command line is that of {}, and nothing nearer is a puppet run",
-                invocation.application
+                line.invocation.application
             ),
             (Found::Run { .. }, Some(pid)) => format!(
                 "its parent (pid {pid}) has the command line of a puppet agent daemon, which forks a child for each run"
@@ -87,60 +100,39 @@ const TITLE: &[u8] = b"puppet agent: ";
 /// A process whose command line is that of a puppet agent daemon, or is no
 /// command line at all, is a run if its parent is such a daemon: the daemon forks
 /// a child for each run and gives it a title (lib/puppet/agent.rb).
-pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Invocation) -> bool) -> Found {
-    let read = |at: usize| read(chain.get(at)?);
+pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Seen, &Invocation) -> bool) -> Found {
+    let is_daemon = |at: usize, line: &Line| is_daemon(&chain[at], &line.invocation);
     for (at, seen) in chain.iter().enumerate() {
-        let daemon = read(at + 1).filter(|(_, invocation)| is_daemon(invocation));
-        match (read(at), daemon) {
-            (Some((argv, invocation)), _) if !is_daemon(&invocation) => {
-                return Found::Run {
-                    at,
-                    argv,
-                    invocation: Box::new(invocation),
-                    started: Started::OneOff,
-                    daemon: None,
-                };
+        let daemon = chain.get(at + 1).and_then(read);
+        let by_daemon = daemon.filter(|line| is_daemon(at + 1, line)).map(Box::new);
+        match (read(seen), by_daemon) {
+            (Some(line), _) if !is_daemon(at, &line) => {
+                let line = Box::new(line);
+                let daemon = None;
+                return Found::Run { at, line, daemon };
             }
             (Some(_), None) => return Found::DaemonItself { at },
-            (Some(_), Some((argv, invocation))) => {
-                return by_daemon(at, argv, invocation);
-            }
-            (None, Some((argv, invocation))) if is_titled(seen, &chain[at + 1]) => {
-                return by_daemon(at, argv, invocation);
+            (own, Some(line)) if own.is_some() || is_titled(seen, &chain[at + 1]) => {
+                let daemon = Some(at + 1);
+                return Found::Run { at, line, daemon };
             }
             (None, _) if seen.cmdline.starts_with(TITLE) && runs_ruby(seen) => {
                 return Found::Orphan { at };
             }
             (None, _) if is_bundled(seen) => return Found::Retitled { at },
-            (None, _) => {}
+            _ => {}
         }
     }
     Found::Nothing
 }
 
 /// The command line of a process, if it is one of puppet's.
-pub fn read(seen: &Seen) -> Option<(Vec<Vec<u8>>, Invocation)> {
-    let argv = split_block(&seen.cmdline);
-    let invocation = parse(&argv)?;
+pub fn read(seen: &Seen) -> Option<Line> {
+    let line = Line::parse(split_block(&seen.cmdline))?;
     // A script named ruby or a link named puppet is not Puppet.
-    if seen.exe.as_ref().is_some_and(|exe| {
-        use std::os::unix::ffi::OsStrExt;
-        let name = base_name(exe.as_os_str().as_bytes());
-        invocation.script > 0 && !is_ruby_name(name)
-    }) {
-        return None;
-    }
-    Some((argv, invocation))
-}
-
-fn by_daemon(at: usize, argv: Vec<Vec<u8>>, invocation: Invocation) -> Found {
-    Found::Run {
-        at,
-        argv,
-        invocation: Box::new(invocation),
-        started: Started::ByDaemon,
-        daemon: Some(at + 1),
-    }
+    let is_ruby = |exe: &PathBuf| is_ruby_name(base_name(exe.as_os_str().as_bytes()));
+    let is_puppet = line.invocation.script == 0 || seen.exe.as_ref().is_none_or(is_ruby);
+    is_puppet.then_some(line)
 }
 
 /// A fork of the daemon: the same program, under a title.
@@ -163,7 +155,6 @@ fn is_one_text(cmdline: &[u8]) -> bool {
 }
 
 fn runs_ruby(seen: &Seen) -> bool {
-    use std::os::unix::ffi::OsStrExt;
     match &seen.exe {
         Some(exe) => is_ruby_name(base_name(exe.as_os_str().as_bytes())),
         None => is_ruby_name(&seen.comm) || seen.comm.starts_with(b"puppet"),
@@ -176,15 +167,12 @@ fn is_bundled(seen: &Seen) -> bool {
     runs_ruby(seen) && is_one_text(&seen.cmdline) && titled_words(&seen.cmdline).is_some()
 }
 
-/// The words of such a title, as far as they can be told apart, and what they say.
-pub fn titled_words(cmdline: &[u8]) -> Option<(Vec<Vec<u8>>, Invocation)> {
-    let words: Vec<Vec<u8>> = cmdline
+/// The words of such a title, as far as they can be told apart.
+pub fn titled_words(cmdline: &[u8]) -> Option<Line> {
+    let words = cmdline
         .split(|&b| b == b' ' || b == 0)
-        .filter(|word| !word.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect();
-    let invocation = parse(&words)?;
-    Some((words, invocation))
+        .filter(|word| !word.is_empty());
+    Line::parse(words.map(<[u8]>::to_vec).collect())
 }
 
 #[cfg(test)]
@@ -204,7 +192,7 @@ mod tests {
     const RUBY: &str = "/usr/bin/ruby3.1";
 
     fn find(chain: &[Seen]) -> Found {
-        find_run(chain, |i| {
+        find_run(chain, |_, i| {
             crate::puppet::rerun::is_daemon(i, &crate::puppet::conf::Conf::default())
         })
     }
@@ -221,7 +209,6 @@ mod tests {
             find(&chain),
             Found::Run {
                 at: 2,
-                started: Started::OneOff,
                 daemon: None,
                 ..
             }
@@ -274,7 +261,6 @@ mod tests {
                     found,
                     Found::Run {
                         at: 0,
-                        started: Started::ByDaemon,
                         daemon: Some(1),
                         ..
                     }

@@ -6,28 +6,13 @@
 //! the *application options* such as `--test`, with abbreviations, and what words
 //! are left over. Where they differ, so does this.
 
-use super::options::{FLAGS, VALUED};
+use std::borrow::Cow;
 
-/// Which of Puppet's applications runs a catalog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Application {
-    /// `puppet apply`.
-    Apply,
-    /// `puppet agent`.
-    Agent,
-}
-
-impl std::fmt::Display for Application {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Application::Apply => "puppet apply",
-            Application::Agent => "puppet agent",
-        })
-    }
-}
+pub use super::options::Application;
+use super::options::{FLAGS, Takes, VALUED, of_application};
 
 /// A puppet command line, understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// Index of the `puppet` script; the application's name is the next word.
     pub script: usize,
@@ -49,6 +34,9 @@ pub struct Invocation {
     pub test: bool,
     /// `--detailed-exitcodes`, by itself or as part of `--test`.
     pub detailed: bool,
+    /// An option such as `--disable`, `--fingerprint` or `--help` makes it do something
+    /// else than a catalog run.
+    pub is_no_run: bool,
     /// `--execute` was given.
     pub execute: bool,
     /// The value of `--catalog`.
@@ -102,18 +90,8 @@ pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
     let mut invocation = Invocation {
         script,
         application,
-        onetime: None,
-        daemonize: None,
-        splay: None,
-        noop: None,
-        daemonize_words: Vec::new(),
-        values: Vec::new(),
-        test: false,
-        detailed: false,
-        execute: false,
-        catalog: None,
-        loose: Vec::new(),
         end: first + words.iter().position(|w| w == b"--").unwrap_or(words.len()),
+        ..Invocation::default()
     };
     read_settings(words, first, &mut invocation);
     read_options(words, &mut invocation);
@@ -173,65 +151,66 @@ fn is_puppet_name(name: &[u8]) -> bool {
         .is_some_and(|rest| rest.iter().all(|b| b.is_ascii_digit() || *b == b'.'))
 }
 
-/// What a short letter stands for among the settings.
-fn short_setting(letter: u8) -> Option<&'static str> {
-    match letter {
-        b'D' => Some("daemonize"),
-        b'o' => Some("onetime"),
-        b'E' => Some("environment"),
-        _ => None,
+/// The words behind the application's name, as one of the parsers goes over them.
+struct Words<'a> {
+    words: &'a [Vec<u8>],
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let word = self.words.get(self.at)?;
+        self.at += 1;
+        Some(word)
     }
+
+    /// The next word, if it can be a value.
+    fn value(&mut self, can_be: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+        let next = self.words.get(self.at).filter(|next| can_be(next))?;
+        self.at += 1;
+        Some(next.clone())
+    }
+}
+
+/// The name of a long option, and the value that is joined to it.
+fn long(word: &[u8]) -> Option<(String, Option<Vec<u8>>)> {
+    let mut parts = word.strip_prefix(b"--")?.splitn(2, |&b| b == b'=');
+    let name = String::from_utf8_lossy(parts.next()?).into_owned();
+    Some((name, parts.next().map(<[u8]>::to_vec)))
 }
 
 /// The first parser: settings.
 fn read_settings(words: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        let here = at;
-        at += 1;
-        if word == b"--" {
-            break;
-        }
-        if let Some(long) = word.strip_prefix(b"--") {
-            let (name, value) = match long.iter().position(|&b| b == b'=') {
-                Some(equals) => (&long[..equals], Some(long[equals + 1..].to_vec())),
-                None => (long, None),
-            };
-            let Ok(name) = std::str::from_utf8(name) else {
-                continue;
-            };
-            if FLAGS.contains(&name) {
-                set_flag(invocation, name, true);
-                if name == "daemonize" {
-                    invocation.daemonize_words.push(first + here);
-                }
-            } else if let Some(flag) = name.strip_prefix("no-").filter(|n| FLAGS.contains(n)) {
-                set_flag(invocation, flag, false);
-            } else if VALUED.contains(&name) {
-                let value = value.or_else(|| {
-                    let next = words.get(at).filter(|next| !is_option(next))?;
-                    at += 1;
-                    Some(next.clone())
-                });
-                if let Some(value) = value {
-                    invocation.values.push((name.to_owned(), value));
-                }
+    let mut words = Words { words, at: 0 };
+    while let Some(word) = words.next().filter(|word| *word != b"--") {
+        let index = first + words.at - 1;
+        if let Some((name, joined)) = long(word) {
+            let flag = name.strip_prefix("no-").unwrap_or(&name);
+            if FLAGS.contains(flag) {
+                set_flag(invocation, flag, flag == name);
+            } else if VALUED.contains(&name)
+                && let Some(value) = joined.or_else(|| words.value(|next| !is_option(next)))
+            {
+                invocation.values.push((name.clone(), value));
             }
-        } else if word.len() > 1 && word.starts_with(b"-") {
-            for letter in &word[1..] {
-                match short_setting(*letter) {
-                    Some("environment") => {
-                        if let Some(next) = words.get(at).filter(|next| !is_option(next)) {
-                            at += 1;
-                            invocation.values.push(("environment".into(), next.clone()));
-                        }
+            if name == "daemonize" {
+                invocation.daemonize_words.push(index);
+            }
+        } else if let [b'-', letters @ ..] = word {
+            for letter in letters {
+                match letter {
+                    b'D' => set_flag(invocation, "daemonize", true),
+                    b'o' => set_flag(invocation, "onetime", true),
+                    b'E' => {
+                        let value = words.value(|next| !is_option(next));
+                        let named = value.map(|value| ("environment".to_owned(), value));
+                        invocation.values.extend(named);
                     }
-                    Some(flag) => set_flag(invocation, flag, true),
-                    None => {}
+                    _ => {}
                 }
             }
             if word == b"-D" {
-                invocation.daemonize_words.push(first + here);
+                invocation.daemonize_words.push(index);
             }
         }
     }
@@ -250,161 +229,89 @@ fn set_flag(invocation: &mut Invocation, name: &str, value: bool) {
 /// Whether the first parser takes a word for an option rather than a value:
 /// `^-(-|\.$|[^\d\.])` (util/command_line/trollop.rb).
 fn is_option(word: &[u8]) -> bool {
-    let Some(rest) = word.strip_prefix(b"-") else {
-        return false;
-    };
-    match rest.first() {
-        None => false,
-        Some(b'.') => rest.len() == 1,
-        Some(b) => !b.is_ascii_digit(),
+    match word {
+        [b'-', b'.', rest @ ..] => rest.is_empty(),
+        [b'-', b, ..] => !b.is_ascii_digit(),
+        _ => false,
     }
-}
-
-/// How an application option takes a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    Nothing,
-    Value,
-    Perhaps,
-}
-
-/// Application options: long name, short letter or NUL, value.
-const COMMON: [(&str, u8, Takes); 7] = [
-    ("version", b'V', Takes::Nothing),
-    ("help", b'h', Takes::Nothing),
-    ("debug", b'd', Takes::Nothing),
-    ("test", b't', Takes::Nothing),
-    ("verbose", b'v', Takes::Nothing),
-    ("detailed-exitcodes", 0, Takes::Nothing),
-    ("logdest", b'l', Takes::Value),
-];
-const APPLY: [(&str, u8, Takes); 6] = [
-    ("execute", b'e', Takes::Value),
-    ("catalog", b'c', Takes::Value),
-    ("loadclasses", b'L', Takes::Nothing),
-    ("use-nodes", 0, Takes::Nothing),
-    ("write-catalog-summary", 0, Takes::Nothing),
-    ("parseonly", 0, Takes::Nothing),
-];
-const AGENT: [(&str, u8, Takes); 8] = [
-    ("fqdn", b'f', Takes::Value),
-    ("digest", 0, Takes::Value),
-    ("sourceaddress", 0, Takes::Value),
-    ("waitforcert", b'w', Takes::Value),
-    ("job-id", 0, Takes::Value),
-    ("disable", 0, Takes::Perhaps),
-    ("enable", 0, Takes::Nothing),
-    ("fingerprint", 0, Takes::Nothing),
-];
-
-fn application_options(
-    application: Application,
-) -> impl Iterator<Item = &'static (&'static str, u8, Takes)> {
-    let own: &[_] = match application {
-        Application::Apply => &APPLY,
-        Application::Agent => &AGENT,
-    };
-    COMMON.iter().chain(own)
 }
 
 /// Resolves a long name as OptionParser does: exact, or else the only one it begins.
 fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
-    let mut found: Option<(String, Takes)> = None;
-    let mut several = false;
-    let mut consider = |candidate: &str, takes: Takes| {
-        if candidate.len() < name.len()
-            || !candidate
+    let dashed = |b| if b == b'_' { b'-' } else { b };
+    let is_begun = |candidate: &str| {
+        candidate.len() >= name.len()
+            && name
                 .bytes()
-                .zip(name.bytes())
-                .all(|(c, n)| (if c == b'_' { b'-' } else { c }) == n)
-        {
-            return false;
-        }
-        if found.as_ref().is_some_and(|(known, _)| known != candidate) {
-            several = true;
-        }
-        found = Some((candidate.replace('_', "-"), takes));
-        candidate.len() == name.len()
+                .eq(candidate.bytes().take(name.len()).map(dashed))
     };
-    for (option, _, takes) in application_options(application) {
-        if consider(option, *takes) {
-            return Some(((*option).to_owned(), *takes));
+    let own = of_application(application).map(|(long, _, takes)| (Cow::from(long), takes));
+    let flags = FLAGS.iter().map(|flag| (Cow::from(flag), Takes::Nothing));
+    let negated = FLAGS
+        .iter()
+        .filter(|_| name.starts_with('n'))
+        .map(|flag| (Cow::from(format!("no-{flag}")), Takes::Nothing));
+    let valued = VALUED.iter().map(|name| (Cow::from(name), Takes::Value));
+    let mut found: Option<(Cow<'_, str>, Takes)> = None;
+    let mut several = false;
+    let all = own.chain(flags).chain(negated).chain(valued);
+    for (candidate, takes) in all.filter(|(candidate, _)| is_begun(candidate)) {
+        if candidate.len() == name.len() {
+            return Some((name.to_owned(), takes));
         }
+        several |= found.as_ref().is_some_and(|(known, _)| *known != candidate);
+        found = Some((candidate, takes));
     }
-    let settings = (FLAGS.iter().map(|flag| (*flag, Takes::Nothing)))
-        .chain(VALUED.iter().map(|valued| (*valued, Takes::Value)));
-    for (setting, takes) in settings {
-        if consider(setting, takes) {
-            return Some((setting.replace('_', "-"), takes));
-        }
-        if takes == Takes::Nothing && consider(&format!("no-{setting}"), takes) {
-            return Some((format!("no-{setting}"), takes));
-        }
-    }
-    found.filter(|_| !several)
+    let (name, takes) = found.filter(|_| !several)?;
+    Some((name.replace('_', "-"), takes))
 }
 
 /// The second parser: application options, and the words that are left.
 fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        at += 1;
+    let mut words = Words { words, at: 0 };
+    while let Some(word) = words.next() {
         if word == b"--" {
-            invocation
-                .loose
-                .extend(words.get(at..).unwrap_or_default().iter().cloned());
+            let rest = words.words.get(words.at..).unwrap_or_default();
+            invocation.loose.extend_from_slice(rest);
             break;
         }
-        if let Some(long) = word.strip_prefix(b"--") {
-            let (name, joined) = match long.iter().position(|&b| b == b'=') {
-                Some(equals) => (&long[..equals], Some(long[equals + 1..].to_vec())),
-                None => (long, None),
-            };
-            let name = String::from_utf8_lossy(name)
-                .to_ascii_lowercase()
-                .replace('_', "-");
-            let next_could_be_a_value = words.get(at).is_some_and(|next| !next.starts_with(b"-"));
+        if let Some((name, joined)) = long(word) {
+            let name = name.to_ascii_lowercase().replace('_', "-");
             let (name, takes) =
                 complete(invocation.application, &name).unwrap_or((name, Takes::Perhaps));
-            let value = joined.or_else(|| {
-                let takes_next = match takes {
-                    Takes::Nothing => false,
-                    Takes::Value => true,
-                    Takes::Perhaps => next_could_be_a_value,
-                };
-                let next = words.get(at).filter(|_| takes_next)?;
-                at += 1;
-                Some(next.clone())
+            let value = joined.or_else(|| match takes {
+                Takes::Nothing => None,
+                Takes::Value => words.value(|_| true),
+                Takes::Perhaps => words.value(|next| !next.starts_with(b"-")),
             });
             note_option(invocation, &name, value);
-        } else if word.len() > 1 && word.starts_with(b"-") {
-            let mut letters = &word[1..];
-            while let [letter, rest @ ..] = letters {
-                letters = rest;
-                let option = application_options(invocation.application)
-                    .find(|(_, short, _)| short == letter)
-                    .map(|(name, _, takes)| (*name, *takes))
-                    .or(match letter {
-                        b'E' => Some(("environment", Takes::Value)),
-                        _ => None,
-                    });
-                let Some((name, takes)) = option else {
-                    continue;
-                };
-                let mut value = None;
-                if takes == Takes::Value {
-                    if rest.is_empty() {
-                        value = words.get(at).cloned();
-                        at += 1;
-                    } else {
-                        value = Some(rest.to_vec());
-                    }
-                    letters = &[];
-                }
+        } else if let [b'-', letters @ ..] = word
+            && !letters.is_empty()
+        {
+            read_letters(letters, &mut words, invocation);
+        } else {
+            invocation.loose.push(word.to_vec());
+        }
+    }
+}
+
+/// One or more short options in one word; the rest of it may be the last one's value.
+fn read_letters(mut letters: &[u8], words: &mut Words<'_>, invocation: &mut Invocation) {
+    while let [letter, rest @ ..] = letters {
+        letters = rest;
+        let option = of_application(invocation.application)
+            .find(|(_, short, _)| *short == Some(*letter))
+            .map(|(name, _, takes)| (name, takes))
+            .or((*letter == b'E').then_some(("environment", Takes::Value)));
+        match option {
+            Some((name, Takes::Value)) => {
+                letters = &[];
+                let joined = (!rest.is_empty()).then(|| rest.to_vec());
+                let value = joined.or_else(|| words.value(|_| true));
                 note_option(invocation, name, value);
             }
-        } else {
-            invocation.loose.push(word.clone());
+            Some((name, _)) => note_option(invocation, name, None),
+            None => {}
         }
     }
 }
@@ -419,6 +326,8 @@ fn note_option(invocation: &mut Invocation, name: &str, value: Option<Vec<u8>>) 
         "detailed-exitcodes" => invocation.detailed = true,
         "execute" => invocation.execute = true,
         "catalog" => invocation.catalog = value,
+        "disable" | "enable" | "fingerprint" | "help" | "version" | "configprint" | "genconfig"
+        | "genmanifest" => invocation.is_no_run = true,
         _ => {}
     }
 }
@@ -495,6 +404,23 @@ mod tests {
             "agent -- --test",
         ] {
             assert!(!read(line).test, "{line}");
+        }
+    }
+
+    #[test]
+    fn knows_what_is_no_catalog_run() {
+        for line in [
+            "agent --disable why",
+            "agent --enable",
+            "agent --finger",
+            "agent -t --help",
+            "apply -V",
+            "agent --configprint all",
+        ] {
+            assert!(read(line).is_no_run, "{line}");
+        }
+        for line in ["agent -t", "agent --tags --enable", "apply -- --help"] {
+            assert!(!read(line).is_no_run, "{line}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cmdline::Application;
+use super::options::Application;
 
 /// Settings by section, as Puppet's own parser (settings/config_file.rb) reads them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 //! The environment of a run, and whether what /proc shows of it is whole.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
 /// Whether a block is an environment that a process was started with: entries
 /// `NAME=VALUE`, none empty. A title written over it (`$0 =` in Ruby) leaves
 /// NULs or spaces at its beginning.
@@ -14,10 +17,29 @@ pub fn is_whole(block: &[u8]) -> bool {
             }))
 }
 
+/// Variables as entries.
+pub fn entries(variables: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
+    let entry =
+        |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    variables.iter().map(entry).collect()
+}
+
 /// The name of an entry.
 pub fn name(entry: &[u8]) -> &[u8] {
     entry.split(|&b| b == b'=').next().unwrap_or_default()
 }
+
+/// The value of a variable.
+pub fn value<'a>(entries: &'a [Vec<u8>], variable: &[u8]) -> Option<&'a [u8]> {
+    let mut entries = entries
+        .iter()
+        .map(|entry| entry.split_at(name(entry).len()));
+    let (_, value) = entries.find(|(name, _)| *name == variable)?;
+    value.strip_prefix(b"=")
+}
+
+/// Where programs are looked for if nobody says where.
+pub const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The names that belong to one rerun and not to the next.
 const OURS: [&[u8]; 3] = [b"AGAIN_CHAIN", b"AGAIN_RUN", b"AGAIN_TIMER"];

@@ -8,7 +8,7 @@ use super::ancestry::{Seen, read};
 use super::cmdline::Invocation;
 use super::conf::Conf;
 use super::locks;
-use super::paths::{self, Layout, Paths};
+use super::paths::{self, Paths, Setup};
 use super::rerun::is_daemon;
 use crate::model::Identity;
 use crate::sys::file::read_regular;
@@ -70,13 +70,23 @@ pub fn all_pids() -> Vec<i32> {
 /// A command line may name any file as its configuration.
 const LARGEST_CONF: u64 = 1 << 20;
 
-/// The configuration file of a command line.
-pub fn read_conf(invocation: Option<&Invocation>, layout: &Layout) -> Conf {
-    let path = paths::conf_file(invocation, layout);
-    match read_regular(&path, LARGEST_CONF, 0) {
+/// What a command line of Puppet's goes by, or Puppet where none is known. `exe` is its
+/// interpreter, as far as it is known; `home` is set for everyone but root.
+pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) -> Setup {
+    let layout = paths::layout(exe, home, |path| path.exists());
+    let conf = match read_regular(
+        &paths::conf_file(invocation.as_ref(), &layout),
+        LARGEST_CONF,
+        0,
+    ) {
         Ok(text) => Conf::parse(&text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
         Err(_) => Conf::unreadable(),
+    };
+    Setup {
+        invocation,
+        conf,
+        layout,
     }
 }
 
@@ -128,22 +138,19 @@ pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
 fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
     let uid = user::effective();
     let is_ours = || process::status(pid).is_ok_and(|status| status.euid == uid);
-    let Some((seen, (_, invocation))) = see(pid)
-        .and_then(|seen| read(&seen).map(|read| (seen, read)))
-        .filter(|_| is_ours())
-    else {
+    let Some(seen) = see(pid) else { return false };
+    let Some(line) = read(&seen).filter(|_| is_ours()) else {
         return false;
     };
     let home = if uid == 0 { None } else { user::home(uid) };
     let exe = seen.exe.unwrap_or_default();
-    let layout = paths::layout(&exe, home.as_deref(), |path| path.exists());
-    let conf = read_conf(Some(&invocation), &layout);
+    let daemon = setup(Some(line.invocation.clone()), &exe, home.as_deref());
     let none = Paths::default();
-    let own = paths::resolve(&none, &none, Some(&invocation), &conf, &layout);
-    is_daemon(&invocation, &conf) && (paths.pidfile.is_none() || own.pidfile == paths.pidfile)
+    let own = || daemon.paths(&none, &none).pidfile;
+    is_daemon(&line.invocation, &daemon.conf) && (paths.pidfile.is_none() || own() == paths.pidfile)
 }
 
-/// The pid in a lock or pid file of Puppet.s.
+/// The pid in a lock or pid file of Puppet's.
 pub fn read_pid(path: &Path) -> Option<i32> {
     locks::parse_pid(&read_small(path).ok()?)
 }

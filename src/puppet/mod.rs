@@ -3,6 +3,7 @@
 
 pub mod ancestry;
 pub mod cmdline;
+pub mod command;
 pub mod conf;
 pub mod environment;
 pub mod live;

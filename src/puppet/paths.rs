@@ -1,5 +1,6 @@
 //! Where Puppet keeps its lock, its summary and its pid file.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::cmdline::Invocation;
 use super::conf::Conf;
 use crate::model::Bytes;
+use crate::sys::process::os;
 
 /// Files of the agent, named as Puppet's settings are (lib/puppet/defaults.rb).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,28 +24,63 @@ pub struct Paths {
 }
 
 impl Paths {
+    /// Asks for each by its name.
+    pub fn of(find: impl Fn(&str) -> Option<Bytes>) -> Self {
+        Paths {
+            agent_catalog_run_lockfile: find("agent_catalog_run_lockfile"),
+            agent_disabled_lockfile: find("agent_disabled_lockfile"),
+            lastrunfile: find("lastrunfile"),
+            pidfile: find("pidfile"),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&Bytes> {
+        match name {
+            "agent_catalog_run_lockfile" => self.agent_catalog_run_lockfile.as_ref(),
+            "agent_disabled_lockfile" => self.agent_disabled_lockfile.as_ref(),
+            "lastrunfile" => self.lastrunfile.as_ref(),
+            _ => self.pidfile.as_ref(),
+        }
+    }
+
     /// Relative paths, as a run's options may name them, seen from its directory.
     #[must_use]
     pub fn from_directory(self, directory: &Path) -> Self {
-        let whole = |path: Option<Bytes>| {
-            path.map(|path| Bytes::from(directory.join(path.path()).as_path()))
-        };
-        Paths {
-            agent_catalog_run_lockfile: whole(self.agent_catalog_run_lockfile),
-            agent_disabled_lockfile: whole(self.agent_disabled_lockfile),
-            lastrunfile: whole(self.lastrunfile),
-            pidfile: whole(self.pidfile),
-        }
+        Paths::of(|name| {
+            Some(Bytes::from(
+                directory.join(self.get(name)?.path()).as_path(),
+            ))
+        })
     }
 }
 
-/// The directories of one way to package Puppet.
+/// The directories of one way to package Puppet, in the order of [`DIRECTORIES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    confdir: PathBuf,
-    vardir: PathBuf,
-    publicdir: PathBuf,
-    rundir: PathBuf,
+pub struct Layout(Vec<PathBuf>);
+
+const DIRECTORIES: [&str; 4] = ["confdir", "vardir", "publicdir", "rundir"];
+
+/// Root's directories, and those below the home of anybody else.
+type Packaging = [&'static str; 2];
+
+const DEBIAN: Packaging = [
+    "/etc/puppet /var/cache/puppet /var/cache/puppet/public /run/puppet",
+    ".puppet/etc .puppet/cache .puppet/cache/public .puppet/var/run",
+];
+const AIO: Packaging = [
+    "/etc/puppetlabs/puppet /opt/puppetlabs/puppet/cache /opt/puppetlabs/puppet/public /var/run/puppetlabs",
+    ".puppetlabs/etc/puppet .puppetlabs/opt/puppet/cache .puppetlabs/opt/puppet/public .puppetlabs/var/run",
+];
+const OLDER: Packaging = [
+    "/etc/puppet /var/lib/puppet /var/lib/puppet/state /run/puppet",
+    ".puppet .puppet/var .puppet/var/state .puppet/var/run",
+];
+
+impl Layout {
+    fn directory(&self, name: &str) -> Option<&Path> {
+        let at = DIRECTORIES.iter().position(|known| *known == name)?;
+        self.0.get(at).map(PathBuf::as_path)
+    }
 }
 
 /// Picks the layout: that of the all-in-one packages if Puppet runs from
@@ -51,152 +88,93 @@ pub struct Layout {
 ///
 /// `home` is set for everyone but root.
 pub fn layout(exe: &Path, home: Option<&Path>, exists: impl Fn(&Path) -> bool) -> Layout {
-    let make = |confdir: &str, vardir: &str, publicdir: &str, rundir: &str| {
-        let at = |path: &str| home.map_or_else(|| PathBuf::from(path), |home| home.join(path));
-        Layout {
-            confdir: at(confdir),
-            vardir: at(vardir),
-            publicdir: at(publicdir),
-            rundir: at(rundir),
-        }
-    };
-    let (aio, debian, older) = if home.is_some() {
-        (
-            make(
-                ".puppetlabs/etc/puppet",
-                ".puppetlabs/opt/puppet/cache",
-                ".puppetlabs/opt/puppet/public",
-                ".puppetlabs/var/run",
-            ),
-            make(
-                ".puppet/etc",
-                ".puppet/cache",
-                ".puppet/cache/public",
-                ".puppet/var/run",
-            ),
-            make(
-                ".puppet",
-                ".puppet/var",
-                ".puppet/var/state",
-                ".puppet/var/run",
-            ),
-        )
-    } else {
-        (
-            make(
-                "/etc/puppetlabs/puppet",
-                "/opt/puppetlabs/puppet/cache",
-                "/opt/puppetlabs/puppet/public",
-                "/var/run/puppetlabs",
-            ),
-            make(
-                "/etc/puppet",
-                "/var/cache/puppet",
-                "/var/cache/puppet/public",
-                "/run/puppet",
-            ),
-            make(
-                "/etc/puppet",
-                "/var/lib/puppet",
-                "/var/lib/puppet/state",
-                "/run/puppet",
-            ),
-        )
+    let make = |[root, user]: Packaging| {
+        let (base, directories) = home.map_or((Path::new("/"), root), |home| (home, user));
+        let directories = directories.split_ascii_whitespace();
+        Layout(directories.map(|path| base.join(path)).collect())
     };
     if exe.starts_with("/opt/puppetlabs") {
-        return aio;
+        return make(AIO);
     }
-    [&debian, &aio, &older]
-        .into_iter()
-        .find(|layout| exists(&layout.vardir.join("state")))
-        .unwrap_or(&debian)
-        .clone()
+    let is_there = |layout: &Layout| {
+        let vardir = layout.directory("vardir");
+        vardir.is_some_and(|vardir| exists(&vardir.join("state")))
+    };
+    let found = [DEBIAN, AIO, OLDER].map(make).into_iter().find(is_there);
+    found.unwrap_or_else(|| make(DEBIAN))
 }
 
 /// The configuration file that this command line reads.
 pub fn conf_file(invocation: Option<&Invocation>, layout: &Layout) -> PathBuf {
-    let value = |name| {
-        invocation
-            .and_then(|i| i.value(name))
-            .map(crate::sys::process::os)
-    };
-    value("config").map_or_else(
-        || {
-            value("confdir")
-                .map_or_else(|| layout.confdir.clone(), PathBuf::from)
-                .join("puppet.conf")
-        },
-        PathBuf::from,
-    )
+    let value = |name| invocation?.value(name).map(|path| PathBuf::from(os(path)));
+    value("config").unwrap_or_else(|| {
+        let confdir = value("confdir");
+        let usual = || layout.directory("confdir").map(Path::to_owned);
+        confdir
+            .or_else(usual)
+            .unwrap_or_default()
+            .join("puppet.conf")
+    })
 }
 
-/// Finds every path: `given` by the request, else `set` in our own settings, else
-/// on the run's command line, else in puppet.conf, else by the layout.
-pub fn resolve(
-    given: &Paths,
-    set: &Paths,
-    invocation: Option<&Invocation>,
-    conf: &Conf,
-    layout: &Layout,
-) -> Paths {
-    let find = |given: &Option<Bytes>, set: &Option<Bytes>, name: &str| {
-        given
-            .clone()
-            .or_else(|| set.clone())
-            .or_else(|| lookup(name, invocation, conf, layout, 0).map(Bytes))
-    };
-    Paths {
-        agent_catalog_run_lockfile: find(
-            &given.agent_catalog_run_lockfile,
-            &set.agent_catalog_run_lockfile,
-            "agent_catalog_run_lockfile",
-        ),
-        agent_disabled_lockfile: find(
-            &given.agent_disabled_lockfile,
-            &set.agent_disabled_lockfile,
-            "agent_disabled_lockfile",
-        ),
-        lastrunfile: find(&given.lastrunfile, &set.lastrunfile, "lastrunfile"),
-        pidfile: find(&given.pidfile, &set.pidfile, "pidfile"),
-    }
+/// Where a setting's value comes from, the first source before the next: the command
+/// line, puppet.conf, and the defaults of the packaging.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The command line, if it is known and Puppet's.
+    pub invocation: Option<Invocation>,
+    /// The configuration file that it reads.
+    pub conf: Conf,
+    /// The packaging.
+    pub layout: Layout,
 }
+
+/// Puppet's own defaults (lib/puppet/defaults.rb).
+const DEFAULTS: [(&str, &str); 6] = [
+    ("statedir", "$vardir/state"),
+    ("run_mode", "agent"),
+    (
+        "agent_catalog_run_lockfile",
+        "$statedir/agent_catalog_run.lock",
+    ),
+    ("agent_disabled_lockfile", "$statedir/agent_disabled.lock"),
+    ("lastrunfile", "$publicdir/last_run_summary.yaml"),
+    ("pidfile", "$rundir/$run_mode.pid"),
+];
 
 /// Deeper than any real configuration refers to itself.
 const DEEPEST: u8 = 8;
 
-fn lookup(
-    name: &str,
-    invocation: Option<&Invocation>,
-    conf: &Conf,
-    layout: &Layout,
-    depth: u8,
-) -> Option<Vec<u8>> {
-    use std::os::unix::ffi::OsStrExt;
-    if depth > DEEPEST {
-        return None;
+impl Setup {
+    /// Finds every path: `given` by the request, else `set` in our own settings, else
+    /// by these sources.
+    pub fn paths(&self, given: &Paths, set: &Paths) -> Paths {
+        Paths::of(|name| {
+            let named = given.get(name).or_else(|| set.get(name)).cloned();
+            named.or_else(|| self.value(name, 0).map(Bytes))
+        })
     }
-    let raw = match invocation.and_then(|i| i.value(name)) {
-        Some(value) => value.to_vec(),
-        None => match conf.agent(name) {
-            Some(value) => value.as_bytes().to_vec(),
-            None => match name {
-                "confdir" => layout.confdir.as_os_str().as_bytes().to_vec(),
-                "vardir" => layout.vardir.as_os_str().as_bytes().to_vec(),
-                "publicdir" => layout.publicdir.as_os_str().as_bytes().to_vec(),
-                "rundir" => layout.rundir.as_os_str().as_bytes().to_vec(),
-                "statedir" => b"$vardir/state".to_vec(),
-                "run_mode" => b"agent".to_vec(),
-                "agent_catalog_run_lockfile" => b"$statedir/agent_catalog_run.lock".to_vec(),
-                "agent_disabled_lockfile" => b"$statedir/agent_disabled.lock".to_vec(),
-                "lastrunfile" => b"$publicdir/last_run_summary.yaml".to_vec(),
-                "pidfile" => b"$rundir/$run_mode.pid".to_vec(),
-                _ => return None,
-            },
-        },
-    };
-    interpolate(&raw, |name| {
-        lookup(name, invocation, conf, layout, depth + 1)
-    })
+
+    fn value(&self, name: &str, depth: u8) -> Option<Vec<u8>> {
+        let on_line = self.invocation.as_ref().and_then(|line| line.value(name));
+        let in_file = || self.conf.agent(name).map(str::as_bytes);
+        let usual = || {
+            self.layout
+                .directory(name)
+                .map(|path| path.as_os_str().as_bytes())
+        };
+        let raw = on_line.or_else(in_file).or_else(usual);
+        let raw = raw.or_else(|| {
+            let mut defaults = DEFAULTS.iter();
+            let (_, value) = defaults.find(|(known, _)| *known == name)?;
+            Some(value.as_bytes())
+        })?;
+        interpolate(raw, |name| {
+            (depth < DEEPEST)
+                .then(|| self.value(name, depth + 1))
+                .flatten()
+        })
+    }
 }
 
 /// Replaces `$name` and `${name}`. `None` if one is not known.
@@ -255,13 +233,15 @@ mod tests {
     fn found(line: &str, conf: &str) -> Paths {
         let argv: Vec<Vec<u8>> = line.split(' ').map(|w| w.as_bytes().to_vec()).collect();
         let none = Paths::default();
-        resolve(
-            &none,
-            &none,
-            parse(&argv).as_ref(),
-            &Conf::parse(conf.as_bytes()),
-            &debian(),
-        )
+        setup(parse(&argv), conf).paths(&none, &none)
+    }
+
+    fn setup(invocation: Option<Invocation>, conf: &str) -> Setup {
+        Setup {
+            invocation,
+            conf: Conf::parse(conf.as_bytes()),
+            layout: debian(),
+        }
     }
 
     #[test]
@@ -304,12 +284,8 @@ mod tests {
             ..Paths::default()
         };
         let none = Paths::default();
-        let conf = Conf::default();
-        assert_eq!(
-            lock(&resolve(&given, &set, None, &conf, &debian())),
-            "/given"
-        );
-        assert_eq!(lock(&resolve(&none, &set, None, &conf, &debian())), "/set");
+        assert_eq!(lock(&setup(None, "").paths(&given, &set)), "/given");
+        assert_eq!(lock(&setup(None, "").paths(&none, &set)), "/set");
     }
 
     #[test]
@@ -328,7 +304,10 @@ mod tests {
         let older = layout(Path::new("/usr/bin/ruby"), None, |p| {
             p.starts_with("/var/lib/puppet")
         });
-        assert_eq!(older.vardir, Path::new("/var/lib/puppet"));
+        assert_eq!(
+            older.directory("vardir"),
+            Some(Path::new("/var/lib/puppet"))
+        );
     }
 
     #[test]

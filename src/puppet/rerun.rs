@@ -1,53 +1,35 @@
 //! The command line that runs a run again.
 
-use super::cmdline::{Application, Invocation};
+use super::cmdline::Invocation;
 use super::conf::Conf;
-
-/// What is known of how the run was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
-    /// By itself: `puppet apply`, or a one-off agent.
-    OneOff,
-    /// By an agent daemon, whose command line it is.
-    ByDaemon,
-}
+use super::options::Application;
 
 /// The command line for one prompt foreground run of the same configuration.
 ///
-/// `apply` and `agent --test` are run as they were. A daemon's becomes a one-off
+/// `apply` and `agent --test` are run as they are. A daemon's becomes a one-off
 /// run. Otherwise only what is needed is added: `--no-daemonize` where it would
 /// go to the background (the default), `--no-splay` where it would splay, which
 /// the configuration file may ask for too. Rewriting twice changes nothing more.
-pub fn rewrite(
-    argv: &[Vec<u8>],
-    invocation: &Invocation,
-    started: Started,
-    conf: &Conf,
-) -> Vec<Vec<u8>> {
+pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Vec<u8>> {
     let mut line = argv.to_vec();
     if invocation.application == Application::Apply || invocation.test {
         return line;
     }
-    let mut added: Vec<&[u8]> = Vec::new();
-    let by_daemon = started == Started::ByDaemon;
-    if by_daemon && invocation.onetime != Some(true) {
-        added.push(b"--onetime");
-    }
-    let daemonizes = invocation
-        .daemonize
-        .unwrap_or_else(|| by_daemon || conf.flag("daemonize") != Some(false));
-    if daemonizes {
-        added.push(b"--no-daemonize");
-    }
-    let splays = invocation.splay.unwrap_or_else(|| {
-        by_daemon || conf.flag("splay") != Some(false) && !conf.is_without("splay")
-    });
-    if splays {
-        added.push(b"--no-splay");
-    }
+    let is_daemon = is_daemon(invocation, conf);
+    let daemonizes = || is_daemon || conf.flag("daemonize") != Some(false);
+    let splays = || is_daemon || conf.flag("splay") != Some(false) && !conf.is_without("splay");
+    let wanted: [(bool, &[u8]); 3] = [
+        (is_daemon && invocation.onetime != Some(true), b"--onetime"),
+        (
+            invocation.daemonize.unwrap_or_else(daemonizes),
+            b"--no-daemonize",
+        ),
+        (invocation.splay.unwrap_or_else(splays), b"--no-splay"),
+    ];
+    let added = wanted.iter().filter(|(is_wanted, _)| *is_wanted);
     line.splice(
         invocation.end..invocation.end,
-        added.into_iter().map(<[u8]>::to_vec),
+        added.map(|(_, word)| word.to_vec()),
     );
     for at in invocation.daemonize_words.iter().rev() {
         line.remove(*at);
@@ -97,20 +79,21 @@ pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>
 
 fn why_added(word: &[u8]) -> Option<&'static str> {
     match word {
-        b"--onetime" => Some("one run of the daemon's configuration; the daemon is left alone"),
+        b"--onetime" => {
+            Some("one run, where this command line starts a daemon; no daemon is touched")
+        }
         b"--no-daemonize" => Some("it would go to the background"),
         b"--no-splay" => Some("it would wait at random once more, after our own jitter"),
         _ => None,
     }
 }
 
-/// Whether the run goes on as a daemon that starts runs, rather than being one.
+/// Whether a command line goes on as a daemon that starts runs, rather than being one.
 pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
+    let is_once = || conf.flag("onetime") == Some(true);
     invocation.application == Application::Agent
         && !invocation.test
-        && !invocation
-            .onetime
-            .unwrap_or_else(|| conf.flag("onetime") == Some(true))
+        && !invocation.onetime.unwrap_or_else(is_once)
 }
 
 #[cfg(test)]
@@ -123,10 +106,10 @@ mod tests {
         text.split(' ').map(|w| w.as_bytes().to_vec()).collect()
     }
 
-    fn again(line: &str, started: Started, conf: &str) -> String {
+    fn again(line: &str, conf: &str) -> String {
         let argv = words(&format!("ruby puppet {line}"));
         let invocation = parse(&argv).expect(line);
-        let line = rewrite(&argv, &invocation, started, &Conf::parse(conf.as_bytes()));
+        let line = rewrite(&argv, &invocation, &Conf::parse(conf.as_bytes()));
         let text: Vec<_> = line.iter().map(|w| String::from_utf8_lossy(w)).collect();
         text[2..].join(" ")
     }
@@ -170,7 +153,7 @@ mod tests {
                 "agent -o --verbose --no-daemonize --",
             ),
         ] {
-            assert_eq!(again(line, Started::OneOff, conf), expected, "{line}");
+            assert_eq!(again(line, conf), expected, "{line}");
         }
     }
 
@@ -191,7 +174,7 @@ mod tests {
                 "agent --tags --onetime --no-daemonize --no-splay",
             ),
         ] {
-            assert_eq!(again(line, Started::ByDaemon, ""), expected, "{line}");
+            assert_eq!(again(line, ""), expected, "{line}");
         }
     }
 
@@ -206,12 +189,7 @@ mod tests {
     #[test]
     fn an_unreadable_configuration_may_ask_for_splay() {
         let argv = words("ruby puppet agent -o --no-daemonize");
-        let line = rewrite(
-            &argv,
-            &parse(&argv).expect("agent"),
-            Started::OneOff,
-            &Conf::unreadable(),
-        );
+        let line = rewrite(&argv, &parse(&argv).expect("agent"), &Conf::unreadable());
         assert_eq!(line.last().map(Vec::as_slice), Some(&b"--no-splay"[..]));
     }
 
@@ -219,15 +197,13 @@ mod tests {
         #[test]
         fn rewriting_again_changes_nothing(
             tail in proptest::collection::vec("(--(no-)?(onetime|daemonize|splay|noop|report)|-[Dotv]{1,3}|--test|--server|--tags|a|--)", 0..8),
-            by_daemon in any::<bool>(),
             conf in "(\\[(main|agent)\\]\n)?((splay|daemonize|onetime)=(true|false)\n)?",
         ) {
             let argv: Vec<Vec<u8>> = ["ruby", "puppet", "agent"].iter().map(|s| s.as_bytes().to_vec())
                 .chain(tail.into_iter().map(String::into_bytes)).collect();
             let conf = Conf::parse(conf.as_bytes());
-            let started = if by_daemon { Started::ByDaemon } else { Started::OneOff };
             let invocation = parse(&argv).expect("an agent");
-            let once = rewrite(&argv, &invocation, started, &conf);
+            let once = rewrite(&argv, &invocation, &conf);
             let read = parse(&once).expect("still an agent");
             let explained = differences(&argv, &once);
             prop_assert!(explained.is_some(), "{:?} {:?}", argv, once);
@@ -235,14 +211,9 @@ mod tests {
             if !invocation.test {
                 prop_assert_ne!(read.daemonize, Some(true));
                 prop_assert_ne!(read.splay, Some(true));
-                if by_daemon {
-                    prop_assert!(!is_daemon(&read, &conf));
-                }
             }
-            if is_daemon(&read, &conf) {
-                return Ok(());
-            }
-            prop_assert_eq!(rewrite(&once, &read, Started::OneOff, &conf), once);
+            prop_assert!(!is_daemon(&read, &conf));
+            prop_assert_eq!(rewrite(&once, &read, &conf), once);
         }
     }
 }

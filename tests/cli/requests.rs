@@ -57,7 +57,7 @@ fn scheduled_says_what_when_and_how_to_stop_it() {
     assert_says(
         &done.out,
         "scheduled",
-        &["command runs again 1h from now", "'two words'"],
+        &["command runs 1h from now", "'two words'", "run 1 of chain"],
     );
     let done = scratch.again(&[
         "run",

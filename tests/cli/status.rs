@@ -301,7 +301,7 @@ fn the_text_says_what_why_and_when() {
         "/bin/sh -c 'echo two words'",
         "timer 'peers joined'",
         "in 1h59m",
-        "run 2 of chain",
+        "run 1 of chain",
         "cap",
         "0 of 100000 reruns within 1h",
         "waiter pid",

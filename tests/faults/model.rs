@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use again::model::{Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Span, Walltime};
 use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
-use again::policy::judge::{Above, Case, Input, Verdict, judge};
+use again::policy::judge::{Case, Verdict, judge};
 use again::policy::resume;
 use again::policy::waiter::{AtDue, Finish, Step, View, step};
 use again::state::files;
@@ -412,15 +412,8 @@ impl World {
         }
         self.settle(&mut locked.record);
         let usage = cap::usage(self.cap, locked.record.moments(), &now);
-        let above = run.map_or(Above::Command, |who| Above::Run {
-            pid: who.pid,
-            other_user: None,
-            noop: None,
-            input: Input::NotRead,
-            directory_gone: None,
-        });
         let case = Case {
-            above,
+            obstacle: None,
             disabled: self.disabled.then(String::new),
             cap: self.cap,
             usage,
@@ -442,9 +435,10 @@ impl World {
         let asked = Span::from_secs(delta);
         let mut timer = Timer {
             token: files::token(),
-            run: locked
-                .record
-                .next_number(&chain, rerun.map_or(2, |r| r.run + 1)),
+            run: locked.record.next_number(
+                &chain,
+                rerun.map_or(if run.is_some() { 2 } else { 1 }, |r| r.run + 1),
+            ),
             chain,
             origin: if run.is_some() {
                 Origin::Run

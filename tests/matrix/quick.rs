@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use again::puppet::options::{FLAGS, VALUED};
+use again::puppet::options::{FLAGS, Names, VALUED};
 
 use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
 use again_rig::{
@@ -39,16 +39,16 @@ fn every_setting_of_this_puppet_is_known() {
     };
     let (flags, valued) = (of("true "), of("false "));
     assert!(flags.len() > 40 && valued.len() > 150, "{listed}");
-    let known = |names: &[&'static str]| names.iter().copied().collect::<BTreeSet<&str>>();
+    let known = |names: Names| names.iter().collect::<BTreeSet<&str>>();
     assert!(
-        flags.is_subset(&known(&FLAGS)),
+        flags.is_subset(&known(FLAGS)),
         "flags: {:?}",
-        flags.difference(&known(&FLAGS))
+        flags.difference(&known(FLAGS))
     );
     assert!(
-        valued.is_subset(&known(&VALUED)),
+        valued.is_subset(&known(VALUED)),
         "settings with a value: {:?}",
-        valued.difference(&known(&VALUED))
+        valued.difference(&known(VALUED))
     );
 }
 

@@ -12,6 +12,8 @@ mod fallback;
 mod faults;
 /// The rerun is what the run was: arguments, environment, program, input, output.
 mod fidelity;
+/// A command that is Puppet's, named by a person or in place of the run's own.
+mod named;
 /// Pids that are used again.
 mod recycled;
 /// `again stop`, in every phase.

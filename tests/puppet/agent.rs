@@ -1,4 +1,5 @@
 use std::fs;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -135,6 +136,65 @@ fn a_daemons_run_is_explained() {
     fs::write(scratch.path("go"), "").expect("go");
     daemon.stop();
     scratch.settle(LONG);
+}
+
+/// `again run -- puppet agent` by a person, while another run holds the lock: it waits for that, runs once as run 1 of its
+/// chain, and what asks in it gets run 2 of the same target.
+#[test]
+fn a_named_agent_waits_for_the_run_under_way() {
+    let scratch = Scratch::new();
+    let root = scratch.root();
+    let hold = hold_until("hold", &text(scratch.path("go")));
+    let ask = format!(
+        "exec {{ 'ask': command => '{root}/bin/again run', onlyif => 'test \"$AGAIN_RUN\" = 1', provider => shell }}"
+    );
+    let agent = CachedAgent::new(
+        &scratch,
+        &scratch.bare_manifest(&format!("{hold}\n{ask}")),
+        "",
+    );
+    let first = agent.command(&["--test"]).start();
+    crate::until_held(&scratch);
+    let conf = text(scratch.path("puppet/conf"));
+    let request = ["run", "--", "puppet", "agent", "--confdir", &conf];
+    let said = scratch.again(&request);
+    let line = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(line.contains("puppet agent runs 0s from now"), "{said:?}");
+    wait_until("it to be due", SHORT, || {
+        scratch.timers()[0]["state"] == "due"
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(scratch.catalogs().len(), 1, "while the lock is held");
+    fs::write(scratch.path("go"), "").expect("go");
+    first.wait().expect(&[2]);
+    wait_until("both reruns", LONG, || scratch.catalogs().len() == 3);
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    assert_eq!((starts.len(), scratch.catalogs().len()), (3, 3));
+    assert_eq!(starts[1].command, starts[2].command);
+    let words = ["--onetime", "--no-daemonize", "--no-splay"];
+    assert_eq!(starts[1].command[starts[1].command.len() - 3..], words);
+    assert!(
+        scratch
+            .logs()
+            .iter()
+            .all(|(_, log)| !log.contains("already in progress"))
+    );
+    let status = scratch.status();
+    assert_eq!(
+        status["targets"].as_array().map(Vec::len),
+        Some(1),
+        "{status:#}"
+    );
+    assert_eq!(status["targets"][0]["kind"], "agent");
+    let ended = scratch.history_of("ended");
+    assert_eq!(
+        (&ended[0]["run"], &ended[1]["run"]),
+        (&1.into(), &2.into()),
+        "{ended:#?}"
+    );
+    assert_eq!(ended[0]["chain"], ended[1]["chain"]);
+    assert_eq!(ended[0]["outcome"], "changed", "{ended:#?}");
 }
 
 /// As cron starts it. The first run turns the splay limit up, so that a rerun which splays would not come for half an hour.

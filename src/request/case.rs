@@ -1,0 +1,46 @@
+//! What a request is judged by: the one place that puts it together.
+
+use super::Request;
+use super::observe::Observation;
+use crate::model::{Moment, Refusal, Use};
+use crate::policy::cap;
+use crate::policy::judge::{Case, stops_driver};
+use crate::state::driver::Driver;
+use crate::state::record::Record;
+use crate::state::store::Store;
+
+/// What a request is judged by. With a driver above, and whether that lives, it is the
+/// driver that would take it.
+pub fn case(
+    request: &Request<'_>,
+    seen: &Observation,
+    driver: Option<&(Driver, bool)>,
+    store: &Store,
+    record: Option<&Record>,
+    now: &Moment,
+) -> Case {
+    let found = match &seen.plan {
+        Ok(plan) => plan.obstacle.clone(),
+        Err(refusal) => Some(refusal.clone()),
+    };
+    let obstacle = match driver {
+        None => found,
+        Some((_, true)) => found.filter(stops_driver),
+        Some((driver, false)) => Some(Refusal::DriverGone {
+            pid: driver.process.pid,
+        }),
+    };
+    let cap = request.settings.cap;
+    let starts = || record.into_iter().flat_map(Record::moments);
+    Case {
+        obstacle,
+        disabled: store.disabled().map(|disabled| disabled.reason),
+        cap,
+        usage: match seen.plan {
+            Ok(_) => cap::usage(cap, starts(), now),
+            // Without a target there is nothing to count.
+            Err(_) => Use::default(),
+        },
+        on_cap: request.settings.on_cap,
+    }
+}

@@ -1,0 +1,96 @@
+//! A request that a converge driver takes.
+
+use anyhow::Result;
+
+use super::observe::Observation;
+use super::{Answer, Request, case, line};
+use crate::model::{Identity, Moment};
+use crate::policy::judge::{Verdict, judge};
+use crate::state::change::Change;
+use crate::state::driver::{self, Driver, Handed};
+use crate::state::files::token;
+use crate::state::history::{Entry, What};
+use crate::state::record::VERSION;
+use crate::state::store::Store;
+use crate::sys::clock::moment;
+use crate::sys::process;
+
+/// The driver that would take the request, by the records, and whether it lives. A
+/// request that names a command of its own is for a waiter.
+pub fn above(request: &Request<'_>, seen: &Observation) -> Option<(Driver, bool)> {
+    let drivers = driver::all(&Store::existing(&request.settings.state_dir));
+    if drivers.is_empty() || !request.run.command.is_empty() {
+        return None;
+    }
+    // The driver may run the requester itself.
+    let own = process::own_identity().into_iter();
+    let above = seen.chain.iter().map(|ancestor| ancestor.identity);
+    let chain: Vec<Identity> = own.chain(above).collect();
+    driver::above(drivers, &chain, &moment().boot)
+}
+
+/// Hands the request over.
+///
+/// # Errors
+/// What went wrong; the driver does not have the request then.
+pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -> Result<Answer> {
+    let driver = &above.0;
+    let store = Store::existing(&request.settings.state_dir);
+    store.check()?;
+    let now = moment();
+    let plan = seen.plan.as_ref().ok();
+    let record = plan
+        .map(|plan| store.read(&plan.target))
+        .transpose()?
+        .flatten();
+    let token = token();
+    let change = |what, now: &Moment| {
+        Change::of(Entry {
+            target: driver.target.clone(),
+            timer: request.name.clone(),
+            token: token.clone(),
+            chain: driver.chain.clone(),
+            run: driver.run.saturating_add(1),
+            ..Entry::new(what, now.clone())
+        })
+    };
+    let case = case(request, seen, Some(above), &store, record.as_ref(), &now);
+    let not_before = match judge(&case) {
+        Verdict::Schedule { not_before } => not_before,
+        Verdict::Refuse(refusal) => {
+            let change = change(What::Refused, &now).refused(&refusal);
+            store.note(&change.entry);
+            change.log();
+            return Ok(Answer::Refused(refusal));
+        }
+    };
+    let handed = Handed {
+        version: VERSION,
+        token: token.clone(),
+        name: request.name.clone(),
+        resource: request.resource(),
+        delta: request.delta().max(not_before),
+        jitter: request.settings.jitter,
+        base: request.base(),
+        requested: now.clone(),
+        kind: plan.map(|plan| plan.order.kind),
+        detailed: plan.is_some_and(|plan| plan.detailed),
+        paths: plan
+            .map(|plan| plan.order.paths.clone())
+            .unwrap_or_default(),
+    };
+    driver::hand_over(&store, driver, &handed)?;
+    let pid = driver.process.pid;
+    let mut how = format!(
+        "taken by 'again converge' (pid {pid}); delta {}",
+        handed.delta
+    );
+    if let Some(resource) = &handed.resource {
+        how.push_str(&format!(", by {resource}"));
+    }
+    let line = line::taken_by_driver(driver, &handed);
+    let change = change(What::Requested, &now).because(how).saying(line);
+    store.note(&change.entry);
+    change.log();
+    Ok(Answer::Taken(change))
+}

@@ -1,0 +1,144 @@
+//! What is said of a request.
+
+use super::Request;
+use super::observe::Observation;
+use crate::layout::quoted;
+use crate::model::{Base, Kind, Span, Use};
+use crate::puppet::cmdline::base_name;
+use crate::state::driver::{Driver, Handed};
+use crate::state::record::Timer;
+use crate::sys::process::split_block;
+use crate::waiter::start::Armed;
+
+/// The line of a request that a waiter has taken.
+pub fn scheduled(
+    request: &Request<'_>,
+    seen: &Observation,
+    armed: &Armed,
+    kind: Kind,
+    range: Span,
+    usage: Use,
+) -> String {
+    let timer = &armed.timer;
+    let name = &request.name;
+    let cap = request.settings.cap;
+    let from = match (timer.base, timer.waits_for) {
+        (_, None) => "from now".to_owned(),
+        (Base::Request, Some(run)) => {
+            format!("from now, and after this run has ended (pid {})", run.pid)
+        }
+        (Base::End, Some(run)) => format!("after this run has ended (pid {})", run.pid),
+    };
+    let runs = if timer.run == 1 { "runs" } else { "runs again" };
+    let mut line = format!(
+        "again: scheduled: {kind} {runs} {} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns within {} used); see it by: again status; cancel it by: again stop {}",
+        between(timer.delta, range),
+        timer.run,
+        timer.chain,
+        usage.used,
+        cap.max_runs,
+        cap.window,
+        as_argument(name),
+    );
+    if armed.replaced.is_some() {
+        line.push_str("; it replaces the pending timer of that name");
+    }
+    if let Some(why) = &armed.scope_failed {
+        line.push_str(&format!(
+            "; without a systemd scope of its own it ends with the unit it is in ({})",
+            why.replace('\n', " ")
+        ));
+    }
+    if request.run.command.is_empty()
+        && let Some(pid) = unknown_driver(seen)
+    {
+        line.push_str(&format!(
+            "; 'again converge' above it (pid {pid}) does not take it: it keeps its state in another directory than {}, or is not in a run",
+            request.settings.state_dir.display()
+        ));
+    }
+    line
+}
+
+/// The line of a request that a driver has taken.
+pub fn taken_by_driver(driver: &Driver, handed: &Handed) -> String {
+    let from = match handed.base {
+        Base::End => "after this run has ended",
+        Base::Request => "from now, and after this run has ended",
+    };
+    let last = if driver.run >= driver.max_runs {
+        "; this was the last run it may start, so nothing will come of it"
+    } else {
+        ""
+    };
+    format!(
+        "again: scheduled: taken by 'again converge' (pid {}), which runs its command again {} {from} (timer '{}', run {} of chain {}, at most {} runs){last}",
+        driver.process.pid,
+        between(handed.delta, handed.jitter.unwrap_or(Span::ZERO)),
+        handed.name,
+        driver.run.saturating_add(1),
+        driver.chain,
+        driver.max_runs
+    )
+}
+
+/// What a timer waits for, as the history keeps it.
+pub fn wait(request: &Request<'_>, timer: &Timer) -> String {
+    let mut wait = format!("delta {}, jitter {}", request.delta(), timer.jitter);
+    if timer.put_off > Span::ZERO {
+        wait.push_str(&format!(", put off {} by the cap", timer.put_off));
+    }
+    if let Some(resource) = &timer.resource {
+        wait.push_str(&format!(", by {resource}"));
+    }
+    wait
+}
+
+fn between(least: Span, range: Span) -> String {
+    if range == Span::ZERO {
+        least.to_string()
+    } else {
+        format!("{least} to {}", least + range)
+    }
+}
+
+/// A timer's name as it can be given to `again stop`.
+fn as_argument(name: &str) -> String {
+    let dashes = if name.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", quoted(name))
+}
+
+/// An `again converge` above us that no record here knows: it keeps its state in
+/// another directory, and will not see the request.
+fn unknown_driver(seen: &Observation) -> Option<i32> {
+    let is_driver = |cmdline: &[u8]| {
+        let words = split_block(cmdline);
+        let mut own = words.iter().take_while(|word| *word != b"--");
+        words
+            .first()
+            .is_some_and(|word| base_name(word) == b"again")
+            && own.any(|word| word == b"converge")
+    };
+    let driver = seen
+        .chain
+        .iter()
+        .find(|ancestor| is_driver(&ancestor.cmdline))?;
+    Some(driver.identity.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_be_typed_as_it_is_shown() {
+        for (name, typed) in [
+            ("again", "again"),
+            ("peers joined", "'peers joined'"),
+            ("it's", "'it'\\''s'"),
+            ("-dash", "-- -dash"),
+        ] {
+            assert_eq!(as_argument(name), typed);
+        }
+    }
+}

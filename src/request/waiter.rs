@@ -1,0 +1,148 @@
+//! A request that a waiter takes.
+
+use anyhow::{Context, Result};
+
+use super::observe::Observation;
+use super::order::Plan;
+use super::{Answer, Request, case, line, place};
+use crate::config::{Scope, Settings};
+use crate::model::{Base, Identity, Moment, Span};
+use crate::outcome;
+use crate::policy::delay;
+use crate::policy::judge::{Verdict, judge};
+use crate::state::change::Change;
+use crate::state::history::What;
+use crate::state::order::Order;
+use crate::state::record::Timer;
+use crate::state::store::{Locked, Store};
+use crate::sys::clock::moment;
+use crate::sys::pidfd::{self, Handle};
+use crate::sys::unit;
+use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
+
+/// Judges the request by the record, and sets a timer.
+///
+/// # Errors
+/// What went wrong; no timer was set then.
+pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<Answer> {
+    // Taken hold of while the run waits for us: no later process can be taken for it.
+    let hold = |who: Identity| {
+        pidfd::open(who).with_context(|| format!("cannot take hold of the run (pid {})", who.pid))
+    };
+    let run = seen.run_identity().map(hold).transpose()?;
+    let store = Store::open(&request.settings.state_dir)?;
+    let locked = store.lock(&plan.target, plan.order.kind, request.around.uid)?;
+    let set_aside = locked.set_aside.clone();
+    let answer = judge_and_take(request, seen, plan, run.as_ref(), &store, locked);
+    // Said when the lock is free: whoever does not read what we print must hold up no run.
+    if let Some(what) = set_aside {
+        tracing::warn!("a record was unreadable: {what}");
+    }
+    answer
+}
+
+fn judge_and_take(
+    request: &Request<'_>,
+    seen: &Observation,
+    plan: &Plan,
+    run: Option<&Handle>,
+    store: &Store,
+    mut locked: Locked,
+) -> Result<Answer> {
+    let now = moment();
+    let settled = outcome::settle(&mut locked.record, &now);
+    if let Some(who) = seen.run_identity() {
+        locked.record.note_run(&started(who, &now));
+    }
+    let case = case(request, seen, None, store, Some(&locked.record), &now);
+    let place = place(seen, store, &locked.record, &now);
+    let mut timer = request.timer(&place, &now);
+    let (target, name) = (plan.target.as_str(), request.name.as_str());
+    let not_before = match judge(&case) {
+        Verdict::Schedule { not_before } => not_before,
+        Verdict::Refuse(refusal) => {
+            locked.record.note_refused(name, &refusal, now.clone());
+            locked.commit()?;
+            drop(locked);
+            settled.note(store);
+            let change =
+                Change::of_timer(target, name, &timer, What::Refused, now).refused(&refusal);
+            store.note(&change.entry);
+            change.log();
+            return Ok(Answer::Refused(refusal));
+        }
+    };
+    let range = request.jitter_range(place.run);
+    set_wait(&mut timer, not_before, range, run, &now);
+    let order = Order {
+        // With the service that a chain began in, all of it stops.
+        daemon: plan.order.daemon.or(place.daemon),
+        ..plan.order.clone()
+    };
+    let armed = start(request, store, &mut locked, timer, &order, run);
+    drop(locked);
+    let armed = armed?;
+    settled.note(store);
+    let line = line::scheduled(request, seen, &armed, order.kind, range, case.usage);
+    let change = Change::of_timer(target, name, &armed.timer, What::Requested, moment())
+        .because(line::wait(request, &armed.timer))
+        .saying(line);
+    store.note(&change.entry);
+    change.log();
+    Ok(Answer::Taken(change))
+}
+
+/// Sets how long a timer waits, and when it is due where that is known.
+fn set_wait(timer: &mut Timer, not_before: Span, range: Span, run: Option<&Handle>, now: &Moment) {
+    let asked = timer.delta;
+    timer.delta = asked.max(not_before);
+    timer.put_off = Span::from_nanos(timer.delta.nanos() - asked.nanos());
+    timer.jitter = delay::draw(range, &mut rand::rng());
+    timer.waits_for = run.map(Handle::identity);
+    if timer.base == Base::Request || run.is_none() {
+        let wait = timer.delta + timer.jitter;
+        timer.due = Some(now.uptime + wait);
+        timer.due_wall = Some(now.wall + wait);
+    }
+}
+
+/// Starts the waiter, and records the timer.
+fn start(
+    request: &Request<'_>,
+    store: &Store,
+    locked: &mut Locked,
+    timer: Timer,
+    order: &Order,
+    run: Option<&Handle>,
+) -> Result<Armed> {
+    let wish = Arm {
+        name: &request.name,
+        timer,
+        order,
+        run,
+        save_environment: request.settings.save_environment,
+        scope: wants_scope(&request.settings, request.around.uid),
+    };
+    arm(store, locked, wish)
+}
+
+/// Whether a waiter is to move into a scope of its own.
+pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
+    if settings.scope == Scope::Never || !unit::systemd_is_here() || !unit::is_in_a_unit() {
+        ScopeWish::None
+    } else if uid == 0 {
+        ScopeWish::Own
+    } else {
+        ScopeWish::Refused("only root gets one")
+    }
+}
+
+/// When a process started, on both clocks.
+fn started(who: Identity, now: &Moment) -> Moment {
+    let uptime = who.started();
+    Moment {
+        boot: now.boot.clone(),
+        uptime,
+        wall: now.wall - now.uptime.since(uptime),
+    }
+}
