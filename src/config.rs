@@ -196,6 +196,9 @@ layer! {
     pidfile: Absolute;
 }
 
+/// The keys of the file.
+pub const KEYS: &[&str] = Layer::KEYS;
+
 impl Layer {
     fn of_flags(global: &Global, run: &Run) -> Result<Self> {
         let directory = |flag: &str, given: &Option<PathBuf>| {

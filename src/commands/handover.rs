@@ -115,7 +115,7 @@ pub fn main(
         ))
         .saying(line(&driver, name, delta, base, settings.jitter));
     store.note(&change.entry);
-    super::say_change(&change)?;
+    change.say()?;
     Ok(Some(Exit::Success))
 }
 

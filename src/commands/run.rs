@@ -163,7 +163,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         .because(wait)
         .saying(line);
     store.note(&change.entry);
-    let said = super::say_change(&change);
+    let said = change.say();
     // Whoever does not read it does not want to be told so either.
     if let Err(e) = said
         && e.kind() != std::io::ErrorKind::BrokenPipe

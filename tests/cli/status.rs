@@ -68,7 +68,7 @@ fn nothing_at_all() {
     let done = stage.again(&["status"]);
     assert_eq!((done.code, done.err.as_str()), (Some(3), ""));
     assert!(
-        done.out.contains("nothing is pending") && done.out.contains(&stage.at("state")),
+        done.out.contains("nothing pending") && done.out.contains(&stage.at("state")),
         "{done:?}"
     );
     let status = stage.status();

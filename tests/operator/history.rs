@@ -21,7 +21,7 @@ fn a_chain_is_told_as_one_story() {
         bench
             .again(&["history"])
             .ok()
-            .starts_with("no request was ever made")
+            .starts_with("no request on record")
     );
     bench.apply(TWICE);
     wait_for("the rerun", || {
