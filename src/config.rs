@@ -1,4 +1,4 @@
-//! What it means: flags before `AGAIN_*` before /etc/again.toml before defaults.
+//! The settings: flags before `AGAIN_*` before /etc/again.toml before defaults.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

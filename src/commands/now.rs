@@ -59,7 +59,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
                 continue;
             }
             Hurry::Already => account.note(format!(
-                "again: nothing to do: {what} does not wait for its time any longer ({which}; {})",
+                "again: nothing to do: {what} is not waiting for its time ({which}; {})",
                 waits_for(&before, timer)
             )),
             Hurry::Changed(pending) => {
