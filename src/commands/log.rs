@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::cli::{self, Global, Run};
-use crate::config::{self, Surroundings};
+use super::targets;
+use crate::cli::{self, Global};
+use crate::config;
 use crate::model::Exit;
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
@@ -48,15 +49,11 @@ impl Log {
 /// # Errors
 /// Which log is not there, or cannot be read.
 pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let records = store
-        .targets()
-        .into_iter()
-        .filter_map(|id| store.read(&id).ok().flatten());
     let mut running: Vec<Running> = Vec::new();
     let mut paths: Vec<PathBuf> = Vec::new();
-    for record in records {
+    for record in targets::readable(&store) {
         paths.extend(record.last.map(|last| PathBuf::from(last.rerun.log)));
         paths.extend(record.running.iter().map(|run| PathBuf::from(&run.log)));
         running.extend(record.running);

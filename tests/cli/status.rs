@@ -67,7 +67,7 @@ fn nothing_at_all() {
     let done = scratch.again(&["status"]);
     assert_eq!((done.code, done.err.as_str()), (Some(3), ""));
     assert!(
-        done.out.contains("nothing is pending") && done.out.contains(&scratch.at("state")),
+        done.out.contains("nothing pending") && done.out.contains(&scratch.at("state")),
         "{done:?}"
     );
     let status = scratch.status();

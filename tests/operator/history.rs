@@ -21,7 +21,7 @@ fn a_chain_is_told_as_one_story() {
         scratch
             .again(&["history"])
             .ok()
-            .starts_with("no request was ever made")
+            .starts_with("no request on record")
     );
     scratch.shell(TWICE);
     wait_for("the rerun", SHORT, || {

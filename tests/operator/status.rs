@@ -236,7 +236,7 @@ fn says_in_how_long_and_why_not() {
     assert_eq!(said.status(), 3);
     assert!(
         said.out
-            .starts_with("nothing is pending, and no rerun is known of"),
+            .starts_with("nothing pending, no rerun on record; see 'again history'"),
         "{said:?}"
     );
     scratch.shell("$AGAIN run --delta 118s --max-runs 1\n");
