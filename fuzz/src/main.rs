@@ -10,10 +10,10 @@ use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
 use again::policy::{delay, resume};
 use again::puppet::ancestry::{Seen, find_run};
-use again::puppet::cmdline::parse;
+use again::puppet::cmdline::{Invocation, parse};
 use again::puppet::conf::Conf;
-use again::puppet::paths::{self, Paths};
-use again::puppet::rerun::{Started, is_daemon, rewrite};
+use again::puppet::paths::{self, Layout, Paths, Setup};
+use again::puppet::rerun::{is_daemon, rewrite};
 use again::puppet::summary::Summary;
 use again::puppet::{environment, locks};
 use again::state::before;
@@ -54,30 +54,27 @@ fn command_line(text: &[u8]) {
         return;
     };
     let conf = Conf::default();
-    for started in [Started::OneOff, Started::ByDaemon] {
-        // A daemon's own command line is never taken for that of a one-off run.
-        if started == Started::OneOff && is_daemon(&invocation, &conf) {
-            continue;
-        }
-        let once = rewrite(&argv, &invocation, started, &conf);
-        // What is run again is a run again, and asks for the same.
-        let again = parse(&once).expect("a rewritten command line is one");
-        assert!(!is_daemon(&again, &conf), "{once:?}");
-        assert_eq!(rewrite(&once, &again, Started::OneOff, &conf), once);
-    }
+    let once = rewrite(&argv, &invocation, &conf);
+    // What is run again is a run again, and asks for the same.
+    let again = parse(&once).expect("a rewritten command line is one");
+    assert!(!is_daemon(&again, &conf), "{once:?}");
+    assert_eq!(rewrite(&once, &again, &conf), once);
     let layout = paths::layout(Path::new("/usr/bin/ruby"), None, |_| false);
-    drop(paths::resolve(
-        &Paths::default(),
-        &Paths::default(),
-        Some(&invocation),
-        &conf,
-        &layout,
-    ));
+    paths(Some(&invocation), &conf, &layout);
     let _ = (
         invocation.manifest(),
         invocation.reads_standard_input(),
         paths::conf_file(Some(&invocation), &layout),
     );
+}
+
+fn paths(invocation: Option<&Invocation>, conf: &Conf, layout: &Layout) {
+    let setup = Setup {
+        invocation: invocation.cloned(),
+        conf: conf.clone(),
+        layout: layout.clone(),
+    };
+    drop(setup.paths(&Paths::default(), &Paths::default()));
 }
 
 fn ancestors(text: &[u8]) {
@@ -94,7 +91,9 @@ fn ancestors(text: &[u8]) {
             .map(|_| PathBuf::from("/usr/bin/ruby3.1")),
     };
     let chain: Vec<Seen> = text.split(|b| *b == b'\n').enumerate().map(seen).collect();
-    let _ = find_run(&chain, |invocation| is_daemon(invocation, &Conf::default()));
+    let _ = find_run(&chain, |_, invocation| {
+        is_daemon(invocation, &Conf::default())
+    });
 }
 
 fn environ(text: &[u8]) {
@@ -118,13 +117,7 @@ fn conf(text: &[u8]) {
         Some(Path::new("/home/x")),
         |_| false,
     );
-    drop(paths::resolve(
-        &Paths::default(),
-        &Paths::default(),
-        None,
-        &conf,
-        &layout,
-    ));
+    paths(None, &conf, &layout);
     let _ = (conf.flag("splay"), conf.is_without("daemonize"));
 }
 

@@ -17,9 +17,9 @@ use crate::state::leaving;
 use crate::state::record::{Leaving, Running, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{self, moment};
-use crate::sys::sleep;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::is_alive;
+use crate::sys::sleep;
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::bench::{Bench, repository, wait_for};
+use again_rig::{SHORT, Scratch, repository, wait_for};
 
 /// What was pending for a minute, at the cap.
 const LATER: &str = "75176e9d23b33595";
@@ -41,11 +41,11 @@ fn copy(from: &Path, to: &Path, is_private: bool) {
     }
 }
 
-fn upgraded() -> Bench {
-    let bench = Bench::new();
+fn upgraded() -> Scratch {
+    let scratch = Scratch::for_operator();
     let before = repository().join("tests/operator/before");
-    copy(&before, &bench.path("state"), false);
-    bench
+    copy(&before, &scratch.path("state"), false);
+    scratch
 }
 
 fn target<'a>(report: &'a Value, id: &str) -> &'a Value {
@@ -53,16 +53,16 @@ fn target<'a>(report: &'a Value, id: &str) -> &'a Value {
     targets.find(|target| target["id"] == id).expect("it")
 }
 
-fn history(bench: &Bench) -> Vec<Value> {
-    let said = bench.again(&["history", "--json"]).ok();
+fn history(scratch: &Scratch) -> Vec<Value> {
+    let said = scratch.again(&["history", "--json"]).ok();
     let lines = said.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().expect("JSON")
 }
 
 #[test]
 fn status_shows_it_as_it_was() {
-    let bench = upgraded();
-    let report = bench.status();
+    let scratch = upgraded();
+    let report = scratch.status();
     assert_eq!(report["unreadable"], serde_json::json!([]));
     assert_eq!(report["disabled"]["reason"], "the cap is reached");
     let later = target(&report, LATER);
@@ -116,7 +116,7 @@ fn status_shows_it_as_it_was() {
     assert_eq!(ended["last"]["outcome"], "unknown");
     // Its driver was killed, which is noted when somebody looks.
     assert_eq!(report["drivers"], serde_json::json!([]));
-    let events = history(&bench);
+    let events = history(&scratch);
     let mut closed = events.iter().filter(|event| event["what"] == "closed");
     let closed = closed.next_back().expect("the second");
     begins(
@@ -127,9 +127,9 @@ fn status_shows_it_as_it_was() {
 
 #[test]
 fn history_and_metrics_tell_the_kinds_apart() {
-    let bench = upgraded();
+    let scratch = upgraded();
     let mut count = BTreeMap::new();
-    let events = history(&bench);
+    let events = history(&scratch);
     for event in &events {
         let text = |key: &str| event[key].as_str().map(str::to_owned);
         let what = text("what").expect("a word");
@@ -162,7 +162,7 @@ fn history_and_metrics_tell_the_kinds_apart() {
         ("stopped", 2),
     ];
     assert_eq!(count, wanted);
-    let metrics = bench.again(&["metrics"]).ok();
+    let metrics = scratch.again(&["metrics"]).ok();
     for line in [
         "again_requests_total 18",
         // All but the first run of each driver.
@@ -182,8 +182,8 @@ fn history_and_metrics_tell_the_kinds_apart() {
 
 #[test]
 fn what_was_pending_goes_on_and_the_cap_holds() {
-    let bench = upgraded();
-    let said = bench.again(&["resume"]).ok();
+    let scratch = upgraded();
+    let said = scratch.again(&["resume"]).ok();
     for name in ["later", "other"] {
         let wanted = format!("again: resumed: timer '{name}' of command is due at 20");
         assert!(said.contains(&wanted), "{said}");
@@ -193,48 +193,48 @@ fn what_was_pending_goes_on_and_the_cap_holds() {
         2,
         "{said}"
     );
-    wait_for("the one that is due to be held", || {
-        let report = bench.status();
+    wait_for("the one that is due to be held", SHORT, || {
+        let report = scratch.status();
         let held = &target(&report, LATER)["timers"][0];
         (held["reason"] == "again is disabled: the cap is reached").then_some(())
     });
     assert_eq!(
-        target(&bench.status(), OTHER)["timers"][0]["state"],
+        target(&scratch.status(), OTHER)["timers"][0]["state"],
         "waiting"
     );
     assert_eq!(
-        history(&bench)
+        history(&scratch)
             .iter()
             .filter(|e| e["what"] == "resumed")
             .count(),
         3
     );
-    let said = bench.again(&["enable"]).ok();
+    let said = scratch.again(&["enable"]).ok();
     assert!(
         said.contains("(the cap is reached); 1 held timer let go)"),
         "{said}"
     );
-    let refusal = wait_for("it to be refused", || {
+    let refusal = wait_for("it to be refused", SHORT, || {
         let is_it = |event: &Value| event["what"] == "refused" && event["timer"] == "later";
-        history(&bench).into_iter().find(is_it)
+        history(&scratch).into_iter().find(is_it)
     });
     let reason = refusal["reason"].as_str().expect("text");
     assert!(
         reason.starts_with("refused: the cap is reached: 3 of at most 3"),
         "{reason}"
     );
-    assert_is_readable_by_0_1_0(&bench, OTHER);
-    let said = bench.again(&["stop"]).ok();
+    assert_is_readable_by_0_1_0(&scratch, OTHER);
+    let said = scratch.again(&["stop"]).ok();
     let wanted = "again: stopped: timer 'other' of command (run 2 of chain 89a756ff, due in ";
     assert!(said.starts_with(wanted), "{said}");
-    assert_eq!(bench.again(&["status"]).status, 3);
+    assert_eq!(scratch.again(&["status"]).code, Some(3));
 }
 
 /// A waiter of 0.1.0 that is still waiting reads what we write: an upgrade stops nothing.
 /// These are the fields that it does not do without.
 #[track_caller]
-fn assert_is_readable_by_0_1_0(bench: &Bench, id: &str) {
-    let path = bench.path("state/targets").join(id).join("state.json");
+fn assert_is_readable_by_0_1_0(scratch: &Scratch, id: &str) {
+    let path = scratch.path("state/targets").join(id).join("state.json");
     let record: Value = serde_json::from_slice(&std::fs::read(path).expect("it")).expect("JSON");
     let has = |value: &Value, fields: &[&str]| {
         let missing: Vec<_> = fields.iter().filter(|f| value.get(f).is_none()).collect();

@@ -158,8 +158,10 @@ fn a_named_agent_waits_for_the_run_under_way() {
     let conf = text(scratch.path("puppet/conf"));
     let request = ["run", "--", "puppet", "agent", "--confdir", &conf];
     let said = scratch.again(&request);
-    let line = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(line.contains("puppet agent runs 0s from now"), "{said:?}");
+    assert!(
+        said.out.contains("puppet agent runs 0s from now"),
+        "{said:?}"
+    );
     wait_until("it to be due", SHORT, || {
         scratch.timers()[0]["state"] == "due"
     });
