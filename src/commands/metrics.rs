@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::report::{Report, TargetReport, TimerReport};
+use super::report::{Report, Target};
 use crate::cli::Global;
 use crate::config;
 use crate::layout::say;
-use crate::model::{Exit, Outcome, Span, TimerState};
+use crate::model::{Exit, Moment, Outcome, Span, TimerState, Walltime};
 use crate::state::history::{self, Tally};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
+use crate::sys::user;
 
 /// Writes the metrics.
 ///
@@ -21,7 +22,7 @@ use crate::sys::clock::moment;
 pub fn main(global: &Global) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let report = Report::gather(&store, &settings, &moment());
+    let report = Report::gather(&store, &settings, moment());
     // Read after it: reruns that had ended have been counted by then.
     let tally = history::tally(&settings.state_dir);
     let mut out = String::new();
@@ -40,7 +41,7 @@ enum Source {
     /// Of all: one sample.
     All(fn(&Report) -> f64),
     /// Of each target: a sample, unless there is none.
-    Each(fn(&TargetReport) -> Option<f64>),
+    Each(fn(&Target, &Moment) -> Option<f64>),
     /// The version, as a label.
     Version,
     /// How the last rerun of each target ended: a sample for each of these outcomes.
@@ -60,20 +61,20 @@ const METRICS: &[Metric] = &[
     Metric("disabled", "Whether 'again disable' is in force.", All(|r| yes(r.disabled.is_some()))),
     Metric("records_unreadable", "Records of targets that cannot be read.", All(|r| number(r.unreadable.len()))),
     Metric("converge_drivers", "Drivers ('again converge') that are under way.", All(|r| number(r.drivers.len()))),
-    Metric("timers_pending", "Timers that are pending, in whatever state.", Each(|t| Some(timers(t, |_| true)))),
+    Metric("timers_pending", "Timers that are pending, in whatever state.", Each(|t, _| Some(number(t.timers.len())))),
     Metric("timers_held", "Timers that are due and held by an operator.",
-        Each(|t| Some(timers(t, |timer| timer.state == TimerState::Held)))),
-    Metric("timers_dead", "Timers whose waiter is dead.", Each(|t| Some(timers(t, |timer| timer.state == TimerState::Dead)))),
+        Each(|t, _| Some(timers(t, TimerState::Held)))),
+    Metric("timers_dead", "Timers whose waiter is dead.", Each(|t, _| Some(timers(t, TimerState::Dead)))),
     Metric("oldest_timer_age_seconds", "Time since the oldest pending timer was asked for; 0 for none.",
-        Each(|t| Some(t.timers.iter().map(|timer| timer.age).max().unwrap_or(Span::ZERO).secs_f64()))),
-    Metric("running", "Whether a rerun is under way.", Each(|t| Some(yes(t.running.is_some())))),
-    Metric("cap_reruns", "Reruns that count towards the cap.", Each(|t| Some(t.cap.used.into()))),
-    Metric("cap_max_reruns", "The most reruns that the cap allows within its window.", Each(|t| Some(t.cap.max_runs.into()))),
-    Metric("cap_window_seconds", "The length of the cap's window.", Each(|t| Some(Span::from_secs(t.cap.window_seconds).secs_f64()))),
+        Each(|t, now| Some(t.timers.iter().map(|t| t.timer.requested.age(now)).max().unwrap_or(Span::ZERO).secs_f64()))),
+    Metric("running", "Whether a rerun is under way.", Each(|t, _| Some(yes(t.running().is_some())))),
+    Metric("cap_reruns", "Reruns that count towards the cap.", Each(|t, _| Some(t.usage.used.into()))),
+    Metric("cap_max_reruns", "The most reruns that the cap allows within its window.", Each(|t, _| Some(t.cap.max_runs.into()))),
+    Metric("cap_window_seconds", "The length of the cap's window.", Each(|t, _| Some(t.cap.window.secs_f64()))),
     Metric("last_rerun_outcome", "How the last rerun ended: 1 for its outcome, 0 for the others.",
         Last(&[Outcome::Changed, Outcome::Unchanged, Outcome::Failed, Outcome::Unknown])),
     Metric("last_rerun_timestamp_seconds", "When the last rerun that has ended was started.",
-        Each(|t| Some(Span::from_nanos(t.last.as_ref()?.rerun.started_at.0.millis() * 1_000_000).secs_f64()))),
+        Each(|t, _| Some(t.record.last.as_ref()?.rerun.started.wall.since(Walltime::default()).secs_f64()))),
     Metric("requests_total", "Requests that were granted.", Count("requested")),
     Metric("refusals_total", "Requests that were refused, and timers that were refused when they were due.",
         Kinds("reason", "refused ", &["cap", "disabled", "noop", "other"])),
@@ -92,8 +93,14 @@ fn number(count: usize) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
-fn timers(target: &TargetReport, are: fn(&TimerReport) -> bool) -> f64 {
-    number(target.timers.iter().filter(|timer| are(timer)).count())
+fn timers(target: &Target, state: TimerState) -> f64 {
+    number(
+        target
+            .timers
+            .iter()
+            .filter(|timer| timer.state == state)
+            .count(),
+    )
 }
 
 /// A label's value (exposition formats, "Comments, help text, and type information").
@@ -105,11 +112,13 @@ fn escaped(value: &str) -> String {
 }
 
 /// The labels of a target's sample, and one more.
-fn of_target(target: &TargetReport, more: &[(&str, &str)]) -> String {
+fn of_target(target: &Target, more: &[(&str, &str)]) -> String {
+    let record = &target.record;
+    let user = user::name(record.uid);
     let own = [
-        ("target", target.id.as_str()),
-        ("kind", target.kind.kind()),
-        ("user", target.user.as_str()),
+        ("target", record.id.as_str()),
+        ("kind", record.kind.kind()),
+        ("user", user.as_str()),
     ];
     labels(&[&own, more].concat())
 }
@@ -129,11 +138,11 @@ impl Metric {
         match &self.2 {
             All(value) => vec![(String::new(), value(report))],
             Each(value) => targets
-                .filter_map(|target| Some((of_target(target, &[]), value(target)?)))
+                .filter_map(|target| Some((of_target(target, &[]), value(target, &report.now)?)))
                 .collect(),
-            Version => vec![(labels(&[("version", report.version)]), 1.0)],
+            Version => vec![(labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0)],
             Last(outcomes) => targets
-                .filter_map(|target| Some((target, target.last.as_ref()?.outcome)))
+                .filter_map(|target| Some((target, target.record.last.as_ref()?.outcome)))
                 .flat_map(|(target, last)| {
                     let one = move |outcome: &Outcome| {
                         let labels = of_target(target, &[("outcome", outcome.kind())]);

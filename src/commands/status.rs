@@ -1,22 +1,23 @@
 //! `again status`: what is pending, why, when; what runs; how the last rerun ended.
 
 use anyhow::Result;
+use serde_json::{Value, json};
 
 use super::disable;
-use super::report::{
-    CapReport, DriverReport, LastReport, Report, RunReport, TargetReport, ThisRun, TimerReport,
-};
+use super::report::{Pending, Report, Target, driver_state};
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, say};
 use crate::model::{DriverState, Exit, Kind, Moment, Outcome, Span, TimerState, Walltime};
 use crate::puppet::paths::Paths;
 use crate::request::observe::{Asked, observe, parent};
+use crate::state::driver::Driver;
 use crate::state::history::What;
+use crate::state::record::Ended;
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::localtime;
+use crate::sys::{localtime, user};
 
 /// Shows the state.
 ///
@@ -26,18 +27,17 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
-    let now = moment();
-    let mut report = Report::gather(&store, &settings, &now);
+    let report = Report::gather(&store, &settings, moment());
     if args.json {
-        report.this_run = this_run(&store, &settings, &around, &now);
-        say(&serde_json::to_string(&report)?)?;
+        let this_run = this_run(&store, &settings, &around, &report.now);
+        say(&report.json(this_run).to_string())?;
     } else {
-        say(&text(&report, &now, &Look::of_this_process()))?;
+        say(&text(&report, &Look::of_this_process()))?;
         for what in &report.unreadable {
             complain(&format!("again: warning: {what}"));
         }
     }
-    let is_busy = |target: &TargetReport| !target.timers.is_empty() || target.running.is_some();
+    let is_busy = |target: &Target| !target.timers.is_empty() || target.running().is_some();
     if report.targets.iter().any(is_busy) || !report.drivers.is_empty() {
         Ok(Exit::Success)
     } else {
@@ -51,7 +51,7 @@ fn this_run(
     settings: &Settings,
     around: &Surroundings,
     now: &Moment,
-) -> Option<ThisRun> {
+) -> Option<Value> {
     let asked = Asked {
         command: &[],
         given: Paths::default(),
@@ -63,16 +63,18 @@ fn this_run(
     let plan = seen.plan.as_ref().ok()?;
     let mut above = seen.chain.iter().skip(seen.run?);
     let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot));
-    Some(ThisRun {
-        target: plan.target.clone(),
-        run: rerun.as_ref().map_or(1, |rerun| rerun.run),
-        timer: rerun.as_ref().map(|rerun| rerun.timer.clone()),
-        chain: rerun.map(|rerun| rerun.chain),
-    })
+    let rerun = rerun.as_ref();
+    Some(json!({
+        "target": plan.target,
+        "chain": rerun.map(|rerun| &rerun.chain),
+        "run": rerun.map_or(1, |rerun| rerun.run),
+        "timer": rerun.map(|rerun| &rerun.timer),
+    }))
 }
 
 /// The report for people.
-fn text(report: &Report, now: &Moment, look: &Look) -> String {
+fn text(report: &Report, look: &Look) -> String {
+    let now = &report.now;
     let mut out = Vec::new();
     if let Some(disabled) = &report.disabled {
         let text = format!(
@@ -82,23 +84,22 @@ fn text(report: &Report, now: &Moment, look: &Look) -> String {
         out.push(look.entry("again is ", Tone::Attention, &text));
     }
     for driver in &report.drivers {
-        let who = format!("'again converge' of {} (pid {}): ", driver.user, driver.pid);
-        out.push(look.entry(&who, Tone::Heading, &driver_text(driver)));
+        let (user, pid) = (user::name(driver.uid), driver.process.pid);
+        let who = format!("'again converge' of {user} (pid {pid}): ");
+        out.push(look.entry(&who, Tone::Heading, &driver_text(driver, now)));
     }
     for target in &report.targets {
-        let is_empty = target.timers.is_empty()
-            && target.running.is_none()
-            && target.last.is_none()
-            && target.refused.is_none()
-            && target.missed.is_none()
-            && target.cap.used == 0;
-        if !is_empty {
-            let heading = format!("{} of {} ", target.kind, target.user);
-            let id = format!("(target {})", target.id);
-            out.push(look.entry(&heading, Tone::Heading, &id));
-            for (label, tone, text) in target_lines(target, now) {
-                out.push(look.entry(&format!("  {label:<9} "), tone, &text));
-            }
+        let lines = target_lines(target, now);
+        // Nothing but its cap, of which nothing is used.
+        if lines.len() == 1 && target.usage.used == 0 {
+            continue;
+        }
+        let record = &target.record;
+        let heading = format!("{} of {} ", record.kind, user::name(record.uid));
+        let id = format!("(target {})", record.id);
+        out.push(look.entry(&heading, Tone::Heading, &id));
+        for (label, tone, text) in lines {
+            out.push(look.entry(&format!("  {label:<9} "), tone, &text));
         }
     }
     if out.is_empty() {
@@ -110,36 +111,36 @@ fn text(report: &Report, now: &Moment, look: &Look) -> String {
     out.join("\n")
 }
 
-fn driver_text(driver: &DriverReport) -> String {
+fn driver_text(driver: &Driver, now: &Moment) -> String {
     let of = format!("of at most {}, chain {}", driver.max_runs, driver.chain);
     let next = driver.run.saturating_add(1);
-    match (driver.state, driver.run_pid, &driver.reason) {
-        (DriverState::Running, Some(pid), _) => {
-            return format!("run {} {of} is under way (pid {pid})", driver.run);
+    match (driver_state(driver), driver.child, &driver.held) {
+        (DriverState::Running, Some(child), _) => {
+            return format!("run {} {of} is under way (pid {})", driver.run, child.pid);
         }
         (DriverState::Held, _, Some(what)) => return format!("run {next} {of} is held: {what}"),
         _ => {}
     }
-    let timers = driver.timers.iter();
-    match timers.min_by_key(|timer| timer.due_in_seconds.0) {
-        Some(timer) => format!(
-            "run {next} {of} is due in {} (timer '{}')",
-            timer.due_in_seconds.0, timer.name
+    match driver.timers.iter().min_by_key(|(_, due)| **due) {
+        Some((name, due)) => format!(
+            "run {next} {of} is due in {} (timer '{name}')",
+            due.since(now.uptime)
         ),
         None => format!("between runs; {} {of} so far", driver.run),
     }
 }
 
 /// The lines about a target, each with its label.
-fn target_lines(target: &TargetReport, now: &Moment) -> Vec<(&'static str, Tone, String)> {
+fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, String)> {
+    let record = &target.record;
     let mut lines = Vec::new();
-    if let Some(command) = &target.command {
+    if let (Some(command), Some(order)) = (target.command(), &target.order) {
         let words: Vec<String> = command
             .iter()
             .map(|word| super::run::quoted(word))
             .collect();
-        let place = match (target.kind, &target.directory) {
-            (Kind::Apply, Some(directory)) => format!(" (in {directory})"),
+        let place = match record.kind {
+            Kind::Apply => format!(" (in {})", order.directory.lossy()),
             _ => String::new(),
         };
         let text = format!("{}{place}", words.join(" "));
@@ -153,10 +154,18 @@ fn target_lines(target: &TargetReport, now: &Moment) -> Vec<(&'static str, Tone,
         };
         lines.push((label, tone, timer_text(timer, now)));
     }
-    if let Some(run) = &target.running {
-        lines.push(("running", Tone::Plain, run_text(run)));
+    if let Some(run) = target.running() {
+        let text = format!(
+            "run {} of chain {} for {} (pid {}, timer '{}'; see 'again log -f')",
+            run.run,
+            run.chain,
+            run.started.age(now),
+            run.process.pid,
+            run.timer,
+        );
+        lines.push(("running", Tone::Plain, text));
     }
-    if let Some(last) = &target.last {
+    if let Some(last) = &record.last {
         let tone = match last.outcome {
             Outcome::Failed => Tone::Bad,
             Outcome::Unknown => Tone::Attention,
@@ -164,29 +173,37 @@ fn target_lines(target: &TargetReport, now: &Moment) -> Vec<(&'static str, Tone,
         };
         lines.push(("last", tone, last_text(last, now)));
     }
-    if let Some(refused) = &target.refused {
-        let ago = ago(refused.at.0, now);
-        let text = format!("{ago}, timer '{}': {}", refused.timer, refused.cause);
-        lines.push(("refused", Tone::Attention, text));
+    if let Some(refused) = &record.refused {
+        let text = happened(&refused.at, &refused.timer, now);
+        lines.push((
+            "refused",
+            Tone::Attention,
+            format!("{text}: {}", refused.reason),
+        ));
     }
-    if let Some(missed) = &target.missed {
+    if let Some(missed) = target.missed() {
         let tone = match missed.what {
             What::Satisfied => Tone::Good,
             What::Stopped => Tone::Attention,
             _ => Tone::Bad,
         };
-        let ago = ago(missed.at.0, now);
-        let text = format!(
-            "{ago}, timer '{}', no rerun: {}",
-            missed.timer, missed.reason
-        );
+        let text = happened(&missed.at, &missed.timer, now);
+        let text = format!("{text}, no rerun: {}", missed.reason);
         lines.push((missed.what.kind(), tone, text));
     }
-    let tone = match target.cap.frees_at {
-        Some(_) => Tone::Attention,
-        None => Tone::Plain,
+    let (tone, frees) = match target.usage.frees_in {
+        Span::ZERO => (Tone::Plain, String::new()),
+        left => (
+            Tone::Attention,
+            format!("; reached, the next is possible in {left}"),
+        ),
     };
-    lines.push(("cap", tone, cap_text(&target.cap, now)));
+    let (used, cap) = (target.usage.used, target.cap);
+    let text = format!(
+        "{used} of {} reruns within {} used{frees}",
+        cap.max_runs, cap.window
+    );
+    lines.push(("cap", tone, text));
     lines
 }
 
@@ -195,18 +212,15 @@ fn ago(at: Walltime, now: &Moment) -> String {
     format!("{}, {} ago", localtime::local(at), now.wall.since(at))
 }
 
-fn run_text(run: &RunReport) -> String {
-    format!(
-        "run {} of chain {} for {} (pid {}, timer '{}'; see 'again log -f')",
-        run.rerun.run, run.rerun.chain, run.seconds.0, run.pid, run.rerun.timer,
-    )
+fn happened(at: &Moment, timer: &str, now: &Moment) -> String {
+    format!("{}, timer '{timer}'", ago(at.wall, now))
 }
 
-fn last_text(last: &LastReport, now: &Moment) -> String {
+fn last_text(last: &Ended, now: &Moment) -> String {
     let (run, chain) = (last.rerun.run, &last.rerun.chain);
-    let started = last.rerun.started_at.0;
-    let ended = last.ended_at.map_or_else(String::new, |ended| {
-        format!(", after {}", ended.0.since(started))
+    let started = last.rerun.started.wall;
+    let ended = last.ended.map_or_else(String::new, |ended| {
+        format!(", after {}", ended.since(started))
     });
     format!(
         "run {run} of chain {chain}: {}, {}; started {}{ended} (see 'again log {chain}-{run}')",
@@ -216,54 +230,41 @@ fn last_text(last: &LastReport, now: &Moment) -> String {
     )
 }
 
-fn cap_text(cap: &CapReport, now: &Moment) -> String {
-    let frees = cap.frees_at.map_or_else(String::new, |at| {
-        let left = at.0.since(now.wall);
-        format!("; reached, the next is possible in {left}")
-    });
-    let window = Span::from_secs(cap.window_seconds);
-    format!(
-        "{} of {} reruns within {window} used{frees}",
-        cap.used, cap.max_runs
-    )
-}
-
-fn timer_text(timer: &TimerReport, now: &Moment) -> String {
-    let by_cap = match timer.put_off_seconds.0 {
+fn timer_text(pending: &Pending, now: &Moment) -> String {
+    let Pending { name, timer, .. } = pending;
+    let by_cap = match timer.put_off {
         Span::ZERO => String::new(),
         put_off => format!(", put off {put_off} by the cap"),
     };
-    let wait = timer.delta_seconds.0 + timer.jitter_seconds.0;
-    let reason = timer.reason.as_deref();
-    let when = match (timer.state, timer.due_at) {
-        (TimerState::Dead, _) => {
+    let wait = timer.delta + timer.jitter;
+    let when = match (pending.state, pending.run, pending.due_at) {
+        (TimerState::Dead, ..) => {
             "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
         }
-        (TimerState::ForRun, _) => format!(
-            "{wait} after the run has ended (pid {}){by_cap}",
-            timer.waits_for_pid.unwrap_or(0),
-        ),
-        (TimerState::Held, _) => {
+        (TimerState::ForRun, Some(run), _) => {
+            format!("{wait} after the run has ended (pid {}){by_cap}", run.pid)
+        }
+        (TimerState::Held, ..) => {
+            let reason = timer.held.as_deref();
             format!("due, held: {}", reason.unwrap_or("no reason on record"))
         }
-        (TimerState::Due, _) => "due, and starts once no other run is in its way".to_owned(),
-        (TimerState::Waiting, Some(due)) => {
-            let (left, at) = (due.0.since(now.wall), localtime::local(due.0));
+        (TimerState::Due, ..) => "due, and starts once no other run is in its way".to_owned(),
+        (_, _, Some(due)) => {
+            let (left, at) = (due.since(now.wall), localtime::local(due));
             format!("in {left}{by_cap}, at {at}")
         }
         // Its run has ended this very moment.
-        (TimerState::Waiting, None) => format!("in {wait}"),
+        (_, _, None) => format!("in {wait}"),
     };
-    let waiter = timer
-        .waiter
-        .pid
+    let waiter = pending
+        .waiter()
         .map_or_else(String::new, |pid| format!(", waiter pid {pid}"));
-    let by = timer
-        .resource
-        .as_ref()
-        .map_or_else(String::new, |resource| format!(" by {resource}"));
+    let resource = timer.resource.as_ref();
+    let by = resource.map_or_else(String::new, |resource| format!(" by {resource}"));
     format!(
-        "timer '{}': {when} (run {} of chain {}, asked for{by} {} ago{waiter})",
-        timer.name, timer.run, timer.chain, timer.age
+        "timer '{name}': {when} (run {} of chain {}, asked for{by} {} ago{waiter})",
+        timer.run,
+        timer.chain,
+        timer.requested.age(now)
     )
 }

@@ -258,7 +258,7 @@ fn every_default_is_the_programs() {
     ];
     for said in [
         format!(
-            "{} within an hour unless that is set otherwise",
+            "at most {} reruns of a target start within any hour, unless another limit is set.",
             words[runs as usize]
         ),
         format!("The default is a quarter of delta, at least {least} s;"),
@@ -268,7 +268,7 @@ fn every_default_is_the_programs() {
             defaults.state_dir.display()
         ),
         format!(
-            ".It Pa {}/ The output of reruns, the newest {logs} of them;",
+            ".It Pa {}/ The output of the newest {logs} reruns,",
             defaults.log_dir.display()
         ),
     ] {
