@@ -1,6 +1,6 @@
 # again: build it, see it work, test it. Each target does its own set-up on a Debian machine with Rust.
 
-.PHONY: build build-aarch64 package demo test bench matrix lab soak fuzz clean
+.PHONY: build build-aarch64 package demo check test nightly bench matrix lab soak fuzz clean
 
 # A stripped static binary in dist/ and in the module's files.
 build:
@@ -21,21 +21,30 @@ package:
 demo:
 	@tests/tools/demo
 
-# Everything; WITHOUT_LAB=1 leaves out the rooms that take the most privilege, lab and matrix.
+# For every change: formatting, lints, unit tests and the rooms that need no more rights than a container's root has. Three minutes.
+check:
+	@cargo xtask test --check
+
+# Everything but what takes a night; WITHOUT_LAB=1 leaves out the rooms that take the most privilege, lab and matrix.
 test:
-	@tests/tools/test
+	@cargo xtask test $(if $(filter 1,$(WITHOUT_LAB)),--without-lab)
+
+# What says something only after long: fuzzing, mutants of the decisions, faults over and over, the benchmarks' programs.
+nightly:
+	@cargo xtask test --nightly
 
 # Every Puppet, with a puppetserver each.
 matrix:
-	@tests/tools/test matrix-all
+	@cargo xtask test matrix-all
 
-# Measures; writes the tables of doc/numbers and of the README. Half an hour; the machine should be idle.
+# Measures; writes the tables of doc/numbers. Half an hour; the machine should be idle.
 bench:
-	@tests/tools/bench
+	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby
+	@cargo xtask bench
 
 # The booted lab alone.
 lab:
-	@tests/tools/test lab
+	@cargo xtask test lab
 
 # What does not fit into the tests: the faults room over and over, for DURATION seconds, from SEED on.
 DURATION ?= 600

@@ -30,15 +30,15 @@ complete -c again -n "__fish_again_needs_command" -l config -d 'Settings [defaul
 complete -c again -n "__fish_again_needs_command" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_needs_command" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_needs_command" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
-complete -c again -n "__fish_again_needs_command" -l resource -d 'The resource that asks, as status and history show it' -r
+complete -c again -n "__fish_again_needs_command" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_needs_command" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_needs_command" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_needs_command" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
-complete -c again -n "__fish_again_needs_command" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_needs_command" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_needs_command" -l lastrunfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
+complete -c again -n "__fish_again_needs_command" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_needs_command" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_needs_command" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_needs_command" -l pidfile -d 'Puppet\'s setting of that name, in the agent\'s daemon' -r -F
 complete -c again -n "__fish_again_needs_command" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_needs_command" -l start-timer-now -d 'Count delta from now rather than from the end of the run'
@@ -47,28 +47,28 @@ complete -c again -n "__fish_again_needs_command" -s V -l version -d 'Print vers
 complete -c again -n "__fish_again_needs_command" -a "run" -d 'Ask for a rerun of the puppet run above this process, or of COMMAND'
 complete -c again -n "__fish_again_needs_command" -a "status" -d 'Show what is pending, what runs, and how the last rerun ended'
 complete -c again -n "__fish_again_needs_command" -a "stop" -d 'Cancel pending timers: those named, or all'
-complete -c again -n "__fish_again_needs_command" -a "now" -d 'Let pending timers wait no longer: those named, or all'
+complete -c again -n "__fish_again_needs_command" -a "now" -d 'Bring pending timers forward: those named, or all'
 complete -c again -n "__fish_again_needs_command" -a "disable" -d 'Refuse requests and hold pending timers until \'again enable\''
-complete -c again -n "__fish_again_needs_command" -a "enable" -d 'Grant requests again, and let go of timers that were held'
+complete -c again -n "__fish_again_needs_command" -a "enable" -d 'Grant requests again, and let held timers go on'
 complete -c again -n "__fish_again_needs_command" -a "reset" -d 'Forget the reruns that count towards the cap'
 complete -c again -n "__fish_again_needs_command" -a "history" -d 'Show every request and what became of it'
 complete -c again -n "__fish_again_needs_command" -a "log" -d 'Show the output of a rerun'
 complete -c again -n "__fish_again_needs_command" -a "metrics" -d 'Write metrics for node_exporter\'s textfile collector'
-complete -c again -n "__fish_again_needs_command" -a "explain" -d 'Say what would be run again and why, or why not; changes nothing'
+complete -c again -n "__fish_again_needs_command" -a "explain" -d 'Explain what a request would run again and why, or why not; changes nothing'
 complete -c again -n "__fish_again_needs_command" -a "converge" -d 'Run COMMAND in the foreground, again and again until nothing asks for more'
-complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waiters to pending timers that lost theirs; for the boot unit'
+complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waiters to pending timers whose waiters have died; for the boot unit'
 complete -c again -n "__fish_again_using_subcommand run" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand run" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
-complete -c again -n "__fish_again_using_subcommand run" -l resource -d 'The resource that asks, as status and history show it' -r
+complete -c again -n "__fish_again_using_subcommand run" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_using_subcommand run" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
-complete -c again -n "__fish_again_using_subcommand run" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_using_subcommand run" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_using_subcommand run" -l lastrunfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
+complete -c again -n "__fish_again_using_subcommand run" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_using_subcommand run" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_using_subcommand run" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand run" -l pidfile -d 'Puppet\'s setting of that name, in the agent\'s daemon' -r -F
 complete -c again -n "__fish_again_using_subcommand run" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand run" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
@@ -132,15 +132,15 @@ complete -c again -n "__fish_again_using_subcommand explain" -l pid -d 'Look at 
 complete -c again -n "__fish_again_using_subcommand explain" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
-complete -c again -n "__fish_again_using_subcommand explain" -l resource -d 'The resource that asks, as status and history show it' -r
+complete -c again -n "__fish_again_using_subcommand explain" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
-complete -c again -n "__fish_again_using_subcommand explain" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_using_subcommand explain" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
-complete -c again -n "__fish_again_using_subcommand explain" -l lastrunfile -d 'Puppet\'s setting of that name, in the run that asks' -r -F
+complete -c again -n "__fish_again_using_subcommand explain" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_using_subcommand explain" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
+complete -c again -n "__fish_again_using_subcommand explain" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand explain" -l pidfile -d 'Puppet\'s setting of that name, in the agent\'s daemon' -r -F
 complete -c again -n "__fish_again_using_subcommand explain" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand explain" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
@@ -149,8 +149,8 @@ complete -c again -n "__fish_again_using_subcommand explain" -l start-timer-now 
 complete -c again -n "__fish_again_using_subcommand explain" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c again -n "__fish_again_using_subcommand converge" -l max-runs -d 'At most this many runs, the first included [default: max_runs of the settings, 10]' -r
-complete -c again -n "__fish_again_using_subcommand converge" -l timeout -d 'Give up after this long; a run under way then gets TERM, and KILL 10 seconds later' -r
-complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until, besides, a run changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify never is clean)' -r -f -a "requests\t'Nothing asks for another run'
+complete -c again -n "__fish_again_using_subcommand converge" -l timeout -d 'Give up after this long; a run under way then gets TERM, and 10 seconds later KILL' -r
+complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until also a run changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify is never clean)' -r -f -a "requests\t'Nothing asks for another run'
 clean\t'Nothing asks for another run, and the last one changed nothing'"
 complete -c again -n "__fish_again_using_subcommand converge" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand converge" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F

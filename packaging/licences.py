@@ -39,7 +39,7 @@ def notices(directory):
 
 
 def main(target):
-    tree = output("cargo", "tree", "--locked", "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", target)
+    tree = output("cargo", "tree", "--locked", "--package", "again", "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", target)
     linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
     metadata = json.loads(output("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target))
     parts = []

@@ -1,4 +1,4 @@
-//! What was typed. No environment, files or clock here.
+//! The command line. No environment, files or clock here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use crate::policy::converge::Until;
 
 /// Run the same puppet command line again, once the current run has ended.
 ///
-/// Called by a Puppet manifest (notify => Exec['again']) from inside a run, or by
-/// a person to look at what is pending and to stop it.
+/// A Puppet manifest calls it from inside a run (notify => Exec['again']). A person
+/// calls it to see what is pending, and to stop it.
 #[derive(Debug, Parser)]
 #[command(
     name = "again",
@@ -21,13 +21,13 @@ use crate::policy::converge::Until;
     disable_help_subcommand = true
 )]
 pub struct Cli {
-    /// Where things are, and how much is said.
+    /// The options that every command takes.
     #[command(flatten)]
     pub global: Global,
     /// Without a command, `run` is meant.
     #[command(flatten)]
     pub run: Run,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -85,11 +85,11 @@ pub enum Command {
     Status(Status),
     /// Cancel pending timers: those named, or all
     Stop(Stop),
-    /// Let pending timers wait no longer: those named, or all
+    /// Bring pending timers forward: those named, or all
     Now(Names),
     /// Refuse requests and hold pending timers until 'again enable'
     Disable(Disable),
-    /// Grant requests again, and let go of timers that were held
+    /// Grant requests again, and let held timers go on
     Enable,
     /// Forget the reruns that count towards the cap
     Reset(Reset),
@@ -99,11 +99,11 @@ pub enum Command {
     Log(Log),
     /// Write metrics for node_exporter's textfile collector
     Metrics,
-    /// Say what would be run again and why, or why not; changes nothing
+    /// Explain what a request would run again and why, or why not; changes nothing
     Explain(Explain),
     /// Run COMMAND in the foreground, again and again until nothing asks for more
     Converge(Converge),
-    /// Give new waiters to pending timers that lost theirs; for the boot unit
+    /// Give new waiters to pending timers whose waiters have died; for the boot unit
     Resume,
 }
 
@@ -123,7 +123,7 @@ pub struct Run {
     /// Name of the timer; a newer request of the same name replaces the older one [default: again]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The resource that asks, as status and history show it
+    /// The requesting resource, for status and history to show
     #[arg(long, value_name = "REFERENCE", hide_short_help = true)]
     pub resource: Option<OsString>,
     /// Cap: at most this many reruns of the target within the window [default: 10]
@@ -135,13 +135,13 @@ pub struct Run {
     /// At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
     pub on_cap: Option<OnCap>,
-    /// Puppet's setting of that name, in the run that asks
+    /// Puppet's setting of that name, in the requesting run
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub agent_catalog_run_lockfile: Option<PathBuf>,
-    /// Puppet's setting of that name, in the run that asks
+    /// Puppet's setting of that name, in the requesting run
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub agent_disabled_lockfile: Option<PathBuf>,
-    /// Puppet's setting of that name, in the run that asks
+    /// Puppet's setting of that name, in the requesting run
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub lastrunfile: Option<PathBuf>,
     /// Puppet's setting of that name, in the agent's daemon
@@ -182,7 +182,7 @@ pub struct Names {
 /// `again disable`.
 #[derive(Debug, Args)]
 pub struct Disable {
-    /// Why, for everyone who meets it
+    /// The reason, for status and refusals to show
     #[arg(value_name = "REASON")]
     pub reason: Vec<String>,
 }
@@ -222,10 +222,10 @@ pub struct Log {
 
 /// `again converge`: runs COMMAND in the foreground until nothing asks for more.
 ///
-/// For first boot, images, kickstart, CI and containers. Requests made inside, by
-/// Exec['again'] or 'again run', are taken by this process: it waits as long as they
-/// ask for, and runs COMMAND again, unchanged. Standard input, output and error are
-/// COMMAND's; what this process says goes to standard error.
+/// For first boot, images, kickstart, CI and containers. This process takes the
+/// requests of Exec['again'] and 'again run' inside COMMAND: it waits as long as they
+/// ask for, and runs COMMAND again, unchanged. COMMAND has standard input, output and
+/// error to itself; messages of this process go to standard error.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Exit status: 0 converged; 1 the last run failed; 2 wrong usage; 75 not converged within the cap or the timeout; 126, 127 COMMAND cannot be executed, was not found; 128+n ended by signal n. A failed run that asked for more goes on."
@@ -234,10 +234,10 @@ pub struct Converge {
     /// At most this many runs, the first included [default: max_runs of the settings, 10]
     #[arg(long, value_name = "N")]
     pub max_runs: Option<u32>,
-    /// Give up after this long; a run under way then gets TERM, and KILL 10 seconds later
+    /// Give up after this long; a run under way then gets TERM, and 10 seconds later KILL
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Span>,
-    /// requests: until nothing asks for more; clean: until, besides, a run changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify never is clean)
+    /// requests: until nothing asks for more; clean: until also a run changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify is never clean)
     #[arg(
         long,
         value_name = "WHAT",
@@ -246,7 +246,7 @@ pub struct Converge {
         hide_possible_values = true
     )]
     pub until: Until,
-    /// What to run, as it stands
+    /// The command, run exactly as it is given
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }

@@ -1,10 +1,12 @@
-//! What it means: flags before `AGAIN_*` before /etc/again.toml before defaults.
+//! The settings: flags before `AGAIN_*` before /etc/again.toml before defaults.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::{Global, Run};
@@ -52,71 +54,171 @@ pub struct Settings {
     pub paths: Paths,
 }
 
-/// A duration in the file: a whole number of seconds, or a string with a unit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Duration(Span);
+
+#[derive(Debug)]
+struct Window(Span);
+
+#[derive(Debug)]
+struct Absolute(PathBuf);
+
+/// Reads a whole number or a string of the file as the text of an option is read. The
+/// parser names the line of an error only if a visitor of its value has raised it.
+fn written<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    read: fn(&OsStr) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    struct Visitor<T>(fn(&OsStr) -> Result<T, String>);
+    impl<T> serde::de::Visitor<'_> for Visitor<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a string; for a duration whole seconds, or \"90s\", \"2m\", \"1h\"")
+        }
+        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+            (self.0)(OsStr::new(text)).map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(Visitor(read))
+}
 
 impl<'de> Deserialize<'de> for Duration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Duration;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("whole seconds, or a string such as \"90s\", \"2m\", \"1h\"")
-            }
-            fn visit_i64<E: serde::de::Error>(self, seconds: i64) -> Result<Duration, E> {
-                self.visit_str(&seconds.to_string())
-            }
-            fn visit_u64<E: serde::de::Error>(self, seconds: u64) -> Result<Duration, E> {
-                self.visit_str(&seconds.to_string())
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
-                text.parse().map(Duration).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+        written(deserializer, duration)
     }
 }
 
-/// The file, all of it optional.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    jitter: Option<Duration>,
-    max_jitter: Option<Duration>,
-    max_runs: Option<u32>,
-    window: Option<Duration>,
-    on_cap: Option<OnCap>,
-    save_environment: Option<bool>,
-    scope: Option<Scope>,
-    command: Option<Vec<String>>,
-    state_dir: Option<PathBuf>,
-    log_dir: Option<PathBuf>,
-    keep_logs: Option<u32>,
-    agent_catalog_run_lockfile: Option<PathBuf>,
-    agent_disabled_lockfile: Option<PathBuf>,
-    lastrunfile: Option<PathBuf>,
-    pidfile: Option<PathBuf>,
+impl<'de> Deserialize<'de> for Window {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        written(deserializer, window)
+    }
+}
+
+impl<'de> Deserialize<'de> for Absolute {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        written(deserializer, path)
+    }
+}
+
+fn text(value: &OsStr) -> Result<&str, String> {
+    value.to_str().ok_or_else(|| "it is not UTF-8".to_owned())
+}
+
+fn duration(value: &OsStr) -> Result<Duration, String> {
+    let span = text(value)?.parse::<Span>();
+    span.map(Duration).map_err(|e| e.to_string())
+}
+
+fn window(value: &OsStr) -> Result<Window, String> {
+    cap::window(text(value)?).map(Window)
+}
+
+fn path(value: &OsStr) -> Result<Absolute, String> {
+    let path = PathBuf::from(value);
+    if path.is_absolute() {
+        return Ok(Absolute(path));
+    }
+    Err(format!("'{}' is not an absolute path", path.display()))
+}
+
+fn number(value: &OsStr) -> Result<u32, String> {
+    let text = text(value)?;
+    text.parse()
+        .map_err(|_| format!("'{text}' is not a whole number"))
+}
+
+fn boolean(value: &OsStr) -> Result<bool, String> {
+    match text(value)? {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        text => Err(format!("'{text}' is neither true nor false")),
+    }
+}
+
+fn choice<T: ValueEnum>(value: &OsStr) -> Result<T, String> {
+    let text = text(value)?;
+    T::from_str(text, false).map_err(|_| {
+        let known: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(ValueEnum::to_possible_value)
+            .map(|value| value.get_name().to_owned())
+            .collect();
+        format!("'{text}' is not one of {}", known.join(", "))
+    })
+}
+
+/// Makes one source of settings, in which every key is optional, of the table below:
+/// key and type as in the file, the environment variable and how that is read, and the
+/// default where that depends on nothing.
+macro_rules! layer {
+    ($($key:ident: $type:ty $(, $variable:literal $read:expr)? $(=> $default:expr)?;)*) => {
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Layer {
+            $($key: Option<$type>,)*
+        }
+
+        impl Layer {
+            const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            fn of_environment(around: &Surroundings) -> Result<Self> {
+                Ok(Layer { $($key: None$(.or(around.read($variable, $read)?))?,)* })
+            }
+
+            /// The same, and what `below` says where this says nothing.
+            fn or(self, below: Self) -> Self {
+                Layer { $($key: self.$key.or(below.$key),)* }
+            }
+
+            $($(fn $key(&mut self) -> $type { self.$key.take().unwrap_or($default) })?)*
+        }
+    };
+}
+
+layer! {
+    jitter: Duration, "AGAIN_JITTER" duration;
+    max_jitter: Duration, "AGAIN_MAX_JITTER" duration => Duration(Span::from_secs(300));
+    max_runs: u32, "AGAIN_MAX_RUNS" number => 10;
+    window: Window, "AGAIN_WINDOW" window => Window(Span::from_secs(3600));
+    on_cap: OnCap, "AGAIN_ON_CAP" choice => OnCap::Fail;
+    save_environment: bool, "AGAIN_SAVE_ENVIRONMENT" boolean => true;
+    scope: Scope, "AGAIN_SCOPE" choice => Scope::Auto;
+    command: Vec<String>;
+    state_dir: Absolute, "AGAIN_STATE_DIR" path;
+    log_dir: Absolute, "AGAIN_LOG_DIR" path;
+    keep_logs: u32 => 20;
+    agent_catalog_run_lockfile: Absolute;
+    agent_disabled_lockfile: Absolute;
+    lastrunfile: Absolute;
+    pidfile: Absolute;
 }
 
 /// The keys of the file.
-const KEYS: [&str; 15] = [
-    "jitter",
-    "max_jitter",
-    "max_runs",
-    "window",
-    "on_cap",
-    "save_environment",
-    "scope",
-    "command",
-    "state_dir",
-    "log_dir",
-    "keep_logs",
-    "agent_catalog_run_lockfile",
-    "agent_disabled_lockfile",
-    "lastrunfile",
-    "pidfile",
-];
+pub const KEYS: &[&str] = Layer::KEYS;
+
+impl Layer {
+    fn of_flags(global: &Global, run: &Run) -> Result<Self> {
+        let directory = |flag: &str, given: &Option<PathBuf>| {
+            let path = given
+                .as_ref()
+                .map(|given| path(given.as_os_str()))
+                .transpose();
+            path.map_err(|e| anyhow!("the option {flag}: {e}"))
+        };
+        Ok(Layer {
+            jitter: run.jitter.map(Duration),
+            max_runs: run.max_runs,
+            window: run.window.map(Window),
+            on_cap: run.on_cap,
+            state_dir: directory("--state-dir", &global.state_dir)?,
+            log_dir: directory("--log-dir", &global.log_dir)?,
+            ..Layer::default()
+        })
+    }
+}
 
 /// What else settings depend on, gathered at the edge.
 #[derive(Debug, Clone, Default)]
@@ -152,49 +254,10 @@ impl Surroundings {
         self.variable(name).map(PathBuf::from)
     }
 
-    fn parsed<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>> {
-        let Some(value) = self.variable(name) else {
-            return Ok(None);
-        };
-        value
-            .to_str()
-            .ok_or_else(|| "it is not UTF-8".to_owned())
-            .and_then(parse)
-            .map(Some)
-            .map_err(|e| anyhow!("the environment variable {name}: {e}"))
+    fn read<T>(&self, name: &str, read: impl Fn(&OsStr) -> Result<T, String>) -> Result<Option<T>> {
+        let value = self.variable(name).map(|value| read(value)).transpose();
+        value.map_err(|e| anyhow!("the environment variable {name}: {e}"))
     }
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    text.parse::<Span>().map_err(|e| e.to_string())
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| format!("'{text}' is not a whole number"))
-}
-
-fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "true" | "1" | "yes" => Ok(true),
-        "false" | "0" | "no" => Ok(false),
-        _ => Err(format!("'{text}' is neither true nor false")),
-    }
-}
-
-fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
-    T::from_str(text, false).map_err(|_| {
-        let known: Vec<_> = T::value_variants()
-            .iter()
-            .filter_map(ValueEnum::to_possible_value)
-            .map(|value| value.get_name().to_owned())
-            .collect();
-        format!("'{text}' is not one of {}", known.join(", "))
-    })
 }
 
 /// Puts the settings together.
@@ -206,104 +269,64 @@ pub fn settings(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         .map_err(|e| Usage(format!("the settings cannot be used: {e:#}")).into())
 }
 
+/// The settings of a command that makes no request.
+///
+/// # Errors
+/// As those of [`settings`].
+pub fn of_command(global: &Global) -> Result<Settings> {
+    settings(global, &Run::default(), &Surroundings::of_this_process())
+}
+
 fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
     let file = read_file(global, around)?;
-    let state_dir = global
-        .state_dir
-        .clone()
-        .or_else(|| around.path("AGAIN_STATE_DIR"))
-        .or(file.state_dir);
-    let log_dir = global
-        .log_dir
-        .clone()
-        .or_else(|| around.path("AGAIN_LOG_DIR"))
-        .or(file.log_dir);
-    let is_default = state_dir.is_none();
-    let state_dir = match state_dir {
-        Some(dir) => dir,
+    let mut set = Layer::of_flags(global, run)?
+        .or(Layer::of_environment(around)?)
+        .or(file);
+    let is_system = set.state_dir.is_none() && around.uid == 0;
+    let state_dir = match set.state_dir.take() {
+        Some(dir) => dir.0,
         None => default_state_dir(around)?,
     };
-    if !state_dir.is_absolute() {
-        bail!(
-            "the state directory must be an absolute path, not {}",
-            state_dir.display()
-        );
-    }
-    let log_dir = log_dir.unwrap_or_else(|| {
-        if is_default && around.uid == 0 {
-            PathBuf::from("/var/log/again")
-        } else {
-            state_dir.join("log")
-        }
-    });
-    if !log_dir.is_absolute() {
-        bail!(
-            "the log directory must be an absolute path, not {}",
-            log_dir.display()
-        );
-    }
-    let duration = |d: Option<Duration>| d.map(|d| d.0);
+    let log_dir = match set.log_dir.take() {
+        Some(dir) => dir.0,
+        None if is_system => PathBuf::from("/var/log/again"),
+        None => state_dir.join("log"),
+    };
+    let bytes = |path: &Option<Absolute>| path.as_ref().map(|path| path.0.as_path().into());
     Ok(Settings {
-        jitter: run
-            .jitter
-            .or(around.parsed("AGAIN_JITTER", span)?)
-            .or(duration(file.jitter)),
-        max_jitter: around
-            .parsed("AGAIN_MAX_JITTER", span)?
-            .or(duration(file.max_jitter))
-            .unwrap_or(Span::from_secs(300)),
-        cap: Cap {
-            max_runs: run
-                .max_runs
-                .or(around.parsed("AGAIN_MAX_RUNS", number)?)
-                .or(file.max_runs)
-                .unwrap_or(10),
-            window: run
-                .window
-                .or(around.parsed("AGAIN_WINDOW", cap::window)?)
-                .or(duration(file.window))
-                .unwrap_or(Span::from_secs(3600)),
+        paths: Paths {
+            agent_catalog_run_lockfile: bytes(&set.agent_catalog_run_lockfile),
+            agent_disabled_lockfile: bytes(&set.agent_disabled_lockfile),
+            lastrunfile: bytes(&set.lastrunfile),
+            pidfile: bytes(&set.pidfile),
         },
-        on_cap: run
-            .on_cap
-            .or(around.parsed("AGAIN_ON_CAP", choice)?)
-            .or(file.on_cap)
-            .unwrap_or(OnCap::Fail),
-        save_environment: around
-            .parsed("AGAIN_SAVE_ENVIRONMENT", boolean)?
-            .or(file.save_environment)
-            .unwrap_or(true),
-        scope: around
-            .parsed("AGAIN_SCOPE", choice)?
-            .or(file.scope)
-            .unwrap_or(Scope::Auto),
-        command: file
+        max_jitter: set.max_jitter().0,
+        cap: Cap {
+            max_runs: set.max_runs(),
+            window: set.window().0,
+        },
+        on_cap: set.on_cap(),
+        save_environment: set.save_environment(),
+        scope: set.scope(),
+        keep_logs: set.keep_logs(),
+        jitter: set.jitter.map(|jitter| jitter.0),
+        command: set
             .command
             .map(|words| words.into_iter().map(OsString::from).collect()),
         state_dir,
         log_dir,
-        keep_logs: file.keep_logs.unwrap_or(20),
-        paths: Paths {
-            agent_catalog_run_lockfile: bytes(file.agent_catalog_run_lockfile.as_deref()),
-            agent_disabled_lockfile: bytes(file.agent_disabled_lockfile.as_deref()),
-            lastrunfile: bytes(file.lastrunfile.as_deref()),
-            pidfile: bytes(file.pidfile.as_deref()),
-        },
     })
 }
 
 /// The paths that a request's own flags name.
 pub fn given_paths(run: &Run) -> Paths {
+    let bytes = |path: &Option<PathBuf>| path.as_deref().map(Bytes::from);
     Paths {
-        agent_catalog_run_lockfile: bytes(run.agent_catalog_run_lockfile.as_deref()),
-        agent_disabled_lockfile: bytes(run.agent_disabled_lockfile.as_deref()),
-        lastrunfile: bytes(run.lastrunfile.as_deref()),
-        pidfile: bytes(run.pidfile.as_deref()),
+        agent_catalog_run_lockfile: bytes(&run.agent_catalog_run_lockfile),
+        agent_disabled_lockfile: bytes(&run.agent_disabled_lockfile),
+        lastrunfile: bytes(&run.lastrunfile),
+        pidfile: bytes(&run.pidfile),
     }
-}
-
-fn bytes(path: Option<&Path>) -> Option<Bytes> {
-    path.map(Bytes::from)
 }
 
 fn default_state_dir(around: &Surroundings) -> Result<PathBuf> {
@@ -326,7 +349,7 @@ fn default_state_dir(around: &Surroundings) -> Result<PathBuf> {
         .context("this user has no home directory to keep state in; name one with --state-dir or AGAIN_STATE_DIR")
 }
 
-fn read_file(global: &Global, around: &Surroundings) -> Result<File> {
+fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
     let named = global
         .config
         .clone()
@@ -335,7 +358,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<File> {
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_file(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
-            Ok(File::default())
+            Ok(Layer::default())
         }
         Err(e) => Err(e).with_context(|| format!("cannot read the settings {}", path.display())),
     }
@@ -360,52 +383,25 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 /// Parses the file; an error names the line and the key.
-fn parse_file(text: &str) -> Result<File, String> {
+fn parse_file(text: &str) -> Result<Layer, String> {
     // The parser names the first line for an unknown key, so that is looked for here.
-    if let Ok(table) =
-        basic_toml::from_str::<std::collections::BTreeMap<String, serde::de::IgnoredAny>>(text)
-        && let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str()))
+    if let Ok(table) = basic_toml::from_str::<BTreeMap<String, IgnoredAny>>(text)
+        && let Some(unknown) = table
+            .keys()
+            .find(|key| !Layer::KEYS.contains(&key.as_str()))
     {
         return Err(format!(
             "line {}: unknown key '{unknown}'; known are {}",
             line_of(text, unknown),
-            KEYS.join(", ")
+            Layer::KEYS.join(", ")
         ));
     }
-    let file: File = basic_toml::from_str(text).map_err(|e| e.to_string())?;
+    let file: Layer = basic_toml::from_str(text).map_err(|e| e.to_string())?;
     if file.command.as_ref().is_some_and(Vec::is_empty) {
         return Err(format!(
             "line {}: key 'command': it is empty; name a program, or remove the key",
             line_of(text, "command")
         ));
-    }
-    if file
-        .window
-        .as_ref()
-        .is_some_and(|window| window.0 == Span::ZERO)
-    {
-        return Err(format!(
-            "line {}: key 'window': the cap's window has to be at least 1s",
-            line_of(text, "window")
-        ));
-    }
-    for (key, path) in [
-        ("state_dir", &file.state_dir),
-        ("log_dir", &file.log_dir),
-        (
-            "agent_catalog_run_lockfile",
-            &file.agent_catalog_run_lockfile,
-        ),
-        ("agent_disabled_lockfile", &file.agent_disabled_lockfile),
-        ("lastrunfile", &file.lastrunfile),
-        ("pidfile", &file.pidfile),
-    ] {
-        if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-            return Err(format!(
-                "line {}: key '{key}': it must be an absolute path",
-                line_of(text, key)
-            ));
-        }
     }
     Ok(file)
 }
@@ -414,6 +410,7 @@ fn parse_file(text: &str) -> Result<File, String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::path::Path;
 
     fn with(file: &str, environment: &[(&str, &str)], run: &Run) -> Result<Settings> {
         let dir = tempfile::tempdir().expect("a directory");

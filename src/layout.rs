@@ -1,7 +1,32 @@
-//! Text for people: lines that fit the terminal, and a few colours on one.
+//! Text for people: lines that fit the terminal, a few colours on one, and their way out.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::io::{self, Write};
+
+/// Writes a line to standard output.
+///
+/// # Errors
+/// Those of write(2), which say so.
+pub fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|e| {
+            let what = format!("cannot write to standard output ({})", e.kind());
+            io::Error::new(e.kind(), what)
+        })
+}
+
+/// Writes a line to standard error; there is nobody to tell if that fails.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// `s` if there is not just one of them.
+pub fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
 
 /// How text is to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

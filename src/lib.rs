@@ -7,10 +7,10 @@
 //! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
 //! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
 //!
-//! The waiter ([`commands::wait`]) looks at the world, asks [`policy::waiter`] for
+//! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
-//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a signal
-//! pipe, and does not wake up to look where the kernel can tell it.
+//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
+//! signalfd, and does not wake up to look where the kernel can tell it.
 //!
 //! A converge driver ([`commands::converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])
@@ -20,7 +20,6 @@
 //! under its lock and only by renaming a new file over it: whoever commits first
 //! wins, and a process that dies at any point leaves the old record or the new one.
 
-pub mod arm;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -32,12 +31,14 @@ pub mod puppet;
 pub mod request;
 pub mod state;
 pub mod sys;
+pub mod waiter;
 
 use std::ffi::OsString;
 
 use clap::Parser;
 
 use cli::{Cli, Command};
+use layout::complain;
 use model::{Exit, Usage};
 use sys::attributes::SignalState;
 
@@ -45,14 +46,14 @@ use sys::attributes::SignalState;
 pub fn main(arguments: Vec<OsString>) -> i32 {
     sys::start::fill_standard_descriptors();
     if sys::start::is_raised() {
-        commands::complain(
-            "again: error: it has more privilege than whoever started it, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); take them away",
+        complain(
+            "again: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); take them away",
         );
         return Exit::Failure as i32;
     }
     let is_waiter = arguments
         .get(1)
-        .is_some_and(|word| word == commands::wait::NAME);
+        .is_some_and(|word| word == waiter::handshake::NAME);
     // A waiter was started with those that its order says.
     let signals = if is_waiter {
         SignalState::default()
@@ -60,42 +61,19 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         SignalState::of_this_process()
     };
     // A write that cannot be done is an error to handle, not a reason to die.
-    sys::signals::let_writes_fail();
+    sys::attributes::let_writes_fail();
     if is_waiter {
-        return commands::wait::main(&arguments);
+        return waiter::main(&arguments);
     }
-    let cli = match Cli::request(&arguments).map_or_else(|| Cli::try_parse_from(&arguments), Ok) {
+    let cli = match parse(&arguments) {
         Ok(cli) => cli,
-        Err(e) => {
-            let status = e.exit_code();
-            if e.use_stderr() {
-                // One line, since an Exec logs it; the rest is in the help.
-                let text = e.to_string();
-                let what: Vec<&str> = text
-                    .lines()
-                    .map(str::trim)
-                    .take_while(|line| !line.is_empty())
-                    .collect();
-                let what = what.join(" ");
-                let what = what.strip_prefix("error: ").unwrap_or(&what);
-                commands::complain(&format!("again: error: {what}; see 'again --help'"));
-            } else {
-                let _ = e.print();
-            }
-            return status;
-        }
+        Err(status) => return status,
     };
-    if cli.command.is_some() && cli.run != cli::Run::default() {
-        commands::complain(
-            "again: error: the options of a request go behind 'run' (again run --delta 120), and no other command takes them",
-        );
-        return Exit::Usage as i32;
-    }
     match sys::log::of_command(cli.global.verbose).and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {
-            commands::complain(&format!("again: error: {e:#}"));
+            complain(&format!("again: error: {e:#}"));
             if e.is::<Usage>() {
                 Exit::Usage as i32
             } else {
@@ -103,6 +81,32 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
             }
         }
     }
+}
+
+/// What was typed. Where there is nothing more to do, the exit status.
+fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
+    let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
+    let cli = cli.map_err(|e| {
+        if e.use_stderr() {
+            // One line, since an Exec logs it; the rest is in the help.
+            let text = e.to_string();
+            let lines = text.lines().map(str::trim);
+            let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+            let what = what.join(" ");
+            let what = what.strip_prefix("error: ").unwrap_or(&what);
+            complain(&format!("again: error: {what}; see 'again --help'"));
+        } else {
+            let _ = e.print();
+        }
+        e.exit_code()
+    })?;
+    if cli.command.is_some() && cli.run != cli::Run::default() {
+        complain(
+            "again: error: the options of a request go behind 'run' (again run --delta 120); no other command takes them",
+        );
+        return Err(Exit::Usage as i32);
+    }
+    Ok(cli)
 }
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {

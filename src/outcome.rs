@@ -4,26 +4,29 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use anyhow::Result;
+
 use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
-use crate::state::history::{Entry, What};
+use crate::state::change::{About, Change};
+use crate::state::history::What;
 use crate::state::record::{Ended, Record, Running};
-use crate::state::store::Store;
+use crate::state::store::{Locked, Store};
 use crate::sys::file::read_regular;
 use crate::sys::process::is_alive;
 
 /// Reruns that were taken out of a record.
 #[derive(Debug)]
 #[must_use]
-pub struct Settled(Vec<(Identity, Entry)>);
+pub struct Settled(Vec<(Identity, Change)>);
 
 impl Settled {
     /// Notes how they ended. Call when the record without them is in place: else
     /// whoever looks next takes them out once more.
     pub fn note(self, store: &Store) {
-        for (process, entry) in self.0 {
+        for (process, change) in self.0 {
             store.forget_rerun(process);
-            store.note(&entry);
+            store.note(&change.entry);
         }
     }
 }
@@ -32,20 +35,48 @@ impl Settled {
 pub fn settle(record: &mut Record, now: &Moment) -> Settled {
     let ended = ended(record, now);
     record.last = ended.last().cloned().or(record.last.take());
-    let entry = |ended: Ended| {
-        let entry = Entry {
-            target: record.id.clone(),
-            timer: ended.rerun.timer.clone(),
-            token: ended.rerun.token.clone(),
-            chain: ended.rerun.chain.clone(),
-            run: ended.rerun.run,
-            outcome: Some(ended.outcome),
-            reason: ended.evidence.clone(),
-            ..Entry::new(What::Ended, ended.moment())
-        };
-        (ended.rerun.process, entry)
+    let change = |ended: Ended| {
+        let change = About::rerun(&record.id, &ended.rerun)
+            .became(What::Ended, ended.moment())
+            .ended(ended.outcome, ended.evidence);
+        (ended.rerun.process, change)
     };
-    Settled(ended.into_iter().map(entry).collect())
+    Settled(ended.into_iter().map(change).collect())
+}
+
+/// Takes reruns that have ended out of a locked record, for good.
+///
+/// # Errors
+/// Why the record cannot be written.
+pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result<()> {
+    let settled = settle(&mut locked.record, now);
+    locked.commit()?;
+    settled.note(store);
+    Ok(())
+}
+
+/// A record in which reruns that have ended are taken as such; written back if
+/// we may write.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
+    let Some(mut record) = store.read(id)? else {
+        return Ok(None);
+    };
+    let has_ended = |run: &Running| run.started.boot != now.boot || !is_alive(run.process);
+    if !record.running.iter().any(has_ended) {
+        return Ok(Some(record));
+    }
+    if let Ok(mut locked) = store.lock_existing(id) {
+        if settle_locked(store, &mut locked, now).is_ok() {
+            store.remove_strays(&locked.record, &now.boot);
+        }
+        return Ok(Some(locked.record.clone()));
+    }
+    // Another user's: seen the same way, and left as it is.
+    record.last = ended(&mut record, now).pop().or(record.last);
+    Ok(Some(record))
 }
 
 /// Takes reruns that have ended out of the record, oldest first.
@@ -86,7 +117,7 @@ struct Traces {
 }
 
 /// When a summary was written, and what it says; or why that cannot be told.
-type Written = Result<(Walltime, Summary), String>;
+type Written = std::result::Result<(Walltime, Summary), String>;
 
 /// How a rerun ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

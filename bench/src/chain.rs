@@ -4,16 +4,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use again_rig::{Scratch, now};
 use anyhow::{Context, Result, ensure};
 
 use crate::cost::PYTHON;
 use crate::numbers::{Samples, Table, many, short, verdict};
-use crate::stage::Stage;
-use crate::start::now;
+use crate::runs;
 
-/// `puppet apply` with all its directories on the stage.
-fn apply(stage: &Stage, manifest: &Path) -> Command {
-    let mut command = stage.command("puppet");
+/// `puppet apply` with all its directories on the scratch.
+fn apply(scratch: &Scratch, manifest: &Path) -> Command {
+    let mut command = scratch.command("puppet");
     command.args(["apply", "--color", "false"]);
     for (option, name) in [
         ("--confdir", "puppet/conf"),
@@ -22,11 +22,11 @@ fn apply(stage: &Stage, manifest: &Path) -> Command {
         ("--rundir", "puppet/run"),
         ("--logdir", "puppet/log"),
     ] {
-        command.arg(option).arg(stage.path(name));
+        command.arg(option).arg(scratch.path(name));
     }
     command
         .arg("--lastrunreport")
-        .arg(stage.path("report.yaml"));
+        .arg(scratch.path("report.yaml"));
     command
         .arg(manifest)
         .stdout(Stdio::null())
@@ -45,8 +45,8 @@ fn charged(report: &str, title: &str) -> Option<f64> {
 
 /// What Puppet charges Execs, in turns in one catalog, over several runs.
 pub fn charge(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    std::fs::write(stage.path("peer.py"), PYTHON)?;
+    let scratch = runs::scratch();
+    std::fs::write(scratch.path("peer.py"), PYTHON)?;
     let (runs, each) = (many(6, 1), many(25, 3));
     let mut manifest = String::new();
     for nth in 0..each {
@@ -54,13 +54,16 @@ pub fn charge(table: &mut Table) -> Result<()> {
             ("true", "'/bin/true'".to_owned()),
             (
                 "python",
-                format!("'/usr/bin/python3', '{}'", stage.path("peer.py").display()),
+                format!(
+                    "'/usr/bin/python3', '{}'",
+                    scratch.path("peer.py").display()
+                ),
             ),
             (
                 "again",
                 format!(
                     "'{}', 'run', '--delta', '1d', '--name', 'n{nth}'",
-                    stage.path("bin/again").display()
+                    scratch.path("bin/again").display()
                 ),
             ),
         ];
@@ -68,20 +71,20 @@ pub fn charge(table: &mut Table) -> Result<()> {
             manifest += &format!("exec {{ '{title}-{nth}': command => [{words}] }}\n");
         }
     }
-    let path = stage.path("work/charge.pp");
+    let path = scratch.path("work/charge.pp");
     std::fs::write(&path, manifest)?;
     let mut taken: [Vec<f64>; 3] = Default::default();
     for _ in 0..runs {
-        let status = apply(&stage, &path).status().context("puppet")?;
+        let status = apply(&scratch, &path).status().context("puppet")?;
         ensure!(status.success(), "puppet apply failed");
-        let report = stage.text("report.yaml");
+        let report = scratch.text("report.yaml");
         for (which, title) in ["true", "python", "again"].iter().enumerate() {
             for nth in 0..each {
                 let seconds = charged(&report, &format!("{title}-{nth}"));
                 taken[which].push(seconds.context("no evaluation_time in the report")? * 1e3);
             }
         }
-        stage.stop_all()?;
+        runs::stop_all(&scratch)?;
     }
     let [floor, peer, ours] = taken.map(Samples::from_iter);
     let ratio = ours.median() / floor.median();
@@ -99,8 +102,8 @@ const RUNS: usize = 5;
 
 /// A manifest that counts its runs, and in a chain asks for the next; else its Exec, which a run has to load and to start
 /// all the same, does nothing.
-fn counting(stage: &Stage) -> String {
-    let file = stage.path("count").display().to_string();
+fn counting(scratch: &Scratch) -> String {
+    let file = scratch.path("count").display().to_string();
     format!(
         "$n = find_file('{file}') ? {{ undef => 0, default => Integer(strip(file('{file}'))) }} + 1\n\
          file {{ '{file}': content => \"${{n}}\\n\" }}\n\
@@ -108,18 +111,18 @@ fn counting(stage: &Stage) -> String {
          if $n < {RUNS} {{\n\
            exec {{ 'again': command => $ask, refreshonly => true, subscribe => File['{file}'] }}\n\
          }}\n",
-        stage.path("bin/again").display()
+        scratch.path("bin/again").display()
     )
 }
 
 /// Seconds that five runs take, started by each other or by a loop.
-fn five(stage: &Stage, manifest: &Path, chained: bool) -> Result<f64> {
-    let _ = std::fs::remove_file(stage.path("count"));
+fn five(scratch: &Scratch, manifest: &Path, chained: bool) -> Result<f64> {
+    let _ = std::fs::remove_file(scratch.path("count"));
     let began = now();
     if !chained {
         let script = "n=0; while [ $n -lt 5 ]; do \"$@\" || exit 1; n=$((n + 1)); done";
-        let run = apply(stage, manifest);
-        let mut shell = stage.command("/bin/sh");
+        let run = apply(scratch, manifest);
+        let mut shell = scratch.command("/bin/sh");
         shell
             .env("FACTER_bench", "loop")
             .args(["-c", script, "sh"])
@@ -127,11 +130,11 @@ fn five(stage: &Stage, manifest: &Path, chained: bool) -> Result<f64> {
             .args(run.get_args());
         shell.stdout(Stdio::null()).stderr(Stdio::null());
         ensure!(shell.status()?.success(), "a run failed");
-        ensure!(stage.text("count").trim() == "5", "not five runs");
+        ensure!(scratch.text("count").trim() == "5", "not five runs");
         return Ok((now() - began) as f64 / 1e9);
     }
     ensure!(
-        apply(stage, manifest)
+        apply(scratch, manifest)
             .env("FACTER_bench", "chain")
             .status()?
             .success(),
@@ -139,11 +142,12 @@ fn five(stage: &Stage, manifest: &Path, chained: bool) -> Result<f64> {
     );
     let end = now() + 120_000_000_000;
     let pause = || std::thread::sleep(Duration::from_millis(5));
-    while stage.text("count").trim() != "5" {
+    while scratch.text("count").trim() != "5" {
         ensure!(now() < end, "the chain did not end");
         pause();
     }
-    let status: serde_json::Value = serde_json::from_str(&stage.ask(&["status", "--json"])?)?;
+    let status: serde_json::Value =
+        serde_json::from_str(&runs::ask(scratch, &["status", "--json"])?)?;
     let pid = &status["targets"][0]["running"]["pid"];
     let stat = format!("/proc/{}/stat", pid.as_i64().context("the fifth run")?);
     // It has ended when it is a zombie; when whoever took it over reaps it is another matter.
@@ -155,18 +159,18 @@ fn five(stage: &Stage, manifest: &Path, chained: bool) -> Result<f64> {
 }
 
 fn chain(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    let path = stage.path("work/chain.pp");
-    std::fs::write(&path, counting(&stage))?;
-    five(&stage, &path, false)?;
+    let scratch = runs::scratch();
+    let path = scratch.path("work/chain.pp");
+    std::fs::write(&path, counting(&scratch))?;
+    five(&scratch, &path, false)?;
     let (mut ours, mut floor, mut overhead) =
         (Samples::default(), Samples::default(), Samples::default());
     let pairs = many(12, 1);
     for nth in 0..pairs {
         // Which goes first changes, since a machine may get slower all the time.
         let first = nth % 2 == 0;
-        let a = five(&stage, &path, first)?;
-        let b = five(&stage, &path, !first)?;
+        let a = five(&scratch, &path, first)?;
+        let b = five(&scratch, &path, !first)?;
         let (chained, looped) = if first { (a, b) } else { (b, a) };
         ours.add(chained / RUNS as f64);
         floor.add(looped / RUNS as f64);

@@ -2,11 +2,12 @@
 
 use std::ffi::CString;
 use std::io::Write;
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, verdict};
-use crate::stage::Stage;
+use crate::runs::{ruby_words, scratch};
 use crate::start::{as_exec_does, words};
 
 /// Parses arguments, reads /proc upwards, forks, and nothing else.
@@ -25,9 +26,11 @@ if os.fork() == 0:
 print('scheduled')
 "#;
 
-/// In a run: starts each in turn, `times` times, and writes down what it cost.
-pub fn stand_in(again: &str, rest: &str) -> Result<()> {
-    let (times, python) = rest.split_once(' ').context("a number and a file")?;
+/// The room's name within a run: `again-bench within AGAIN TIMES PEER`.
+pub const WITHIN: &str = "within";
+
+/// In a run: starts each in turn, `times` times, and says what it cost.
+pub fn within(again: &str, times: usize, python: &str) -> Result<()> {
     let programs: [Vec<CString>; 3] = [
         words(&["/bin/true"]),
         words(&["/usr/bin/python3", python]),
@@ -35,7 +38,7 @@ pub fn stand_in(again: &str, rest: &str) -> Result<()> {
     ];
     let stop = words(&[again, "stop"]);
     let mut out = std::io::stdout().lock();
-    for _ in 0..times.parse()? {
+    for _ in 0..times {
         for (which, program) in programs.iter().enumerate() {
             let cost = as_exec_does(program)?;
             ensure!(cost.status == 0, "{program:?}: {}", cost.output);
@@ -50,18 +53,18 @@ pub fn stand_in(again: &str, rest: &str) -> Result<()> {
 }
 
 pub fn measure(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    std::fs::write(stage.path("peer.py"), PYTHON)?;
-    let times = many(400, 10);
-    let output = stage
-        .run(
-            "cost",
-            &format!("cost {times} {}", stage.path("peer.py").display()),
-        )?
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::inherit())
+    let scratch = scratch();
+    let peer = scratch.write("peer.py", PYTHON).display().to_string();
+    let (times, bench) = (many(400, 10).to_string(), std::env::current_exe()?);
+    let bench = bench.to_str().context("a plain path")?;
+    let again = scratch.at("bin/again");
+    let words = ruby_words(&[bench, WITHIN, &again, &times, &peer]);
+    let output = scratch
+        .apply("cost", &format!("exit(system({words}))"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
         .output()?;
-    ensure!(output.status.success(), "the stand-in failed");
+    ensure!(output.status.success(), "the run failed");
     let mut seconds: [Vec<f64>; 3] = Default::default();
     let mut faults: [Vec<f64>; 3] = Default::default();
     for line in String::from_utf8_lossy(&output.stdout).lines() {

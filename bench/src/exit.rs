@@ -1,55 +1,106 @@
 //! How long after the end of a run its rerun begins.
+//!
+//! A run becomes `helper stamp` for its last moment, and what is run again is that too: both note the time as the first thing
+//! that they do, in a fifo.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::Command;
 use std::time::Duration;
 
+use again_rig::Scratch;
 use anyhow::{Context, Result, ensure};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt, SeedableRng};
 
 use crate::numbers::{Samples, Table, many, verdict};
-use crate::stage::Stage;
-use crate::start::{as_exec_does, now, words};
+use crate::runs::{self, ruby_words};
 
-/// A run that asks (or does not), says when it ends, and ends. As a rerun it says when it began.
-pub fn stand_in(stage: &Path, again: &str, began: u64, how: &str) -> Result<()> {
-    if std::env::var_os("AGAIN_RUN").is_some() || std::env::var_os("BENCH_RERUN").is_some() {
-        // Opened before the clock was read: a write to a fifo wakes the reader.
-        File::options()
-            .write(true)
-            .open(stage.join("fifo"))?
-            .write_all(&began.to_le_bytes())?;
-        return Ok(());
+/// Where the times arrive.
+struct Fifo(BufReader<File>);
+
+impl Fifo {
+    fn new(path: &Path) -> Result<Fifo> {
+        let made = Command::new("mkfifo").arg(path).status()?;
+        ensure!(made.success(), "mkfifo");
+        // Open for both, so that no end of file comes between.
+        let file = File::options().read(true).write(true).open(path)?;
+        Ok(Fifo(BufReader::new(file)))
     }
-    if how == "asks" {
-        let cost = as_exec_does(&words(&[again, "run", "--delta", "0", "--jitter", "0"]))?;
-        ensure!(cost.status == 0, "{}", cost.output);
+
+    /// The next time, which has to be of this.
+    fn next(&mut self, of: &str) -> Result<u64> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [at, _, name, ..] = words[..] else {
+            anyhow::bail!("no stamp: {line}");
+        };
+        ensure!(name == of, "the {name} where the {of} was to come");
+        Ok(at.parse()?)
+    }
+
+    /// Milliseconds from the end of a run to the start of the next.
+    fn between(&mut self) -> Result<f64> {
+        let end = self.next("end")?;
+        let start = self.next("start")?;
+        Ok((start as f64 - end as f64) / 1e6)
+    }
+}
+
+/// What is measured with.
+struct Place {
+    scratch: Scratch,
+    fifo: String,
+    helper: String,
+}
+
+impl Place {
+    /// A run that asks, or does not, and says when it ends.
+    fn run(&self, name: &str, asks: bool) -> Command {
+        let stamp = |what| [&self.helper, "stamp", &self.fifo, what];
+        let request = ["run", "--delta", "0", "--jitter", "0", "--"];
+        let ask = ruby_words(&[&request[..], &stamp("start"), &[name]].concat());
         // The waiter is to be asleep when the run ends, as it is after a run of seconds.
-        std::thread::sleep(Duration::from_millis(150));
+        let ask = format!("ask({ask}) == 0 or exit(1)\nsleep 0.15\n");
+        let ask = if asks { &ask } else { "" };
+        let end = ruby_words(&stamp("end"));
+        self.scratch.apply(name, &format!("{ask}exec({end})"))
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(&now().to_le_bytes())?;
-    out.flush()?;
-    // SAFETY: ends this process, and nothing else.
-    unsafe { libc::_exit(0) }
-}
 
-/// When a run said that it ended.
-fn ended(mut out: impl Read) -> Result<u64> {
-    let mut bytes = [0; 8];
-    out.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
-}
+    /// What comes after a run where nobody asks.
+    fn next(&self) -> Command {
+        let mut next = self.scratch.command(&self.helper);
+        next.args(["stamp", &self.fifo, "start"]);
+        next
+    }
 
-fn began(fifo: &mut File) -> Result<u64> {
-    let mut bytes = [0; 8];
-    fifo.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
+    /// The floor: a parent that waits for its child, puts a file on the disk, and becomes the next run. A shell would add its
+    /// own start, and a start that is not on the disk would be forgotten with the power.
+    fn floor(&self) -> Result<i32> {
+        let (mut run, mut next) = (self.run("floor", false), self.next());
+        let (file, work) = (self.scratch.path("work/start"), self.scratch.path("work"));
+        // SAFETY: one thread.
+        let parent = unsafe { libc::fork() };
+        if parent == 0 {
+            let start = || -> std::io::Result<()> {
+                run.status()?;
+                let mut file = File::create(file)?;
+                file.write_all(&[b' '; 1024])?;
+                file.sync_data()?;
+                File::open(work)?.sync_all()?;
+                Err(next.exec())
+            };
+            let _ = start();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(127) }
+        }
+        ensure!(parent > 0, "fork");
+        Ok(parent)
+    }
 }
 
 /// When whoever looks once a second looks first: one draw from each of equal parts of the second, in any order.
@@ -64,60 +115,32 @@ fn phases(count: usize) -> Vec<Duration> {
 }
 
 pub fn measure(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    let path = std::ffi::CString::new(stage.path("fifo").to_str().context("plain")?)?;
-    // SAFETY: a NUL-terminated path.
-    ensure!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) } == 0, "mkfifo");
-    // Open for both, so that no end of file comes between.
-    let mut fifo = File::options()
-        .read(true)
-        .write(true)
-        .open(stage.path("fifo"))?;
+    let scratch = runs::scratch();
+    let place = Place {
+        fifo: scratch.at("fifo"),
+        helper: scratch.at("bin/helper"),
+        scratch,
+    };
+    let mut fifo = Fifo::new(Path::new(&place.fifo))?;
     let times = many(300, 10);
     // Each takes half a second; a third as many are enough for a 99th percentile.
     let mut phases = phases(times.div_ceil(3));
     let looks = phases.len();
     let mut all: [Vec<f64>; 3] = Default::default();
     for nth in 0..times {
-        // Ours; a target of its own each time, or else the record of its starts would be as long as no cap allows.
-        let mut run = stage
-            .run(&format!("exit{nth}"), "exit asks")?
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let end = ended(run.stdout.take().context("a pipe")?)?;
-        all[0].push((began(&mut fifo)? - end) as f64 / 1e6);
+        // A target of its own each time, or else the record of its starts would be as long as no cap allows.
+        let mut run = place.run(&format!("ours{nth}"), true).spawn()?;
+        all[0].push(fifo.between()?);
         // Not before: we are not to be in the way.
         run.wait()?;
-        // The floor: a parent that waits for its child, and becomes the next run. A shell would add its own start.
-        let mut run = stage.run("floor", "exit silent")?;
-        let mut next = stage.run("floor", "exit silent")?;
-        next.env("BENCH_RERUN", "1");
-        run.stdout(Stdio::piped());
-        let (reader, writer) = crate::start::pipe()?;
-        // SAFETY: one thread.
-        let parent = unsafe { libc::fork() };
-        if parent == 0 {
-            run.stdout(writer);
-            let _ = run.status();
-            let _ = next.exec();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(127) }
-        }
-        ensure!(parent > 0, "fork");
-        drop(writer);
-        drop(run);
-        let end = ended(reader)?;
-        all[1].push((began(&mut fifo)? - end) as f64 / 1e6);
+        let parent = place.floor()?;
+        all[1].push(fifo.between()?);
         // SAFETY: our own child.
         unsafe { libc::waitpid(parent, std::ptr::null_mut(), 0) };
         // The peer looks once a second.
         if nth % 3 == 0 {
             let phase = phases.pop().context("a phase")?;
-            let mut run = stage.run("peer", "exit silent")?;
-            let mut next = stage.run("peer", "exit silent")?;
-            next.env("BENCH_RERUN", "1");
-            let mut run = run.stdout(Stdio::piped()).spawn()?;
-            let out = run.stdout.take().context("a pipe")?;
+            let (mut run, mut next) = (place.run("peer", false).spawn()?, place.next());
             let pid = run.id();
             let polling = std::thread::spawn(move || {
                 std::thread::sleep(phase);
@@ -127,11 +150,11 @@ pub fn measure(table: &mut Table) -> Result<()> {
                 }
                 next.spawn()
             });
-            let end = ended(out)?;
+            let end = fifo.next("end")?;
             run.wait()?;
-            let mut next = polling.join().ok().context("a thread")??;
-            all[2].push((began(&mut fifo)? - end) as f64 / 1e6);
-            next.wait()?;
+            let start = fifo.next("start")?;
+            all[2].push((start as f64 - end as f64) / 1e6);
+            polling.join().ok().context("a thread")??.wait()?;
         }
     }
     let [ours, floor, peer] = all.map(Samples::from_iter);
@@ -140,12 +163,15 @@ pub fn measure(table: &mut Table) -> Result<()> {
     table.add(
         &format!("from the run's exit to the rerun's exec, {times} tries"),
         &ours.text("ms"),
-        &format!("a parent in waitpid {}", floor.text("ms")),
+        &format!(
+            "a parent in waitpid that syncs a file before it goes on {}",
+            floor.text("ms")
+        ),
         &format!("looking once a second, {looks} tries: {}", peer.text("ms")),
         &verdict(
-            &format!("p50 ≤ 1 ms, p99 ≤ 5 ms above the floor ({p50:.2}, {p99:.2} ms)"),
-            p50 <= 1.0 && p99 <= 5.0,
+            &format!("p50 and p99 ≤ 2 ms above the floor ({p50:.2}, {p99:.2} ms)"),
+            p50 <= 2.0 && p99 <= 2.0,
         ),
     );
-    stage.stop_all()
+    runs::stop_all(&place.scratch)
 }

@@ -6,20 +6,19 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::io::Write as _;
 use std::path::Path;
 
-use again::policy::cap::usage;
 use again::model::{Boottime, Cap, Moment, Span, Walltime};
+use again::policy::cap::usage;
 use again::policy::delay;
+use again_rig::now;
 use anyhow::{Context, Result, ensure};
 use plotters::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
-use crate::stage::Stage;
-use crate::start::{as_exec_does, words};
+use crate::runs::{ruby_words, scratch};
 
 /// `splaylimit` is Puppet's run interval unless it is set.
 const SPLAYLIMIT: f64 = 1800.0;
@@ -271,34 +270,6 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     }
 }
 
-/// In a run: asks, and ends. As a rerun: stamps.
-pub fn stand_in(stage: &Path, again: &str, began: u64, rest: &str) -> Result<()> {
-    let nth = std::env::args().nth(2).context("a manifest")?;
-    let name = Path::new(&nth).file_stem().context("a name")?.to_owned();
-    let file = if std::env::var_os("AGAIN_RUN").is_some() {
-        "stamps"
-    } else {
-        let request: Vec<&str> = [again, "run"]
-            .into_iter()
-            .chain(rest.split_whitespace())
-            .collect();
-        let cost = as_exec_does(&words(&request))?;
-        ensure!(cost.status == 0, "{}", cost.output);
-        "ends"
-    };
-    let at = if file == "ends" {
-        crate::start::now()
-    } else {
-        began
-    };
-    let mut out = std::fs::File::options()
-        .append(true)
-        .create(true)
-        .open(stage.join(file))?;
-    out.write_all(format!("{at} {}\n", name.to_string_lossy()).as_bytes())?;
-    Ok(())
-}
-
 /// The largest distance between two distributions (Kolmogorov and Smirnov); both in order.
 fn distance(some: &[f64], others: &[f64]) -> f64 {
     let part =
@@ -313,25 +284,33 @@ fn distance(some: &[f64], others: &[f64]) -> f64 {
 fn real_waiters(table: &mut Table) -> Result<()> {
     let count = many(50, 5);
     let (delta, jitter) = (Span::from_secs(2), Span::from_secs(4));
-    let stage = Stage::new()?;
+    let scratch = scratch();
+    let (helper, stamps, ends) = (
+        scratch.at("bin/helper"),
+        scratch.at("stamps"),
+        scratch.at("ends"),
+    );
     for nth in 0..count {
-        let run = stage
-            .run(&format!("w{nth:02}"), "herd --delta 2 --jitter 4")?
-            .status()?;
+        let name = format!("w{nth:02}");
+        // A command of its own is a target of its own. The run becomes what stamps its end.
+        let request = ["run", "--delta", "2", "--jitter", "4", "--"];
+        let manifest = format!(
+            "ask({}) == 0 or exit(1)\nexec({})",
+            ruby_words(&[&request[..], &[&helper, "stamp", &stamps, &name]].concat()),
+            ruby_words(&[&helper, "stamp", &ends, &name]),
+        );
+        let run = scratch.apply(&name, &manifest).status()?;
         ensure!(run.success(), "a run failed");
     }
-    let end = crate::start::now() + 60_000_000_000;
-    while stage.text("stamps").lines().count() < count {
-        ensure!(crate::start::now() < end, "not all reruns came");
+    let end = now() + 60_000_000_000;
+    while scratch.stamps().len() < count {
+        ensure!(now() < end, "not all reruns came");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let read = |file: &str| -> BTreeMap<String, f64> {
-        let text = stage.text(file);
-        text.lines()
-            .filter_map(|line| {
-                let (at, name) = line.split_once(' ')?;
-                Some((name.to_owned(), at.parse::<u64>().ok()? as f64 / 1e9))
-            })
+        let stamps = scratch.stamps_in(file).into_iter();
+        stamps
+            .map(|stamp| (stamp.words.concat(), stamp.at as f64 / 1e9))
             .collect()
     };
     let (ends, starts) = (read("ends"), read("stamps"));

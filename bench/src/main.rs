@@ -12,20 +12,21 @@ mod cost;
 mod exit;
 mod herd;
 mod numbers;
+mod runs;
 mod scale;
 mod size;
-mod stage;
 mod start;
 mod waiter;
 
 use anyhow::{Result, bail};
 
 fn main() -> Result<()> {
-    // The stand-in for a puppet run is this program under another name.
-    if stage::is_stand_in() {
-        return stage::stand_in();
-    }
     let rooms: Vec<String> = std::env::args().skip(1).collect();
+    if let [within, again, times, peer] = &rooms[..]
+        && within == cost::WITHIN
+    {
+        return cost::within(again, times.parse()?, peer);
+    }
     let mut table = numbers::Table::default();
     for room in &rooms {
         eprintln!("bench: {room}");

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use again_rig::{Scratch, now};
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
-use crate::stage::Stage;
-use crate::start::now;
-use crate::waiter::{compiled, start};
+use crate::runs;
+use crate::waiter::{compiled, pids_of, start};
 
 /// Sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of its arguments; before that it puts
 /// a file of a record's size on the disk, and its name, if it is given one.
@@ -42,27 +42,30 @@ fn memory(pids: &[i32]) -> (u64, u64) {
     sum
 }
 
-fn status(stage: &Stage, words: &[&str], times: usize) -> Result<(Samples, String)> {
+fn status(scratch: &Scratch, words: &[&str], times: usize) -> Result<(Samples, String)> {
     let mut taken = Samples::default();
     let mut said = String::new();
     for _ in 0..times {
         let began = now();
-        said = stage.ask(words)?;
+        said = runs::ask(scratch, words)?;
         taken.add((now() - began) as f64 / 1e6);
     }
     Ok((taken, said))
 }
 
 /// Seconds in which as many can be armed, and then some: by what twenty of them take on this machine as busy as it is.
-fn lead(stage: &Stage, count: usize) -> Result<u64> {
+fn lead(scratch: &Scratch, count: usize) -> Result<u64> {
     let tries = 20;
     let began = now();
     for nth in 0..tries {
-        stage.ask(&["run", "--delta", "1d", "--", "/bin/true", &format!("{nth}")])?;
+        runs::ask(
+            scratch,
+            &["run", "--delta", "1d", "--", "/bin/true", &format!("{nth}")],
+        )?;
     }
     let each = (now() - began) as f64 / 1e9 / f64::from(tries);
-    stage.stop_all()?;
-    std::fs::remove_dir_all(stage.path("state"))?;
+    runs::stop_all(scratch)?;
+    std::fs::remove_dir_all(scratch.path("state"))?;
     Ok((each * count as f64 * 3.0) as u64 + 4)
 }
 
@@ -93,33 +96,49 @@ impl Timers {
     }
 }
 
+/// A command that notes its time under this name as the first thing it does.
+fn stamping(scratch: &Scratch, name: &str) -> [String; 4] {
+    [
+        scratch.at("bin/helper"),
+        "stamp".to_owned(),
+        scratch.at("stamps"),
+        name.to_owned(),
+    ]
+}
+
 /// Waits until all have fired, as many stamps as there are moments; how late each was in ms, and how many were early.
-fn fired(stage: &Stage, mut dues: BTreeMap<String, u64>, end: u64) -> Result<(Vec<f64>, usize)> {
-    while stage.text("stamps").lines().count() < dues.len() {
+fn fired(
+    scratch: &Scratch,
+    mut dues: BTreeMap<String, u64>,
+    end: u64,
+) -> Result<(Vec<f64>, usize)> {
+    while scratch.text("stamps").lines().count() < dues.len() {
         ensure!(now() < end, "not all have fired");
         std::thread::sleep(Duration::from_millis(100));
     }
     let mut late = Vec::new();
     let mut early = 0;
-    for line in stage.text("stamps").lines() {
-        let mut words = line.split(' ');
-        let at: u64 = words.next().context("a time")?.parse()?;
-        let due = dues
-            .remove(words.next().context("a name")?)
-            .context("fired twice")?;
-        if at < due {
+    for stamp in scratch.stamps() {
+        let name = stamp.words.first().context("a name")?;
+        let due = dues.remove(name).context("fired twice")?;
+        if stamp.at < due {
             early += 1;
         }
-        late.push((at.saturating_sub(due)) as f64 / 1e6);
+        late.push((stamp.at.saturating_sub(due)) as f64 / 1e6);
     }
     Ok((late, early))
 }
 
 /// The floor: as many C programs, each asleep until its moment, as far from each other's as these are, and then the
 /// same command; `synced` with a file that is on the disk before it.
-fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) -> Result<Timers> {
-    let sleep = compiled(stage, "sleep", SLEEP)?;
-    std::fs::remove_file(stage.path("stamps"))?;
+fn asleep(
+    scratch: &Scratch,
+    dues: &BTreeMap<String, u64>,
+    lead: u64,
+    synced: bool,
+) -> Result<Timers> {
+    let sleep = compiled(scratch, "sleep", SLEEP)?;
+    std::fs::remove_file(scratch.path("stamps"))?;
     let first = *dues.values().min().context("moments")?;
     let began = now();
     let moved: BTreeMap<String, u64> = dues
@@ -128,7 +147,7 @@ fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) 
         .collect();
     let mut all = Vec::new();
     for (name, due) in &moved {
-        let mut command = stage.command(&sleep);
+        let mut command = scratch.command(&sleep);
         command
             .arg(due.to_string())
             .arg(if synced {
@@ -136,9 +155,7 @@ fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) 
             } else {
                 String::new()
             })
-            .arg(stage.path("bin/puppet"))
-            .arg("apply")
-            .arg(stage.path(&format!("work/{name}.pp")));
+            .args(stamping(scratch, name));
         all.push(start(&mut command)?);
     }
     let armed = (now() - began) as f64 / 1e9;
@@ -148,7 +165,7 @@ fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) 
     );
     let pids: Vec<i32> = all.iter().map(|one| one.0.id() as i32).collect();
     let (resident, shared) = memory(&pids);
-    let (late, early) = fired(stage, moved, now() + (lead + 120) * 1_000_000_000)?;
+    let (late, early) = fired(scratch, moved, now() + (lead + 120) * 1_000_000_000)?;
     Ok(Timers {
         armed,
         resident,
@@ -160,58 +177,47 @@ fn asleep(stage: &Stage, dues: &BTreeMap<String, u64>, lead: u64, synced: bool) 
 
 /// As many timers, each of a target of its own, all due at one moment.
 fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
-    let stage = Stage::new()?;
+    let scratch = runs::scratch();
     // Armed from the moment of the request; due together, when the last one is there.
-    let lead = lead(&stage, count)?;
+    let lead = lead(&scratch, count)?;
     let due = now() + lead * 1_000_000_000;
     let began = now();
-    let mut runs = Vec::new();
     for nth in 0..count {
         let name = format!("n{nth:05}");
-        stage.run(&name, "stamp")?;
         let left = due.saturating_sub(now()) as f64 / 1e9;
         ensure!(left > 0.5, "arming takes longer than was thought");
-        // A command of its own is a target of its own; it is the stand-in, which stamps.
-        let mut command = stage.again(&["run", "--jitter", "0", "--delta"]);
+        // A command of its own is a target of its own.
+        let mut command = scratch.again_command(&["run", "--jitter", "0", "--delta"]);
         // Whole seconds: the exact moment is taken from the record.
         command.arg(format!("{}", left.ceil() as u64)).arg("--");
-        command
-            .arg(stage.path("bin/puppet"))
-            .arg("apply")
-            .arg(stage.path(&format!("work/{name}.pp")));
+        command.args(stamping(&scratch, &name));
         command.stdout(std::process::Stdio::null());
-        runs.push(name);
         let status = command.status()?;
         ensure!(status.success(), "a request failed");
     }
     let armed = (now() - began) as f64 / 1e9;
-    let waiters = stage.waiters();
+    let waiters = pids_of(&scratch);
     let (resident, shared) = memory(&waiters);
-    let (taken, said) = status(&stage, &["status", "--json"], many(10, 2))?;
-    let (words, _) = status(&stage, &["status"], many(10, 2))?;
+    let (taken, said) = status(&scratch, &["status", "--json"], many(10, 2))?;
+    let (words, _) = status(&scratch, &["status"], many(10, 2))?;
     let json: serde_json::Value = serde_json::from_str(&said)?;
     let mut dues = BTreeMap::new();
     let targets = json["targets"].as_array().context("targets")?;
     for target in targets {
         let command = target["command"].as_array().context("a command")?;
-        let manifest = command
+        let name = command
             .last()
             .and_then(|word| word.as_str())
-            .context("a manifest")?;
-        let name = manifest
-            .rsplit('/')
-            .next()
-            .and_then(|name| name.strip_suffix(".pp"))
             .context("a name")?;
         dues.insert(
             name.to_owned(),
-            record_due(&stage, target["id"].as_str().context("an id")?)?,
+            record_due(&scratch, target["id"].as_str().context("an id")?)?,
         );
     }
     ensure!(dues.len() == count, "{} of {count} are pending", dues.len());
     let end = now() + (lead + 120) * 1_000_000_000;
-    let (late, early) = fired(&stage, dues.clone(), end)?;
-    stage.stop_all()?;
+    let (late, early) = fired(&scratch, dues.clone(), end)?;
+    runs::stop_all(&scratch)?;
     let ours = Timers {
         armed,
         resident,
@@ -219,9 +225,9 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
         late,
         early,
     };
-    let floor = asleep(&stage, &dues, lead, false)?;
+    let floor = asleep(&scratch, &dues, lead, false)?;
     // A start that has to outlast a loss of power takes a disk at the least.
-    let synced = asleep(&stage, &dues, lead, true)?;
+    let synced = asleep(&scratch, &dues, lead, true)?;
     ensure!(
         floor.early + synced.early == 0,
         "a sleeping program was early"
@@ -274,9 +280,9 @@ fn all_at_once(table: &mut Table, count: usize, bar: bool) -> Result<()> {
 }
 
 /// When the timer of a target is due, in nanoseconds of CLOCK_BOOTTIME.
-fn record_due(stage: &Stage, id: &str) -> Result<u64> {
+fn record_due(scratch: &Scratch, id: &str) -> Result<u64> {
     let record: serde_json::Value =
-        serde_json::from_str(&stage.text(&format!("state/targets/{id}/state.json")))?;
+        serde_json::from_str(&scratch.text(&format!("state/targets/{id}/state.json")))?;
     let timers = record["timers"].as_object().context("timers")?;
     let timer = timers.values().next().context("a timer")?;
     timer["due"].as_u64().context("a due time")
@@ -284,30 +290,32 @@ fn record_due(stage: &Stage, id: &str) -> Result<u64> {
 
 /// Targets that have done all they may, and a history that is full.
 fn histories(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
+    let scratch = runs::scratch();
     let targets = many(200, 5);
     for nth in 0..targets {
         let name = format!("h{nth:03}");
-        stage.run(&name, "stamp")?;
-        stage.ask(&[
-            "run",
-            "--delta",
-            "1d",
-            "--name",
-            &name,
-            "--",
-            "/bin/true",
-            &name,
-        ])?;
+        runs::ask(
+            &scratch,
+            &[
+                "run",
+                "--delta",
+                "1d",
+                "--name",
+                &name,
+                "--",
+                "/bin/true",
+                &name,
+            ],
+        )?;
     }
-    stage.stop_all()?;
+    runs::stop_all(&scratch)?;
     // As many starts on each record as the cap's window can hold, and both files of the history full.
-    let history = stage.path("state/history.jsonl");
-    let line = stage.text("state/history.jsonl");
+    let history = scratch.path("state/history.jsonl");
+    let line = scratch.text("state/history.jsonl");
     let full = line.repeat((1 << 20) / line.len().max(1));
     std::fs::write(&history, &full)?;
-    std::fs::write(stage.path("state/history.1.jsonl"), &full)?;
-    for target in std::fs::read_dir(stage.path("state/targets"))?.flatten() {
+    std::fs::write(scratch.path("state/history.1.jsonl"), &full)?;
+    for target in std::fs::read_dir(scratch.path("state/targets"))?.flatten() {
         let path = target.path().join("state.json");
         let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
         let at = serde_json::json!({ "boot": "b", "uptime": 1, "wall": 1 });
@@ -317,13 +325,16 @@ fn histories(table: &mut Table) -> Result<()> {
         std::fs::write(&path, serde_json::to_vec(&record)?)?;
     }
     let times = many(10, 2);
-    let (words, _) = status(&stage, &["status"], times)?;
-    let (json, said) = status(&stage, &["status", "--json"], times)?;
+    let (words, _) = status(&scratch, &["status"], times)?;
+    let (json, said) = status(&scratch, &["status", "--json"], times)?;
     let parsed: serde_json::Value = serde_json::from_str(&said)?;
     ensure!(parsed["unreadable"] == serde_json::json!([]), "{said}");
-    let (told, _) = status(&stage, &["history"], times)?;
+    let (told, _) = status(&scratch, &["history"], times)?;
     let began = now();
-    stage.ask(&["run", "--delta", "1d", "--", "/bin/true", "one more"])?;
+    runs::ask(
+        &scratch,
+        &["run", "--delta", "1d", "--", "/bin/true", "one more"],
+    )?;
     let request = (now() - began) as f64 / 1e6;
     table.add(
         &format!("{targets} targets with full records and 2 MB of history: `status`; `--json`; `history`; a request"),
@@ -332,7 +343,7 @@ fn histories(table: &mut Table) -> Result<()> {
         "",
         "",
     );
-    stage.stop_all()
+    runs::stop_all(&scratch)
 }
 
 pub fn measure(table: &mut Table) -> Result<()> {

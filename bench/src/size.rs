@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use again_rig::binary_under_test;
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::Table;
-use crate::stage::binary;
 
 /// The crate of a symbol in Rust's own mangling (RFC 2603): the first `C s HASH _ LENGTH NAME`.
 fn crate_of(symbol: &str) -> Option<String> {
@@ -33,7 +33,7 @@ fn crate_of(symbol: &str) -> Option<String> {
 }
 
 pub fn measure(table: &mut Table) -> Result<()> {
-    let whole = std::fs::metadata(binary())?.len();
+    let whole = std::fs::metadata(binary_under_test())?.len();
     let bare = std::env::var_os("AGAIN_BARE").context("AGAIN_BARE")?;
     let bare = std::fs::metadata(bare)?.len();
     let symbols = std::env::var_os("AGAIN_SYMBOLS").context("AGAIN_SYMBOLS")?;

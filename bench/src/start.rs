@@ -4,18 +4,8 @@ use std::ffi::CString;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
+use again_rig::now;
 use anyhow::{Context, Result, bail};
-
-/// CLOCK_BOOTTIME in nanoseconds.
-pub fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// What one start of a program cost.
 #[derive(Debug)]

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use again_rig::Scratch;
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
-use crate::stage::Stage;
+use crate::runs;
 
 const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
 
@@ -64,10 +65,15 @@ pub fn start(command: &mut Command) -> Result<Ended> {
     Ok(Ended(command.spawn()?))
 }
 
+/// The pids of the waiters.
+pub fn pids_of(scratch: &Scratch) -> Vec<i32> {
+    scratch.agains().iter().map(|process| process.pid).collect()
+}
+
 /// A static C program.
-pub fn compiled(stage: &Stage, name: &str, text: &str) -> Result<PathBuf> {
-    let source = stage.path(&format!("{name}.c"));
-    let program = stage.path(name);
+pub fn compiled(scratch: &Scratch, name: &str, text: &str) -> Result<PathBuf> {
+    let source = scratch.path(&format!("{name}.c"));
+    let program = scratch.path(name);
     std::fs::write(&source, text)?;
     let built = Command::new("cc")
         .args(["-O2", "-static", "-o"])
@@ -114,8 +120,8 @@ fn pids(all: &[Ended]) -> Vec<u32> {
 }
 
 pub fn measure(table: &mut Table) -> Result<()> {
-    let stage = Stage::new()?;
-    let pause = compiled(&stage, "pause", PAUSE)?;
+    let scratch = runs::scratch();
+    let pause = compiled(&scratch, "pause", PAUSE)?;
     let each = many(5, 1);
     let mut floor = Vec::new();
     let mut peer = Vec::new();
@@ -128,18 +134,19 @@ pub fn measure(table: &mut Table) -> Result<()> {
                 .arg(std::process::id().to_string()),
         )?);
         // Waits for a run to end.
-        held.push(stage.held_run(&format!("held{nth}"), "--delta 1d")?);
+        held.push(runs::held_run(
+            &scratch,
+            &format!("held{nth}"),
+            &["--delta", "1d"],
+        )?);
     }
-    let for_the_run = stage.waiters();
+    let for_the_run = pids_of(&scratch);
     // Waits for its time to come.
     for nth in 0..each {
-        stage
-            .held_run(&format!("ended{nth}"), "--delta 1d")?
-            .end()?;
+        runs::held_run(&scratch, &format!("ended{nth}"), &["--delta", "1d"])?.end();
     }
     std::thread::sleep(Duration::from_millis(500));
-    let (for_the_run, for_the_time): (Vec<i32>, Vec<i32>) = stage
-        .waiters()
+    let (for_the_run, for_the_time): (Vec<i32>, Vec<i32>) = pids_of(&scratch)
         .into_iter()
         .partition(|pid| for_the_run.contains(pid));
     ensure!(
@@ -216,7 +223,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
         &verdict("0", for_the_run.woken + for_the_time.woken == 0),
     );
     for run in held {
-        run.end()?;
+        run.end();
     }
     Ok(())
 }

@@ -4,20 +4,20 @@
 
 use std::path::{Path, PathBuf};
 
-use again::arm::is_a_units_cgroup;
+use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
 use again::policy::cap;
-use again::model::{Boottime, Identity, Moment, Outcome, Span, Walltime};
 use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
-use again::policy::judge::cap_reached;
 use again::policy::{delay, resume};
 use again::puppet::ancestry::{Seen, find_run};
-use again::puppet::cmdline::parse;
+use again::puppet::cmdline::{Invocation, parse};
 use again::puppet::conf::Conf;
-use again::puppet::paths::{self, Paths};
-use again::puppet::rerun::{Started, is_daemon, rewrite};
+use again::puppet::paths::{self, Layout, Paths, Setup};
+use again::puppet::rerun::{is_daemon, rewrite};
 use again::puppet::summary::Summary;
 use again::puppet::{environment, locks};
+use again::state::before;
+use again::state::change::Change;
 use again::state::driver::{self, Driver, Handed};
 use again::state::history::{Entry, What};
 use again::state::order::{decode, encode};
@@ -26,6 +26,7 @@ use again::state::store::{Disabled, Rerun, parse_record};
 use again::sys::attributes::parse_limits;
 use again::sys::localtime;
 use again::sys::process::{parse_stat, parse_status, split_block};
+use again::sys::unit::is_a_units_cgroup;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -53,30 +54,27 @@ fn command_line(text: &[u8]) {
         return;
     };
     let conf = Conf::default();
-    for started in [Started::OneOff, Started::ByDaemon] {
-        // A daemon's own command line is never taken for that of a one-off run.
-        if started == Started::OneOff && is_daemon(&invocation, &conf) {
-            continue;
-        }
-        let once = rewrite(&argv, &invocation, started, &conf);
-        // What is run again is a run again, and asks for the same.
-        let again = parse(&once).expect("a rewritten command line is one");
-        assert!(!is_daemon(&again, &conf), "{once:?}");
-        assert_eq!(rewrite(&once, &again, Started::OneOff, &conf), once);
-    }
+    let once = rewrite(&argv, &invocation, &conf);
+    // What is run again is a run again, and asks for the same.
+    let again = parse(&once).expect("a rewritten command line is one");
+    assert!(!is_daemon(&again, &conf), "{once:?}");
+    assert_eq!(rewrite(&once, &again, &conf), once);
     let layout = paths::layout(Path::new("/usr/bin/ruby"), None, |_| false);
-    drop(paths::resolve(
-        &Paths::default(),
-        &Paths::default(),
-        Some(&invocation),
-        &conf,
-        &layout,
-    ));
+    paths(Some(&invocation), &conf, &layout);
     let _ = (
         invocation.manifest(),
         invocation.reads_standard_input(),
         paths::conf_file(Some(&invocation), &layout),
     );
+}
+
+fn paths(invocation: Option<&Invocation>, conf: &Conf, layout: &Layout) {
+    let setup = Setup {
+        invocation: invocation.cloned(),
+        conf: conf.clone(),
+        layout: layout.clone(),
+    };
+    drop(setup.paths(&Paths::default(), &Paths::default()));
 }
 
 fn ancestors(text: &[u8]) {
@@ -93,7 +91,9 @@ fn ancestors(text: &[u8]) {
             .map(|_| PathBuf::from("/usr/bin/ruby3.1")),
     };
     let chain: Vec<Seen> = text.split(|b| *b == b'\n').enumerate().map(seen).collect();
-    let _ = find_run(&chain, |invocation| is_daemon(invocation, &Conf::default()));
+    let _ = find_run(&chain, |_, invocation| {
+        is_daemon(invocation, &Conf::default())
+    });
 }
 
 fn environ(text: &[u8]) {
@@ -117,13 +117,7 @@ fn conf(text: &[u8]) {
         Some(Path::new("/home/x")),
         |_| false,
     );
-    drop(paths::resolve(
-        &Paths::default(),
-        &Paths::default(),
-        None,
-        &conf,
-        &layout,
-    ));
+    paths(None, &conf, &layout);
     let _ = (conf.flag("splay"), conf.is_without("daemonize"));
 }
 
@@ -137,16 +131,21 @@ fn record(text: &[u8]) {
         serde_json::from_slice::<Rerun>(text),
         serde_json::from_slice::<Disabled>(text),
     );
-    let _ = serde_json::from_slice::<Entry>(text);
+    let _ = serde_json::from_slice::<Entry>(text).map(|entry| before::entry(entry).text());
     let _ = parse_record(text, "0123456789abcdef");
     let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
         return;
     };
     for timer in record.timers.values() {
         let usage = cap::usage(timer.cap, record.moments(), &now);
-        let _ = cap_reached(timer.cap, usage);
+        let refusal = Refusal::Cap {
+            cap: timer.cap,
+            usage,
+            fails: true,
+        };
+        let _ = refusal.to_string();
         let range = delay::jitter_range(timer.delta, None, Span::from_secs(300), timer.run);
-        let due = resume::due(timer, &now, range);
+        let due = resume::due(&timer.wait(&now.boot), &now, range);
         let _ = (
             localtime::utc(now.wall + due.since(now.uptime)),
             timer.delta.to_string(),
@@ -198,7 +197,11 @@ fn driver(text: &[u8]) {
             serde_json::from_slice::<Driver>(&written).expect("read"),
             driver
         );
-        drop(driver::entry(&driver, What::Closed, "", &driver.began));
+        drop(Change::of_driver(
+            &driver,
+            What::Closed,
+            driver.began.clone(),
+        ));
         let chain: Vec<Identity> = driver.child.into_iter().chain([driver.process]).collect();
         let known = [true, false].map(|alive| (driver.clone(), alive)).to_vec();
         let found = driver::above(known, &chain, &driver.boot);

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::wait::LOOK_AGAIN;
 use super::{complain, plural};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Settings, Surroundings};
@@ -39,12 +38,14 @@ use crate::state::record::VERSION;
 use crate::state::store::{Rerun, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::events::{Event, Events};
 use crate::sys::foreground::{self, Plan};
 use crate::sys::pidfd;
 use crate::sys::process::{self, os};
-use crate::sys::wait::Watch;
+use crate::sys::sleep::{Sleeper, Wake, Watch};
 use crate::sys::{clock, localtime};
+
+/// How often a held run looks where no directory can be watched.
+const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
 const GRACE: Span = Span::from_secs(10);
@@ -102,7 +103,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
         environment: environment_of_runs(&around, global, &settings),
         input: Input::now(),
         screen: Screen::new(&around),
-        events: Events::catch(signals).context("cannot take over the signals")?,
+        sleeper: Sleeper::new(signals).context("cannot take over the signals")?,
         until: args.until,
         timeout: args.timeout,
         rows: Vec::new(),
@@ -203,7 +204,7 @@ struct Driving<'a> {
     is_agent: bool,
     detailed: bool,
     paths: Paths,
-    events: Events,
+    sleeper: Sleeper,
     screen: Screen,
     rows: Vec<Row>,
 }
@@ -271,18 +272,18 @@ impl Driving<'_> {
                     .progress(&format!("{what} starts in {}", Span::from_secs(seconds)));
                 until = now + Span::from_nanos(left.nanos() - (seconds - 1) * 1_000_000_000);
             }
-            match self.events.next(Some(until), None, None)? {
-                Event::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
-                Event::NoMore => return Ok(Some(Ending::Stopped)),
-                Event::Hurry => {
+            match self.sleeper.sleep(None, Some(until), None)? {
+                Wake::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
+                Wake::NoMore => return Ok(Some(Ending::Stopped)),
+                Wake::Hurry => {
                     self.drive.hurry(clock::boottime());
                     self.screen.say("brought forward by 'again now'");
                     return Ok(None);
                 }
-                Event::Child => {
+                Wake::Child => {
                     foreground::reap(0);
                 }
-                Event::Ended | Event::Time | Event::Changed => {}
+                Wake::Ended | Wake::Time | Wake::Changed => {}
             }
         }
     }
@@ -332,18 +333,18 @@ impl Driving<'_> {
             let is_blind = holder.is_none() && watched.is_none();
             let look = is_blind.then(|| clock::boottime() + LOOK_AGAIN);
             let until = [self.deadline, look].into_iter().flatten().min();
-            let woken = self.events.next(until, handle.as_ref(), watched)?;
+            let woken = self.sleeper.sleep(handle.as_ref(), until, watched)?;
             match woken {
-                Event::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
-                Event::Child => {
+                Wake::Signal { number, .. } => return Ok(Some(Ending::Signal(number))),
+                Wake::Child => {
                     foreground::reap(0);
                 }
-                Event::NoMore => return Ok(Some(Ending::Stopped)),
-                Event::Time if self.deadline.is_some_and(|at| at <= clock::boottime()) => {
+                Wake::NoMore => return Ok(Some(Ending::Stopped)),
+                Wake::Time if self.deadline.is_some_and(|at| at <= clock::boottime()) => {
                     return Ok(Some(Ending::Finish(Finish::Timeout)));
                 }
-                Event::Time => {}
-                Event::Ended | Event::Changed | Event::Hurry => {}
+                Wake::Time => {}
+                Wake::Ended | Wake::Changed | Wake::Hurry => {}
             }
         }
     }
@@ -532,13 +533,13 @@ impl Driving<'_> {
             // Until something ends the run for certain.
             let limit = self.deadline.filter(|_| kill_at.is_none());
             let until = [limit, kill_at].into_iter().flatten().min();
-            match self.events.next(until, None, None)? {
-                Event::Child => {
+            match self.sleeper.sleep(None, until, None)? {
+                Wake::Child => {
                     if let Some(end) = foreground::reap(child.pid) {
                         break end;
                     }
                 }
-                Event::Signal {
+                Wake::Signal {
                     number,
                     by_terminal,
                 } => {
@@ -562,7 +563,7 @@ impl Driving<'_> {
                         _ => {}
                     }
                 }
-                Event::Time => {
+                Wake::Time => {
                     let now = clock::boottime();
                     if kill_at.is_some_and(|at| at <= now) {
                         kill_all(child);
@@ -579,7 +580,7 @@ impl Driving<'_> {
                     }
                 }
                 // What is pending is known only when the run has ended.
-                Event::Ended | Event::Changed | Event::Hurry | Event::NoMore => {}
+                Wake::Ended | Wake::Changed | Wake::Hurry | Wake::NoMore => {}
             }
         };
         self.see_off(&told, kill_at)?;
@@ -593,16 +594,16 @@ impl Driving<'_> {
         let patience = kill_at.unwrap_or(clock::boottime() + GRACE);
         let mut kill = kill_at.is_some();
         while let Some(handle) = told.iter().find_map(|who| pidfd::open(*who).ok()) {
-            match self.events.next(Some(patience), Some(&handle), None)? {
-                Event::Child => {
+            match self.sleeper.sleep(Some(&handle), Some(patience), None)? {
+                Wake::Child => {
                     foreground::reap(0);
                 }
-                Event::Signal { .. } => {
+                Wake::Signal { .. } => {
                     kill = true;
                     break;
                 }
-                Event::Time => break,
-                Event::Ended | Event::Changed | Event::Hurry | Event::NoMore => {}
+                Wake::Time => break,
+                Wake::Ended | Wake::Changed | Wake::Hurry | Wake::NoMore => {}
             }
         }
         for handle in told.iter().filter_map(|who| pidfd::open(*who).ok()) {

@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
-use super::{plural, say};
-use crate::cli::{self, Global, Run};
-use crate::config::{self, Surroundings};
+use super::targets;
+use crate::cli::{self, Global};
+use crate::config;
+use crate::layout::{plural, say};
 use crate::model::{Exit, Walltime};
+use crate::state::change::About;
 use crate::state::store::{Disabled, Store};
 use crate::sys::process::is_alive;
 use crate::sys::{clock, localtime};
@@ -15,50 +17,49 @@ use crate::sys::{clock, localtime};
 /// # Errors
 /// What could not be written.
 pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::open(&settings.state_dir)?;
     // One line, wherever it is shown.
-    let reason = args
-        .reason
-        .join(" ")
-        .split(char::is_control)
-        .map(str::trim)
-        .collect::<Vec<_>>()
-        .join(" ")
-        .trim()
-        .to_owned();
-    if let Some(old) = store.disabled() {
-        // Without a new reason there is nothing new to say.
-        if reason.is_empty() || reason == old.reason {
-            say(&format!("again: nothing to do: again is {}", state(&old)))?;
-            return Ok(Exit::Success);
-        }
-        store.disable(&Disabled {
-            reason: reason.clone(),
-            since: old.since,
-        })?;
-        super::say_logged(&format!(
-            "again: disabled: the reason is now '{reason}' (again was {})",
-            state(&old)
-        ))?;
+    let reason = args.reason.join(" ");
+    let parts: Vec<&str> = reason.split(char::is_control).map(str::trim).collect();
+    let reason = parts.join(" ").trim().to_owned();
+    let old = store.disabled();
+    if let Some(old) = &old
+        && (reason.is_empty() || reason == old.reason)
+    {
+        say(&format!("again: nothing to do: again is {}", state(old)))?;
         return Ok(Exit::Success);
     }
+    let since = old.as_ref().map(|old| old.since);
     store.disable(&Disabled {
         reason: reason.clone(),
-        since: clock::walltime().millis(),
+        since: since.unwrap_or_else(|| clock::walltime().millis()),
     })?;
-    let (pending, running) = counts(&store);
-    let why = if reason.is_empty() {
-        "no reason given".to_owned()
+    let line = if let Some(old) = old {
+        format!(
+            "again: disabled: the reason is now '{reason}' (again was {})",
+            state(&old)
+        )
+    } else {
+        let (pending, running) = counts(&store);
+        format!(
+            "again: disabled: requests are refused and timers held until 'again enable' ({}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
+            given(&reason),
+            plural(pending),
+            plural(running)
+        )
+    };
+    About::default().log(&line);
+    say(&line)?;
+    Ok(Exit::Success)
+}
+
+fn given(reason: &str) -> &str {
+    if reason.is_empty() {
+        "no reason given"
     } else {
         reason
-    };
-    super::say_logged(&format!(
-        "again: disabled: requests are refused and timers held until 'again enable' ({why}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
-        plural(pending),
-        plural(running)
-    ))?;
-    Ok(Exit::Success)
+    }
 }
 
 /// Since when and why, in words.
@@ -67,20 +68,12 @@ pub fn state(disabled: &Disabled) -> String {
         0 => String::new(),
         millis => format!(" since {}", localtime::local(Walltime::from_millis(millis))),
     };
-    let why = match disabled.reason.as_str() {
-        "" => "no reason given",
-        why => why,
-    };
-    format!("disabled{since} ({why})")
+    format!("disabled{since} ({})", given(&disabled.reason))
 }
 
 /// How many timers are pending, and how many reruns run.
 fn counts(store: &Store) -> (usize, usize) {
-    let records = store
-        .targets()
-        .into_iter()
-        .filter_map(|id| store.read(&id).ok().flatten());
-    records.fold((0, 0), |(pending, running), record| {
+    targets::readable(store).fold((0, 0), |(pending, running), record| {
         let alive = record.running.iter().filter(|run| is_alive(run.process));
         (pending + record.timers.len(), running + alive.count())
     })

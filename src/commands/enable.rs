@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
-use super::{plural, say};
-use crate::cli::{Global, Run};
-use crate::config::{self, Surroundings};
+use super::{disable, targets};
+use crate::cli::Global;
+use crate::config;
+use crate::layout::{plural, say};
 use crate::model::Exit;
+use crate::state::change::About;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 
@@ -14,7 +16,7 @@ use crate::sys::clock::moment;
 /// # Errors
 /// What could not be removed.
 pub fn main(global: &Global) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let was = store.disabled();
     // Counted first: once it is enabled they go.
@@ -26,25 +28,22 @@ pub fn main(global: &Global) -> Result<Exit> {
         ))?;
         return Ok(Exit::Success);
     }
-    let was = was.as_ref().map_or_else(
-        || "it was disabled".to_owned(),
-        |disabled| format!("it was {}", super::disable::state(disabled)),
-    );
-    super::say_logged(&format!(
-        "again: enabled: requests are granted again ({was}; {held} held timer{} let go)",
+    let was = was
+        .as_ref()
+        .map_or_else(|| "disabled".to_owned(), disable::state);
+    let line = format!(
+        "again: enabled: requests are granted again (it was {was}; {held} held timer{} let go)",
         plural(held)
-    ))?;
+    );
+    About::default().log(&line);
+    say(&line)?;
     Ok(Exit::Success)
 }
 
 /// How many timers are due and held by nothing but this.
 fn held(store: &Store) -> usize {
     let now = moment();
-    let records = store
-        .targets()
-        .into_iter()
-        .filter_map(|id| store.read(&id).ok().flatten());
-    records
+    targets::readable(store)
         .flat_map(|record| record.timers.into_values())
         .filter(|timer| timer.boot == now.boot && timer.due.is_some_and(|due| due <= now.uptime))
         .filter(|timer| timer.held.is_some())

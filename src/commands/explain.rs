@@ -2,9 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use super::say;
 use crate::cli::{Explain, Global};
-use crate::layout::quoted;
+use crate::layout::{quoted, say};
 use crate::model::{Bytes, Exit, Kind, Span};
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::puppet::ancestry::Seen;

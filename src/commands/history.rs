@@ -1,29 +1,18 @@
 //! `again history`: every request and what became of it.
 //!
 //! For people, the events of a chain are one story. For machines, a line of JSON
-//! for each event, oldest first:
-//!
-//! ```text
-//! {"schema":1,"at":"2026-11-21T14:03:07.123Z","what":"requested","target":"…16 hex…",
-//!  "kind":"apply|agent|daemon|command"|null,"timer":"again","request":"…16 hex…",
-//!  "chain":"…8 hex…","run":2,"outcome":null,"reason":"delta 0s, jitter 1.2s"}
-//! ```
-//!
-//! `what` is one of requested, refused, merged, started, ended, satisfied, stopped,
-//! failed, resumed, lost, reset, and opened and closed for 'again converge' as a whole; `outcome` is that of an ended rerun. Where lines
-//! of the history could not be read, a last line `{"schema":1,"unreadable":N}` says
-//! how many. Fields may be added under the same schema number, none is changed.
+//! for each event, oldest first, as again(8) describes it.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::{complain, plural, read_settled, say};
-use crate::cli::{self, Global, Run};
-use crate::config::{self, Surroundings};
-use crate::layout::{Look, Tone};
+use crate::cli::{self, Global};
+use crate::config;
+use crate::layout::{Look, Tone, complain, plural, say};
 use crate::model::{Exit, Kind, Moment, Outcome, Span, outcome_of};
+use crate::outcome::read_settled;
 use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
@@ -61,7 +50,7 @@ struct Unreadable {
 /// # Errors
 /// Those of the settings and of writing; a chain that is not there.
 pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let now = moment();
     // Reruns that have ended since anyone looked become part of it.
@@ -90,7 +79,7 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     if chosen.is_empty() {
-        say(&format!("no request was ever made (state in {place})"))?;
+        say(&format!("no request on record (state in {place})"))?;
     } else {
         say(&stories(&chosen, &kinds, &Look::of_this_process(), &now))?;
     }
@@ -167,37 +156,28 @@ fn stories(
             order.insert(0, story(entry));
         }
     }
-    let mut out = Vec::new();
-    for wanted in order {
-        let events: Vec<&Entry> = entries
-            .iter()
-            .copied()
-            .filter(|entry| story(entry) == wanted)
-            .collect();
-        let Some(first) = events.first() else {
-            continue;
+    let tell = |wanted: (&str, &str)| {
+        let mut events: Vec<&Entry> = entries.to_vec();
+        events.retain(|entry| story(entry) == wanted);
+        let first = events.first()?;
+        let kind = match (first.what, kinds.get(&first.target)) {
+            (What::Opened, _) => "'again converge'".to_owned(),
+            (_, Some(kind)) => kind.to_string(),
+            (_, None) => "a target".to_owned(),
         };
-        let kind = if first.what == What::Opened {
-            "'again converge'".to_owned()
-        } else {
-            kinds
-                .get(&first.target)
-                .map_or_else(|| "a target".to_owned(), ToString::to_string)
-        };
-        let name = if first.chain.is_empty() {
-            kind
-        } else {
-            format!("chain {} of {kind}", first.chain)
+        let name = match first.chain.as_str() {
+            "" => format!("{kind} "),
+            chain => format!("chain {chain} of {kind} "),
         };
         let about = format!("(target {}, {} ago)", first.target, first.at.age(now));
-        out.push(look.entry(&format!("{name} "), Tone::Heading, &about));
+        let mut lines = vec![look.entry(&name, Tone::Heading, &about)];
         for (at, entry) in events.iter().enumerate() {
-            out.push(line(entry, &events[..at], look));
+            lines.push(line(entry, &events[..at], look));
         }
-        out.push(String::new());
-    }
-    out.pop();
-    out.join("\n")
+        Some(lines.join("\n"))
+    };
+    let told: Vec<String> = order.into_iter().filter_map(tell).collect();
+    told.join("\n\n")
 }
 
 /// One event, with the time since the one that it follows from.
@@ -215,30 +195,20 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
         What::Merged | What::Satisfied | What::Stopped => since(What::Requested),
         _ => None,
     };
-    let (word, tone) = match entry.what {
-        What::Requested => ("requested", Tone::Plain),
-        What::Refused => ("refused", Tone::Attention),
-        What::Merged => ("merged", Tone::Plain),
-        What::Started => ("started", Tone::Plain),
-        What::Ended => match entry.outcome {
-            Some(Outcome::Failed | Outcome::Killed) => ("ended", Tone::Bad),
-            Some(Outcome::Unknown | Outcome::Skipped) => ("ended", Tone::Attention),
-            _ => ("ended", Tone::Good),
-        },
-        What::Satisfied => ("satisfied", Tone::Good),
-        What::Stopped => ("stopped", Tone::Attention),
-        What::Failed => ("failed", Tone::Bad),
-        What::Opened => ("opened", Tone::Plain),
-        What::Closed => ("closed", Tone::Plain),
-        What::Resumed => ("resumed", Tone::Plain),
-        What::Lost => ("lost", Tone::Bad),
-        What::Reset => ("reset", Tone::Plain),
+    let tone = match (entry.what, entry.outcome) {
+        (What::Ended, Some(Outcome::Failed | Outcome::Killed)) => Tone::Bad,
+        (What::Ended, Some(Outcome::Unknown | Outcome::Skipped)) => Tone::Attention,
+        (What::Ended | What::Satisfied, _) => Tone::Good,
+        (What::Refused | What::Stopped, _) => Tone::Attention,
+        (What::Failed | What::Lost, _) => Tone::Bad,
+        _ => Tone::Plain,
     };
     let run = match entry.run {
         0 => String::new(),
         run => format!("run {run}"),
     };
-    let label = format!("  {}  {run:<7} {word:<10}", localtime::local(entry.at.wall));
+    let (at, what) = (localtime::local(entry.at.wall), entry.what.kind());
+    let label = format!("  {at}  {run:<7} {what:<10}");
     let mut parts = Vec::new();
     if let Some(after) = after {
         parts.push(format!("after {after}"));

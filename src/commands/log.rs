@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::cli::{self, Global, Run};
-use crate::config::{self, Surroundings};
+use super::targets;
+use crate::cli::{self, Global};
+use crate::config;
 use crate::model::Exit;
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
+use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::pidfd;
-use crate::sys::signals::Signals;
-use crate::sys::wait::{Sleeper, Watch, Woken};
+use crate::sys::sleep::{Sleeper, Wake, Watch};
 
 /// A file with the output of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,15 +49,11 @@ impl Log {
 /// # Errors
 /// Which log is not there, or cannot be read.
 pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let records = store
-        .targets()
-        .into_iter()
-        .filter_map(|id| store.read(&id).ok().flatten());
     let mut running: Vec<Running> = Vec::new();
     let mut paths: Vec<PathBuf> = Vec::new();
-    for record in records {
+    for record in targets::readable(&store) {
         paths.extend(record.last.map(|last| PathBuf::from(last.rerun.log)));
         paths.extend(record.running.iter().map(|run| PathBuf::from(&run.log)));
         running.extend(record.running);
@@ -151,13 +148,13 @@ fn follow(file: &mut File, path: &Path, writer: &Running) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return show(file),
         Err(e) => return Err(e).context("cannot take hold of the rerun"),
     };
-    let mut sleeper = Sleeper::new(Signals::catch()?)?;
+    let mut sleeper = Sleeper::new(SignalState::of_this_process())?;
     loop {
         show(file)?;
         match sleeper.sleep(Some(&process), None, Some(&watch))? {
-            Woken::Changed | Woken::Now | Woken::Time => {}
-            Woken::Ended => return show(file),
-            Woken::End => bail!(
+            Wake::Changed | Wake::Hurry | Wake::NoMore | Wake::Child | Wake::Time => {}
+            Wake::Ended => return show(file),
+            Wake::Signal { .. } => bail!(
                 "interrupted; run {} of chain {} goes on (pid {})",
                 writer.run,
                 writer.chain,

@@ -5,29 +5,102 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::say;
-use super::status::{Report, TargetReport, gather};
-use crate::cli::{Global, Run};
-use crate::config::{self, Surroundings};
-use crate::model::{Exit, Outcome, Span, TimerState};
+use super::report::{Report, Target};
+use crate::cli::Global;
+use crate::config;
+use crate::layout::say;
+use crate::model::{Exit, Moment, Outcome, Span, TimerState, Walltime};
 use crate::state::history::{self, Tally};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
+use crate::sys::user;
 
 /// Writes the metrics.
 ///
 /// # Errors
 /// Those of the settings and of writing.
 pub fn main(global: &Global) -> Result<Exit> {
-    let around = Surroundings::of_this_process();
-    let settings = config::settings(global, &Run::default(), &around)?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let now = moment();
-    let report = gather(&store, &settings, &around, &now, false);
+    let report = Report::gather(&store, &settings, moment());
     // Read after it: reruns that had ended have been counted by then.
     let tally = history::tally(&settings.state_dir);
-    say(text(&report, &tally).trim_end())?;
+    let mut out = String::new();
+    for metric in METRICS {
+        metric.write(&report, &tally, &mut out);
+    }
+    say(out.trim_end())?;
     Ok(Exit::Success)
+}
+
+/// One metric: its name, its help, and where its samples come from.
+struct Metric(&'static str, &'static str, Source);
+
+/// Where the samples of a metric come from.
+enum Source {
+    /// Of all: one sample.
+    All(fn(&Report) -> f64),
+    /// Of each target: a sample, unless there is none.
+    Each(fn(&Target, &Moment) -> Option<f64>),
+    /// The version, as a label.
+    Version,
+    /// How the last rerun of each target ended: a sample for each of these outcomes.
+    Last(&'static [Outcome]),
+    /// Of the history: how often this happened.
+    Count(&'static str),
+    /// Of the history: how often each of these kinds of a thing happened, by this label.
+    /// All of them from the start, so that the first one counts as an increase.
+    Kinds(&'static str, &'static str, &'static [&'static str]),
+}
+
+use Source::{All, Count, Each, Kinds, Last, Version};
+
+#[rustfmt::skip]
+const METRICS: &[Metric] = &[
+    Metric("build_info", "The version of again.", Version),
+    Metric("disabled", "Whether 'again disable' is in force.", All(|r| yes(r.disabled.is_some()))),
+    Metric("records_unreadable", "Records of targets that cannot be read.", All(|r| number(r.unreadable.len()))),
+    Metric("converge_drivers", "Drivers ('again converge') that are under way.", All(|r| number(r.drivers.len()))),
+    Metric("timers_pending", "Timers that are pending, in whatever state.", Each(|t, _| Some(number(t.timers.len())))),
+    Metric("timers_held", "Timers that are due and held by an operator.",
+        Each(|t, _| Some(timers(t, TimerState::Held)))),
+    Metric("timers_dead", "Timers whose waiter is dead.", Each(|t, _| Some(timers(t, TimerState::Dead)))),
+    Metric("oldest_timer_age_seconds", "Time since the oldest pending timer was asked for; 0 for none.",
+        Each(|t, now| Some(t.timers.iter().map(|t| t.timer.requested.age(now)).max().unwrap_or(Span::ZERO).secs_f64()))),
+    Metric("running", "Whether a rerun is under way.", Each(|t, _| Some(yes(t.running().is_some())))),
+    Metric("cap_reruns", "Reruns that count towards the cap.", Each(|t, _| Some(t.usage.used.into()))),
+    Metric("cap_max_reruns", "The most reruns that the cap allows within its window.", Each(|t, _| Some(t.cap.max_runs.into()))),
+    Metric("cap_window_seconds", "The length of the cap's window.", Each(|t, _| Some(t.cap.window.secs_f64()))),
+    Metric("last_rerun_outcome", "How the last rerun ended: 1 for its outcome, 0 for the others.",
+        Last(&[Outcome::Changed, Outcome::Unchanged, Outcome::Failed, Outcome::Unknown])),
+    Metric("last_rerun_timestamp_seconds", "When the last rerun that has ended was started.",
+        Each(|t, _| Some(t.record.last.as_ref()?.rerun.started.wall.since(Walltime::default()).secs_f64()))),
+    Metric("requests_total", "Requests that were granted.", Count("requested")),
+    Metric("refusals_total", "Requests that were refused, and timers that were refused when they were due.",
+        Kinds("reason", "refused ", &["cap", "disabled", "noop", "other"])),
+    Metric("reruns_total", "Reruns that were started.", Count("started")),
+    Metric("reruns_ended_total", "Reruns that were seen to have ended.",
+        Kinds("outcome", "ended ", &["changed", "unchanged", "failed", "succeeded", "killed", "skipped", "unknown"])),
+    Metric("timers_dropped_total", "Timers that ended without a rerun.",
+        Kinds("reason", "", &["merged", "satisfied", "stopped", "failed", "lost"])),
+];
+
+fn yes(is_so: bool) -> f64 {
+    u8::from(is_so).into()
+}
+
+fn number(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
+}
+
+fn timers(target: &Target, state: TimerState) -> f64 {
+    number(
+        target
+            .timers
+            .iter()
+            .filter(|timer| timer.state == state)
+            .count(),
+    )
 }
 
 /// A label's value (exposition formats, "Comments, help text, and type information").
@@ -38,232 +111,78 @@ fn escaped(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// Metrics being written: each name with its help and type, then its samples.
-#[derive(Default)]
-struct Text(String);
+/// The labels of a target's sample, and one more.
+fn of_target(target: &Target, more: &[(&str, &str)]) -> String {
+    let record = &target.record;
+    let user = user::name(record.uid);
+    let own = [
+        ("target", record.id.as_str()),
+        ("kind", record.kind.kind()),
+        ("user", user.as_str()),
+    ];
+    labels(&[&own, more].concat())
+}
 
-impl Text {
-    fn metric(
-        &mut self,
-        name: &str,
-        kind: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>,
-    ) {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
+fn labels(labels: &[(&str, &str)]) -> String {
+    let label = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
+    let labels: Vec<String> = labels.iter().map(label).collect();
+    format!("{{{}}}", labels.join(","))
+}
+
+impl Metric {
+    /// Its samples, each with its labels.
+    #[allow(clippy::cast_precision_loss)]
+    fn samples(&self, report: &Report, tally: &Tally) -> Vec<(String, f64)> {
+        let counted = |key: &str| tally.get(key).copied().unwrap_or(0) as f64;
+        let targets = report.targets.iter();
+        match &self.2 {
+            All(value) => vec![(String::new(), value(report))],
+            Each(value) => targets
+                .filter_map(|target| Some((of_target(target, &[]), value(target, &report.now)?)))
+                .collect(),
+            Version => vec![(labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0)],
+            Last(outcomes) => targets
+                .filter_map(|target| Some((target, target.record.last.as_ref()?.outcome)))
+                .flat_map(|(target, last)| {
+                    let one = move |outcome: &Outcome| {
+                        let labels = of_target(target, &[("outcome", outcome.kind())]);
+                        (labels, yes(*outcome == last))
+                    };
+                    outcomes.iter().map(one)
+                })
+                .collect(),
+            Count(key) => vec![(String::new(), counted(key))],
+            Kinds(label, prefix, kinds) => kinds
+                .iter()
+                .map(|kind| {
+                    (
+                        labels(&[(label, kind)]),
+                        counted(&format!("{prefix}{kind}")),
+                    )
+                })
+                .collect(),
+        }
+    }
+
+    /// Writes its help, its type and its samples, if it has any.
+    fn write(&self, report: &Report, tally: &Tally, out: &mut String) {
+        let Metric(name, help, source) = self;
+        let samples = self.samples(report, tally);
+        if samples.is_empty() {
             return;
         }
+        let kind = match source {
+            Count(_) | Kinds(..) => "counter",
+            _ => "gauge",
+        };
         let _ = writeln!(
-            self.0,
+            out,
             "# HELP again_{name} {help}\n# TYPE again_{name} {kind}"
         );
         for (labels, value) in samples {
-            let labels: Vec<String> = labels
-                .iter()
-                .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
-                .collect();
-            let labels = if labels.is_empty() {
-                String::new()
-            } else {
-                format!("{{{}}}", labels.join(","))
-            };
-            let _ = writeln!(self.0, "again_{name}{labels} {value}");
+            let _ = writeln!(out, "again_{name}{labels} {value}");
         }
     }
-}
-
-type Labels = Vec<(&'static str, String)>;
-
-fn labels(target: &TargetReport) -> Labels {
-    vec![
-        ("target", target.id.clone()),
-        ("kind", target.kind.kind().to_owned()),
-        ("user", target.user.clone()),
-    ]
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn text(report: &Report, tally: &Tally) -> String {
-    let mut out = Text::default();
-    let one = |value: f64| [(Labels::new(), value)];
-    let each = |value: &dyn Fn(&TargetReport) -> Option<f64>| -> Vec<(Labels, f64)> {
-        let targets = report.targets.iter();
-        targets
-            .filter_map(|target| Some((labels(target), value(target)?)))
-            .collect()
-    };
-    let count = |target: &TargetReport, state: TimerState| {
-        target.timers.iter().filter(|t| t.state == state).count() as f64
-    };
-    out.metric(
-        "build_info",
-        "gauge",
-        "The version of again.",
-        [(vec![("version", report.version.to_owned())], 1.0)],
-    );
-    out.metric(
-        "disabled",
-        "gauge",
-        "Whether 'again disable' is in force.",
-        one(f64::from(u8::from(report.disabled.is_some()))),
-    );
-    out.metric(
-        "records_unreadable",
-        "gauge",
-        "Records of targets that cannot be read.",
-        one(report.unreadable.len() as f64),
-    );
-    out.metric(
-        "converge_drivers",
-        "gauge",
-        "Drivers ('again converge') that are under way.",
-        one(report.drivers.len() as f64),
-    );
-    out.metric(
-        "timers_pending",
-        "gauge",
-        "Timers that are pending, in whatever state.",
-        each(&|target| Some(target.timers.len() as f64)),
-    );
-    out.metric(
-        "timers_held",
-        "gauge",
-        "Timers that are due and held by an operator.",
-        each(&|target| Some(count(target, TimerState::Held))),
-    );
-    out.metric(
-        "timers_dead",
-        "gauge",
-        "Timers whose waiter is dead.",
-        each(&|target| Some(count(target, TimerState::Dead))),
-    );
-    out.metric(
-        "oldest_timer_age_seconds",
-        "gauge",
-        "Time since the oldest pending timer was asked for; 0 for none.",
-        each(&|target| {
-            let ages = target.timers.iter().map(|timer| timer.age);
-            Some(ages.max().unwrap_or(Span::ZERO).secs_f64())
-        }),
-    );
-    out.metric(
-        "running",
-        "gauge",
-        "Whether a rerun is under way.",
-        each(&|target| Some(f64::from(u8::from(target.running.is_some())))),
-    );
-    out.metric(
-        "cap_reruns",
-        "gauge",
-        "Reruns that count towards the cap.",
-        each(&|target| Some(f64::from(target.cap.used))),
-    );
-    out.metric(
-        "cap_max_reruns",
-        "gauge",
-        "The most reruns that the cap allows within its window.",
-        each(&|target| Some(f64::from(target.cap.max_runs))),
-    );
-    out.metric(
-        "cap_window_seconds",
-        "gauge",
-        "The length of the cap's window.",
-        each(&|target| Some(target.cap.window_seconds as f64)),
-    );
-    let outcomes = [
-        Outcome::Changed,
-        Outcome::Unchanged,
-        Outcome::Failed,
-        Outcome::Unknown,
-    ];
-    let last = report.targets.iter().filter_map(|target| {
-        let last = target.last.as_ref()?;
-        Some(outcomes.map(|outcome| {
-            let mut labels = labels(target);
-            labels.push(("outcome", outcome.to_string()));
-            (labels, f64::from(u8::from(last.outcome == outcome)))
-        }))
-    });
-    out.metric(
-        "last_rerun_outcome",
-        "gauge",
-        "How the last rerun ended: 1 for its outcome, 0 for the others.",
-        last.flatten(),
-    );
-    out.metric(
-        "last_rerun_timestamp_seconds",
-        "gauge",
-        "When the last rerun that has ended was started.",
-        each(&|target| Some(target.last.as_ref()?.started.millis() as f64 / 1000.0)),
-    );
-    // All of them from the start, so that the first one counts as an increase.
-    let tallied = |label: &'static str, keys: &[(&str, &str)]| -> Vec<(Labels, f64)> {
-        let sample = |(name, key): &(&str, &str)| {
-            let count = tally.get(*key).copied().unwrap_or(0) as f64;
-            (vec![(label, (*name).to_owned())], count)
-        };
-        keys.iter().map(sample).collect()
-    };
-    out.metric(
-        "requests_total",
-        "counter",
-        "Requests that were granted.",
-        one(tally.get("requested").copied().unwrap_or(0) as f64),
-    );
-    out.metric(
-        "refusals_total",
-        "counter",
-        "Requests that were refused, and timers that were when they were due.",
-        tallied(
-            "reason",
-            &[
-                ("cap", "refused cap"),
-                ("disabled", "refused disabled"),
-                ("noop", "refused noop"),
-                ("other", "refused other"),
-            ],
-        ),
-    );
-    out.metric(
-        "reruns_total",
-        "counter",
-        "Reruns that were started.",
-        one(tally.get("started").copied().unwrap_or(0) as f64),
-    );
-    out.metric(
-        "reruns_ended_total",
-        "counter",
-        "Reruns that were seen to have ended.",
-        tallied(
-            "outcome",
-            &[
-                ("changed", "ended changed"),
-                ("unchanged", "ended unchanged"),
-                ("failed", "ended failed"),
-                ("succeeded", "ended succeeded"),
-                ("killed", "ended killed"),
-                ("skipped", "ended skipped"),
-                ("unknown", "ended unknown"),
-            ],
-        ),
-    );
-    out.metric(
-        "timers_dropped_total",
-        "counter",
-        "Timers that ended without a rerun.",
-        tallied(
-            "reason",
-            &[
-                ("merged", "merged"),
-                ("satisfied", "satisfied"),
-                ("stopped", "stopped"),
-                ("failed", "failed"),
-                ("lost", "lost"),
-            ],
-        ),
-    );
-    out.0
 }
 
 #[cfg(test)]
@@ -272,17 +191,9 @@ mod tests {
 
     #[test]
     fn a_label_holds_anything() {
-        let mut out = Text::default();
-        out.metric(
-            "x",
-            "gauge",
-            "X.",
-            [(vec![("a", "b\\c\"d\ne".to_owned())], 1.5)],
-        );
-        out.metric("y", "gauge", "Y.", []);
         assert_eq!(
-            out.0,
-            "# HELP again_x X.\n# TYPE again_x gauge\nagain_x{a=\"b\\\\c\\\"d\\ne\"} 1.5\n"
+            labels(&[("a", "b\\c\"d\ne"), ("x", "y")]),
+            "{a=\"b\\\\c\\\"d\\ne\",x=\"y\"}"
         );
     }
 }

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, bail};
 
-use super::{plural, say};
-use crate::cli::{self, Global, Run};
-use crate::config::{self, Surroundings};
+use super::targets::{Account, by_whom, wake};
+use crate::cli::{self, Global};
+use crate::config;
+use crate::layout::plural;
 use crate::model::{Exit, Span};
 use crate::policy::hurry::release;
-use crate::state::change::{self, Change};
+use crate::state::change::About;
 use crate::state::history::What;
 use crate::state::record::Timer;
 use crate::state::store::Store;
@@ -19,101 +20,71 @@ use crate::sys::user;
 /// # Errors
 /// What could not be reset; the rest was.
 pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let mut ids = store.targets();
-    let mut known = format!("state in {}", settings.state_dir.display());
+    let mut nothing = "no rerun is counted".to_owned();
     if let Some(prefix) = &args.target {
         ids.retain(|id| id.starts_with(prefix.as_str()));
-        if ids.len() > 1 {
-            bail!(
-                "'{prefix}' may mean any of {} targets; write more of the id",
-                ids.len()
-            );
-        }
-        if ids.is_empty() {
-            known = format!("no target's id begins with '{prefix}'; {known}");
+        match ids.len() {
+            0 => nothing = format!("no target's id begins with '{prefix}'"),
+            1 => {}
+            many => bail!("'{prefix}' may mean any of {many} targets; write more of the id"),
         }
     }
-    let mut done = false;
-    let mut failures = Vec::new();
-    for id in ids {
-        match reset_target(&store, &id) {
-            Ok(Some(line)) => {
-                change::log(&id, "", "", 0, &line);
-                say(&line)?;
-                done = true;
-            }
-            Ok(None) => {}
-            Err(e) => failures.push(format!("target {id}: {e:#}")),
-        }
-    }
-    if !failures.is_empty() {
-        bail!("{}", failures.join("; "));
-    }
-    if !done {
-        say(&format!(
-            "again: nothing to do: no rerun is counted ({known})"
-        ))?;
-    }
-    Ok(Exit::Success)
+    let mut account = Account::new(&store, &[]);
+    account.each_target(ids, |account, id| reset_target(&store, id, account));
+    account.conclude(&nothing)
 }
 
-/// The line that says what was done, if anything was.
-fn reset_target(store: &Store, id: &str) -> Result<Option<String>> {
+fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
+    let is_put_off = |timer: &Timer| timer.put_off > Span::ZERO;
     let concerns_us = store.read(id)?.is_some_and(|record| {
-        let put_off = |timer: &Timer| timer.put_off > Span::ZERO;
-        record.moments().next().is_some() || record.timers.values().any(put_off)
+        record.moments().next().is_some() || record.timers.values().any(is_put_off)
     });
     if !concerns_us {
-        return Ok(None);
+        return Ok(());
     }
     let mut locked = store.lock_existing(id)?;
+    let record = &mut locked.record;
     let now = moment();
-    let counted = locked.record.moments().count();
-    for start in &mut locked.record.starts {
+    let counted = record.moments().count();
+    for start in &mut record.starts {
         start.forgotten = true;
-    }
-    let mut released = Vec::new();
-    for (name, timer) in &mut locked.record.timers {
-        if timer.put_off > Span::ZERO && timer.boot == now.boot {
-            timer.set_pending(release(timer.pending(), now.uptime), &now);
-            released.push((name.clone(), timer.clone()));
-        }
-    }
-    // And those that the cap may have put off without their being able to write it down.
-    let is_due =
-        |timer: &Timer| timer.boot == now.boot && timer.due.is_some_and(|due| due <= now.uptime);
-    let mut wake: Vec<(String, Timer)> = released.clone();
-    for (name, timer) in &locked.record.timers {
-        if is_due(timer) && !released.iter().any(|(other, _)| other == name) {
-            wake.push((name.clone(), timer.clone()));
-        }
-    }
-    locked.commit()?;
-    let by = format!("by {}", user::name(user::effective()));
-    // Before anyone starts a rerun: damage to the record must not bring them back.
-    let reason = format!("{counted} counted reruns forgotten {by}");
-    store.note(
-        &Change::of_target(id, What::Reset, now)
-            .because(reason)
-            .entry,
-    );
-    // Under the lock, lest the signal reach a rerun.
-    for (name, timer) in &wake {
-        if let Err(e) = super::now::wake_waiter(timer.waiter) {
-            tracing::warn!("the waiter of timer '{name}' cannot be woken: {e}");
-        }
     }
     let mut line = format!(
         "again: reset: {} of {}: {counted} rerun{} no longer counted (target {id}",
-        locked.record.kind,
-        user::name(locked.record.uid),
+        record.kind,
+        user::name(record.uid),
         plural(counted),
     );
-    for (name, _) in &released {
-        line.push_str(&format!("; timer '{name}' is no longer put off by the cap"));
+    let mut wakes = Vec::new();
+    for (name, timer) in &mut record.timers {
+        if timer.boot != now.boot {
+            continue;
+        }
+        let is_due = timer.due.is_some_and(|due| due <= now.uptime);
+        if is_put_off(timer) {
+            timer.set_pending(release(timer.pending(), now.uptime), &now);
+            line.push_str(&format!("; timer '{name}' is no longer put off by the cap"));
+        } else if !is_due {
+            continue;
+        }
+        // Also one that is due: the cap may have put it off without its being able to
+        // write that down.
+        wakes.push((name.clone(), timer.waiter));
     }
-    line.push(')');
-    Ok(Some(line))
+    locked.commit()?;
+    // Before anyone starts a rerun: damage to the record must not bring them back.
+    let reason = format!("{counted} counted reruns forgotten {}", by_whom());
+    let change = About::target(id).became(What::Reset, now);
+    store.note(&change.because(reason).entry);
+    for (name, waiter) in wakes {
+        if let Err(e) = wake(waiter) {
+            tracing::warn!("the waiter of timer '{name}' cannot be woken: {e}");
+        }
+    }
+    account.found(id);
+    account.did(About::target(id), format!("{line})"));
+    Ok(())
 }

@@ -2,22 +2,24 @@
 
 use anyhow::{Result, bail};
 
-use super::{complain, has_waiter, say};
-use crate::arm::{self, Arm, ScopeWish};
+use super::targets::{Account, has_waiter};
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
+use crate::layout::complain;
 use crate::model::{Exit, Kind, Moment};
 use crate::outcome;
 use crate::policy::{delay, resume};
-use crate::state::change::{self, Change};
+use crate::state::change::About;
 use crate::state::files::token;
 use crate::state::history::What;
+use crate::state::leaving;
 use crate::state::order::{Order, decode};
 use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
+use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
 /// Resumes everything.
 ///
@@ -27,174 +29,159 @@ pub fn main(global: &Global) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
-    let scope = crate::request::waiter::wants_scope(&settings, around.uid);
-    let mut resumed = 0;
-    let mut failures = Vec::new();
-    for id in store.targets() {
+    let resume = Resume {
+        store: &store,
+        settings: &settings,
+        scope: crate::request::waiter::wants_scope(&settings, around.uid),
+    };
+    let mut account = Account::new(&store, &[]);
+    account.each_target(store.targets(), |account, id| {
         // A request died before it recorded anything; what it wrote goes.
-        if matches!(store.read(&id), Ok(None)) {
-            if let Ok(locked) = store.lock(&id, Kind::Command, around.uid) {
+        if matches!(store.read(id), Ok(None)) {
+            if let Ok(locked) = store.lock(id, Kind::Command, around.uid) {
                 store.remove_strays(&locked.record, &moment().boot);
             }
-            continue;
+            return Ok(());
         }
-        match resume_target(&store, &id, &settings, scope) {
-            Ok((count, failed)) => {
-                resumed += count;
-                failures.extend(failed);
+        resume.target(id, account)
+    });
+    account.conclude("every pending timer has its waiter")
+}
+
+/// By what timers are resumed.
+struct Resume<'a> {
+    store: &'a Store,
+    settings: &'a Settings,
+    scope: ScopeWish,
+}
+
+impl Resume<'_> {
+    fn target(&self, id: &str, account: &mut Account) -> Result<()> {
+        let mut locked = self.store.lock_existing(id)?;
+        let set_aside = locked.set_aside.clone();
+        let now = moment();
+        outcome::settle_locked(self.store, &mut locked, &now)?;
+        let mut without_waiter = locked.record.timers.clone();
+        without_waiter.retain(|_, timer| !has_waiter(self.store, id, timer, &now.boot));
+        for (name, old) in without_waiter {
+            match self.timer(&mut locked, &name, &old, &now) {
+                Ok(line) => {
+                    account.found(&name);
+                    account.did(About::timer(id, &name, &old), line);
+                }
+                Err(e) => account.failed(format!("timer '{name}': {e:#}")),
             }
-            Err(e) => failures.push(format!("target {id}: {e:#}")),
         }
+        drop(locked);
+        if let Some(what) = set_aside {
+            complain(&format!("again: warning: a record was unreadable: {what}"));
+        }
+        account.say();
+        leaving::clean_up(self.store, id, &mut || false)?;
+        Ok(())
     }
-    if resumed == 0 && failures.is_empty() {
-        say(&format!(
-            "again: nothing to do: every pending timer has its waiter (state in {})",
-            settings.state_dir.display()
-        ))?;
-    }
-    if !failures.is_empty() {
-        bail!("{}", failures.join("; "));
-    }
-    Ok(Exit::Success)
-}
 
-fn resume_target(
-    store: &Store,
-    id: &str,
-    settings: &Settings,
-    scope: ScopeWish,
-) -> Result<(usize, Vec<String>)> {
-    let mut locked = store.lock_existing(id)?;
-    let set_aside = locked.set_aside.clone();
-    let now = moment();
-    let settled = outcome::settle(&mut locked.record, &now);
-    locked.commit()?;
-    settled.note(store);
-    let without_waiter: Vec<(String, Timer)> = locked
-        .record
-        .timers
-        .iter()
-        .filter(|(_, timer)| !has_waiter(store, id, timer, &now.boot))
-        .map(|(name, timer)| (name.clone(), timer.clone()))
-        .collect();
-    let mut lines = Vec::new();
-    let mut failures = Vec::new();
-    for (name, old) in without_waiter {
-        match resume_timer(store, &mut locked, &name, &old, settings, scope, &now) {
-            Ok(line) => lines.push(line),
-            Err(e) => failures.push(format!("timer '{name}': {e:#}")),
-        }
+    /// Gives a timer another waiter. The line that says so.
+    fn timer(&self, locked: &mut Locked, name: &str, old: &Timer, now: &Moment) -> Result<String> {
+        let id = locked.record.id.clone();
+        let order = match read_order(self.store, &id, old) {
+            Ok(order) => order,
+            Err(Unread::Now(e)) => bail!("what it is to run cannot be read: {e}"),
+            Err(Unread::Ever(e)) => return self.lost(locked, name, old, now, &e),
+        };
+        // Its waiter died while the run that asked lives on: that has to end first.
+        let run = old
+            .waits_for
+            .filter(|_| old.boot == now.boot)
+            .and_then(pidfd::hold);
+        let armed = self.arm(locked, name, old, &order, run.as_ref(), now)?;
+        self.store.remove_order(&id, &old.token);
+        let why = if old.boot == now.boot {
+            "its waiter had died"
+        } else {
+            "the machine was rebooted"
+        };
+        let resumed = About::timer(&id, name, &armed.timer).became(What::Resumed, moment());
+        self.store.note(&resumed.because(why).entry);
+        let when = match (armed.timer.due_wall, run) {
+            (None, Some(run)) => format!(
+                "{} after its run has ended, which still runs with pid {}",
+                old.delta + old.jitter,
+                run.identity().pid
+            ),
+            (due, _) => format!("at {}", localtime::local(due.unwrap_or(now.wall))),
+        };
+        let unscoped = armed.scope_failed.map_or_else(String::new, |why| {
+            format!("; without a systemd scope of its own ({why})")
+        });
+        Ok(format!(
+            "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
+            locked.record.kind, old.run, old.chain
+        ))
     }
-    // Whoever does not read what we print must hold up no run.
-    drop(locked);
-    if let Some(what) = set_aside {
-        complain(&format!("again: warning: a record was unreadable: {what}"));
-    }
-    let resumed = lines.len();
-    for line in lines {
-        say(&line)?;
-    }
-    arm::clean_up(store, id, &mut || false)?;
-    Ok((resumed, failures))
-}
 
-fn resume_timer(
-    store: &Store,
-    locked: &mut Locked,
-    name: &str,
-    old: &Timer,
-    settings: &Settings,
-    scope: ScopeWish,
-    now: &Moment,
-) -> Result<String> {
-    let id = locked.record.id.clone();
-    let order = match read_order(store, &id, old) {
-        Ok(order) => order,
-        Err(Unread::Now(e)) => bail!("what it is to run cannot be read: {e}"),
-        Err(Unread::Ever(e)) => {
-            // Nobody will ever know what it was to run.
-            locked.record.timers.remove(name);
-            let reason = format!("what it was to run cannot be read: {e}");
-            let record = &mut locked.record;
-            record.note_missed(name, What::Lost, &reason, now.clone());
-            locked.commit()?;
-            let lost = Change::of_timer(&id, name, old, What::Lost, now.clone());
-            store.note(&lost.because(reason.clone()).entry);
-            store.remove_order(&id, &old.token);
-            bail!("it is lost: {reason}");
-        }
-    };
-    let nth = old.run.saturating_sub(1);
-    let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
-    // Its waiter died while the run that asked lives on: that has to end first.
-    let run = old
-        .waits_for
-        .filter(|_| old.boot == now.boot)
-        .and_then(pidfd::hold);
-    let waits = run.is_some() && old.due.is_none();
-    let due = resume::due(
-        &old.wait(&now.boot),
-        now,
-        delay::draw(range, &mut rand::rng()),
-    );
-    let timer = Timer {
-        token: token(),
-        boot: now.boot.clone(),
-        waits_for: run.as_ref().map(Handle::identity),
-        waiter: None,
-        scope: None,
-        held: None,
-        due: (!waits).then_some(due),
-        due_wall: (!waits).then(|| now.wall + due.since(now.uptime)),
-        ..old.clone()
-    };
-    let before = locked.record.timers.remove(name);
-    let armed = arm::arm(
-        store,
-        locked,
-        Arm {
+    /// Starts the new waiter; the record is as it was if that fails.
+    fn arm(
+        &self,
+        locked: &mut Locked,
+        name: &str,
+        old: &Timer,
+        order: &Order,
+        run: Option<&Handle>,
+        now: &Moment,
+    ) -> Result<Armed> {
+        let nth = old.run.saturating_sub(1);
+        let settings = self.settings;
+        let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
+        let drawn = delay::draw(range, &mut rand::rng());
+        let waits = run.is_some() && old.due.is_none();
+        let due = (!waits).then(|| resume::due(&old.wait(&now.boot), now, drawn));
+        let timer = Timer {
+            token: token(),
+            boot: now.boot.clone(),
+            waits_for: run.map(Handle::identity),
+            waiter: None,
+            scope: None,
+            held: None,
+            due,
+            due_wall: due.map(|due| now.wall + due.since(now.uptime)),
+            ..old.clone()
+        };
+        let before = locked.record.timers.remove(name);
+        let wish = Arm {
             name,
             timer,
-            order: &order,
-            run: run.as_ref(),
+            order,
+            run,
             save_environment: order.environment.is_some(),
-            scope,
-        },
-    );
-    let armed = match armed {
-        Ok(armed) => armed,
-        Err(e) => {
+            scope: self.scope,
+        };
+        arm(self.store, locked, wish).inspect_err(|_| {
             if let Some(before) = before {
                 locked.record.timers.insert(name.to_owned(), before);
             }
-            return Err(e);
-        }
-    };
-    store.remove_order(&id, &old.token);
-    let why = if old.boot == now.boot {
-        "its waiter had died"
-    } else {
-        "the machine was rebooted"
-    };
-    let resumed = Change::of_timer(&id, name, &armed.timer, What::Resumed, moment());
-    store.note(&resumed.because(why).entry);
-    let unscoped = armed.scope_failed.map_or_else(String::new, |why| {
-        format!("; without a systemd scope of its own ({why})")
-    });
-    let when = match run.filter(|_| waits) {
-        Some(run) => format!(
-            "{} after its run has ended, which still runs with pid {}",
-            old.delta + old.jitter,
-            run.identity().pid
-        ),
-        None => format!("at {}", localtime::local(now.wall + due.since(now.uptime))),
-    };
-    let line = format!(
-        "again: resumed: timer '{name}' of {} is due {when} ({why}; run {} of chain {}){unscoped}",
-        locked.record.kind, old.run, old.chain
-    );
-    change::log(&id, name, &old.chain, old.run, &line);
-    Ok(line)
+        })
+    }
+
+    /// Gives a timer up: nobody will ever know what it was to run.
+    fn lost(
+        &self,
+        locked: &mut Locked,
+        name: &str,
+        old: &Timer,
+        now: &Moment,
+        why: &str,
+    ) -> Result<String> {
+        let reason = format!("what it was to run cannot be read: {why}");
+        let record = &mut locked.record;
+        record.timers.remove(name);
+        record.note_missed(name, What::Lost, &reason, now.clone());
+        let lost = About::timer(&record.id, name, old).became(What::Lost, now.clone());
+        locked.commit()?;
+        self.store.note(&lost.because(reason.clone()).entry);
+        self.store.remove_order(&locked.record.id, &old.token);
+        bail!("it is lost: {reason}")
+    }
 }
 
 /// Why an order cannot be read.

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 
-use super::{complain, say};
 use crate::cli::{Global, Run};
-pub use crate::layout::quoted;
+use crate::layout::{complain, say};
 use crate::model::Exit;
 use crate::request::{asked::Request, make};
 use crate::sys::attributes::SignalState;

@@ -1,23 +1,25 @@
 //! `again stop`: cancels timers, and with `--run` ends reruns under way.
 
+use std::io;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use super::say;
-use crate::arm;
-use crate::cli::{Global, Run, Stop};
-use crate::config::{self, Surroundings};
-use crate::model::{Exit, Span};
+use super::targets::{Account, by_whom};
+use crate::cli::{Global, Stop};
+use crate::config;
+use crate::model::{Exit, Identity, Span};
 use crate::outcome;
-use crate::state::change::{self, Change};
-use crate::state::driver::{self, Driver};
+use crate::state::change::About;
+use crate::state::driver::Driver;
 use crate::state::history::What;
+use crate::state::leaving;
 use crate::state::record::{Leaving, Running, Timer};
-use crate::state::store::Store;
-use crate::sys::clock::moment;
+use crate::state::store::{Locked, Store};
+use crate::sys::clock::{self, moment};
+use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::is_alive;
-use crate::sys::{clock, events, pidfd, user};
+use crate::sys::sleep;
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,45 +37,26 @@ const REMINDER: Duration = Duration::from_secs(1);
 /// # Errors
 /// What could not be stopped; the rest was.
 pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
-    let settings = config::settings(global, &Run::default(), &Surroundings::of_this_process())?;
+    let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let is_wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| n == name);
-    let mut found: Vec<String> = Vec::new();
-    let mut failures: Vec<String> = Vec::new();
-    for id in store.targets() {
-        match stop_target(&store, &id, &is_wanted, args.run) {
-            Ok((timers, runs, failed)) => {
-                failures.extend(failed);
-                found.extend(timers);
-                found.extend(runs);
-            }
-            Err(e) => failures.push(format!("target {id}: {e:#}")),
-        }
-    }
-    if let Err(e) = stop_drivers(&store, args, &mut found, &mut failures) {
-        failures.push(format!("{e:#}"));
-    }
-    super::conclude(&args.names, &found, &failures, &store)
+    let mut account = Account::new(&store, &args.names);
+    account.each_target(store.targets(), |account, id| {
+        stop_target(&store, id, args.run, account)
+    });
+    account.each_driver("stops only as a whole", |account, driver, who| {
+        stop_driver(driver, who, args.run, account)
+    });
+    account.conclude("nothing is pending")
 }
 
-/// What is said of a rerun that needed no signal.
-const HAD_ENDED: &str = "it had ended";
-
-type Stopped = (Vec<String>, Vec<String>, Vec<String>);
-
-fn stop_target(
-    store: &Store,
-    id: &str,
-    is_wanted: &dyn Fn(&str) -> bool,
-    with_runs: bool,
-) -> Result<Stopped> {
+fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) -> Result<()> {
     let Some(record) = store.read(id)? else {
-        return Ok((Vec::new(), Vec::new(), Vec::new()));
+        return Ok(());
     };
-    let here = |run: &Running| run.started.boot == clock::boot_id() && is_alive(run.process);
-    for run in record.running.iter().filter(|run| here(run) && !with_runs) {
-        if is_wanted(&run.timer) {
-            let _ = say(&format!(
+    let boot = clock::boot_id();
+    for run in record.running.iter().filter(|_| !with_runs) {
+        if account.wants(&run.timer) && run.started.boot == boot && is_alive(run.process) {
+            account.note(format!(
                 "again: left alone: run {} of chain {} is under way (pid {}); 'again stop --run' ends it",
                 run.run, run.chain, run.process.pid
             ));
@@ -82,158 +65,145 @@ fn stop_target(
     // Locked even if nothing is on record: a request may be about to commit.
     let mut locked = store.lock_existing(id)?;
     let record = &locked.record;
-    let concerns_us = record.timers.keys().any(|name| is_wanted(name))
+    let concerns_us = record.timers.keys().any(|name| account.wants(name))
         || !record.leaving.is_empty()
         || (with_runs && !record.running.is_empty());
     if !concerns_us {
-        return Ok((Vec::new(), Vec::new(), Vec::new()));
+        return Ok(());
     }
+    let timers = take_timers(store, id, &mut locked, account)?;
+    let kind = locked.record.kind;
+    let mut running = locked.record.running.clone();
+    running.retain(|run| with_runs && account.wants(&run.timer));
+    drop(locked);
+    let stayed = leaving::clean_up(store, id, &mut || false)?;
+    for (name, timer) in timers {
+        if stayed.contains(&timer.token) {
+            account.failed(format!(
+                "the waiter of timer '{name}' does not end; it will start nothing"
+            ));
+        }
+        let when = timer.due.map_or_else(
+            || format!("{} after its run", timer.delta),
+            |due| format!("due in {}", due.since(clock::boottime())),
+        );
+        let about = About::timer(id, &name, &timer);
+        let change = about.clone().became(What::Stopped, moment());
+        store.note(&change.because(format!("stopped {}", by_whom())).entry);
+        account.found(&name);
+        account.did(
+            about,
+            format!(
+                "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
+                timer.run, timer.chain
+            ),
+        );
+    }
+    account.say();
+    end_runs(store, id, running, account)
+}
+
+/// Takes the timers that are asked for off the record. From then on no waiter of theirs
+/// starts anything.
+fn take_timers(
+    store: &Store,
+    id: &str,
+    locked: &mut Locked,
+    account: &Account,
+) -> Result<Vec<(String, Timer)>> {
     let now = moment();
     let settled = outcome::settle(&mut locked.record, &now);
-    let names: Vec<String> = locked
-        .record
-        .timers
-        .keys()
-        .filter(|name| is_wanted(name))
-        .cloned()
-        .collect();
+    let mut names: Vec<String> = locked.record.timers.keys().cloned().collect();
+    names.retain(|name| account.wants(name));
     let timers: Vec<(String, Timer)> = names
         .into_iter()
         .filter_map(|name| locked.record.take_timer(&name).map(|timer| (name, timer)))
         .collect();
-    // From this commit on no waiter of these timers starts anything.
     if let Err(e) = locked.commit() {
         // On a full disk, say. Without their waiters the timers start nothing either,
         // and their orders make room for another try.
         let leaving: Vec<Leaving> = timers.iter().map(|(_, timer)| timer.into()).collect();
-        arm::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
+        leaving::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
         locked
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
     }
     settled.note(store);
-    let running = locked.record.running.clone();
-    let kind = locked.record.kind;
-    drop(locked);
-
-    let mut failures = Vec::new();
-    let mut stopped = Vec::new();
-    let stayed = arm::clean_up(store, id, &mut || false)?;
-    for (name, timer) in timers {
-        if stayed.contains(&timer.token) {
-            failures.push(format!(
-                "the waiter of timer '{name}' does not end; it will start nothing"
-            ));
-        }
-        let by = format!("stopped by {}", user::name(user::effective()));
-        let when = timer.due.map_or_else(
-            || format!("{} after its run", timer.delta),
-            |due| format!("due in {}", due.since(clock::boottime())),
-        );
-        let change = Change::of_timer(id, &name, &timer, What::Stopped, moment())
-            .because(by)
-            .saying(format!(
-                "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
-                timer.run, timer.chain
-            ));
-        store.note(&change.entry);
-        let _ = super::say_change(&change);
-        stopped.push(name);
-    }
-    let mut ended = Vec::new();
-    let mut by_us = Vec::new();
-    for run in running
-        .into_iter()
-        .filter(|run| with_runs && is_wanted(&run.timer))
-    {
-        match end_run(&run) {
-            Ok(how) => {
-                let line = format!(
-                    "again: stopped: run {} of chain {} (pid {}, {how})",
-                    run.run, run.chain, run.process.pid
-                );
-                change::log(id, &run.timer, &run.chain, run.run, &line);
-                let _ = say(&line);
-                by_us.push((run.process, how));
-                ended.push(run.timer.clone());
-            }
-            Err(e) => failures.push(format!(
-                "run {} of chain {} (pid {}): {e}",
-                run.run, run.chain, run.process.pid
-            )),
-        }
-    }
-    if !ended.is_empty() {
-        let mut locked = store.lock_existing(id)?;
-        for run in &mut locked.record.running {
-            let how = by_us.iter().find(|(process, _)| *process == run.process);
-            if let Some((_, how)) = how.filter(|(_, how)| *how != HAD_ENDED) {
-                run.stopped = Some(format!("{how}, by {}", user::name(user::effective())));
-            }
-        }
-        let settled = outcome::settle(&mut locked.record, &moment());
-        locked.commit()?;
-        settled.note(store);
-    }
-    Ok((stopped, ended, failures))
+    Ok(timers)
 }
 
-/// Ends the converge drivers that hold what is named; one with a run under way only if that is wanted too.
-fn stop_drivers(
-    store: &Store,
-    args: &Stop,
-    found: &mut Vec<String>,
-    failures: &mut Vec<String>,
-) -> Result<()> {
-    for driver in driver::living(store)? {
-        let Some(held) = super::held_by(&driver, &args.names) else {
-            continue;
-        };
-        let who = super::converge_of(&driver);
-        found.extend(held.named);
-        if !held.other.is_empty() {
-            failures.push(format!(
-                "{who} also holds timer {}, and stops only as a whole: name all of them, or none",
-                held.other.join(", ")
-            ));
-            continue;
-        }
-        match end_driver(&driver, args.run) {
-            Ok(true) => {
-                let line = format!(
-                    "again: stopped: {who} (after run {} of chain {})",
-                    driver.run, driver.chain
+/// Ends reruns, and notes on the record who did.
+fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Account) -> Result<()> {
+    let mut ended = Vec::new();
+    for run in running {
+        let which = format!(
+            "run {} of chain {} (pid {}",
+            run.run, run.chain, run.process.pid
+        );
+        match end_run(&run) {
+            Ok(how) => {
+                account.found(&run.timer);
+                account.did(
+                    About::rerun(id, &run),
+                    format!(
+                        "again: stopped: {which}, {})",
+                        how.unwrap_or("it had ended")
+                    ),
                 );
-                change::log(&driver.target, "", &driver.chain, driver.run, &line);
-                let _ = say(&line);
+                ended.push((run.process, how));
             }
-            Ok(false) => {
-                let _ = say(&format!(
-                    "again: left alone: {who} has a run under way (run {} of chain {}); 'again stop --run' ends both",
-                    driver.run, driver.chain
-                ));
-            }
-            Err(e) => failures.push(format!("cannot end {who}: {e}")),
+            Err(e) => account.failed(format!("{which}): {e}")),
         }
-        found.push("converge".to_owned());
+    }
+    account.say();
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let mut locked = store.lock_existing(id)?;
+    for (process, how) in ended {
+        let mut running = locked.record.running.iter_mut();
+        if let (Some(run), Some(how)) = (running.find(|run| run.process == process), how) {
+            run.stopped = Some(format!("{how}, {}", by_whom()));
+        }
+    }
+    outcome::settle_locked(store, &mut locked, &moment())
+}
+
+/// Ends a converge driver; one with a run under way only if that is wanted too.
+fn stop_driver(driver: &Driver, who: &str, with_run: bool, account: &mut Account) -> Result<()> {
+    account.found("converge");
+    let which = format!("run {} of chain {}", driver.run, driver.chain);
+    if end_driver(driver, with_run).context("cannot be ended")? {
+        let line = format!("again: stopped: {who} (after {which})");
+        account.did(driver.into(), line);
+    } else {
+        account.note(format!(
+            "again: left alone: {who} has a run under way ({which}); 'again stop --run' ends both"
+        ));
     }
     Ok(())
+}
+
+/// Takes hold of a process, if it has not ended.
+fn hold(who: Identity) -> io::Result<Option<Handle>> {
+    match pidfd::open(who) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        held => held.map(Some),
+    }
 }
 
 /// Ends a driver. False if it has a run under way that is to go on.
 ///
 /// The driver decides whether it has: it may start one at this moment.
-fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
-    let handle = match pidfd::open(driver.process) {
-        Ok(handle) => handle,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
-        Err(e) => return Err(e),
+fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
+    let Some(handle) = hold(driver.process)? else {
+        return Ok(true);
     };
     if !with_run {
         if driver.child.is_some_and(is_alive) {
             return Ok(false);
         }
-        handle.signal(events::NO_MORE)?;
+        handle.signal(sleep::NO_MORE)?;
         return Ok(handle.wait(PROMPT));
     }
     // It passes each on to its run; from the second on it kills what does not end.
@@ -243,15 +213,14 @@ fn end_driver(driver: &Driver, with_run: bool) -> std::io::Result<bool> {
             return Ok(true);
         }
     }
-    Err(std::io::Error::other("it does not end"))
+    Err(io::Error::other("it does not end"))
 }
 
-/// TERM, and KILL if that does not help; only ever to the process on record.
-fn end_run(run: &Running) -> std::io::Result<&'static str> {
-    let handle = match pidfd::open(run.process) {
-        Ok(handle) => handle,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(HAD_ENDED),
-        Err(e) => return Err(e),
+/// TERM, and KILL if that does not help; only ever to the process on record. How it was
+/// ended, unless it had been before.
+fn end_run(run: &Running) -> io::Result<Option<&'static str>> {
+    let Some(handle) = hold(run.process)? else {
+        return Ok(None);
     };
     handle.signal(nix::libc::SIGTERM)?;
     let mut has_ended = false;
@@ -262,11 +231,11 @@ fn end_run(run: &Running) -> std::io::Result<&'static str> {
         }
     }
     if has_ended || handle.wait(GRACE) {
-        return Ok("ended by TERM");
+        return Ok(Some("ended by TERM"));
     }
     handle.signal(nix::libc::SIGKILL)?;
     if handle.wait(GRACE) {
-        return Ok("ended by KILL");
+        return Ok(Some("ended by KILL"));
     }
-    Err(std::io::Error::other("it does not end, not even by KILL"))
+    Err(io::Error::other("it does not end, not even by KILL"))
 }

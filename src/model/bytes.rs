@@ -73,6 +73,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn every_form_of_them_is_the_same_bytes() {
+        let raw = b"/caf\xc3\xa9\xff".as_slice();
+        let bytes = Bytes::from(raw);
+        assert_eq!(bytes.0, raw);
+        assert_eq!(bytes.os().as_bytes(), raw);
+        assert_eq!(Bytes::from(bytes.os().as_os_str()), bytes);
+        assert_eq!(Bytes::from(bytes.path().as_path()), bytes);
+        assert_eq!(bytes.lossy(), "/caf\u{e9}\u{fffd}");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {

@@ -21,3 +21,14 @@ impl Identity {
         super::Boottime::from_nanos(self.start.saturating_mul(NANOS_PER_TICK))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_started_so_many_ticks_after_boot() {
+        let who = Identity { pid: 7, start: 250 };
+        assert_eq!(who.started().nanos(), 2_500_000_000);
+    }
+}

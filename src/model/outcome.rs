@@ -1,7 +1,5 @@
 //! How a run ended.
 
-use serde::{Deserialize, Serialize};
-
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -11,51 +9,27 @@ pub enum End {
     Signal(i32),
 }
 
-/// How a catalog run went, as records, history and JSON name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// It changed something.
-    Changed,
-    /// It changed nothing.
-    Unchanged,
-    /// It succeeded; whether it changed anything is not known.
-    Succeeded,
-    /// It failed.
-    Failed,
-    /// It did not take place: another run of the agent was under way.
-    Skipped,
-    /// A signal ended it.
-    Killed,
-    /// What it left behind does not tell.
-    Unknown,
+super::words! {
+    /// How a catalog run went, as records, history and JSON name it.
+    pub enum Outcome {
+        /// It changed something.
+        Changed = "changed",
+        /// It changed nothing.
+        Unchanged = "unchanged",
+        /// It failed.
+        Failed = "failed",
+        /// It succeeded; whether it changed anything is not known.
+        Succeeded = "succeeded",
+        /// A signal ended it.
+        Killed = "killed",
+        /// It did not take place: another run of the agent was under way.
+        Skipped = "skipped",
+        /// What it left behind does not tell.
+        Unknown = "unknown",
+    }
 }
 
 impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Outcome; 7] = [
-        Outcome::Changed,
-        Outcome::Unchanged,
-        Outcome::Failed,
-        Outcome::Succeeded,
-        Outcome::Killed,
-        Outcome::Skipped,
-        Outcome::Unknown,
-    ];
-
-    /// The stable word for it.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Outcome::Changed => "changed",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::Skipped => "skipped",
-            Outcome::Killed => "killed",
-            Outcome::Unknown => "unknown",
-        }
-    }
-
     /// The outcome that a stable word names.
     pub fn of_kind(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|outcome| outcome.kind() == word)

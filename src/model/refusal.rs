@@ -333,6 +333,17 @@ mod tests {
     }
 
     #[test]
+    fn the_run_that_did_the_job_is_named() {
+        for (by, word) in [
+            (Satisfied::OnRecord, "a run of this target"),
+            (Satisfied::ByAgent { pid: 7 }, "with pid 7"),
+            (Satisfied::ByDriver { run: 3 }, "run 3 "),
+        ] {
+            assert!(by.to_string().contains(word), "{by}");
+        }
+    }
+
+    #[test]
     fn what_holds_says_why_where_that_is_known() {
         let text = |hold: Hold| (hold.kind(), hold.to_string());
         assert_eq!(

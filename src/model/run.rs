@@ -4,31 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
-/// What kind of run a target is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// `puppet apply`.
-    Apply,
-    /// A one-off `puppet agent`.
-    Agent,
-    /// A run of the agent daemon; its rerun is a one-off.
-    Daemon,
-    /// A command that somebody named.
-    Command,
+super::words! {
+    /// What kind of run a target is.
+    pub enum Kind {
+        /// `puppet apply`.
+        Apply = "apply",
+        /// A one-off `puppet agent`.
+        Agent = "agent",
+        /// A run of the agent daemon; its rerun is a one-off.
+        Daemon = "daemon",
+        /// A command that somebody named.
+        Command = "command",
+    }
 }
 
 impl Kind {
-    /// As records and JSON name it.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Kind::Apply => "apply",
-            Kind::Agent => "agent",
-            Kind::Daemon => "daemon",
-            Kind::Command => "command",
-        }
-    }
-
     /// Whether it is a run of the agent, which takes the agent's lock.
     pub const fn is_agent(self) -> bool {
         matches!(self, Kind::Agent | Kind::Daemon)
@@ -92,36 +82,31 @@ impl Use {
     }
 }
 
-/// What a pending timer waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum TimerState {
-    /// The run that asked has to end first.
-    #[serde(rename = "waiting for the run")]
-    ForRun,
-    /// It waits for its time.
-    #[serde(rename = "waiting")]
-    Waiting,
-    /// It is due, and starts once no other run is in its way.
-    #[serde(rename = "due")]
-    Due,
-    /// It is due, and an operator or a service holds it.
-    #[serde(rename = "held")]
-    Held,
-    /// Its waiter is dead.
-    #[serde(rename = "dead")]
-    Dead,
+super::words! {
+    /// What a pending timer waits for.
+    pub enum TimerState {
+        /// The run that asked has to end first.
+        ForRun = "waiting for the run",
+        /// It waits for its time.
+        Waiting = "waiting",
+        /// It is due, and starts once no other run is in its way.
+        Due = "due",
+        /// It is due, and an operator or a service holds it.
+        Held = "held",
+        /// Its waiter is dead.
+        Dead = "dead",
+    }
 }
 
-impl TimerState {
-    /// The stable word for it.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            TimerState::ForRun => "waiting for the run",
-            TimerState::Waiting => "waiting",
-            TimerState::Due => "due",
-            TimerState::Held => "held",
-            TimerState::Dead => "dead",
-        }
+super::words! {
+    /// What a converge driver does.
+    pub enum DriverState {
+        /// Its command runs.
+        Running = "running",
+        /// It waits for a timer, or is about to start or to end.
+        Waiting = "waiting",
+        /// Its next run is due, and something holds it.
+        Held = "held",
     }
 }
 
@@ -137,21 +122,16 @@ mod tests {
 
     #[test]
     fn the_words_are_those_of_the_json() {
-        for kind in [Kind::Apply, Kind::Agent, Kind::Daemon, Kind::Command] {
+        for kind in Kind::ALL {
             let json = serde_json::to_string(&kind).expect("json");
             assert_eq!(json, format!("\"{}\"", kind.kind()));
             assert_eq!(kind.is_agent(), kind.to_string() == "puppet agent");
         }
-        for state in [
-            TimerState::ForRun,
-            TimerState::Waiting,
-            TimerState::Due,
-            TimerState::Held,
-            TimerState::Dead,
-        ] {
+        for state in TimerState::ALL {
             let json = serde_json::to_string(&state).expect("json");
             assert_eq!(json, format!("\"{state}\""));
         }
+        assert_eq!(DriverState::Held.kind(), "held");
         assert_eq!(Kind::Apply.to_string(), "puppet apply");
         assert_eq!(Kind::Command.to_string(), "command");
     }

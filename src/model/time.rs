@@ -230,6 +230,7 @@ mod tests {
             ("1h", 3600),
             ("1d", 86_400),
             ("1y", 31_536_000),
+            ("10y", 315_360_000),
         ] {
             assert_eq!(text.parse(), Ok(Span::from_secs(seconds)), "{text}");
         }
@@ -244,8 +245,11 @@ mod tests {
             "é",
             "99999999999999999999",
             "11y",
+            "315360001",
         ] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            let wrong = text.parse::<Span>().expect_err(text).to_string();
+            let begins = format!("'{text}' is not a duration: ");
+            assert!(wrong.starts_with(&begins), "{wrong}");
         }
     }
 
@@ -254,6 +258,8 @@ mod tests {
         for (nanos, text) in [
             (0, "0s"),
             (1_500_000_000, "1.5s"),
+            (9_900_000_000, "9.9s"),
+            (10_500_000_000, "10s"),
             (12_500_000_000, "12s"),
             (118_000_000_000, "1m58s"),
             (120_000_000_000, "2m"),
@@ -284,6 +290,21 @@ mod tests {
             uptime: Boottime::from_nanos(seconds * 1_000_000_000),
             wall: Walltime::from_millis(wall * 1000),
         }
+    }
+
+    #[test]
+    fn one_clock_counts_nanoseconds_and_the_other_milliseconds() {
+        let span = Span::from_nanos(2_345_678_901);
+        assert_eq!((span.secs(), span.millis()), (2, 2345));
+        assert!((span.secs_f64() - 2.345).abs() < 1e-9);
+        let wall = Walltime::from_millis(10_000);
+        assert_eq!((wall + span).millis(), 12_345);
+        assert_eq!((wall - span).millis(), 7_655);
+        assert_eq!((wall + span).since(wall), Span::from_nanos(2_345_000_000));
+        let boot = Boottime::from_nanos(7);
+        assert_eq!((boot + span).since(boot), span);
+        assert_eq!(boot.since(boot + span), Span::ZERO);
+        assert_eq!(span.times(2).nanos(), 4_691_357_802);
     }
 
     #[test]

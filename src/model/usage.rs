@@ -11,3 +11,14 @@ impl std::fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_says_what_it_was_given() {
+        assert_eq!(
+            super::Usage("no such key".into()).to_string(),
+            "no such key"
+        );
+    }
+}

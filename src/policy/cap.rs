@@ -78,6 +78,23 @@ mod tests {
         );
     }
 
+    /// Somebody has lowered the cap.
+    #[test]
+    fn more_starts_than_the_cap_allows_are_waited_for_one_by_one() {
+        let starts = [at(10), at(20), at(30), at(40), at(50)];
+        let usage = usage(CAP, &starts, &at(60));
+        assert_eq!(usage.used, 5);
+        // Of the newest three, the oldest has to leave the window.
+        assert_eq!(usage.frees_in, Span::from_secs(70));
+    }
+
+    #[test]
+    fn a_window_of_no_length_is_none() {
+        assert_eq!(window("2m"), Ok(Span::from_secs(120)));
+        assert!(window("0").expect_err("refused").contains("at least 1s"));
+        assert!(window("x").expect_err("refused").contains("'x'"));
+    }
+
     #[test]
     fn a_cap_of_none_never_frees() {
         let none = Cap { max_runs: 0, ..CAP };

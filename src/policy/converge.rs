@@ -284,6 +284,8 @@ mod tests {
         // A wrapper that hands on what Puppet said.
         assert_eq!(of(2, false, Some(Changed)), Outcome::Changed);
         assert_eq!(of(2, false, None), Outcome::Failed);
+        // A service that failed to restart is no failed resource to the exit status.
+        assert_eq!(of(2, true, Some(Failed)), Outcome::Failed);
         for status in [1, 4, 6, 77] {
             for summary in [None, Some(Changed), Some(Unchanged), Some(Failed)] {
                 assert_eq!(of(status, true, summary), Outcome::Failed);

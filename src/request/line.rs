@@ -2,13 +2,13 @@
 
 use super::asked::Request;
 use super::observe::Observation;
-use crate::arm::Armed;
 use crate::layout::quoted;
 use crate::model::{Base, Kind, Span, Use};
 use crate::puppet::cmdline::base_name;
 use crate::state::driver::{Driver, Handed};
 use crate::state::record::Timer;
 use crate::sys::process::split_block;
+use crate::waiter::start::Armed;
 
 /// The line of a request that a waiter has taken.
 pub fn scheduled(

@@ -8,7 +8,6 @@ use super::line;
 use super::observe::Observation;
 use super::order::Plan;
 use super::place::{self, Place};
-use crate::arm::{self, Arm, Armed, ScopeWish};
 use crate::config::{Scope, Settings};
 use crate::model::{Base, Exit, Identity, Moment, Span};
 use crate::outcome;
@@ -22,6 +21,8 @@ use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
+use crate::sys::unit;
+use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
 /// Judges the request by the record, and sets a timer.
 ///
@@ -141,7 +142,7 @@ fn start(
     order: &Order,
     run: Option<&Handle>,
 ) -> Result<Armed> {
-    let arm = Arm {
+    let wish = Arm {
         name: &request.name,
         timer,
         order,
@@ -149,12 +150,12 @@ fn start(
         save_environment: request.settings.save_environment,
         scope: wants_scope(&request.settings, request.around.uid),
     };
-    arm::arm(store, locked, arm)
+    arm(store, locked, wish)
 }
 
 /// Whether a waiter is to move into a scope of its own.
 pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
-    if settings.scope == Scope::Never || !arm::systemd_is_here() || !arm::is_in_a_unit() {
+    if settings.scope == Scope::Never || !unit::systemd_is_here() || !unit::is_in_a_unit() {
         ScopeWish::None
     } else if uid == 0 {
         ScopeWish::Own

@@ -1,12 +1,78 @@
 //! A change of state: what the history keeps of it, what the system's log is told, and
 //! the line that a person reads.
 
-use super::driver::Driver;
+use std::io;
+
 use super::history::{Entry, What};
-use super::record::Timer;
+use super::record::{Running, Timer};
+use crate::layout;
 use crate::model::{Moment, Outcome, Refusal};
 
-/// One change. Made where it happens, and passed on.
+/// What a change is about, as the history and the system's log name it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct About {
+    /// The target's id.
+    pub target: String,
+    /// The timer's name; empty for what is about none.
+    pub timer: String,
+    /// The request's token; empty for what is about none.
+    pub token: String,
+    /// The chain; empty for what is about none.
+    pub chain: String,
+    /// The number of the run in its chain; 0 for what is about none.
+    pub run: u32,
+}
+
+impl About {
+    /// A target as a whole.
+    pub fn target(id: &str) -> Self {
+        About {
+            target: id.to_owned(),
+            ..About::default()
+        }
+    }
+
+    /// A timer, or a request for one.
+    pub fn timer(target: &str, name: &str, timer: &Timer) -> Self {
+        About {
+            timer: name.to_owned(),
+            token: timer.token.clone(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            ..About::target(target)
+        }
+    }
+
+    /// A rerun.
+    pub fn rerun(target: &str, rerun: &Running) -> Self {
+        About {
+            timer: rerun.timer.clone(),
+            token: rerun.token.clone(),
+            chain: rerun.chain.clone(),
+            run: rerun.run,
+            ..About::target(target)
+        }
+    }
+
+    /// A change of it that the history keeps.
+    pub fn became(self, what: What, at: Moment) -> Change {
+        Change::of(Entry {
+            target: self.target,
+            timer: self.timer,
+            token: self.token,
+            chain: self.chain,
+            run: self.run,
+            ..Entry::new(what, at)
+        })
+    }
+
+    /// Tells the system's log of a change that the history does not keep.
+    pub fn log(&self, line: &str) {
+        log(&self.target, &self.timer, &self.chain, self.run, line);
+    }
+}
+
+/// One change that the history keeps. Made where it happens, and passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// What the history keeps.
@@ -18,33 +84,7 @@ pub struct Change {
 impl Change {
     /// What became of a timer, or of a request for one.
     pub fn of_timer(target: &str, name: &str, timer: &Timer, what: What, at: Moment) -> Self {
-        Change::of(Entry {
-            target: target.to_owned(),
-            timer: name.to_owned(),
-            token: timer.token.clone(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            ..Entry::new(what, at)
-        })
-    }
-
-    /// What became of a converge driver as a whole.
-    pub fn of_driver(driver: &Driver, what: What, at: Moment) -> Self {
-        Change::of(Entry {
-            target: driver.target.clone(),
-            token: driver.token.clone(),
-            chain: driver.chain.clone(),
-            run: driver.run,
-            ..Entry::new(what, at)
-        })
-    }
-
-    /// What was done to a target as a whole.
-    pub fn of_target(target: &str, what: What, at: Moment) -> Self {
-        Change::of(Entry {
-            target: target.to_owned(),
-            ..Entry::new(what, at)
-        })
+        About::timer(target, name, timer).became(what, at)
     }
 
     /// A change that the history keeps as this.
@@ -96,10 +136,28 @@ impl Change {
         } = &self.entry;
         log(target, timer, chain, *run, &self.line);
     }
+
+    /// Tells the system's log and whoever asked.
+    ///
+    /// # Errors
+    /// Those of [`layout::say`].
+    pub fn say(&self) -> io::Result<()> {
+        self.log();
+        layout::say(&self.line)
+    }
 }
 
 /// Tells the system's log a line about a run of a target, or of all that is known of it.
 pub fn log(target: &str, timer: &str, chain: &str, run: u32, line: &str) {
     let line = line.strip_prefix("again: ").unwrap_or(line);
-    tracing::info!(target, timer, chain, run, "{line}");
+    fn known(text: &str) -> Option<&str> {
+        (!text.is_empty()).then_some(text)
+    }
+    tracing::info!(
+        target = known(target),
+        timer = known(timer),
+        chain = known(chain),
+        run = known(chain).map(|_| run),
+        "{line}"
+    );
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
+use super::change::{About, Change};
 use super::directory::make_directory;
 use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::What;
@@ -61,6 +61,25 @@ pub struct Driver {
     /// What keeps the next run from starting though it is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
+}
+
+impl From<&Driver> for About {
+    fn from(driver: &Driver) -> Self {
+        About {
+            timer: String::new(),
+            target: driver.target.clone(),
+            token: driver.token.clone(),
+            chain: driver.chain.clone(),
+            run: driver.run,
+        }
+    }
+}
+
+impl Change {
+    /// What became of a converge driver as a whole.
+    pub fn of_driver(driver: &Driver, what: What, at: Moment) -> Self {
+        About::from(driver).became(what, at)
+    }
 }
 
 /// A request on its way to a driver.

@@ -10,38 +10,38 @@ use serde::{Deserialize, Serialize};
 
 use super::before;
 use super::files::private_file;
-use crate::model::{Moment, Outcome, outcome_of};
+use crate::model::{Moment, Outcome, outcome_of, words};
 
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum What {
-    /// A timer was set.
-    Requested,
-    /// A request was not granted.
-    Refused,
-    /// A newer request of the same name took its place.
-    Merged,
-    /// The rerun was started.
-    Started,
-    /// The rerun ended.
-    Ended,
-    /// Another run had done its job.
-    Satisfied,
-    /// Somebody stopped it, or the service it belongs to.
-    Stopped,
-    /// It was due and could not be run.
-    Failed,
-    /// A converge driver began.
-    Opened,
-    /// A converge driver ended, and how.
-    Closed,
-    /// It lost its waiter, and got another.
-    Resumed,
-    /// It lost its waiter, and what it was to run cannot be known.
-    Lost,
-    /// The reruns that counted towards the target's cap were forgotten.
-    Reset,
+words! {
+    /// What happened.
+    pub enum What {
+        /// A timer was set.
+        Requested = "requested",
+        /// A request was not granted.
+        Refused = "refused",
+        /// A newer request of the same name took its place.
+        Merged = "merged",
+        /// The rerun was started.
+        Started = "started",
+        /// The rerun ended.
+        Ended = "ended",
+        /// Another run had done its job.
+        Satisfied = "satisfied",
+        /// Somebody stopped it, or the service it belongs to.
+        Stopped = "stopped",
+        /// It was due and could not be run.
+        Failed = "failed",
+        /// A converge driver began.
+        Opened = "opened",
+        /// A converge driver ended, and how.
+        Closed = "closed",
+        /// It lost its waiter, and got another.
+        Resumed = "resumed",
+        /// It lost its waiter, and what it was to run cannot be known.
+        Lost = "lost",
+        /// The reruns that counted towards the target's cap were forgotten.
+        Reset = "reset",
+    }
 }
 
 /// One line of the history.
@@ -187,7 +187,7 @@ fn key(entry: &Entry) -> String {
         (What::Ended, _, Some(outcome)) => format!("ended {outcome}"),
         (What::Refused, kind @ ("cap" | "disabled" | "noop"), _) => format!("refused {kind}"),
         (What::Refused, ..) => "refused other".to_owned(),
-        (what, ..) => format!("{what:?}").to_lowercase(),
+        (what, ..) => what.kind().to_owned(),
     }
 }
 

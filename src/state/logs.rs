@@ -1,55 +1,37 @@
 //! The output of reruns: one file each, its name beginning with the time.
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::directory::make_directory;
-use super::files::{is_locked, private_file};
+use super::files::{self, is_locked, private_file};
 use super::record::Timer;
 use crate::model::Walltime;
-use crate::sys::{localtime, rename};
+use crate::sys::localtime;
 
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// Names the file for a rerun's output, or makes it: the name begins with the time, so
-/// that names sort by age. It is locked, and stays so until nobody can write to it any
-/// more: the lock goes with the descriptor, through exec and to children.
+/// Makes the file for a rerun's output: its name begins with the time, so that names
+/// sort by age. It is locked, and stays so until nobody can write to it any more: the
+/// lock goes with the descriptor, through exec and to children.
 ///
 /// # Errors
 /// What cannot be made, and why.
-pub fn open_log(
-    directory: &Path,
-    timer: &Timer,
-    now: Walltime,
-    unnamed: Option<File>,
-) -> Result<(PathBuf, File)> {
+pub fn open_log(directory: &Path, timer: &Timer, now: Walltime) -> Result<(PathBuf, File)> {
     let stamp: String = localtime::utc(now)
         .chars()
         .filter(char::is_ascii_alphanumeric)
         .take(18)
         .collect();
     let path = directory.join(format!("{stamp}-{}-{}{LOG_SUFFIX}", timer.chain, timer.run));
-    if let Some(file) = unnamed {
-        let _ = file.try_lock();
-        if rename::name(&file, &path).is_ok() {
-            return Ok((path, file));
-        }
-    }
     make_directory(directory, 0o755)?;
-    let file = File::options()
-        .append(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let new = files::open(&path, 0o600, File::options().append(true).create_new(true));
+    let file = new.map_err(|e| files::cannot_write(&path, e))?;
     let _ = file.try_lock();
-    // Whatever the umask of the run.
-    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
     Ok((path, file))
 }
 

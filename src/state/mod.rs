@@ -8,6 +8,7 @@ pub mod directory;
 pub mod driver;
 pub mod files;
 pub mod history;
+pub mod leaving;
 pub mod logs;
 pub mod order;
 pub mod record;

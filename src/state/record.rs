@@ -1,4 +1,8 @@
 //! The public record of a target: times, counts, outcomes; no command lines.
+//!
+//! A waiter of 0.1.0 may still be waiting while this version writes, and reads every
+//! field here that has no `serde(default)`: such a field is written for ever, though
+//! nothing of ours may read it (tests/operator/before.rs).
 
 use std::collections::BTreeMap;
 

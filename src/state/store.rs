@@ -3,7 +3,6 @@
 //!
 //! ```text
 //! targets/ID/state.json    what anyone may see
-//! targets/ID/state.json.before  the one before a rerun started, until the disk has the newer
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! reruns/PID               which target a rerun belongs to
@@ -13,9 +12,9 @@
 //! ```
 
 use std::cell::Cell;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -24,14 +23,15 @@ use serde::{Deserialize, Serialize};
 use super::before;
 use super::directory::{make_directory, make_own_directory};
 use super::files::{
-    self, Draft, GUARDED, read_bounded, replace_file, sync_directory, token, unnamed_file,
+    self, Draft, GUARDED, cannot_write, private_file, read_bounded, replace_file, sync_directory,
+    token,
 };
 use super::history::{self, Entry};
 use super::logs;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind};
+use crate::sys::file::write_out;
 use crate::sys::process::is_alive;
-use crate::sys::rename;
 use crate::sys::user;
 
 /// A state directory of our own.
@@ -84,7 +84,7 @@ pub struct Disabled {
 
 /// A target's record.
 const RECORD: &str = "state.json";
-/// The record before it.
+/// The record before a start, as version 0.1.0 kept it until the disk had the newer.
 const BEFORE: &str = "state.json.before";
 
 /// The file whose presence disables.
@@ -134,12 +134,7 @@ impl Store {
 
     /// The ids of all targets, sorted.
     pub fn targets(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.root.join("targets")) else {
-            return Vec::new();
-        };
-        let mut ids: Vec<String> = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
+        let mut ids: Vec<String> = names(&self.root.join("targets"))
             .filter(|name| is_id(name))
             .collect();
         ids.sort_unstable();
@@ -206,21 +201,8 @@ impl Store {
     fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let directory = self.target_dir(id);
         let lock_path = directory.join("lock");
-        let lock = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(GUARDED)
-            .open(&lock_path)
+        let lock = private_file(&lock_path)
             .with_context(|| format!("cannot open {}", lock_path.display()))?;
-        if lock
-            .metadata()
-            .is_ok_and(|meta| meta.mode() & 0o777 != 0o600)
-        {
-            let _ = lock.set_permissions(Permissions::from_mode(0o600));
-        }
         lock.lock()
             .with_context(|| format!("cannot lock {}", lock_path.display()))?;
         let path = directory.join(RECORD);
@@ -252,7 +234,7 @@ impl Store {
         }
     }
 
-    /// The record before the last start, if there is one: see [`Locked::commit_start`].
+    /// The record before the last start, if there is one that 0.1.0 left.
     fn before(&self, id: &str) -> Option<Record> {
         let text = read_bounded(&self.target_dir(id).join(BEFORE)).ok()?;
         parse_record(&text, id).ok()
@@ -304,15 +286,8 @@ impl Store {
         logs::prune(directory, keep, newest, &self.root.join(".logs.crowded"));
     }
 
-    /// Waits until the disk has the names in a target's directory.
-    ///
-    /// # Errors
-    /// What failed on which directory.
-    pub fn sync(&self, id: &str) -> Result<()> {
-        sync_directory(&self.target_dir(id))
-    }
-
-    /// [`Store::sync`] for a target and a timer of it that may both be new.
+    /// Waits until the disk has the names of a target and of a timer of it, which may both
+    /// be new.
     ///
     /// # Errors
     /// What failed on which directory.
@@ -323,14 +298,6 @@ impl Store {
         sync_directory(&self.root.join("targets"))
     }
 
-    /// A file for [`Locked::commit_start`]. It is in no directory, and gone when closed.
-    ///
-    /// # Errors
-    /// Those of open(2): NFS, for one, has no `O_TMPFILE`.
-    pub fn unnamed_record(&self, id: &str) -> io::Result<File> {
-        unnamed_file(&self.target_dir(id), 0o644)
-    }
-
     /// Writes a timer's order, readable by its owner only, and locks it. The lock
     /// goes with the descriptor, to whoever holds a copy of it.
     ///
@@ -339,14 +306,9 @@ impl Store {
     pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
         let path = self.order_path(id, token);
         let write = || -> io::Result<File> {
-            let mut writer = File::options()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)?;
-            // Whatever the umask of the run.
-            writer.set_permissions(Permissions::from_mode(0o600))?;
-            writer.write_all(text)?;
+            let mut options = File::options();
+            let new = options.write(true).create_new(true);
+            files::open(&path, 0o600, new)?.write_all(text)?;
             // A waiter that held it open for writing would keep the file system busy.
             let file = File::open(&path)?;
             file.lock()?;
@@ -358,7 +320,7 @@ impl Store {
                     let _ = std::fs::remove_file(&path);
                 }
             })
-            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(|e| cannot_write(&path, e))
     }
 
     /// Where a timer's order is.
@@ -391,13 +353,10 @@ impl Store {
                 self.remove_order(&record.id, &token);
             }
         }
-        for name in names(&target).filter(|name| name.starts_with(".state.json.")) {
+        // Whoever calls this has a record that was synced, so none before it counts.
+        let is_stray = |name: &String| name.starts_with(".state.json.") || name == BEFORE;
+        for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
-        }
-        let before = target.join(BEFORE);
-        let current = || File::open(target.join(RECORD))?.sync_data();
-        if before.exists() && current().is_ok() {
-            let _ = std::fs::remove_file(before);
         }
         for name in names(&self.root).filter(|name| is_temporary(name)) {
             let path = self.root.join(name);
@@ -408,12 +367,8 @@ impl Store {
         let reruns = self.root.join("reruns");
         for name in names(&reruns) {
             let path = reruns.join(&name);
-            let rerun = read_bounded(&path)
-                .ok()
-                .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok());
-            let is_of_the_dead = |rerun: &Rerun| rerun.boot != boot || !is_alive(rerun.process);
-            let is_stray = match &rerun {
-                Some(rerun) => is_of_the_dead(rerun),
+            let is_stray = match read_rerun(&path) {
+                Some(rerun) => rerun.boot != boot || !is_alive(rerun.process),
                 None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
             };
             if is_stray {
@@ -437,21 +392,14 @@ impl Store {
         let text = serde_json::to_vec(rerun)?;
         // Nobody asks for it before the rerun is there to ask, and it means
         // nothing under another boot: neither a rename nor a sync is worth its time.
-        let write = || -> io::Result<()> {
-            let mut file = File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o644)
-                .custom_flags(GUARDED)
-                .open(&path)?;
-            file.set_permissions(Permissions::from_mode(0o644))?;
-            file.write_all(&text)
-        };
-        write().map_err(|e| {
-            let _ = std::fs::remove_file(&path);
-            anyhow!(e).context(format!("cannot write {}", path.display()))
-        })
+        let mut options = File::options();
+        let anew = options.write(true).create(true).truncate(true);
+        let file = files::open(&path, 0o644, anew.custom_flags(GUARDED));
+        file.and_then(|mut file| file.write_all(&text))
+            .map_err(|e| {
+                let _ = std::fs::remove_file(&path);
+                cannot_write(&path, e)
+            })
     }
 
     fn rerun_path(&self, pid: i32) -> PathBuf {
@@ -460,19 +408,14 @@ impl Store {
 
     /// The rerun that the process `who` is, if it is one.
     pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
-        let text = read_bounded(&self.rerun_path(who.pid)).ok()?;
-        serde_json::from_slice::<Rerun>(&text)
-            .ok()
+        read_rerun(&self.rerun_path(who.pid))
             .filter(|rerun| rerun.process == who && rerun.boot == boot)
     }
 
     /// Forgets the process of a rerun that has ended.
     pub fn forget_rerun(&self, who: Identity) {
         let path = self.rerun_path(who.pid);
-        let is_it = read_bounded(&path)
-            .ok()
-            .and_then(|text| serde_json::from_slice::<Rerun>(&text).ok())
-            .is_some_and(|rerun| rerun.process == who);
+        let is_it = read_rerun(&path).is_some_and(|rerun| rerun.process == who);
         if is_it {
             let _ = std::fs::remove_file(path);
         }
@@ -526,8 +469,6 @@ impl Locked {
     /// What failed; the old record is then still there.
     pub fn commit(&self) -> Result<()> {
         self.draft()?.publish()?;
-        // The disk has the newer one now.
-        let _ = std::fs::remove_file(self.directory.join(BEFORE));
         Ok(())
     }
 
@@ -537,48 +478,27 @@ impl Locked {
     /// # Errors
     /// As for [`Locked::commit`].
     pub fn draft(&self) -> Result<Draft> {
-        let temporary = format!(".{RECORD}.{}", token());
-        Draft::write(&self.directory, RECORD, temporary, &self.text()?, 0o644)
+        self.unsynced()?.on_disk(File::sync_data)
     }
 
-    /// [`Locked::commit`] for a start, by a file that [`Store::unnamed_record`] may have
-    /// made before: between the end of a run and its rerun no disk is waited for. It
-    /// begins to write; should the power fail before it has, the record before is still
-    /// there, and counts.
+    /// [`Locked::commit`] for the start of a rerun: it is on the disk before the exec.
+    ///
+    /// The content is written out first, since a file system may commit a rename before
+    /// the content of the file; then one commit of its journal takes size and name, and
+    /// the directory's sync finds nothing left to do (measured on ext4 and XFS).
     ///
     /// # Errors
-    /// As for [`Locked::commit`].
-    pub fn commit_start(&self, unnamed: Option<File>) -> Result<()> {
-        let (path, before) = (self.directory.join(RECORD), self.directory.join(BEFORE));
-        let text = self.text()?;
-        let write = || -> io::Result<File> {
-            let mut file = unnamed.map_or_else(|| unnamed_file(&self.directory, 0o644), Ok)?;
-            file.write_all(&text)?;
-            // Has the disk begin, and does not wait for it.
-            let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            let _ = nix::fcntl::posix_fadvise(&file, 0, 0, advice);
-            match rename::name(&file, &before) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    // The current one may be on no disk yet.
-                    File::open(&path)?.sync_data()?;
-                    std::fs::remove_file(&before)?;
-                    rename::name(&file, &before)?;
-                }
-                named => named?,
-            }
-            Ok(file)
-        };
-        // Not every file system has files without a name.
-        let Ok(file) = write() else {
-            return self.commit();
-        };
-        Draft::of(file, before, path).exchange()
+    /// What failed. The new record may be in place then, and has to be taken back.
+    pub fn commit_start(&self) -> Result<()> {
+        let file = self.unsynced()?.on_disk(write_out)?.publish()?;
+        file.sync_all().context("cannot sync the record")?;
+        sync_directory(&self.directory)
     }
 
-    fn text(&self) -> Result<Vec<u8>> {
+    fn unsynced(&self) -> Result<Draft> {
         let mut text = serde_json::to_vec(&self.record)?;
         text.push(b'\n');
-        Ok(text)
+        Draft::write(&self.directory, RECORD, &text, 0o644)
     }
 }
 
@@ -587,6 +507,10 @@ pub(super) fn is_temporary(name: &str) -> bool {
     name.strip_prefix('.')
         .and_then(|rest| rest.rsplit_once('.'))
         .is_some_and(|(_, token)| is_id(token))
+}
+
+fn read_rerun(path: &Path) -> Option<Rerun> {
+    serde_json::from_slice(&read_bounded(path).ok()?).ok()
 }
 
 /// The note of a rerun is written by that very process.
@@ -647,6 +571,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
 mod tests {
     use super::super::change::Change;
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("a directory");
@@ -726,44 +651,44 @@ mod tests {
         locked.record.timers.insert(name.to_owned(), timer);
     }
 
-    /// The power fails after a start that the disk has not: what a file system may have
-    /// made of a file that was renamed and never synced.
+    /// What 0.1.0 left of a start that the disk had not yet: its next version reads the record
+    /// before, unless the one in place can be read.
     #[test]
-    fn after_a_loss_of_power_the_record_before_the_start_counts() {
+    fn the_record_before_a_start_of_0_1_0_counts_where_its_own_is_lost() {
         for unsynced in [&b""[..], b"\0\0\0\0", b"{\"version\":1,\"id\":\"01234"] {
             for history_has_it in [false, true] {
-                for from_before in [false, true] {
-                    let (_dir, store) = store();
-                    let path = store.target_dir(ID).join(RECORD);
-                    let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-                    pending(&mut locked, "starts");
-                    pending(&mut locked, "stays");
-                    locked.commit().expect("committed");
-                    let started = locked.record.timers.remove("starts").expect("there");
-                    let unnamed = from_before.then(|| store.unnamed_record(ID).expect("a file"));
-                    locked.commit_start(unnamed).expect("committed");
-                    drop(locked);
-                    let now = store.read(ID).expect("readable").expect("there");
-                    assert!(now.timers.keys().eq(["stays"]), "{now:?}");
-                    if history_has_it {
-                        let what = history::What::Started;
-                        let started = Change::of_timer(ID, "starts", &started, what, at(1));
-                        store.note(&started.entry);
-                    }
-                    std::fs::write(&path, unsynced).expect("damaged");
-                    let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-                    assert!(locked.set_aside.is_some());
-                    let names: Vec<&str> =
-                        locked.record.timers.keys().map(String::as_str).collect();
-                    if history_has_it {
-                        assert_eq!(names, ["stays"]);
-                        assert_eq!(locked.record.starts.len(), 1);
-                    } else {
-                        assert_eq!(names, ["starts", "stays"]);
-                    }
-                    store.remove_strays(&locked.record, "b");
-                    assert!(!store.target_dir(ID).join(BEFORE).exists());
+                let (_dir, store) = store();
+                let (path, before) = (
+                    store.target_dir(ID).join(RECORD),
+                    store.target_dir(ID).join(BEFORE),
+                );
+                let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+                pending(&mut locked, "starts");
+                pending(&mut locked, "stays");
+                locked.commit().expect("committed");
+                std::fs::copy(&path, &before).expect("copied");
+                let started = locked.record.timers.remove("starts").expect("there");
+                locked.commit_start().expect("committed");
+                drop(locked);
+                let now = store.lock_existing(ID).expect("locked").record.clone();
+                assert!(now.timers.keys().eq(["stays"]), "{now:?}");
+                if history_has_it {
+                    let what = history::What::Started;
+                    let started = Change::of_timer(ID, "starts", &started, what, at(1));
+                    store.note(&started.entry);
                 }
+                std::fs::write(&path, unsynced).expect("damaged");
+                let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+                assert!(locked.set_aside.is_some());
+                let names: Vec<&str> = locked.record.timers.keys().map(String::as_str).collect();
+                if history_has_it {
+                    assert_eq!(names, ["stays"]);
+                    assert_eq!(locked.record.starts.len(), 1);
+                } else {
+                    assert_eq!(names, ["starts", "stays"]);
+                }
+                store.remove_strays(&locked.record, "b");
+                assert!(!before.exists() && path.exists());
             }
         }
     }
@@ -788,11 +713,12 @@ mod tests {
                 });
             }
             locked.commit().expect("committed");
-            if known > 0 {
-                locked.commit_start(None).expect("committed");
-            }
             drop(locked);
-            std::fs::write(store.target_dir(ID).join(RECORD), "").expect("damaged");
+            let path = store.target_dir(ID).join(RECORD);
+            if known > 0 {
+                std::fs::copy(&path, store.target_dir(ID).join(BEFORE)).expect("copied");
+            }
+            std::fs::write(&path, "").expect("damaged");
             let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
             let starts = locked.record.starts.iter();
             let starts: Vec<_> = starts.map(|start| (start.run, start.forgotten)).collect();
@@ -800,26 +726,26 @@ mod tests {
         }
     }
 
-    /// A second start finds the record before the first, which nobody has cleared away.
     #[test]
-    fn one_start_follows_another() {
+    fn a_start_takes_the_place_of_the_record_and_leaves_nothing_else() {
         let (_dir, store) = store();
         let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-        for name in ["a", "b", "c"] {
+        for name in ["a", "b"] {
             pending(&mut locked, name);
         }
         locked.commit().expect("committed");
-        for (name, left) in [("a", ["b", "c"].as_slice()), ("b", &["c"]), ("c", &[])] {
+        for (name, left) in [("a", ["b"].as_slice()), ("b", &[])] {
             locked.record.timers.remove(name);
-            locked.commit_start(None).expect("committed");
+            locked.commit_start().expect("committed");
             let now = store.read(ID).expect("readable").expect("there");
             assert!(now.timers.keys().eq(left), "{now:?}");
         }
-        let mode = |name| {
-            let meta = std::fs::metadata(store.target_dir(ID).join(name)).expect("there");
-            meta.mode() & 0o777
-        };
-        assert_eq!((mode(RECORD), mode(BEFORE)), (0o644, 0o644));
+        let directory = store.target_dir(ID);
+        let meta = std::fs::metadata(directory.join(RECORD)).expect("there");
+        assert_eq!(meta.mode() & 0o777, 0o644);
+        let mut left: Vec<String> = names(&directory).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["lock", "orders", RECORD]);
     }
 
     #[test]

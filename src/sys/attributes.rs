@@ -42,6 +42,11 @@ impl SignalState {
         Self::parse(&process::lossy(text))
     }
 
+    /// Whether this signal is ignored.
+    pub fn ignores(&self, signal: i32) -> bool {
+        self.ignored >> (signal - 1) & 1 == 1
+    }
+
     /// Reads the lines of /proc/PID/status; nothing where they are missing.
     fn parse(status: &str) -> Self {
         // They come one after the other, behind most of the file.
@@ -153,14 +158,7 @@ pub fn apply(attributes: &Attributes) -> Vec<String> {
 /// Sets every signal's disposition to ignored or default, and the mask.
 pub fn set_signals(state: SignalState) {
     for signal in 1..=64 {
-        let handler = if state.ignored >> (signal - 1) & 1 == 1 {
-            libc::SIG_IGN
-        } else {
-            libc::SIG_DFL
-        };
-        // SAFETY: no handler function is installed, only the two constants. It
-        // fails harmlessly for KILL, STOP and the C library's own signals.
-        unsafe { libc::signal(signal, handler) };
+        set_disposition(signal, state.ignores(signal));
     }
     // The C library keeps some realtime signals out of its own sets, so the kernel is
     // asked itself; its set on every 64-bit Linux is one 64-bit word.
@@ -173,6 +171,27 @@ pub fn set_signals(state: SignalState) {
             std::ptr::null_mut::<u64>(),
             size_of::<u64>(),
         );
+    }
+}
+
+/// Ignores a signal, or leaves it to its default action.
+///
+/// Fails harmlessly for KILL, STOP and the C library's own signals.
+pub(super) fn set_disposition(signal: i32, ignored: bool) {
+    let handler = if ignored {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
+    // SAFETY: no handler function is installed, only one of the two constants.
+    unsafe { libc::signal(signal, handler) };
+}
+
+/// Makes a write to a pipe without a reader, or beyond the limit of a file's size,
+/// fail rather than kill us.
+pub fn let_writes_fail() {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        set_disposition(signal, true);
     }
 }
 

@@ -1,7 +1,9 @@
-//! Reading files that others may have put there.
+//! Reading files that others may have put there, and what nix lacks for writing ours.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -23,6 +25,22 @@ pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
     file.take(most).read_to_end(&mut text)?;
     Ok(text)
+}
+
+/// Waits until the disk has a file's content, and not yet its size or name, for which a
+/// file system has to commit its journal: sync_file_range(2), else fdatasync(2).
+///
+/// # Errors
+/// Those of fdatasync(2), such as a full disk.
+pub fn write_out(file: &File) -> io::Result<()> {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: integers only, on a descriptor that is open.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) } {
+        0 => Ok(()),
+        _ => file.sync_data(),
+    }
 }
 
 #[cfg(test)]

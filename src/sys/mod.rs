@@ -3,7 +3,6 @@
 
 pub mod attributes;
 pub mod clock;
-pub mod events;
 pub mod file;
 pub mod foreground;
 pub mod localtime;
@@ -11,11 +10,10 @@ pub mod log;
 pub mod memory;
 pub mod pidfd;
 pub mod process;
-pub mod rename;
-pub mod signals;
+pub mod sleep;
 pub mod spawn;
 pub mod start;
 pub mod terminal;
 pub mod title;
+pub mod unit;
 pub mod user;
-pub mod wait;

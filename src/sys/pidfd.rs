@@ -68,6 +68,14 @@ impl Handle {
         }
     }
 
+    /// The pidfd, if there is one.
+    pub fn pidfd(&self) -> Option<&OwnedFd> {
+        match self {
+            Handle::Pidfd(fd, _) => Some(fd),
+            Handle::Looked(_) => None,
+        }
+    }
+
     /// Sends a signal to this process and no other.
     ///
     /// # Errors

@@ -3,11 +3,10 @@
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -16,8 +15,6 @@ use super::attributes::{SignalState, set_signals};
 use super::process;
 use crate::model::Identity;
 
-/// The byte by which a started program says that it is there (ASCII's ACK).
-const READY: u8 = 0x06;
 /// The byte before the errno of an exec that failed (ASCII's NAK).
 const FAILED: u8 = 0x15;
 
@@ -42,7 +39,7 @@ pub struct Plan<'a> {
 /// Returns who it is, which no exec(3) changes. Call while single-threaded.
 ///
 /// # Errors
-/// Those of fork(2) and of building the arguments. A failed exec shows in [`await_ready`].
+/// Those of fork(2) and of building the arguments. A failed exec shows in the ready pipe: [`failed_exec`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::other);
     let program = text(plan.program.as_os_str().as_bytes())?;
@@ -108,68 +105,31 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
 }
 
-/// Waits until the started program says that it is there. Close our copy of
-/// the writing end before.
-///
-/// # Errors
-/// The error of exec(3); what it wrote before it ended; `TimedOut`.
-pub fn await_ready(ready: OwnedFd, limit: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + limit;
-    let mut pipe = File::from(ready);
-    let mut text: Vec<u8> = Vec::new();
-    loop {
-        let mut poll = libc::pollfd {
-            fd: pipe.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one valid pollfd that outlives the call.
-        match unsafe { libc::poll(&raw mut poll, 1, ms) } {
-            0 => return Err(io::Error::from(io::ErrorKind::TimedOut)),
-            n if n > 0 => {}
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
-            _ => return Err(io::Error::last_os_error()),
-        }
-        let mut part = [0; 256];
-        let length = pipe.read(&mut part)?;
-        text.extend_from_slice(&part[..length]);
-        if text.last() == Some(&READY) {
-            return Ok(());
-        }
-        if length == 0 || text.len() > 4096 {
-            return Err(why_not(&text));
-        }
+/// The error of an exec that failed, if that is what these bytes of the ready pipe say.
+pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
+    match text {
+        [.., FAILED, a, b, c, d] => Some(io::Error::from_raw_os_error(i32::from_ne_bytes([
+            *a, *b, *c, *d,
+        ]))),
+        _ => None,
     }
 }
 
-/// What the bytes in a ready pipe say of a program that did not get ready.
-fn why_not(text: &[u8]) -> io::Error {
-    if let [.., FAILED, a, b, c, d] = text {
-        return io::Error::from_raw_os_error(i32::from_ne_bytes([*a, *b, *c, *d]));
+/// Kills and reaps a child of ours. Not yet reaped, its pid cannot be anybody else's.
+pub fn end_child(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::wait::waitpid(pid, None);
+}
+
+/// Our own program, also when it was replaced or removed since we started.
+pub fn own_program() -> PathBuf {
+    match std::env::current_exe() {
+        // Of one that was removed, the kernel shows a name that is none.
+        Ok(path) if path.exists() => path,
+        // Whoever opens this gets the file that we run, whatever its name is now.
+        _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
     }
-    let said = String::from_utf8_lossy(text).trim().replace('\n', " ");
-    if said.is_empty() {
-        io::Error::other("it ended without a word")
-    } else {
-        io::Error::other(said)
-    }
-}
-
-/// Says that we are there, to whoever started us.
-pub fn tell_ready(ready: OwnedFd) {
-    let _ = File::from(ready).write_all(&[READY]);
-}
-
-/// Says why we will not be there, to whoever started us.
-pub fn tell_why_not(ready: OwnedFd, why: &str) {
-    let _ = File::from(ready).write_all(why.as_bytes());
-}
-
-/// Reaps a child of ours that has ended or is about to.
-pub fn reap(pid: i32) {
-    let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
 }
 
 /// Anonymous memory that passes a block of bytes across exec, sealed.

@@ -1,12 +1,12 @@
 use std::process::Command;
 
-use crate::stage::Stage;
+use again_rig::Scratch;
 
 fn readelf(option: &str) -> String {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let output = Command::new("readelf")
         .args(["--wide", option])
-        .arg(stage.path("bin/again"))
+        .arg(scratch.path("bin/again"))
         .output()
         .expect("readelf, of Debian's binutils");
     assert!(output.status.success(), "{output:?}");

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use again::cli::Cli;
 use clap::CommandFactory;
 
-use crate::stage::Stage;
+use again_rig::Scratch;
 
 const OF_RUN: [&str; 11] = [
     "--delta",
@@ -54,8 +54,8 @@ fn options(help: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_command_and_option_is_in_the_help() {
-    let stage = Stage::new();
-    let help = stage.again_well(&["--help"]);
+    let scratch = Scratch::new();
+    let help = scratch.again_well(&["--help"]);
     let listed = commands(&help);
     assert_eq!(listed, all_commands());
     let named = options(&help);
@@ -63,7 +63,7 @@ fn every_command_and_option_is_in_the_help() {
         assert!(named.contains(*option), "{option} is not in {named:?}");
     }
     for command in &listed {
-        let help = stage.again_well(&[command, "--help"]);
+        let help = scratch.again_well(&[command, "--help"]);
         let first = help.lines().next().expect("a line");
         assert!(
             first.starts_with(char::is_uppercase) && first.len() > 10 && !first.ends_with('.'),
@@ -86,19 +86,19 @@ fn every_command_and_option_is_in_the_help() {
             }
         }
         // The short help is a part of the long one.
-        let short = stage.again_well(&[command, "-h"]);
+        let short = scratch.again_well(&[command, "-h"]);
         assert!(options(&short).is_subset(&named), "{command}");
     }
-    assert!(options(&stage.again_well(&["stop", "--help"])).contains("--run"));
-    assert!(options(&stage.again_well(&["status", "--help"])).contains("--json"));
-    assert!(options(&stage.again_well(&["explain", "--help"])).contains("--pid"));
+    assert!(options(&scratch.again_well(&["stop", "--help"])).contains("--run"));
+    assert!(options(&scratch.again_well(&["status", "--help"])).contains("--json"));
+    assert!(options(&scratch.again_well(&["explain", "--help"])).contains("--pid"));
     println!("{} commands", listed.len());
 }
 
 /// Every option of the help is one that is taken, so none of them is a slip of the pen.
 #[test]
 fn every_option_of_the_help_works() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let value = |option: &str| match option {
         "--start-timer-now" | "--json" | "--run" | "--verbose" | "--help" | "--version"
         | "--follow" => None,
@@ -108,14 +108,14 @@ fn every_option_of_the_help_works() {
         "--on-cap" => Some("skip".to_owned()),
         "--name" => Some("n".to_owned()),
         "--pid" => Some(std::process::id().to_string()),
-        "--config" => Some(stage.at("again.toml")),
-        "--state-dir" | "--log-dir" => Some(stage.at("elsewhere")),
-        _ => Some(stage.at("none")),
+        "--config" => Some(scratch.at("again.toml")),
+        "--state-dir" | "--log-dir" => Some(scratch.at("elsewhere")),
+        _ => Some(scratch.at("none")),
     };
     let mut count = 0;
     for command in all_commands() {
         let command = command.as_str();
-        for option in options(&stage.again_well(&[command, "--help"])) {
+        for option in options(&scratch.again_well(&[command, "--help"])) {
             let value = value(&option);
             let mut words = vec![command, option.as_str()];
             words.extend(value.as_deref());
@@ -129,7 +129,7 @@ fn every_option_of_the_help_works() {
             if command == "converge" {
                 words.extend(["--", "/bin/true"]);
             }
-            let done = stage.again(&words);
+            let done = scratch.again(&words);
             let expected: &[i32] = match (command, option.as_str()) {
                 ("status", _) => &[0, 3],
                 // There is no such chain, no such target, and no output of any rerun.
@@ -139,33 +139,33 @@ fn every_option_of_the_help_works() {
             let code = done.code.expect("not killed");
             assert!(expected.contains(&code), "{words:?}: {done:?}");
             assert!(!done.err.contains("usage"), "{words:?}: {done:?}");
-            stage.again_well(&["enable"]);
+            scratch.again_well(&["enable"]);
             count += 1;
         }
     }
-    stage.again_well(&["stop"]);
-    stage.again_well(&["stop", "--state-dir", &stage.at("elsewhere")]);
+    scratch.again_well(&["stop"]);
+    scratch.again_well(&["stop", "--state-dir", &scratch.at("elsewhere")]);
     println!("{count} uses of an option");
 }
 
 #[test]
 fn global_options_work_before_and_after_the_verb() {
-    let stage = Stage::new();
-    let elsewhere = stage.at("elsewhere");
+    let scratch = Scratch::new();
+    let elsewhere = scratch.at("elsewhere");
     for words in [
         &["status", "--state-dir", &elsewhere][..],
         &["--state-dir", &elsewhere, "status"],
         &["-v", "status", "--state-dir", &elsewhere],
         &[
             "--config",
-            &stage.at("again.toml"),
+            &scratch.at("again.toml"),
             "--state-dir",
             &elsewhere,
             "-vv",
             "status",
         ],
     ] {
-        let done = stage.again(words);
+        let done = scratch.again(words);
         assert_eq!(done.code, Some(3), "{words:?}: {done:?}");
         assert!(done.out.contains(&elsewhere), "{words:?}: {done:?}");
     }
@@ -189,45 +189,45 @@ fn global_options_work_before_and_after_the_verb() {
             "/bin/true",
         ],
     ] {
-        let done = stage.again(words);
+        let done = scratch.again(words);
         assert_eq!(done.code, Some(0), "{words:?}: {done:?}");
     }
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
 }
 
 #[test]
 fn the_version_is_the_packages() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let expected = format!("again {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(stage.again_well(&["--version"]), expected);
-    assert_eq!(stage.again_well(&["-V"]), expected);
+    assert_eq!(scratch.again_well(&["--version"]), expected);
+    assert_eq!(scratch.again_well(&["-V"]), expected);
 }
 
 /// Without a verb `run` is meant, with the flags of the original.
 #[test]
 fn bare_again_is_a_request() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     for words in [
         &["--delta", "1h", "--", "/bin/true"][..],
         &["--start-timer-now", "--delta", "1h", "--", "/bin/true"],
         &["--delta=3600", "--name", "x", "--", "/bin/true"],
     ] {
-        let done = stage.again(words);
+        let done = scratch.again(words);
         assert_eq!(
-            (done.code, crate::stage::assert_line(&done.out).as_str()),
+            (done.code, again_rig::assert_line(&done.out).as_str()),
             (Some(0), "scheduled"),
             "{words:?}"
         );
     }
-    assert_eq!(stage.timers().len(), 2);
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    assert_eq!(scratch.timers().len(), 2);
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// Nothing is done, something is said on standard error, and the status is 2.
 #[test]
 fn usage_errors() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let cases: [&[&str]; 26] = [
         &["--frobnicate"],
         &["frobnicate"],
@@ -257,7 +257,7 @@ fn usage_errors() {
         &["history", "-n", "0"],
     ];
     for words in cases {
-        let done = stage.again(words);
+        let done = scratch.again(words);
         assert_eq!(done.code, Some(2), "{words:?}: {done:?}");
         assert_eq!(done.out, "", "{words:?}");
         assert!(
@@ -266,14 +266,14 @@ fn usage_errors() {
         );
         assert_eq!(done.err.lines().count(), 1, "{words:?}: {done:?}");
     }
-    assert!(!stage.path("state").exists());
+    assert!(!scratch.path("state").exists());
     // What was wrong is named.
-    let done = stage.again(&["run", "--delta", "soon", "--", "/bin/true"]);
+    let done = scratch.again(&["run", "--delta", "soon", "--", "/bin/true"]);
     assert!(
         done.err.contains("'soon'") && done.err.contains("--delta"),
         "{done:?}"
     );
-    let done = stage.again(&["run", "--on-cap", "explode"]);
+    let done = scratch.again(&["run", "--on-cap", "explode"]);
     assert!(
         ["fail", "wait", "skip"]
             .iter()
@@ -286,7 +286,7 @@ fn usage_errors() {
 /// Durations are Puppet's.
 #[test]
 fn durations() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     for (given, seconds) in [
         ("0", 0),
         ("120", 120),
@@ -296,7 +296,7 @@ fn durations() {
         ("1d", 86400),
         ("007", 7),
     ] {
-        stage.again_well(&[
+        scratch.again_well(&[
             "run",
             "--delta",
             given,
@@ -306,14 +306,14 @@ fn durations() {
             "/bin/true",
             given,
         ]);
-        let timer = &stage.timers()[0];
+        let timer = &scratch.timers()[0];
         assert_eq!(
             timer["delta_seconds"].as_f64(),
             Some(f64::from(seconds)),
             "{given}"
         );
         assert!(timer["jitter_seconds"].as_f64().expect("a number") <= 7200.0);
-        stage.again_well(&["stop"]);
+        scratch.again_well(&["stop"]);
     }
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }

@@ -2,11 +2,6 @@
 //! have something to talk about.
 #![allow(missing_docs, unsafe_code)]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-#[path = "../process/stage.rs"]
-mod stage;
-
 /// The file itself.
 mod binary;
 /// `--help`, and the options it speaks of.

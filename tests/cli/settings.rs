@@ -1,16 +1,16 @@
 use std::fs;
 
-use crate::stage::{Answer, Stage, answer};
+use again_rig::{Ended, Scratch, answer};
 
 /// A request under these settings, and nothing else.
-fn request_with(stage: &Stage, file: &str) -> Answer {
-    stage.write("x.toml", file);
-    stage.again(&[
+fn request_with(scratch: &Scratch, file: &str) -> Ended {
+    scratch.write("x.toml", file);
+    scratch.again(&[
         "run",
         "--config",
-        &stage.at("x.toml"),
+        &scratch.at("x.toml"),
         "--state-dir",
-        &stage.at("state"),
+        &scratch.at("state"),
         "--delta",
         "1h",
         "--",
@@ -20,7 +20,7 @@ fn request_with(stage: &Stage, file: &str) -> Answer {
 
 /// One line on standard error, exit 2, nothing pending.
 #[track_caller]
-fn assert_wrong(done: &Answer, words: &[&str]) {
+fn assert_wrong(done: &Ended, words: &[&str]) {
     println!("{}", done.err.trim());
     assert_eq!((done.code, done.out.as_str()), (Some(2), ""), "{done:?}");
     assert!(
@@ -38,7 +38,7 @@ fn assert_wrong(done: &Answer, words: &[&str]) {
 
 #[test]
 fn an_error_names_file_line_and_key() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let cases: [(&str, &[&str]); 18] = [
         (
             "max_run = 3\n",
@@ -73,7 +73,7 @@ fn an_error_names_file_line_and_key() {
     ];
     let mut wrong = Vec::new();
     for (file, words) in cases {
-        let done = request_with(&stage, file);
+        let done = request_with(&scratch, file);
         let missing: Vec<_> = words
             .iter()
             .chain(&["x.toml"])
@@ -88,46 +88,46 @@ fn an_error_names_file_line_and_key() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(!stage.path("state").exists());
+    assert!(!scratch.path("state").exists());
     println!("{} wrong settings", cases.len());
 }
 
 #[test]
 fn a_file_that_is_no_settings_file() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     for file in [
         "not toml",
         "[section]\nmax_runs = 3\n",
         "max_runs = 3\nmax_runs",
         "= 3",
     ] {
-        let done = request_with(&stage, file);
+        let done = request_with(&scratch, file);
         assert_wrong(&done, &["x.toml", "line "]);
     }
-    fs::write(stage.path("x.toml"), b"max_runs = 3 # \xff\n").expect("written");
-    let done = stage.again(&["status", "--config", &stage.at("x.toml")]);
+    fs::write(scratch.path("x.toml"), b"max_runs = 3 # \xff\n").expect("written");
+    let done = scratch.again(&["status", "--config", &scratch.at("x.toml")]);
     assert_wrong(&done, &["x.toml"]);
     // One that was named has to be there; the usual one need not be.
-    let none = stage.at("none/again.toml");
-    let done = stage.again(&["status", "--config", &none]);
+    let none = scratch.at("none/again.toml");
+    let done = scratch.again(&["status", "--config", &none]);
     assert_wrong(&done, &[&none, "No such file"]);
-    let done = stage.again(&["status", "--config", "/"]);
+    let done = scratch.again(&["status", "--config", "/"]);
     assert_wrong(&done, &["/"]);
 }
 
 #[test]
 fn every_key_is_taken() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let file = format!(
         "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nsave_environment = false\nscope = \"never\"\n\
          command = [\"/bin/true\"]\nstate_dir = \"{0}/s\"\nlog_dir = \"{0}/l\"\nkeep_logs = 5\nagent_catalog_run_lockfile = \"/a\"\n\
          agent_disabled_lockfile = \"/b\"\nlastrunfile = \"/c\"\npidfile = \"/d\"\n",
-        stage.at("dirs")
+        scratch.at("dirs")
     );
-    stage.write("x.toml", &file);
-    let config = stage.at("x.toml");
-    fs::create_dir(stage.path("dirs")).expect("created");
-    let said = stage.again_well(&[
+    scratch.write("x.toml", &file);
+    let config = scratch.at("x.toml");
+    fs::create_dir(scratch.path("dirs")).expect("created");
+    let said = scratch.again_well(&[
         "run",
         "--config",
         &config,
@@ -137,26 +137,26 @@ fn every_key_is_taken() {
         "/bin/true",
     ]);
     assert!(said.contains("0 of at most 7 reruns within 30m"), "{said}");
-    let status = stage.status_of(&["--config", &config]);
-    assert_eq!(status["state_dir"], format!("{}/s", stage.at("dirs")));
+    let status = scratch.status_of(&["--config", &config]);
+    assert_eq!(status["state_dir"], format!("{}/s", scratch.at("dirs")));
     assert_eq!(status["targets"][0]["cap"]["max_runs"], 7);
     assert_eq!(status["targets"][0]["cap"]["window_seconds"], 1800);
-    stage.again_well(&["stop", "--config", &config]);
+    scratch.again_well(&["stop", "--config", &config]);
     // As a comment or empty it is as good as none.
     for file in ["", "# nothing\n", "\n\n"] {
-        let done = request_with(&stage, file);
+        let done = request_with(&scratch, file);
         assert_eq!(done.code, Some(0), "{file:?}: {done:?}");
-        stage.again_well(&["stop"]);
+        scratch.again_well(&["stop"]);
     }
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
 }
 
 #[test]
 fn flags_before_environment_before_file() {
-    let stage = Stage::new();
-    stage.settings("max_runs = 3\nwindow = \"3h\"");
+    let scratch = Scratch::new();
+    scratch.settings("max_runs = 3\nwindow = \"3h\"");
     let said = |variables: &[(&str, &str)], flags: &[&str]| {
-        let mut command = stage.command(stage.path("bin/again"));
+        let mut command = scratch.command(scratch.path("bin/again"));
         command
             .envs(variables.iter().copied())
             .args(["run", "--delta", "1h"])
@@ -175,13 +175,13 @@ fn flags_before_environment_before_file() {
     );
     // Empty is as good as unset.
     assert!(said(&[("AGAIN_MAX_RUNS", "")], &[]).contains("at most 3 reruns"));
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn an_environment_that_is_wrong() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     for (name, value) in [
         ("AGAIN_JITTER", "soon"),
         ("AGAIN_MAX_JITTER", "-1"),
@@ -192,9 +192,9 @@ fn an_environment_that_is_wrong() {
         ("AGAIN_SCOPE", "always"),
         ("AGAIN_STATE_DIR", "relative"),
         ("AGAIN_LOG_DIR", "relative"),
-        ("AGAIN_CONFIG", &stage.at("none/again.toml")),
+        ("AGAIN_CONFIG", &scratch.at("none/again.toml")),
     ] {
-        let mut command = stage.command(stage.path("bin/again"));
+        let mut command = scratch.command(scratch.path("bin/again"));
         command.env(name, value).args(["run", "--", "/bin/true"]);
         let done = answer(&mut command);
         // A path is known by itself.
@@ -205,5 +205,5 @@ fn an_environment_that_is_wrong() {
         };
         assert_wrong(&done, &[value, named]);
     }
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
 }

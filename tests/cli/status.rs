@@ -3,8 +3,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::rig::{SHORT, wait_until};
-use crate::stage::{Stage, answer, now, open_to_all, start};
+use again_rig::{SHORT, Scratch, answer, now, open_to_all, start, wait_until};
 
 fn keys(value: &Value) -> BTreeSet<&str> {
     value
@@ -64,14 +63,14 @@ const TIMER: [&str; 10] = [
 
 #[test]
 fn nothing_at_all() {
-    let stage = Stage::new();
-    let done = stage.again(&["status"]);
+    let scratch = Scratch::new();
+    let done = scratch.again(&["status"]);
     assert_eq!((done.code, done.err.as_str()), (Some(3), ""));
     assert!(
-        done.out.contains("nothing is pending") && done.out.contains(&stage.at("state")),
+        done.out.contains("nothing pending") && done.out.contains(&scratch.at("state")),
         "{done:?}"
     );
-    let status = stage.status();
+    let status = scratch.status();
     assert_keys(
         &status,
         &[
@@ -92,19 +91,19 @@ fn nothing_at_all() {
         (&status["disabled"], &status["this_run"], &status["targets"]),
         (&json!(null), &json!(null), &json!([]))
     );
-    assert_eq!(status["state_dir"], stage.at("state"));
+    assert_eq!(status["state_dir"], scratch.at("state"));
     assert_utc(&status["now"]);
-    assert!(!stage.path("state").exists(), "looking makes nothing");
+    assert!(!scratch.path("state").exists(), "looking makes nothing");
 }
 
 #[test]
 fn the_keys_of_the_contract_in_every_phase() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "ask('run', '--delta', '90', '--name', 'slow') if NTH == 1\n\
         ask('status', '--json')\nask('run') if NTH == 1\nhold('go') if NTH == 1\nhold('went') if NTH == 2";
-    let run = start(&mut stage.apply("site", manifest));
-    wait_until("both timers", SHORT, || stage.timers().len() == 2);
-    let status = stage.status();
+    let run = start(&mut scratch.apply("site", manifest));
+    wait_until("both timers", SHORT, || scratch.timers().len() == 2);
+    let status = scratch.status();
     let target = &status["targets"][0];
     assert_keys(target, &TARGET);
     assert_eq!(
@@ -116,12 +115,12 @@ fn the_keys_of_the_contract_in_every_phase() {
         json!([
             "ruby",
             "--disable-gems",
-            stage.at("bin/puppet"),
+            scratch.at("bin/puppet"),
             "apply",
             "site.pp"
         ])
     );
-    assert_eq!(target["directory"], stage.at("work"));
+    assert_eq!(target["directory"], scratch.at("work"));
     assert_eq!(
         (&target["running"], &target["last"], &target["refused"]),
         (&json!(null), &json!(null), &json!(null))
@@ -153,33 +152,33 @@ fn the_keys_of_the_contract_in_every_phase() {
     let chain = target["timers"][0]["chain"].clone();
     // The first run itself, asking from inside.
     let inside: Value =
-        serde_json::from_str(&stage.runs("site")[0].asked()[1].output).expect("JSON");
+        serde_json::from_str(&scratch.runs("site")[0].asked()[1].output).expect("JSON");
     assert_eq!(
         inside["this_run"],
         json!({"target": target["id"], "chain": null, "run": 1, "timer": null})
     );
 
-    stage.release("go");
-    run.wait();
+    scratch.release("go");
+    run.finish();
     wait_until("the rerun", SHORT, || {
-        stage
+        scratch
             .runs("site")
             .get(1)
             .is_some_and(|run| !run.asked().is_empty())
     });
     wait_until("the other to know its time", SHORT, || {
-        stage
+        scratch
             .timer("slow")
             .is_some_and(|slow| slow["due_at"] != json!(null))
     });
-    let status = stage.status();
+    let status = scratch.status();
     let target = &status["targets"][0];
     let running = &target["running"];
     assert_keys(
         running,
         &["pid", "run", "chain", "timer", "started_at", "log"],
     );
-    assert_eq!(running["pid"], stage.runs("site")[1].pid());
+    assert_eq!(running["pid"], scratch.runs("site")[1].pid());
     assert_eq!(
         (&running["run"], &running["chain"], &running["timer"]),
         (&json!(2), &chain, &json!("again"))
@@ -191,30 +190,30 @@ fn the_keys_of_the_contract_in_every_phase() {
             .is_file()
     );
     assert_eq!(target["cap"]["used"], 1);
-    let slow = stage.timer("slow").expect("still pending");
+    let slow = scratch.timer("slow").expect("still pending");
     assert_eq!(slow["state"], "waiting");
     assert_utc(&slow["due_at"]);
     let due_in = slow["due_in_seconds"].as_f64().expect("a number");
     assert!((30.0..=90.0).contains(&due_in), "{due_in}");
     let inside: Value =
-        serde_json::from_str(&stage.runs("site")[1].asked()[0].output).expect("JSON");
+        serde_json::from_str(&scratch.runs("site")[1].asked()[0].output).expect("JSON");
     assert_eq!(
         inside["this_run"],
         json!({"target": target["id"], "chain": chain, "run": 2, "timer": "again"})
     );
-    assert_eq!(stage.again(&["status"]).code, Some(0));
+    assert_eq!(scratch.again(&["status"]).code, Some(0));
 
-    stage.again_well(&["stop", "slow"]);
+    scratch.again_well(&["stop", "slow"]);
     assert_eq!(
-        stage.again(&["status"]).code,
+        scratch.again(&["status"]).code,
         Some(0),
         "a rerun is under way"
     );
-    stage.release("went");
+    scratch.release("went");
     wait_until("the end of it", SHORT, || {
-        stage.again(&["status"]).code == Some(3)
+        scratch.again(&["status"]).code == Some(3)
     });
-    let status = stage.status();
+    let status = scratch.status();
     let last = &status["targets"][0]["last"];
     assert_keys(
         last,
@@ -242,7 +241,7 @@ fn the_keys_of_the_contract_in_every_phase() {
             .as_str()
             .is_some_and(|evidence| !evidence.is_empty())
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// How a rerun ended is told by Puppet's own summary.
@@ -261,30 +260,30 @@ fn the_outcome_of_the_last_rerun() {
         (summary("1700000000", 2, 0), 1, "unknown"),
         ("no summary".to_owned(), 2, "unknown"),
     ] {
-        let stage = Stage::new();
-        let file = stage.at("summary.yaml");
+        let scratch = Scratch::new();
+        let file = scratch.at("summary.yaml");
         let manifest = format!(
             "ask('run', '--lastrunfile', '{file}') if NTH == 1\nFile.write('{file}', \"{text}\") if NTH == {writer}"
         );
-        start(&mut stage.apply("site", &manifest)).wait();
-        stage.wait_for_runs("site", 2);
-        stage.wait_until_settled();
-        let last = stage.status()["targets"][0]["last"].clone();
+        start(&mut scratch.apply("site", &manifest)).finish();
+        scratch.wait_for_runs("site", 2);
+        scratch.wait_until_settled();
+        let last = scratch.status()["targets"][0]["last"].clone();
         assert_eq!(last["outcome"], outcome, "{last:#}");
         println!("{outcome}: {}", last["evidence"]);
-        let ended = stage.history("ended");
+        let ended = scratch.told("ended");
         assert!(
             ended.len() == 1 && last["evidence"] == ended[0].1.as_str(),
             "{ended:?}"
         );
-        stage.assert_nothing_left();
+        scratch.assert_nothing_left();
     }
 }
 
 #[test]
 fn the_text_says_what_why_and_when() {
-    let stage = Stage::new();
-    stage.again_well(&[
+    let scratch = Scratch::new();
+    scratch.again_well(&[
         "run",
         "--delta",
         "2h",
@@ -295,7 +294,7 @@ fn the_text_says_what_why_and_when() {
         "-c",
         "echo two words",
     ]);
-    let done = stage.again(&["status"]);
+    let done = scratch.again(&["status"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     for word in [
         "command of root",
@@ -316,18 +315,18 @@ fn the_text_says_what_why_and_when() {
         "{}",
         done.out
     );
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// What a command line may hold is for its owner and root; what is pending, and when, is for all.
 #[test]
 fn another_user_sees_no_command_line() {
-    let stage = Stage::new();
-    let mut command = stage.apply("site", "ask('run', '--delta', '1h') if NTH == 1");
+    let scratch = Scratch::new();
+    let mut command = scratch.apply("site", "ask('run', '--delta', '1h') if NTH == 1");
     command.env("SECRET", "xyzzy-1");
-    start(&mut command).wait();
-    stage.again_well(&[
+    start(&mut command).finish();
+    scratch.again_well(&[
         "run",
         "--delta",
         "1h",
@@ -337,9 +336,10 @@ fn another_user_sees_no_command_line() {
         "/bin/true",
         "xyzzy-2",
     ]);
-    let as_nobody = |words: &[&str]| answer(stage.as_nobody(stage.path("bin/again")).args(words));
+    let as_nobody =
+        |words: &[&str]| answer(scratch.as_nobody(scratch.path("bin/again")).args(words));
     // Root's own view, to know that there is something to hide.
-    assert!(stage.again_well(&["status"]).contains("xyzzy-2"));
+    assert!(scratch.again_well(&["status"]).contains("xyzzy-2"));
     let text = as_nobody(&["status"]);
     assert_eq!((text.code, text.err.as_str()), (Some(0), ""), "{text:?}");
     assert!(
@@ -375,26 +375,26 @@ fn another_user_sees_no_command_line() {
         "{done:?}"
     );
     println!("{}", done.err.trim());
-    assert_eq!((stage.timers().len(), stage.waiters().len()), (2, 2));
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    assert_eq!((scratch.timers().len(), scratch.waiters().len()), (2, 2));
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// The same where /proc hides the processes of others.
 #[test]
 fn another_user_where_proc_is_hidden() {
-    crate::stage::in_namespaces(
+    again_rig::in_namespaces(
         &["--mount"],
         "status::another_user_where_proc_is_hidden",
         || {
-            let stage = Stage::new();
-            stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+            let scratch = Scratch::new();
+            scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
             let done = std::process::Command::new("mount")
                 .args(["-t", "proc", "-o", "hidepid=2", "proc", "/proc"])
                 .status()
                 .expect("mount");
             assert!(done.success());
-            let mut command = stage.as_nobody(stage.path("bin/again"));
+            let mut command = scratch.as_nobody(scratch.path("bin/again"));
             command.args(["status", "--json"]);
             let done = answer(&mut command);
             assert_eq!(done.code, Some(0), "{done:?}");
@@ -405,8 +405,8 @@ fn another_user_where_proc_is_hidden() {
                 timer["state"], "dead",
                 "it lives, it merely cannot be seen: {timer:#}"
             );
-            stage.again_well(&["stop"]);
-            stage.assert_nothing_left();
+            scratch.again_well(&["stop"]);
+            scratch.assert_nothing_left();
         },
     );
 }
@@ -414,21 +414,21 @@ fn another_user_where_proc_is_hidden() {
 /// A record that cannot be read is reported, and hides none of the others.
 #[test]
 fn a_record_that_cannot_be_read() {
-    let stage = Stage::new();
-    stage.again_well(&["run", "--delta", "1h", "--name", "good", "--", "/bin/true"]);
-    stage.again_well(&["run", "--delta", "1h", "--name", "bad", "--", "/bin/false"]);
-    let status = stage.status();
+    let scratch = Scratch::new();
+    scratch.again_well(&["run", "--delta", "1h", "--name", "good", "--", "/bin/true"]);
+    scratch.again_well(&["run", "--delta", "1h", "--name", "bad", "--", "/bin/false"]);
+    let status = scratch.status();
     let bad = status["targets"]
         .as_array()
         .expect("targets")
         .iter()
         .find(|target| target["timers"][0]["name"] == "bad");
     let id = bad.expect("a target")["id"].as_str().expect("an id");
-    let record = stage.record(id);
-    stage.waiter("bad").wait_until_asleep();
+    let record = scratch.record_of(id);
+    scratch.waiter("bad").wait_until_asleep();
     let text = fs::read(&record).expect("a record");
     fs::write(&record, "{").expect("damaged");
-    let done = stage.again(&["status"]);
+    let done = scratch.again(&["status"]);
     assert_eq!(done.code, Some(0));
     assert!(
         done.out.contains("timer 'good'") && !done.out.contains("timer 'bad'"),
@@ -439,7 +439,7 @@ fn a_record_that_cannot_be_read() {
             && done.err.contains(record.to_str().expect("a path")),
         "{done:?}"
     );
-    let done = stage.again(&["status", "--json"]);
+    let done = scratch.again(&["status", "--json"]);
     let status: Value = serde_json::from_str(&done.out).expect("JSON");
     assert_eq!(
         status["unreadable"].as_array().map(Vec::len),
@@ -449,21 +449,24 @@ fn a_record_that_cannot_be_read() {
     // Nothing in the directory that is not ours is taken for a target.
     fs::write(&record, text).expect("mended");
     for name in ["README", "0123", "..x", "0123456789abcdeg"] {
-        fs::create_dir(stage.path("state/targets").join(name)).expect("created");
+        fs::create_dir(scratch.path("state/targets").join(name)).expect("created");
     }
-    assert_eq!(stage.status()["targets"].as_array().map(Vec::len), Some(2));
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    assert_eq!(
+        scratch.status()["targets"].as_array().map(Vec::len),
+        Some(2)
+    );
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// A directory of somebody else's is only looked at.
 #[test]
 fn looking_changes_nothing() {
-    let stage = Stage::new();
-    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    let scratch = Scratch::new();
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
     let listing = || {
         let done = std::process::Command::new("find")
-            .args([&stage.at("state"), "-printf", "%p %s %T@ %m %i\n"])
+            .args([&scratch.at("state"), "-printf", "%p %s %T@ %m %i\n"])
             .output()
             .expect("find");
         let mut lines: Vec<String> = String::from_utf8(done.stdout)
@@ -475,7 +478,7 @@ fn looking_changes_nothing() {
         lines
     };
     // Whatever the waiter writes as it begins is written by now.
-    let waiter = stage.waiter("again");
+    let waiter = scratch.waiter("again");
     wait_until("the waiter to wait", SHORT, || {
         waiter.title().contains("waits until")
     });
@@ -486,11 +489,11 @@ fn looking_changes_nothing() {
         &["explain", "--", "/bin/true"],
         &["stop", "other"],
     ] {
-        assert_eq!(stage.again(words).code, Some(0), "{words:?}");
+        assert_eq!(scratch.again(words).code, Some(0), "{words:?}");
         assert_eq!(listing(), before, "{words:?}");
     }
-    open_to_all(&stage.path("state"), 0o755);
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    open_to_all(&scratch.path("state"), 0o755);
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
     assert!(now() > 0);
 }

@@ -1,6 +1,6 @@
 //! `again converge`: the foreground driver, with real processes, terminals and a real Puppet.
 //!
-//! The binary under test is `AGAIN_BIN`, or what `make build` left. A room is a scratch
+//! The binary under test is `AGAIN_BIN`, or what `make build` left. A scratch is a scratch
 //! directory for everything; when it goes, nothing that was started in it may be left.
 #![allow(missing_docs)]
 
@@ -12,6 +12,5 @@ mod handover;
 mod images;
 /// Real puppet runs.
 mod puppet;
-mod room;
 /// What is shown where.
 mod screen;

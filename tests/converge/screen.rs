@@ -1,12 +1,12 @@
 use crate::handover::counting;
-use crate::room::Room;
+use again_rig::Scratch;
 
 #[test]
 fn a_terminal_gets_a_progress_line_and_colours() {
-    let room = Room::new();
-    let command = counting(&room, "[ $n -ge 2 ] || $AGAIN --delta 4");
-    let ended = room.start(room.on_terminal(&[], &command)).wait();
-    assert_eq!(ended.status, 0, "{ended:?}");
+    let scratch = Scratch::for_driver();
+    let command = counting(&scratch, "[ $n -ge 2 ] || $AGAIN --delta 4");
+    let ended = scratch.start(scratch.on_terminal(&[], &command)).wait();
+    assert_eq!(ended.status(), 0, "{ended:?}");
     let progress = "\r\x1b[2Kagain: converge: run 2 of at most 10 (timer 'again') starts in ";
     assert!(ended.out.matches(progress).count() >= 2, "{ended:?}");
     assert!(
@@ -14,33 +14,33 @@ fn a_terminal_gets_a_progress_line_and_colours() {
             .out
             .contains("\x1b[32mconverged: nothing asks for more")
     );
-    room.is_clean();
+    scratch.is_clean();
 }
 
 #[test]
 fn no_color_and_a_dumb_terminal_are_respected() {
     for (name, value, progress) in [("NO_COLOR", "1", true), ("TERM", "dumb", false)] {
-        let room = Room::new();
-        let command = counting(&room, "[ $n -ge 2 ] || $AGAIN --delta 3");
-        let mut terminal = room.on_terminal(&[], &command);
+        let scratch = Scratch::for_driver();
+        let command = counting(&scratch, "[ $n -ge 2 ] || $AGAIN --delta 3");
+        let mut terminal = scratch.on_terminal(&[], &command);
         terminal.env(name, value);
-        let ended = room.start(terminal).wait();
-        assert_eq!(ended.status, 0, "{ended:?}");
+        let ended = scratch.start(terminal).wait();
+        assert_eq!(ended.status(), 0, "{ended:?}");
         assert!(!ended.out.contains("\x1b[3"), "{ended:?}");
         assert_eq!(ended.out.contains("\x1b[2K"), progress, "{ended:?}");
-        room.is_clean();
+        scratch.is_clean();
     }
 }
 
 #[test]
 fn a_pipe_gets_plain_lines_and_standard_output_is_the_commands() {
-    let room = Room::new();
+    let scratch = Scratch::for_driver();
     let command = counting(
-        &room,
+        &scratch,
         "echo out; [ $n -ge 2 ] || $AGAIN --delta 1 > /dev/null",
     );
-    let ended = room.start(room.converge(&[], &[command])).wait();
-    assert_eq!(ended.status, 0, "{ended:?}");
+    let ended = scratch.start(scratch.converge(&[], &[command])).wait();
+    assert_eq!(ended.status(), 0, "{ended:?}");
     assert_eq!(ended.out, "out\nout\n");
     assert!(!ended.err.contains('\x1b') && !ended.err.contains('\r'));
     let lines: Vec<&str> = ended.err.lines().collect();
@@ -55,17 +55,17 @@ fn a_pipe_gets_plain_lines_and_standard_output_is_the_commands() {
             .err
             .contains("run 2 of at most 10 (timer 'again') starts in ")
     );
-    room.is_clean();
+    scratch.is_clean();
 }
 
 #[test]
 fn a_reader_that_went_away_does_no_harm() {
-    let room = Room::new();
-    let command = counting(&room, "[ $n -ge 2 ] || $AGAIN > /dev/null");
-    let again = format!("{}/again", room.root());
+    let scratch = Scratch::for_driver();
+    let command = counting(&scratch, "[ $n -ge 2 ] || $AGAIN > /dev/null");
+    let again = format!("{}/bin/again", scratch.root());
     let line = format!("set -o pipefail; {again} converge -- {command} 2>&1 | true");
-    let ended = room.start(room.command(&["bash", "-c", &line])).wait();
-    assert_eq!(ended.status, 0, "{ended:?}");
-    assert_eq!(room.read("n").trim(), "2");
-    room.is_clean();
+    let ended = scratch.start(scratch.line(&["bash", "-c", &line])).wait();
+    assert_eq!(ended.status(), 0, "{ended:?}");
+    assert_eq!(scratch.text("n").trim(), "2");
+    scratch.is_clean();
 }

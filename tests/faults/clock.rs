@@ -6,8 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::rig::{LONG, SHORT, wait_until};
-use crate::stage::{Answer, Stage, answer, now};
+use again_rig::{Ended, LONG, SHORT, Scratch, answer, now, wait_until};
 
 const DAY: i64 = 86_400;
 const SECOND: u64 = 1_000_000_000;
@@ -15,36 +14,36 @@ const SECOND: u64 = 1_000_000_000;
 /// The clocks that `again`, its waiters and their reruns see: `helper clock` answers in the kernel's place, so that they can be set
 /// while the processes run. This machine's clocks are left alone.
 struct Clock<'a> {
-    stage: &'a Stage,
+    scratch: &'a Scratch,
     file: PathBuf,
     shims: Vec<Child>,
 }
 
 impl<'a> Clock<'a> {
-    fn new(stage: &'a Stage) -> Clock<'a> {
-        let file = stage.write("clock", "0 0");
+    fn new(scratch: &'a Scratch) -> Clock<'a> {
+        let file = scratch.write("clock", "0 0");
         Clock {
-            stage,
+            scratch,
             file,
             shims: Vec::new(),
         }
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = self.stage.command(self.stage.path("bin/helper"));
+        let mut command = self.scratch.command(self.scratch.path("bin/helper"));
         command.arg("clock").arg(&self.file).arg("--");
-        command.arg(self.stage.path("bin/again")).args(words);
+        command.arg(self.scratch.path("bin/again")).args(words);
         command
     }
 
     /// A command that leaves nothing behind.
-    fn again(&self, words: &[&str]) -> Answer {
+    fn again(&self, words: &[&str]) -> Ended {
         answer(&mut self.command(words))
     }
 
     /// One that leaves a waiter: gives its line as soon as it is there.
     fn ask(&mut self, words: &[&str]) -> String {
-        let out = self.stage.path(&format!("out/{}", now()));
+        let out = self.scratch.path(&format!("outputs/{}", now()));
         let file = File::create(&out).expect("created");
         let mut command = self.command(words);
         command.stdout(file.try_clone().expect("duplicated"));
@@ -57,7 +56,7 @@ impl<'a> Clock<'a> {
 
     /// A request for a rerun that notes the time as it sees it.
     fn request(&mut self, options: &[&str]) -> String {
-        let (helper, stamps) = (self.stage.at("bin/helper"), self.stage.at("stamps"));
+        let (helper, stamps) = (self.scratch.at("bin/helper"), self.scratch.at("stamps"));
         let command = ["--", &helper, "stamp", &stamps, "ran"];
         self.ask(&[&["run"], options, &command].concat())
     }
@@ -73,7 +72,7 @@ impl<'a> Clock<'a> {
             let seen = format!("{}.{pid}", self.file.display());
             wait_until("the clocks to be set", SHORT, || {
                 fs::read_to_string(&seen).is_ok_and(|seen| seen == ahead)
-                    || crate::rig::Process::now(pid as i32).is_none()
+                    || again_rig::Process::now(pid as i32).is_none()
             });
         }
     }
@@ -95,7 +94,7 @@ impl<'a> Clock<'a> {
     }
 
     fn ran(&self) -> usize {
-        self.stage.stamps().len()
+        self.scratch.stamps().len()
     }
 
     /// Everything has ended, and it ran once.
@@ -105,7 +104,7 @@ impl<'a> Clock<'a> {
             shim.wait().expect("waited for");
         }
         assert_eq!(self.ran(), 1);
-        self.stage.assert_nothing_left();
+        self.scratch.assert_nothing_left();
     }
 }
 
@@ -131,8 +130,8 @@ fn seconds(at: &Value) -> i64 {
     text.trim().parse().unwrap_or_else(|_| panic!("{at}"))
 }
 
-fn due(stage: &Stage) -> u64 {
-    stage.records("state")[0]["timers"]["again"]["due"]
+fn due(scratch: &Scratch) -> u64 {
+    scratch.records("state")[0]["timers"]["again"]["due"]
         .as_u64()
         .expect("a due time")
 }
@@ -142,17 +141,17 @@ fn due(stage: &Stage) -> u64 {
 #[test]
 fn the_wall_clock_is_set_under_a_waiter() {
     for day in [-DAY, DAY] {
-        let stage = Stage::new();
-        let mut clock = Clock::new(&stage);
+        let scratch = Scratch::new();
+        let mut clock = Clock::new(&scratch);
         clock.request(&["--delta", "8"]);
-        stage.waiter("again").wait_until_asleep();
-        let due = due(&stage);
+        scratch.waiter("again").wait_until_asleep();
+        let due = due(&scratch);
         clock.set(day, 0);
         let status = clock.status();
         let text = clock.again(&["status"]).out;
         let wall = clock.wall();
         let left = (due.saturating_sub(now()) / SECOND) as i64;
-        if let Some(timer) = crate::stage::timers(&status).first() {
+        if let Some(timer) = again_rig::timers(&status).first() {
             let said = timer["due_in_seconds"].as_f64().expect("a number");
             assert!((0.0..=8.0).contains(&said), "{status:#}");
             assert!((seconds(&status["now"]) - wall).abs() < 30, "{status:#}");
@@ -164,9 +163,9 @@ fn the_wall_clock_is_set_under_a_waiter() {
         assert!(!text.contains("dead"), "{text}");
         assert_eq!(clock.ran(), 0);
         wait_until("the rerun", SHORT, || clock.ran() == 1);
-        let took = stage.stamps()[0].at.checked_sub(due).expect("not early");
+        let took = scratch.stamps()[0].at.checked_sub(due).expect("not early");
         assert!(took < 20 * SECOND, "{took} ns late");
-        let record = &stage.records("state")[0];
+        let record = &scratch.records("state")[0];
         let started = record["starts"][0]["at"]["wall"]
             .as_i64()
             .expect("the waiter's own wall clock");
@@ -181,19 +180,19 @@ fn the_wall_clock_is_set_under_a_waiter() {
 #[test]
 fn the_wall_clock_is_set_before_it_is_resumed() {
     for day in [-DAY, DAY] {
-        let stage = Stage::new();
-        let mut clock = Clock::new(&stage);
+        let scratch = Scratch::new();
+        let mut clock = Clock::new(&scratch);
         clock.request(&["--delta", "8"]);
-        stage.waiter("again").wait_until_asleep();
-        let due = due(&stage);
-        let waiter = stage.waiter("again");
+        scratch.waiter("again").wait_until_asleep();
+        let due = due(&scratch);
+        let waiter = scratch.waiter("again");
         waiter.signal(Signal::SIGKILL).expect("killed");
         waiter.wait_until_gone(SHORT);
         clock.set(day, 0);
         let said = clock.ask(&["resume"]);
         assert!(said.starts_with("again: resumed: "), "{said}");
         wait_until("the rerun", SHORT, || clock.ran() == 1);
-        let took = stage.stamps()[0].at.checked_sub(due).expect("not early");
+        let took = scratch.stamps()[0].at.checked_sub(due).expect("not early");
         assert!(took < 20 * SECOND, "{took} ns late");
         clock.assert_ran_once();
     }
@@ -202,15 +201,15 @@ fn the_wall_clock_is_set_before_it_is_resumed() {
 /// The window of the cap is not left, nor made longer, by setting the clock; but it passes while the machine is suspended.
 #[test]
 fn the_wall_clock_is_set_within_the_window_of_the_cap() {
-    let stage = Stage::new();
-    stage.settings("max_runs = 1\nwindow = \"1h\"");
-    let mut clock = Clock::new(&stage);
+    let scratch = Scratch::new();
+    scratch.settings("max_runs = 1\nwindow = \"1h\"");
+    let mut clock = Clock::new(&scratch);
     clock.request(&[]);
     wait_until("the rerun", SHORT, || clock.ran() == 1);
-    stage.wait_until_settled();
+    scratch.wait_until_settled();
     for day in [-DAY, DAY] {
         clock.set(day, 0);
-        let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+        let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
         let command = ["--", &helper, "stamp", &stamps, "ran"];
         let done = clock.again(&[&["run"][..], &command].concat());
         assert_eq!(done.code, Some(1), "{day}: {done:?}");
@@ -224,21 +223,21 @@ fn the_wall_clock_is_set_within_the_window_of_the_cap() {
     let said = clock.request(&[]);
     assert!(said.starts_with("again: scheduled: "), "{said}");
     wait_until("the rerun", SHORT, || clock.ran() == 2);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// The machine sleeps while a waiter waits: half of the wait, then past its end. It is due as the machine wakes, and runs once.
 #[test]
 fn suspended_while_a_waiter_waits() {
-    let stage = Stage::new();
-    let mut clock = Clock::new(&stage);
+    let scratch = Scratch::new();
+    let mut clock = Clock::new(&scratch);
     clock.request(&["--delta", "1h"]);
-    stage.waiter("again").wait_until_asleep();
-    let due = due(&stage);
+    scratch.waiter("again").wait_until_asleep();
+    let due = due(&scratch);
     clock.set(1800, 1800);
     let status = clock.status();
-    let timer = &crate::stage::timers(&status)[0];
+    let timer = &again_rig::timers(&status)[0];
     let left = timer["due_in_seconds"].as_f64().expect("a number");
     assert!((1600.0..=1800.0).contains(&left), "{status:#}");
     assert_eq!(timer["waiter"]["alive"], true);
@@ -246,7 +245,7 @@ fn suspended_while_a_waiter_waits() {
     assert_eq!(clock.ran(), 0, "half an hour early");
     clock.set(3601, 3601);
     wait_until("the rerun", SHORT, || clock.ran() == 1);
-    let late = stage.stamps()[0].at.checked_sub(due).expect("not early");
+    let late = scratch.stamps()[0].at.checked_sub(due).expect("not early");
     assert!(late < 60 * SECOND, "{late} ns late");
     clock.assert_ran_once();
 }
@@ -254,10 +253,10 @@ fn suspended_while_a_waiter_waits() {
 /// Its timer is one of the clock that counts suspend and cannot be set (7 is CLOCK_BOOTTIME), at the due time itself.
 #[test]
 fn what_a_waiter_sleeps_on() {
-    let stage = Stage::new();
-    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-    stage.waiter("again").wait_until_asleep();
-    let waiter = stage.waiter("again");
+    let scratch = Scratch::new();
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    scratch.waiter("again").wait_until_asleep();
+    let waiter = scratch.waiter("again");
     let timers: Vec<String> = waiter
         .descriptors()
         .into_iter()
@@ -281,20 +280,20 @@ fn what_a_waiter_sleeps_on() {
     let left: u64 = left[1..left.find(',').expect("two")]
         .parse()
         .expect("seconds");
-    let expected = (due(&stage) - now()) / SECOND;
+    let expected = (due(&scratch) - now()) / SECOND;
     assert!(left.abs_diff(expected) < 10, "{left} s left of {expected}");
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// A driver in the foreground keeps time by the same clock: its timeout is not reached by setting the other one.
 #[test]
 fn a_converge_driver_whose_clocks_are_set() {
-    let stage = Stage::new();
-    let mut clock = Clock::new(&stage);
+    let scratch = Scratch::new();
+    let mut clock = Clock::new(&scratch);
     let script =
         "n=$(($(cat n 2>/dev/null || echo 0) + 1)); echo $n > n; [ $n -ge 2 ] || \"$0\" --delta 1h";
-    let again = stage.at("bin/again");
+    let again = scratch.at("bin/again");
     let words = [
         "converge",
         "--timeout",
@@ -306,7 +305,7 @@ fn a_converge_driver_whose_clocks_are_set() {
         &again,
     ];
     clock.ask(&words);
-    let runs = || fs::read_to_string(stage.path("work/n")).unwrap_or_default();
+    let runs = || fs::read_to_string(scratch.path("work/n")).unwrap_or_default();
     let waits = || clock.status()["drivers"][0]["state"] == "waiting";
     wait_until("the first run", LONG, || runs() == "1\n" && waits());
     for day in [-DAY, DAY] {
@@ -319,25 +318,25 @@ fn a_converge_driver_whose_clocks_are_set() {
     wait_until("the second run", SHORT, || runs() == "2\n");
     let mut shim = clock.shims.pop().expect("the driver's");
     assert_eq!(shim.wait().expect("waited for").code(), Some(0));
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Logs are named by the time on the wall. Set back, the newest log looks like the oldest, and is not the one to go.
 #[test]
 fn the_wall_clock_is_set_back_between_two_logs() {
-    let stage = Stage::new();
-    stage.settings("keep_logs = 1");
-    let mut clock = Clock::new(&stage);
+    let scratch = Scratch::new();
+    scratch.settings("keep_logs = 1");
+    let mut clock = Clock::new(&scratch);
     for (day, word) in [(0, "before"), (-DAY, "after")] {
         clock.set(day, 0);
         clock.ask(&["run", "--", "/bin/echo", word]);
-        stage.wait_until_settled();
+        scratch.wait_until_settled();
     }
-    let logs: Vec<String> = fs::read_dir(stage.path("logs"))
+    let logs: Vec<String> = fs::read_dir(scratch.path("logs"))
         .expect("there")
         .flatten()
         .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
         .collect();
     assert_eq!(logs, ["after\n"]);
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }

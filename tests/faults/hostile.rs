@@ -12,15 +12,17 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
-use crate::rig::{Process, SHORT, copy_program, wait_for, wait_until, write_program};
-use crate::stage::{Answer, Stage, answer, in_namespaces, open_to_all, start, timed};
+use again_rig::{
+    Ended, Process, SHORT, Scratch, answer, copy_program, in_namespaces, open_to_all, start, timed,
+    wait_for, wait_until, write_program,
+};
 
 /// `nobody` of Debian and most others.
 const NOBODY: u32 = 65534;
 
 /// Turns a command into one of another user.
-fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
-    let mut command = stage.as_nobody(words[0]);
+fn as_nobody(scratch: &Scratch, words: &[&str]) -> Command {
+    let mut command = scratch.as_nobody(words[0]);
     command.args(&words[1..]);
     command
 }
@@ -29,9 +31,9 @@ fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
 struct Neighbour(Child);
 
 impl Neighbour {
-    fn new(stage: &Stage, words: &[&str]) -> Neighbour {
+    fn new(scratch: &Scratch, words: &[&str]) -> Neighbour {
         Neighbour(
-            as_nobody(stage, words)
+            as_nobody(scratch, words)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -57,8 +59,8 @@ fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
     done
 }
 
-fn directory_of_nobody(stage: &Stage, name: &str) -> PathBuf {
-    let path = stage.path(name);
+fn directory_of_nobody(scratch: &Scratch, name: &str) -> PathBuf {
+    let path = scratch.path(name);
     fs::create_dir(&path).expect("created");
     chown(&path, Some(NOBODY), Some(NOBODY)).expect("given away");
     path
@@ -90,9 +92,9 @@ fn listing(at: &Path) -> BTreeMap<PathBuf, (u32, u32, u64, i64)> {
 /// what /proc shows of a waiter.
 #[test]
 fn secrets_are_the_owners() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let secret = "hunter2-the-secret";
-    stage.again_well(&[
+    scratch.again_well(&[
         "run",
         "--delta",
         "0",
@@ -101,35 +103,35 @@ fn secrets_are_the_owners() {
         "-c",
         &format!("echo {secret}"),
     ]);
-    stage.wait_until_settled();
-    let mut command = stage.command(stage.path("bin/again"));
+    scratch.wait_until_settled();
+    let mut command = scratch.command(scratch.path("bin/again"));
     command
         .env("PASSWORD", secret)
         .args(["run", "--delta", "1h", "--", "/bin/echo", secret]);
     assert_eq!(answer(&mut command).code, Some(0));
-    let waiter = stage.waiter("again");
+    let waiter = scratch.waiter("again");
     let look = format!(
         "grep -rl {secret} {} {} /proc/{}/ 2>/dev/null",
-        stage.at("state"),
-        stage.at("logs"),
+        scratch.at("state"),
+        scratch.at("logs"),
         waiter.pid
     );
     // Root finds it, so the search is a good one.
     let found = answer(
-        stage
+        scratch
             .command("sh")
             .args(["-c", &look.replace("/proc/", "/nowhere/")]),
     );
     assert!(found.out.lines().count() >= 2, "{found:?}");
-    let found = answer(&mut as_nobody(&stage, &["sh", "-c", &look]));
+    let found = answer(&mut as_nobody(&scratch, &["sh", "-c", &look]));
     assert_eq!(found.out, "", "readable by others");
     // And the neighbour sees what it may see.
     let status = answer(&mut as_nobody(
-        &stage,
-        &[&stage.at("bin/again"), "status", "--json"],
+        &scratch,
+        &[&scratch.at("bin/again"), "status", "--json"],
     ));
     let status: Value = serde_json::from_str(&status.out).expect("JSON");
-    assert_eq!(crate::stage::timers(&status).len(), 1);
+    assert_eq!(again_rig::timers(&status).len(), 1);
     assert!(
         status["targets"]
             .as_array()
@@ -137,27 +139,28 @@ fn secrets_are_the_owners() {
             .iter()
             .all(|target| target["command"].is_null())
     );
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// Anybody may read the history, and so lock it: nobody waits for that lock, not even where the file is to be rotated.
 #[test]
 fn a_lock_on_the_history() {
-    let stage = Stage::new();
-    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-    let history = stage.path("state/history.jsonl");
+    let scratch = Scratch::new();
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    let history = scratch.path("state/history.jsonl");
     let mut text = fs::read(&history).expect("there");
     while text.len() < 1_100_000 {
         text.extend_from_within(..text.len());
     }
     fs::write(&history, text).expect("grown");
     let held = Neighbour::new(
-        &stage,
+        &scratch,
         &[
             "flock",
+            "--no-fork",
             "--exclusive",
-            &stage.at("state/history.jsonl"),
+            &scratch.at("state/history.jsonl"),
             "sleep",
             "60",
         ],
@@ -168,21 +171,21 @@ fn a_lock_on_the_history() {
             .contains(&format!(" {} ", held.0.id()))
     });
     at_once("a request", || {
-        stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"])
+        scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"])
     });
-    at_once("stop", || stage.again_well(&["stop"]));
+    at_once("stop", || scratch.again_well(&["stop"]));
     assert!(
-        stage.path("state/history.1.jsonl").exists(),
+        scratch.path("state/history.1.jsonl").exists(),
         "it was rotated"
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Puppet's own files may lie in directories of the user puppet: a fifo, a device, something huge in their place.
 #[test]
 fn puppets_files_are_not_what_they_seem() {
-    let stage = Stage::new();
-    let theirs = directory_of_nobody(&stage, "theirs");
+    let scratch = Scratch::new();
+    let theirs = directory_of_nobody(&scratch, "theirs");
     let huge = theirs.join("huge");
     fs::File::create(&huge)
         .expect("created")
@@ -200,33 +203,33 @@ fn puppets_files_are_not_what_they_seem() {
             .join(", ")
             .replace("agent_catalog_run_lockfile", "agent-catalog-run-lockfile");
         let name = format!("site-{kind}");
-        let mut run = stage.agent(&name, &format!("ask('run', {words}) if NTH == 1"));
+        let mut run = scratch.agent(&name, &format!("ask('run', {words}) if NTH == 1"));
         // Its configuration is one of them too.
         run.args(["--config", file]);
         at_once(kind, || start(&mut run).wait());
         assert_eq!(
-            stage.runs(&name)[0].asked()[0].code,
+            scratch.runs(&name)[0].asked()[0].code,
             0,
             "{kind}: {:?}",
-            stage.runs(&name)[0].asked()
+            scratch.runs(&name)[0].asked()
         );
-        stage.wait_for_runs(&name, 2);
-        at_once(kind, || stage.wait_until_settled());
-        let evidence = &stage.status()["targets"];
+        scratch.wait_for_runs(&name, 2);
+        at_once(kind, || scratch.wait_until_settled());
+        let evidence = &scratch.status()["targets"];
         assert!(
             evidence.to_string().contains("cannot be read"),
             "{kind}: {evidence:#}"
         );
     }
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// A lock file that names a process of the neighbour, who calls it puppet: it is not waited for. A pid file that does: it
 /// is no agent of ours.
 #[test]
 fn a_process_that_merely_looks_like_puppet() {
-    let stage = Stage::new();
-    let script = stage.write("work/puppet", "sleep 60\n");
+    let scratch = Scratch::new();
+    let script = scratch.write("work/puppet", "sleep 60\n");
     open_to_all(&script, 0o755);
     let ruby = [
         "ruby",
@@ -235,31 +238,31 @@ fn a_process_that_merely_looks_like_puppet() {
         "agent",
         "--no-daemonize",
     ];
-    let other = Neighbour::new(&stage, &ruby);
+    let other = Neighbour::new(&scratch, &ruby);
     let process = wait_for("the neighbour's ruby", SHORT, || {
         let command = other.process().raw_command();
         command.starts_with(b"ruby").then(|| other.process())
     });
-    let lock = stage.write("lock", &process.pid.to_string());
+    let lock = scratch.write("lock", &process.pid.to_string());
     let ask = format!(
         "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
         lock.display()
     );
     at_once("the rerun", || {
-        start(&mut stage.agent("site", &ask)).wait();
-        stage.wait_for_runs("site", 2);
+        start(&mut scratch.agent("site", &ask)).finish();
+        scratch.wait_for_runs("site", 2);
     });
-    stage.wait_until_settled();
+    scratch.wait_until_settled();
     // Nor does it pass for the service of a daemon that was stopped, for which there is to be no rerun. With the pid file of
     // a puppet of our own there is one.
-    let mut ours = stage.command("ruby");
-    let ours = ours.args(["--disable-gems", &stage.at("work/puppet"), "agent"]);
+    let mut ours = scratch.command("ruby");
+    let ours = ours.args(["--disable-gems", &scratch.at("work/puppet"), "agent"]);
     let ours = Neighbour(ours.args(["--no-daemonize"]).spawn().expect("started"));
     wait_until("our ruby", SHORT, || {
         ours.process().raw_command().starts_with(b"ruby")
     });
     for (name, service, runs) in [("stopped", process, 1), ("restarted", ours.process(), 2)] {
-        let pidfile = stage.write(name, &service.pid.to_string());
+        let pidfile = scratch.write(name, &service.pid.to_string());
         // The daemon ends before its run does.
         let manifest = format!(
             "exit if ARGV.include?('--onetime')
@@ -272,32 +275,37 @@ fn a_process_that_merely_looks_like_puppet() {
              hold('{name}-daemon')",
             pidfile.display()
         );
-        stage.write(&format!("work/{name}.pp"), &manifest);
+        scratch.write(&format!("work/{name}.pp"), &manifest);
         let words = ["agent", "--no-daemonize", "--certname", name].map(OsString::from);
-        let daemon = start(&mut stage.puppet_command(&words));
-        stage.wait_for_state("again", "waiting for the run");
-        stage.release(&format!("{name}-daemon"));
-        daemon.wait();
-        stage.release(&format!("{name}-run"));
-        at_once("its end", || stage.wait_until_settled());
-        assert_eq!(stage.runs(name).len(), runs, "{name}: {:#}", stage.status());
+        let daemon = start(&mut scratch.puppet_command(&words));
+        scratch.wait_for_state("again", "waiting for the run");
+        scratch.release(&format!("{name}-daemon"));
+        daemon.finish();
+        scratch.release(&format!("{name}-run"));
+        at_once("its end", || scratch.wait_until_settled());
+        assert_eq!(
+            scratch.runs(name).len(),
+            runs,
+            "{name}: {:#}",
+            scratch.status()
+        );
     }
     let stopped = ("again".to_owned(), "stopped with the service".to_owned());
-    assert_eq!(stage.history("stopped"), [stopped]);
+    assert_eq!(scratch.told("stopped"), [stopped]);
     assert!(process.alive(), "and it is left alone");
     drop(ours);
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
     drop(other);
 }
 
 /// Root works on a directory whose owner made up the records: nothing is signalled, written or removed by them.
 #[test]
 fn records_that_the_neighbour_made_up() {
-    let stage = Stage::new();
-    directory_of_nobody(&stage, "theirs");
-    let state = stage.at("theirs/state");
+    let scratch = Scratch::new();
+    directory_of_nobody(&scratch, "theirs");
+    let state = scratch.at("theirs/state");
     let words = [
-        &stage.at("bin/again"),
+        &scratch.at("bin/again"),
         "run",
         "--state-dir",
         &state,
@@ -306,14 +314,14 @@ fn records_that_the_neighbour_made_up() {
         "--",
         "/bin/true",
     ];
-    let asked = answer(&mut as_nobody(&stage, &words));
+    let asked = answer(&mut as_nobody(&scratch, &words));
     assert_eq!(asked.code, Some(0), "{asked:?}");
-    let waiters = stage.waiters();
+    let waiters = scratch.waiters();
     assert_eq!(waiters.len(), 1);
     waiters[0].wait_until_asleep();
-    let victim = stage.command("sleep").arg("60").spawn().expect("started");
+    let victim = scratch.command("sleep").arg("60").spawn().expect("started");
     let mut victim = Neighbour(victim);
-    let record = fs::read_dir(stage.path("theirs/state/targets"))
+    let record = fs::read_dir(scratch.path("theirs/state/targets"))
         .expect("there")
         .flatten()
         .next()
@@ -342,9 +350,9 @@ fn records_that_the_neighbour_made_up() {
             // One that is dead, to be swept away.
             driver["process"]["start"] = 1.into();
         }
-        fs::create_dir_all(stage.path("theirs/state/drivers")).expect("made");
+        fs::create_dir_all(scratch.path("theirs/state/drivers")).expect("made");
         fs::write(
-            stage.path(&format!("theirs/state/drivers/{token}.json")),
+            scratch.path(&format!("theirs/state/drivers/{token}.json")),
             driver.to_string(),
         )
         .expect("made up");
@@ -356,17 +364,17 @@ fn records_that_the_neighbour_made_up() {
     taker["token"] = "aaaaaaaaaaaaaaaa".into();
     taker["process"] = serde_json::json!({"pid": above.pid, "start": above.start});
     taker["child"] = serde_json::json!({"pid": me.pid, "start": me.start});
-    let inbox = stage.path("theirs/state/drivers/aaaaaaaaaaaaaaaa");
+    let inbox = scratch.path("theirs/state/drivers/aaaaaaaaaaaaaaaa");
     fs::create_dir(&inbox).expect("made");
     fs::write(inbox.with_extension("json"), taker.to_string()).expect("made up");
     let lock = fs::File::open(&inbox).expect("opened");
     lock.lock().expect("locked");
     fs::write(
-        stage.path("theirs/state/disabled"),
+        scratch.path("theirs/state/disabled"),
         "{\"reason\":\"theirs\",\"since\":1}",
     )
     .expect("made up");
-    let before = listing(&stage.path("theirs"));
+    let before = listing(&scratch.path("theirs"));
     for verb in [
         &["stop", "--run"][..],
         &["run"],
@@ -378,19 +386,21 @@ fn records_that_the_neighbour_made_up() {
         &["run", "--", "/bin/true"],
     ] {
         let done = at_once("it", || {
-            stage.again(&[&["--state-dir", &state], verb].concat())
+            scratch.again(&[&["--state-dir", &state], verb].concat())
         });
         let refused = done.code == Some(1) && done.err.contains("belongs to nobody");
         assert!(refused, "{verb:?}: {done:?}");
     }
-    let shown: Answer = at_once("status", || stage.again(&["status", "--state-dir", &state]));
+    let shown: Ended = at_once("status", || {
+        scratch.again(&["status", "--state-dir", &state])
+    });
     assert!(!shown.out.contains('\u{1b}'), "{shown:?}");
     assert!(
         victim.0.try_wait().expect("asked").is_none(),
         "the victim was signalled"
     );
     assert_eq!(
-        listing(&stage.path("theirs")),
+        listing(&scratch.path("theirs")),
         before,
         "something was written or removed"
     );
@@ -400,12 +410,12 @@ fn records_that_the_neighbour_made_up() {
 /// A state or log directory below one that the neighbour could rename: what is checked today is another's tomorrow.
 #[test]
 fn a_directory_that_the_neighbour_can_replace() {
-    let stage = Stage::new();
-    let theirs = directory_of_nobody(&stage, "theirs");
+    let scratch = Scratch::new();
+    let theirs = directory_of_nobody(&scratch, "theirs");
     fs::create_dir(theirs.join("ours")).expect("created");
-    symlink(stage.path("work"), theirs.join("link")).expect("linked");
+    symlink(scratch.path("work"), theirs.join("link")).expect("linked");
     std::os::unix::fs::lchown(theirs.join("link"), Some(NOBODY), None).expect("given away");
-    let open = stage.path("open");
+    let open = scratch.path("open");
     fs::create_dir(&open).expect("created");
     open_to_all(&open, 0o777);
     for below in [
@@ -414,10 +424,10 @@ fn a_directory_that_the_neighbour_can_replace() {
         "theirs/link/state",
         "open/state",
     ] {
-        let done = stage.again(&[
+        let done = scratch.again(&[
             "run",
             "--state-dir",
-            &stage.at(below),
+            &scratch.at(below),
             "--delta",
             "1h",
             "--",
@@ -428,8 +438,8 @@ fn a_directory_that_the_neighbour_can_replace() {
     }
     // As in /tmp, where nobody can rename what is another's.
     open_to_all(&open, 0o1777);
-    let sticky = stage.at("open/state");
-    stage.again_well(&[
+    let sticky = scratch.at("open/state");
+    scratch.again_well(&[
         "run",
         "--state-dir",
         &sticky,
@@ -438,7 +448,7 @@ fn a_directory_that_the_neighbour_can_replace() {
         "--",
         "/bin/true",
     ]);
-    stage.again_well(&["stop", "--state-dir", &sticky]);
+    scratch.again_well(&["stop", "--state-dir", &sticky]);
     // The log directory: the rerun has no log then, and nothing there is removed.
     let old = "20200101T000000000-0123abcd-2.log";
     for n in 0..30 {
@@ -448,20 +458,20 @@ fn a_directory_that_the_neighbour_can_replace() {
         )
         .expect("written");
     }
-    stage.again_well(&[
+    scratch.again_well(&[
         "run",
         "--log-dir",
-        &stage.at("theirs/ours"),
+        &scratch.at("theirs/ours"),
         "--",
         "/bin/true",
     ]);
-    stage.wait_until_settled();
+    scratch.wait_until_settled();
     assert_eq!(
         fs::read_dir(theirs.join("ours")).expect("there").count(),
         30,
         "nothing came, nothing went"
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// What may lie in a directory under somebody else's name, or under one of ours.
@@ -475,8 +485,8 @@ const KINDS: [&str; 6] = [
 ];
 
 /// Puts something there that was never ours; what matters of it is in `precious`.
-fn plant(stage: &Stage, kind: &str, path: &Path) {
-    let precious = stage.path("precious");
+fn plant(scratch: &Scratch, kind: &str, path: &Path) {
+    let precious = scratch.path("precious");
     match kind {
         "hard link" => fs::hard_link(precious, path).expect("linked"),
         "link" => symlink(precious, path).expect("linked"),
@@ -495,8 +505,8 @@ fn plant(stage: &Stage, kind: &str, path: &Path) {
 
 /// Fails if `precious` was written to, or its mode or owner changed.
 #[track_caller]
-fn assert_precious(stage: &Stage, case: &str) {
-    let path = stage.path("precious");
+fn assert_precious(scratch: &Scratch, case: &str) {
+    let path = scratch.path("precious");
     assert_eq!(
         fs::read_to_string(&path).expect("there"),
         "precious",
@@ -506,8 +516,8 @@ fn assert_precious(stage: &Stage, case: &str) {
     assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o600, 0), "{case}");
 }
 
-fn precious(stage: &Stage) {
-    let path = stage.write("precious", "precious");
+fn precious(scratch: &Scratch) {
+    let path = scratch.write("precious", "precious");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
 }
 
@@ -526,25 +536,27 @@ fn something_foreign_in_every_directory() {
     ];
     let mut planted = 0;
     for round in 0..KINDS.len() {
-        let stage = Stage::new();
-        stage.settings("keep_logs = 1");
-        precious(&stage);
-        let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+        let scratch = Scratch::new();
+        scratch.settings("keep_logs = 1");
+        precious(&scratch);
+        let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
         let request = ["run", "--", &helper, "stamp", &stamps, "ran"];
-        stage.again_well(&request);
-        stage.wait_until_settled();
-        stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+        scratch.again_well(&request);
+        scratch.wait_until_settled();
+        scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
         let wait = "touch up; until test -e go; do sleep 0.02; done";
         let mut driver = start(
-            stage
-                .command(stage.path("bin/again"))
+            scratch
+                .command(scratch.path("bin/again"))
                 .args(["converge", "--", "sh", "-c", wait])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null()),
         );
-        wait_until("the driver's run", SHORT, || stage.path("work/up").exists());
-        let mut directories = vec![stage.path("logs")];
-        let mut left = vec![stage.path("state")];
+        wait_until("the driver's run", SHORT, || {
+            scratch.path("work/up").exists()
+        });
+        let mut directories = vec![scratch.path("logs")];
+        let mut left = vec![scratch.path("state")];
         while let Some(directory) = left.pop() {
             let entries = fs::read_dir(&directory).expect("readable").flatten();
             left.extend(entries.map(|e| e.path()).filter(|path| path.is_dir()));
@@ -560,7 +572,7 @@ fn something_foreign_in_every_directory() {
         for directory in &directories {
             for (n, name) in FOREIGN.iter().chain(&LIKE_OURS).enumerate() {
                 let path = directory.join(std::ffi::OsStr::from_bytes(name));
-                plant(&stage, KINDS[(n + round) % KINDS.len()], &path);
+                plant(&scratch, KINDS[(n + round) % KINDS.len()], &path);
                 planted += 1;
                 if n < FOREIGN.len() && *directory != inbox {
                     foreign.push(path);
@@ -581,7 +593,7 @@ fn something_foreign_in_every_directory() {
             &["stop", "again"],
             &["now"],
         ] {
-            let done = at_once("it", || stage.again(words));
+            let done = at_once("it", || scratch.again(words));
             assert!(
                 matches!(done.code, Some(0 | 1 | 3)) && !done.err.contains("panicked"),
                 "round {round}, {words:?}: {done:?}"
@@ -589,17 +601,19 @@ fn something_foreign_in_every_directory() {
             if words == request {
                 // Before anything stops it.
                 at_once("the rerun", || {
-                    wait_until("the rerun", SHORT, || stage.stamps().len() == 2)
+                    wait_until("the rerun", SHORT, || scratch.stamps().len() == 2)
                 });
             }
-            assert_precious(&stage, &format!("round {round}, {words:?}"));
+            assert_precious(&scratch, &format!("round {round}, {words:?}"));
         }
-        stage.write("work/go", "");
+        scratch.write("work/go", "");
         at_once("converge", || driver.process.wait_until_gone(SHORT));
         driver.reap();
-        stage.again(&["stop"]);
-        wait_until("everything to end", SHORT, || stage.processes().is_empty());
-        assert_precious(&stage, &format!("round {round}"));
+        scratch.again(&["stop"]);
+        wait_until("everything to end", SHORT, || {
+            scratch.processes().is_empty()
+        });
+        assert_precious(&scratch, &format!("round {round}"));
         for path in foreign {
             assert!(
                 path.symlink_metadata().is_ok(),
@@ -615,31 +629,31 @@ fn something_foreign_in_every_directory() {
 /// else can make one, in any directory of ours.
 #[test]
 fn hard_links() {
-    let stage = Stage::new();
-    precious(&stage);
-    stage.again_well(&["run", "--", "/bin/true"]);
-    stage.wait_until_settled();
-    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-    stage.again_well(&["stop"]);
-    let files: Vec<PathBuf> = listing(&stage.path("state"))
+    let scratch = Scratch::new();
+    precious(&scratch);
+    scratch.again_well(&["run", "--", "/bin/true"]);
+    scratch.wait_until_settled();
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    scratch.again_well(&["stop"]);
+    let files: Vec<PathBuf> = listing(&scratch.path("state"))
         .into_keys()
-        .chain(listing(&stage.path("logs")).into_keys())
+        .chain(listing(&scratch.path("logs")).into_keys())
         .filter(|path| path.is_file())
         .collect();
     assert!(files.len() >= 4, "{files:?}");
-    let directories: Vec<PathBuf> = listing(&stage.path("state"))
+    let directories: Vec<PathBuf> = listing(&scratch.path("state"))
         .into_keys()
-        .chain([stage.path("logs")])
+        .chain([scratch.path("logs")])
         .filter(|path| path.is_dir())
         .collect();
-    let theirs = directory_of_nobody(&stage, "theirs");
+    let theirs = directory_of_nobody(&scratch, "theirs");
     fs::write(theirs.join("bait"), "bait").expect("written");
     chown(theirs.join("bait"), Some(NOBODY), None).expect("given away");
     for directory in &directories {
         let to = directory.join("bait");
-        let bait = stage.at("theirs/bait");
+        let bait = scratch.at("theirs/bait");
         let done = answer(&mut as_nobody(
-            &stage,
+            &scratch,
             &["ln", &bait, to.to_str().expect("plain")],
         ));
         assert_ne!(done.code, Some(0), "{}", directory.display());
@@ -647,7 +661,7 @@ fn hard_links() {
     let mut wrong = Vec::new();
     for file in &files {
         fs::remove_file(file).expect("removed");
-        fs::hard_link(stage.path("precious"), file).expect("linked");
+        fs::hard_link(scratch.path("precious"), file).expect("linked");
         for words in [
             &["run", "--", "/bin/true"][..],
             &["run", "--delta", "1h", "--", "/bin/true"],
@@ -655,15 +669,17 @@ fn hard_links() {
             &["stop"],
             &["reset"],
         ] {
-            let done = at_once("it", || stage.again(words));
+            let done = at_once("it", || scratch.again(words));
             assert!(matches!(done.code, Some(0 | 1 | 3)), "{words:?}: {done:?}");
         }
-        wait_until("everything to end", SHORT, || stage.processes().is_empty());
-        if fs::read_to_string(stage.path("precious")).expect("there") != "precious" {
+        wait_until("everything to end", SHORT, || {
+            scratch.processes().is_empty()
+        });
+        if fs::read_to_string(scratch.path("precious")).expect("there") != "precious" {
             wrong.push(file.file_name().expect("a name").to_owned());
-            fs::write(stage.path("precious"), "precious").expect("restored");
+            fs::write(scratch.path("precious"), "precious").expect("restored");
         }
-        assert_precious(&stage, &file.display().to_string());
+        assert_precious(&scratch, &file.display().to_string());
         let _ = fs::remove_file(file);
     }
     assert!(wrong.is_empty(), "written to: {wrong:?}");
@@ -677,40 +693,40 @@ fn hard_links() {
 /// What the caller of a request has in its environment: PATH names other programs, AGAIN_* another chain.
 #[test]
 fn the_environment_of_a_caller() {
-    let stage = Stage::new();
-    fs::create_dir(stage.path("evil")).expect("created");
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("evil")).expect("created");
     for name in ["ruby", "puppet", "systemd-run", "again", "sh", "env"] {
         write_program(
-            stage.path(&format!("evil/{name}")),
-            &format!("#!/bin/sh\necho {name} >> {}\n", stage.at("caught")),
+            scratch.path(&format!("evil/{name}")),
+            &format!("#!/bin/sh\necho {name} >> {}\n", scratch.at("caught")),
         );
     }
     let env = format!(
         "env: {{ 'PATH' => '{}', 'AGAIN_CHAIN' => 'deadbeef', 'AGAIN_RUN' => '99', 'AGAIN_TIMER' => 'x', 'LD_PRELOAD' => '/x.so', 'RUBYOPT' => '-r/x' }}",
-        stage.at("evil")
+        scratch.at("evil")
     );
-    start(&mut stage.apply("site", &format!("ask('run', {env}) if NTH == 1"))).wait();
-    let said = &stage.runs("site")[0].asked()[0].output;
+    start(&mut scratch.apply("site", &format!("ask('run', {env}) if NTH == 1"))).finish();
+    let said = &scratch.runs("site")[0].asked()[0].output;
     assert!(
         said.contains("run 2 of chain ") && !said.contains("deadbeef"),
         "{said}"
     );
-    let runs = stage.wait_for_runs("site", 2);
-    stage.wait_until_settled();
+    let runs = scratch.wait_for_runs("site", 2);
+    scratch.wait_until_settled();
     assert!(
-        !stage.path("caught").exists(),
+        !scratch.path("caught").exists(),
         "a program of the caller's PATH was started"
     );
     assert_eq!(runs[1].environment(), runs[0].environment());
     assert_eq!(runs[1].variable("AGAIN_RUN").as_deref(), Some("2"));
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Given privilege by its file it would obey the environment of whoever starts it: it refuses.
 #[test]
 fn set_user_id() {
-    let stage = Stage::new();
-    let raised = stage.path("bin/raised");
+    let scratch = Scratch::new();
+    let raised = scratch.path("bin/raised");
     let mut kinds = 0;
     for (kind, mode, capability) in [
         ("set-user-ID", 0o4755, None),
@@ -719,11 +735,11 @@ fn set_user_id() {
         ("none of them", 0o755, None),
     ] {
         let _ = fs::remove_file(&raised);
-        copy_program(stage.path("bin/again"), &raised);
+        copy_program(scratch.path("bin/again"), &raised);
         fs::set_permissions(&raised, fs::Permissions::from_mode(mode)).expect("set");
         if let Some(capability) = capability {
             // Of Debian's libcap2-bin.
-            let mut command = stage.command("setcap");
+            let mut command = scratch.command("setcap");
             let set = command.arg(capability).arg(&raised).output();
             if set.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
                 println!("no setcap here: {kind} left out");
@@ -733,7 +749,7 @@ fn set_user_id() {
             assert!(set.status.success(), "{set:?}");
         }
         let done = answer(&mut as_nobody(
-            &stage,
+            &scratch,
             &[raised.to_str().expect("plain"), "status"],
         ));
         if kind == "none of them" {
@@ -752,18 +768,18 @@ fn set_user_id() {
 
 /// With `hidepid=2`: a rerun becomes root's by a set-user-ID program, and cannot be seen any more. It is neither taken for dead
 /// nor looked at without a pause, and `stop --run` says that it did not stop it.
-fn a_rerun_that_became_root_is_waited_for_asleep(stage: &Stage) {
-    let raised = stage.path("bin/raised");
+fn a_rerun_that_became_root_is_waited_for_asleep(scratch: &Scratch) {
+    let raised = scratch.path("bin/raised");
     copy_program(
         fs::canonicalize("/usr/bin/setpriv").expect("setpriv"),
         &raised,
     );
     fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).expect("set");
-    directory_of_nobody(stage, "raised");
+    directory_of_nobody(scratch, "raised");
     let (again, state, raised) = (
-        stage.at("bin/again"),
-        stage.at("raised/state"),
-        stage.at("bin/raised"),
+        scratch.at("bin/again"),
+        scratch.at("raised/state"),
+        scratch.at("bin/raised"),
     );
     let ask = |name: &str, delta: &str| {
         let words = [
@@ -783,7 +799,7 @@ fn a_rerun_that_became_root_is_waited_for_asleep(stage: &Stage) {
             "/bin/sleep",
             "20",
         ];
-        let done = answer(&mut as_nobody(stage, &words));
+        let done = answer(&mut as_nobody(scratch, &words));
         assert_eq!(done.code, Some(0), "{done:?}");
     };
     ask("first", "0");
@@ -799,7 +815,7 @@ fn a_rerun_that_became_root_is_waited_for_asleep(stage: &Stage) {
     let rerun = wait_for("the rerun to be root's", SHORT, sleeps);
     ask("second", "1");
     std::thread::sleep(Duration::from_secs(3));
-    let waiters = stage.waiters();
+    let waiters = scratch.waiters();
     let [waiter] = &waiters[..] else {
         panic!("one waiter, not {waiters:?}")
     };
@@ -807,7 +823,7 @@ fn a_rerun_that_became_root_is_waited_for_asleep(stage: &Stage) {
     let ticks = waiter.stat(14).expect("utime") + waiter.stat(15).expect("stime");
     assert!(ticks < 50, "busy: {ticks} ticks");
     let stop = [&again, "stop", "--run", "--state-dir", &state];
-    let stopped = answer(&mut as_nobody(stage, &stop));
+    let stopped = answer(&mut as_nobody(scratch, &stop));
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
     assert!(!stopped.out.contains("it had ended"), "{stopped:?}");
     assert!(rerun.alive());
@@ -827,15 +843,15 @@ fn processes_are_hidden_from_each_other() {
                 .status()
                 .expect("mount");
             assert!(hidden.success());
-            let stage = Stage::new();
-            directory_of_nobody(&stage, "theirs");
-            open_to_all(&stage.path("runs"), 0o777);
+            let scratch = Scratch::new();
+            directory_of_nobody(&scratch, "theirs");
+            open_to_all(&scratch.path("past"), 0o777);
             let ask = format!(
                 "ask('run', '--state-dir', '{}') if NTH == 1",
-                stage.at("theirs/state")
+                scratch.at("theirs/state")
             );
-            stage.write("work/site.pp", &ask);
-            let puppet: Vec<String> = stage
+            scratch.write("work/site.pp", &ask);
+            let puppet: Vec<String> = scratch
                 .puppet()
                 .iter()
                 .map(|w| w.to_str().expect("plain").to_owned())
@@ -843,19 +859,21 @@ fn processes_are_hidden_from_each_other() {
             let mut words: Vec<&str> = puppet.iter().map(String::as_str).collect();
             words.extend(["apply", "site.pp"]);
             assert!(
-                as_nobody(&stage, &["ls", "/proc/1/"])
+                as_nobody(&scratch, &["ls", "/proc/1/"])
                     .output()
                     .expect("ls")
                     .stdout
                     .is_empty(),
                 "hidden"
             );
-            a_rerun_that_became_root_is_waited_for_asleep(&stage);
-            assert!(as_nobody(&stage, &words).status().expect("ran").success());
-            let runs = stage.wait_for_runs("site", 2);
+            a_rerun_that_became_root_is_waited_for_asleep(&scratch);
+            assert!(as_nobody(&scratch, &words).status().expect("ran").success());
+            let runs = scratch.wait_for_runs("site", 2);
             assert_eq!(runs[0].asked()[0].code, 0, "{:?}", runs[0].asked());
-            wait_until("everything to settle", SHORT, || stage.waiters().is_empty());
-            assert_eq!(stage.runs("site").len(), 2);
+            wait_until("everything to settle", SHORT, || {
+                scratch.waiters().is_empty()
+            });
+            assert_eq!(scratch.runs("site").len(), 2);
         },
     );
 }
@@ -863,10 +881,10 @@ fn processes_are_hidden_from_each_other() {
 /// No process more for this user: one line says so, and nothing is left.
 #[test]
 fn no_further_process() {
-    let stage = Stage::new();
-    directory_of_nobody(&stage, "theirs");
-    let state = stage.at("theirs/state");
-    let again = stage.at("bin/again");
+    let scratch = Scratch::new();
+    directory_of_nobody(&scratch, "theirs");
+    let state = scratch.at("theirs/state");
+    let again = scratch.at("bin/again");
     let words = [
         "prlimit",
         "--nproc=0:0",
@@ -877,12 +895,12 @@ fn no_further_process() {
         "--",
         "/bin/true",
     ];
-    let done = answer(&mut as_nobody(&stage, &words));
+    let done = answer(&mut as_nobody(&scratch, &words));
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(
         done.err.contains("cannot start the waiter") && done.err.lines().count() == 1,
         "{done:?}"
     );
-    assert!(stage.waiters().is_empty());
-    assert_eq!(stage.orders("theirs/state"), Vec::<String>::new());
+    assert!(scratch.waiters().is_empty());
+    assert_eq!(scratch.orders("theirs/state"), Vec::<String>::new());
 }

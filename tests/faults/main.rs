@@ -2,11 +2,6 @@
 //! Deaths at every system call are in `tests/process`; what happens to units and across reboots is in `tests/lab`.
 #![allow(missing_docs, unsafe_code)]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-#[path = "../process/stage.rs"]
-mod stage;
-
 /// The clock is set, and the machine suspended, under real processes.
 mod clock;
 /// An unprivileged user of the same machine. SECURITY.md names these tests.

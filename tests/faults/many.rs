@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::rig::{LONG, Process, wait_until};
-use crate::stage::{Dice, Stage, timed};
+use again_rig::{Dice, LONG, Process, Scratch, timed, wait_until};
 
 /// How often: the long version multiplies it.
 fn times(n: usize) -> usize {
@@ -25,21 +24,26 @@ fn seed(n: u64) -> u64 {
 }
 
 /// The same by a shell's `script`, with the words that note it.
-fn ask_for(stage: &Stage, script: &str, word: &str) -> Child {
-    ask_by(stage, &["--", "sh", "-c", script], word)
+fn ask_for(scratch: &Scratch, script: &str, word: &str) -> Child {
+    ask_by(scratch, &["--", "sh", "-c", script], word)
 }
 
 /// A request that notes `word` when it is run, under way.
-fn ask(stage: &Stage, options: &[&str], word: &str) -> Child {
-    ask_by(stage, &[options, &["--"]].concat(), word)
+fn ask(scratch: &Scratch, options: &[&str], word: &str) -> Child {
+    ask_by(scratch, &[options, &["--"]].concat(), word)
 }
 
-fn ask_by(stage: &Stage, words: &[&str], word: &str) -> Child {
-    stage
-        .command(stage.path("bin/again"))
+fn ask_by(scratch: &Scratch, words: &[&str], word: &str) -> Child {
+    scratch
+        .command(scratch.path("bin/again"))
         .arg("run")
         .args(words)
-        .args([&stage.at("bin/helper"), "stamp", &stage.at("stamps"), word])
+        .args([
+            &scratch.at("bin/helper"),
+            "stamp",
+            &scratch.at("stamps"),
+            word,
+        ])
         .stdout(Stdio::null())
         .spawn()
         .expect("started")
@@ -51,8 +55,8 @@ fn end(children: Vec<Child>) {
     }
 }
 
-fn words(stage: &Stage) -> Vec<String> {
-    stage
+fn words(scratch: &Scratch) -> Vec<String> {
+    scratch
         .stamps()
         .into_iter()
         .map(|stamp| stamp.words.join(" "))
@@ -60,8 +64,8 @@ fn words(stage: &Stage) -> Vec<String> {
 }
 
 /// Fails unless every word was noted once.
-fn assert_each_once(stage: &Stage, count: usize) {
-    let words = words(stage);
+fn assert_each_once(scratch: &Scratch, count: usize) {
+    let words = words(scratch);
     assert_eq!(words.len(), count);
     assert_eq!(
         words.into_iter().collect::<BTreeSet<_>>().len(),
@@ -72,72 +76,72 @@ fn assert_each_once(stage: &Stage, count: usize) {
 
 #[test]
 fn two_at_the_same_instant_are_one_timer() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let pairs = times(40);
     for _ in 0..pairs {
         end(vec![
-            ask(&stage, &["--delta", "1h"], "x"),
-            ask(&stage, &["--delta", "1h"], "x"),
+            ask(&scratch, &["--delta", "1h"], "x"),
+            ask(&scratch, &["--delta", "1h"], "x"),
         ]);
-        assert_eq!(stage.timers().len(), 1);
+        assert_eq!(scratch.timers().len(), 1);
     }
     wait_until("the replaced waiters to end", LONG, || {
-        stage.waiters().len() == 1
+        scratch.waiters().len() == 1
     });
-    stage.again_well(&["now"]);
-    wait_until("the rerun", LONG, || words(&stage).len() == 1);
-    stage.wait_until_settled();
-    assert_each_once(&stage, 1);
-    stage.assert_nothing_left();
+    scratch.again_well(&["now"]);
+    wait_until("the rerun", LONG, || words(&scratch).len() == 1);
+    scratch.wait_until_settled();
+    assert_each_once(&scratch, 1);
+    scratch.assert_nothing_left();
     println!("{pairs} pairs at the same instant");
 }
 
 #[test]
 fn five_hundred_at_once_under_one_name() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let (_, took) = timed(|| {
         end((0..500)
-            .map(|_| ask(&stage, &["--delta", "1h"], "x"))
+            .map(|_| ask(&scratch, &["--delta", "1h"], "x"))
             .collect())
     });
-    assert_eq!(stage.timers().len(), 1);
+    assert_eq!(scratch.timers().len(), 1);
     wait_until("the replaced waiters to end", LONG, || {
-        stage.waiters().len() == 1
+        scratch.waiters().len() == 1
     });
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
     println!("500 requests at once took {took:?}");
 }
 
 /// A thousand timers, each of a target of its own: `status` shows them in time, all fire, and each once.
 #[test]
 fn a_thousand_timers_of_a_thousand_targets() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let all: Vec<String> = (0..1000).map(|n| format!("word-{n}")).collect();
     for some in all.chunks(20) {
         end(some
             .iter()
-            .map(|word| ask(&stage, &["--delta", "1h"], word))
+            .map(|word| ask(&scratch, &["--delta", "1h"], word))
             .collect());
     }
-    let (timers, took) = timed(|| stage.timers());
+    let (timers, took) = timed(|| scratch.timers());
     assert_eq!(timers.len(), 1000);
     assert!(timers.iter().all(|timer| timer["state"] == "waiting"));
     println!("status of 1,000 timers took {took:?}");
-    stage.again_well(&["now"]);
-    wait_until("all of them", LONG, || words(&stage).len() >= 1000);
+    scratch.again_well(&["now"]);
+    wait_until("all of them", LONG, || words(&scratch).len() >= 1000);
     wait_until("everything to settle", LONG, || {
-        stage.again(&["status"]).code == Some(3) && stage.waiters().is_empty()
+        scratch.again(&["status"]).code == Some(3) && scratch.waiters().is_empty()
     });
-    assert_each_once(&stage, 1000);
-    stage.assert_nothing_left();
+    assert_each_once(&scratch, 1000);
+    scratch.assert_nothing_left();
 }
 
 const ROLES: [&str; 3] = ["requester killed", "waiter killed", "rerun killed"];
 
-/// What part a process of the stage has in a request's life.
-fn role(stage: &Stage, process: Process) -> &'static str {
-    let is_ours = process.link("exe") == Some(stage.path("bin/again"));
+/// What part a process of the scratch has in a request's life.
+fn role(scratch: &Scratch, process: Process) -> &'static str {
+    let is_ours = process.link("exe") == Some(scratch.path("bin/again"));
     match process.command().get(1).map(String::as_str) {
         Some("run") if is_ours => ROLES[0],
         _ if is_ours => ROLES[1],
@@ -149,7 +153,7 @@ fn role(stage: &Stage, process: Process) -> &'static str {
 /// or is on record as started, or as pending, and then `again resume` makes up for it.
 #[test]
 fn killed_at_random_moments() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let seed = seed(0x5eed_0021);
     let mut dice = Dice(seed);
     let cases = times(600);
@@ -159,14 +163,14 @@ fn killed_at_random_moments() {
     let slow = "sleep 0.01; exec \"$0\" \"$@\"";
     for round in 0..cases / 10 {
         let asked: Vec<Child> = (0..10)
-            .map(|n| ask_for(&stage, slow, &format!("r{round}-{n}")))
+            .map(|n| ask_for(&scratch, slow, &format!("r{round}-{n}")))
             .collect();
         for _ in 0..12 {
             std::thread::sleep(Duration::from_micros(dice.below(3_000)));
-            let mut live: Vec<(Process, &str)> = stage
+            let mut live: Vec<(Process, &str)> = scratch
                 .processes()
                 .into_iter()
-                .map(|process| (process, role(&stage, process)))
+                .map(|process| (process, role(&scratch, process)))
                 .collect();
             // Of one role, if there is any: reruns are the shortest-lived.
             let wanted = ROLES[usize::try_from(dice.below(3)).expect("small")];
@@ -185,24 +189,24 @@ fn killed_at_random_moments() {
         }
     }
     kinds.insert("promised", promised);
-    let dead = |stage: &Stage| {
-        stage
+    let dead = |scratch: &Scratch| {
+        scratch
             .timers()
             .iter()
             .filter(|t| t["state"] == "dead")
             .count()
     };
-    wait_until("the living to end", LONG, || stage.waiters().is_empty());
-    kinds.insert("resumed", dead(&stage));
-    stage.again_well(&["resume"]);
-    stage.wait_until_settled();
-    let words = words(&stage);
+    wait_until("the living to end", LONG, || scratch.waiters().is_empty());
+    kinds.insert("resumed", dead(&scratch));
+    scratch.again_well(&["resume"]);
+    scratch.wait_until_settled();
+    let words = words(&scratch);
     let once: BTreeSet<&String> = words.iter().collect();
     assert_eq!(once.len(), words.len(), "something ran twice");
     kinds.insert("ran", words.len());
     // What is not there was started and died before it did anything, and that is on record.
-    let started = stage.history("started").len();
-    let counted: usize = stage
+    let started = scratch.told("started").len();
+    let counted: usize = scratch
         .records("state")
         .iter()
         .map(|r| r["starts"].as_array().expect("starts").len())
@@ -213,7 +217,7 @@ fn killed_at_random_moments() {
         "{counted} on record as started: {kinds:?}"
     );
     assert!(started <= counted && words.len() <= counted);
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
     println!("{cases} requests (seed {seed:#x}): {kinds:?}");
     let killed = |role: &&str| kinds.get(role).copied().unwrap_or(0);
     assert!(

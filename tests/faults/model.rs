@@ -2,8 +2,10 @@
 //! system, the real policy, and a clock that is a number. Requests, waiters, operators and accidents take turns; what
 //! a process does between two of its system calls that others could notice is one turn.
 //!
-//! The glue between store and policy is the test's own and follows `commands::run`, `wait`, `resume`, `stop`, `now`
-//! and `reset`; that the real glue does the same is what the rooms with real processes are for.
+//! What a waiter knows, sees, writes and takes off the record is the program's own (`waiter::{ledger, life}`), with the
+//! clock and the processes of this machine. What a request and an operator do between store and policy is the test's and
+//! follows `commands::{run, resume, stop, now, reset}`; that the real glue does the same is what the rooms with real
+//! processes are for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,11 +16,14 @@ use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
 use again::policy::judge::{Case, Verdict, judge};
 use again::policy::resume;
-use again::policy::waiter::{AtDue, Blocker, Finish, Service, Step, View, step};
+use again::policy::waiter::{AtDue, Finish, Step, View, step};
 use again::state::files;
 use again::state::history::{Entry, What};
+use again::state::order::Ticket;
 use again::state::record::{Origin, Record, Running, Timer};
 use again::state::store::{Rerun, Store};
+use again::waiter::ledger::Ledger;
+use again::waiter::life;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -159,12 +164,25 @@ struct Waiter {
     name: String,
     token: String,
     run: Option<Identity>,
+    ledger: Ledger,
+    /// When it is due, as it saw it last.
     due: Option<Boottime>,
     /// It has looked around, and acts on it in its next turn.
     looked: bool,
     /// It has decided to launch, and locks in its next turn.
     launches: bool,
     _lock: File,
+}
+
+fn ledger(target: usize, name: &str, timer: &Timer) -> Ledger {
+    let ticket = Ticket {
+        state_dir: std::path::Path::new("/").into(),
+        target: TARGETS[target].into(),
+        name: name.into(),
+        token: timer.token.clone(),
+        run: timer.waits_for,
+    };
+    Ledger::new(&ticket, &timer.boot)
 }
 
 /// What was promised to one request, whatever tokens stand for it.
@@ -465,6 +483,7 @@ impl World {
             name: name.into(),
             token: timer.token.clone(),
             run,
+            ledger: ledger(target, name, &timer),
             due: None,
             looked: false,
             launches: false,
@@ -554,49 +573,23 @@ impl World {
         std::fs::write(path, damaged).expect("damaged");
     }
 
-    /// As `Waiter::view`.
+    /// What `world::World` adds to a ledger's view, of this machine.
     fn view(&self, waiter: &Waiter, record: &Record, looked: bool) -> View {
         let now = self.now();
-        let timer = record
-            .timers
-            .get(&waiter.name)
-            .filter(|timer| timer.token == waiter.token);
-        let hurry = timer.is_some_and(|timer| timer.hurry);
-        let wait = |span: Option<Span>| span.filter(|_| !hurry).unwrap_or(Span::ZERO);
-        View {
-            now: now.uptime,
-            told_to_end: false,
-            in_charge: timer.is_some(),
-            run_alive: waiter.run.is_some_and(|run| self.is_alive(run)),
-            due: timer
-                .filter(|timer| timer.boot == now.boot)
-                .and_then(|timer| timer.due)
-                .or(waiter.due),
-            delta: wait(timer.map(|timer| timer.delta)),
-            jitter: wait(timer.map(|timer| timer.jitter)),
-            at_due: timer.filter(|_| looked).map(|timer| AtDue {
-                holder: None,
-                rerun: record
-                    .running
-                    .iter()
-                    .find(|rerun| rerun.started.boot == now.boot && self.is_alive(rerun.process))
-                    .map(|rerun| Blocker {
-                        process: rerun.process,
-                        started: rerun.started.uptime,
-                    }),
-                newest_run: record.newest_run(&now.boot),
-                disabled: self.disabled.then(String::new),
-                agent_disabled: None,
-                service: Service::None,
-                missing: None,
-                cap: timer.cap,
-                usage: cap::usage(timer.cap, record.moments(), &now),
-                on_cap: timer.on_cap,
-            }),
-        }
+        let run_alive = waiter.run.is_some_and(|run| self.is_alive(run));
+        let mut view = waiter.ledger.view(record, now.uptime, run_alive);
+        let known = waiter
+            .ledger
+            .at_due(record, &now, |who| self.is_alive(who))
+            .filter(|_| looked);
+        view.at_due = known.map(|known| AtDue {
+            disabled: self.disabled.then(String::new),
+            ..known
+        });
+        view
     }
 
-    /// As `Waiter::live`, one step of it.
+    /// As `life::Life::go_on`, one step of it.
     fn step(&mut self, at: usize, death: Death) -> Checked {
         if death == Death::AtOnce {
             self.waiters.remove(at);
@@ -613,42 +606,17 @@ impl World {
         };
         let looked = std::mem::take(&mut self.waiters[at].looked);
         let view = self.view(&self.waiters[at], &record, looked);
-        let before = view.due;
+        self.waiters[at].due = view.due;
         match step(&view) {
-            Step::AwaitRun
-            | Step::AwaitDue(_)
-            | Step::AwaitProcess(_)
-            | Step::AwaitService(_)
-            | Step::Hold(_) => {}
+            Step::AwaitRun | Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::AwaitService(_) => {
+                self.write_down(at, record, None, death)?
+            }
+            Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,
             Step::LookAround => self.waiters[at].looked = true,
             Step::Launch => self.waiters[at].launches = true,
             Step::SetDue(due) => {
+                self.waiters[at].ledger.set_due(&record, due, view.now);
                 self.waiters[at].due = Some(due);
-                let wall = self.now().wall + due.since(self.now().uptime);
-                let by_cap = before.map_or(Span::ZERO, |_| due.since(self.now().uptime));
-                let mut locked = self
-                    .store
-                    .lock_existing(TARGETS[target])
-                    .map_err(|e| format!("{e:#}"))?;
-                let name = self.waiters[at].name.clone();
-                if let Some(timer) = locked
-                    .record
-                    .timers
-                    .get_mut(&name)
-                    .filter(|t| t.token == token)
-                {
-                    timer.due = Some(due);
-                    timer.due_wall = Some(wall);
-                    timer.put_off = timer.put_off + by_cap;
-                    match death {
-                        Death::BeforeCommit => {}
-                        Death::InCommit => self.torn(target, &locked.record),
-                        _ => locked.commit().map_err(|e| format!("{e:#}"))?,
-                    }
-                }
-                if death != Death::None {
-                    self.waiters.remove(at);
-                }
             }
             Step::Finish(Finish::Superseded) => {
                 self.store.remove_order(TARGETS[target], &token);
@@ -659,29 +627,51 @@ impl World {
         Ok(())
     }
 
-    fn finish(&mut self, at: usize, finish: &Finish, death: Death) -> Checked {
-        let Waiter {
-            target,
-            name,
-            token,
-            ..
-        } = &self.waiters[at];
-        let (target, name, token) = (*target, name.clone(), token.clone());
-        let due = self.waiters[at].due;
+    /// As `life::Life::write_down`, before it sleeps.
+    fn write_down(
+        &mut self,
+        at: usize,
+        mut record: Record,
+        held: Option<String>,
+        death: Death,
+    ) -> Checked {
+        let (now, waiter) = (self.now(), &self.waiters[at]);
+        if !waiter.ledger.enter(&mut record, held.as_deref(), &now) {
+            return Ok(());
+        }
+        let target = waiter.target;
         let mut locked = self
             .store
             .lock_existing(TARGETS[target])
             .map_err(|e| format!("{e:#}"))?;
-        let ours = locked
-            .record
-            .timers
-            .get(&name)
-            .is_some_and(|t| t.token == token);
-        if ours && death != Death::BeforeCommit && death != Death::InCommit {
-            let timer = locked.record.timers.remove(&name).expect("ours");
+        waiter
+            .ledger
+            .enter(&mut locked.record, held.as_deref(), &now);
+        match death {
+            Death::BeforeCommit => {}
+            Death::InCommit => self.torn(target, &locked.record),
+            _ => locked.commit().map_err(|e| format!("{e:#}"))?,
+        }
+        if death != Death::None {
+            self.waiters.remove(at);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, at: usize, finish: &Finish, death: Death) -> Checked {
+        let now = self.now();
+        let waiter = &self.waiters[at];
+        let (target, token) = (waiter.target, waiter.token.clone());
+        let mut locked = self
+            .store
+            .lock_existing(TARGETS[target])
+            .map_err(|e| format!("{e:#}"))?;
+        let due = waiter.ledger.due(&locked.record);
+        let change = life::end(&waiter.ledger, &mut locked.record, finish, now);
+        if change.is_some() && death != Death::BeforeCommit && death != Death::InCommit {
             locked.commit().map_err(|e| format!("{e:#}"))?;
             if let Finish::Satisfied(_) = finish {
-                let due = self.booted + timer.due.or(due).expect("it was due").nanos();
+                let due = self.booted + due.expect("it was due").nanos();
                 let did_it = |begun: &(usize, u32, u64)| {
                     begun.0 == target && begun.1 == self.boot && begun.2 >= due
                 };
@@ -717,10 +707,11 @@ impl World {
         if step(&self.view(&self.waiters[at], &locked.record, true)) != Step::Launch {
             return Ok(());
         }
-        let mut timer = locked.record.timers.remove(&name).ok_or("no timer")?;
+        let now = self.now();
+        let ledger = &self.waiters[at].ledger;
+        let mut timer = ledger.take(&mut locked.record, &now).ok_or("no timer")?;
         timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = self.waiters[at].process;
-        let now = self.now();
         let rerun = Rerun {
             process: me,
             boot: now.boot.clone(),
@@ -752,7 +743,7 @@ impl World {
             self.waiters.remove(at);
             return Ok(());
         }
-        locked.commit().map_err(|e| format!("{e:#}"))?;
+        locked.commit_start().map_err(|e| format!("{e:#}"))?;
         drop(locked);
         // From here on it counts as started, even if it dies before it becomes the rerun.
         let nth = *self
@@ -957,6 +948,7 @@ impl World {
                 self.waiters.push(Waiter {
                     process,
                     target,
+                    ledger: ledger(target, &name, &timer),
                     name,
                     token: timer.token,
                     run,

@@ -6,20 +6,19 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::rig::{Process, SHORT, copy_program, wait_until};
-use crate::stage::{Stage, in_namespaces, start};
+use again_rig::{Process, SHORT, Scratch, copy_program, in_namespaces, start, wait_until};
 
 /// A command that is due at once, and notes that it ran. Gives its waiter, which `hold` has kept from running it.
-fn stamp(stage: &Stage, delta: &str) -> Process {
-    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
-    stage.again_well(&[
+fn stamp(scratch: &Scratch, delta: &str) -> Process {
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
+    scratch.again_well(&[
         "run", "--delta", delta, "--", &helper, "stamp", &stamps, "ran",
     ]);
-    stage.waiter("again")
+    scratch.waiter("again")
 }
 
-fn ran(stage: &Stage) -> usize {
-    stage.stamps().len()
+fn ran(scratch: &Scratch) -> usize {
+    scratch.stamps().len()
 }
 
 /// Waits until the waiter has failed at something and is to try again.
@@ -30,12 +29,12 @@ fn wait_for_trouble(waiter: Process) {
 }
 
 /// Once, and nothing is left.
-fn assert_ran_once(stage: &Stage) {
-    wait_until("the rerun", SHORT, || ran(stage) == 1);
-    stage.wait_until_settled();
+fn assert_ran_once(scratch: &Scratch) {
+    wait_until("the rerun", SHORT, || ran(scratch) == 1);
+    scratch.wait_until_settled();
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(ran(stage), 1);
-    stage.assert_nothing_left();
+    assert_eq!(ran(scratch), 1);
+    scratch.assert_nothing_left();
 }
 
 fn mount(words: &[&str]) {
@@ -69,47 +68,47 @@ fn the_disk_becomes_read_only_for_a_while() {
         &["--mount"],
         "under::the_disk_becomes_read_only_for_a_while",
         || {
-            let stage = Stage::new();
+            let scratch = Scratch::new();
             let journal = journal();
-            fs::create_dir(stage.path("state")).expect("created");
+            fs::create_dir(scratch.path("state")).expect("created");
             mount(&[
                 "-t",
                 "tmpfs",
                 "-o",
                 "size=1m,mode=755",
                 "tmpfs",
-                &stage.at("state"),
+                &scratch.at("state"),
             ]);
-            let waiter = stamp(&stage, "1");
+            let waiter = stamp(&scratch, "1");
             wait_until("it to sleep", SHORT, || {
                 waiter.title().contains("waits until")
             });
-            mount(&["-o", "remount,ro", &stage.at("state")]);
+            mount(&["-o", "remount,ro", &scratch.at("state")]);
             wait_for_trouble(waiter);
             // It is asked to try at once, several times, and says so once.
             for _ in 0..5 {
                 waiter.signal(Signal::SIGUSR1).expect("signalled");
                 std::thread::sleep(Duration::from_millis(100));
             }
-            assert_eq!(ran(&stage), 0);
-            assert_ne!(stage.timer("again").expect("pending")["state"], "dead");
+            assert_eq!(ran(&scratch), 0);
+            assert_ne!(scratch.timer("again").expect("pending")["state"], "dead");
             let lines: Vec<String> = said(&journal)
                 .into_iter()
-                .filter(|l| l.contains("tries again"))
+                .filter(|l| l.contains("will retry"))
                 .collect();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].contains("Read-only file system"), "{lines:?}");
-            mount(&["-o", "remount,rw", &stage.at("state")]);
+            mount(&["-o", "remount,rw", &scratch.at("state")]);
             waiter.signal(Signal::SIGUSR1).expect("signalled");
-            assert_ran_once(&stage);
+            assert_ran_once(&scratch);
             assert_eq!(
-                fs::read_dir(stage.path("logs")).expect("logs").count(),
+                fs::read_dir(scratch.path("logs")).expect("logs").count(),
                 1,
                 "one log for one rerun"
             );
             mount(&["--make-private", "/"]);
             Command::new("umount")
-                .arg(stage.path("state"))
+                .arg(scratch.path("state"))
                 .status()
                 .expect("umount");
         },
@@ -124,15 +123,15 @@ fn it_is_put_off_while_the_disk_is_read_only() {
         &["--mount"],
         "under::it_is_put_off_while_the_disk_is_read_only",
         || {
-            let stage = Stage::new();
+            let scratch = Scratch::new();
             let journal = journal();
-            fs::create_dir(stage.path("state")).expect("created");
+            fs::create_dir(scratch.path("state")).expect("created");
             let tmpfs = ["-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs"];
-            mount(&[&tmpfs[..], &[&stage.at("state")]].concat());
-            let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+            mount(&[&tmpfs[..], &[&scratch.at("state")]].concat());
+            let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
             // Both are granted; the second finds the cap reached by the first.
             for (name, delta) in [("second", "3"), ("first", "0")] {
-                stage.again_well(&[
+                scratch.again_well(&[
                     "run",
                     "--name",
                     name,
@@ -151,9 +150,9 @@ fn it_is_put_off_while_the_disk_is_read_only() {
                     "ran",
                 ]);
             }
-            wait_until("the first", SHORT, || ran(&stage) == 1);
-            let waiter = stage.waiter("second");
-            mount(&["-o", "remount,ro", &stage.at("state")]);
+            wait_until("the first", SHORT, || ran(&scratch) == 1);
+            let waiter = scratch.waiter("second");
+            mount(&["-o", "remount,ro", &scratch.at("state")]);
             std::thread::sleep(Duration::from_secs(4));
             let switches = || -> u64 {
                 let count = |name: &str| -> u64 {
@@ -171,15 +170,15 @@ fn it_is_put_off_while_the_disk_is_read_only() {
             let refused = lines.iter().filter(|l| l.contains("Read-only file system"));
             assert_eq!(refused.count(), 1, "{lines:?}");
             assert!(waiter.title().contains("waits until"), "{}", waiter.title());
-            mount(&["-o", "remount,rw", &stage.at("state")]);
-            stage.again_well(&["reset"]);
-            stage.again_well(&["now", "second"]);
-            wait_until("the second", SHORT, || ran(&stage) == 2);
-            stage.wait_until_settled();
-            stage.assert_nothing_left();
+            mount(&["-o", "remount,rw", &scratch.at("state")]);
+            scratch.again_well(&["reset"]);
+            scratch.again_well(&["now", "second"]);
+            wait_until("the second", SHORT, || ran(&scratch) == 2);
+            scratch.wait_until_settled();
+            scratch.assert_nothing_left();
             mount(&["--make-private", "/"]);
             Command::new("umount")
-                .arg(stage.path("state"))
+                .arg(scratch.path("state"))
                 .status()
                 .expect("umount");
         },
@@ -191,29 +190,29 @@ fn it_is_put_off_while_the_disk_is_read_only() {
 fn its_directory_goes_away() {
     in_namespaces(&["--mount"], "under::its_directory_goes_away", || {
         let journal = journal();
-        type Case<'a> = (&'a str, &'a dyn Fn(&Stage));
+        type Case<'a> = (&'a str, &'a dyn Fn(&Scratch));
         let cases: [Case<'_>; 4] = [
-            ("removed", &|stage| {
-                fs::remove_dir_all(stage.path("state")).expect("removed")
+            ("removed", &|scratch| {
+                fs::remove_dir_all(scratch.path("state")).expect("removed")
             }),
-            ("a dangling link", &|stage| {
-                fs::rename(stage.path("state"), stage.path("old")).expect("renamed");
-                std::os::unix::fs::symlink(stage.path("nowhere"), stage.path("state"))
+            ("a dangling link", &|scratch| {
+                fs::rename(scratch.path("state"), scratch.path("old")).expect("renamed");
+                std::os::unix::fs::symlink(scratch.path("nowhere"), scratch.path("state"))
                     .expect("linked");
             }),
-            ("a damaged record", &|stage| {
-                fs::write(record(stage), b"{\"version\":1,").expect("damaged")
+            ("a damaged record", &|scratch| {
+                fs::write(record(scratch), b"{\"version\":1,").expect("damaged")
             }),
-            ("a newer record", &|stage| {
-                fs::write(record(stage), b"{\"version\":2}").expect("damaged")
+            ("a newer record", &|scratch| {
+                fs::write(record(scratch), b"{\"version\":2}").expect("damaged")
             }),
         ];
         for (case, happen) in cases {
-            let stage = Stage::new();
-            let waiter = stamp(&stage, "1");
-            happen(&stage);
+            let scratch = Scratch::new();
+            let waiter = stamp(&scratch, "1");
+            happen(&scratch);
             waiter.wait_until_gone(SHORT);
-            assert_eq!(ran(&stage), 0, "{case}");
+            assert_eq!(ran(&scratch), 0, "{case}");
             let said = said(&journal);
             assert!(
                 said.iter()
@@ -224,8 +223,8 @@ fn its_directory_goes_away() {
     });
 }
 
-fn record(stage: &Stage) -> std::path::PathBuf {
-    let targets = fs::read_dir(stage.path("state/targets")).expect("targets");
+fn record(scratch: &Scratch) -> std::path::PathBuf {
+    let targets = fs::read_dir(scratch.path("state/targets")).expect("targets");
     targets
         .flatten()
         .next()
@@ -237,8 +236,8 @@ fn record(stage: &Stage) -> std::path::PathBuf {
 /// No descriptor to spare when it is due: nothing that it cannot see counts as not being there.
 #[test]
 fn its_descriptors_are_exhausted() {
-    let stage = Stage::new();
-    let waiter = stamp(&stage, "1");
+    let scratch = Scratch::new();
+    let waiter = stamp(&scratch, "1");
     let limit = |soft: &str| {
         let done = Command::new("prlimit")
             .args([
@@ -253,10 +252,10 @@ fn its_descriptors_are_exhausted() {
     // It is due, tries, and cannot even say so.
     std::thread::sleep(Duration::from_secs(3));
     assert!(waiter.alive());
-    assert_eq!(ran(&stage), 0);
+    assert_eq!(ran(&scratch), 0);
     limit("256");
     waiter.signal(Signal::SIGUSR1).expect("signalled");
-    assert_ran_once(&stage);
+    assert_ran_once(&scratch);
 }
 
 /// More held timers than the user may have inotify instances, of which the kernel allows 128; or another program has taken all
@@ -268,37 +267,37 @@ fn no_directory_can_be_watched() {
         for limit in ["instances", "watches"] {
             let file = format!("/proc/sys/user/max_inotify_{limit}");
             fs::write(&file, "0").expect("our own limit");
-            let stage = Stage::new();
-            let (stamps, helper) = (stage.at("stamps"), stage.at("bin/helper"));
+            let scratch = Scratch::new();
+            let (stamps, helper) = (scratch.at("stamps"), scratch.at("bin/helper"));
             let command = format!(
                 "{helper} stamp {stamps} ran; test -n \"$AGAIN_RUN\" && exit\n\
                  $AGAIN run && : > asked; while test ! -e go; do sleep 0.02; done"
             );
-            let mut driver = stage
-                .command(stage.path("bin/again"))
+            let mut driver = scratch
+                .command(scratch.path("bin/again"))
                 .args(["converge", "--", "sh", "-c", &command])
-                .env("AGAIN", stage.at("bin/again"))
+                .env("AGAIN", scratch.at("bin/again"))
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("started");
             wait_until("the driver's run to have asked", SHORT, || {
-                stage.path("work/asked").exists()
+                scratch.path("work/asked").exists()
             });
-            stamp(&stage, "3");
-            stage.again_well(&["disable", "no", "watch"]);
-            fs::write(stage.path("work/go"), "").expect("written");
-            stage.wait_for_state("again", "held");
+            stamp(&scratch, "3");
+            scratch.again_well(&["disable", "no", "watch"]);
+            fs::write(scratch.path("work/go"), "").expect("written");
+            scratch.wait_for_state("again", "held");
             wait_until("the driver to be held", SHORT, || {
-                stage.status()["drivers"][0]["state"] == "held"
+                scratch.status()["drivers"][0]["state"] == "held"
             });
-            assert_eq!(ran(&stage), 1, "{limit}");
-            stage.again_well(&["enable"]);
+            assert_eq!(ran(&scratch), 1, "{limit}");
+            scratch.again_well(&["enable"]);
             assert!(driver.wait().expect("waited").success());
-            wait_until("both reruns", SHORT, || ran(&stage) == 3);
-            stage.wait_until_settled();
-            assert_eq!(ran(&stage), 3, "{limit}");
-            stage.assert_nothing_left();
+            wait_until("both reruns", SHORT, || ran(&scratch) == 3);
+            scratch.wait_until_settled();
+            assert_eq!(ran(&scratch), 3, "{limit}");
+            scratch.assert_nothing_left();
             fs::write(&file, "128").expect("our own limit");
         }
     });
@@ -307,47 +306,47 @@ fn no_directory_can_be_watched() {
 /// An upgrade: another file under the name of the program, and of puppet, while waiters wait and a run is under way.
 #[test]
 fn the_programs_are_replaced() {
-    let stage = Stage::new();
-    let run = start(&mut stage.apply(
+    let scratch = Scratch::new();
+    let run = start(&mut scratch.apply(
         "site",
         "ask('run', '--delta', '1') if NTH == 1\nhold('go') if NTH == 1",
     ));
-    stage.wait_for_state("again", "waiting for the run");
+    scratch.wait_for_state("again", "waiting for the run");
     for program in ["bin/again", "bin/puppet"] {
-        let new = stage.path("new");
-        copy_program(stage.path(program), &new);
-        fs::rename(new, stage.path(program)).expect("replaced");
+        let new = scratch.path("new");
+        copy_program(scratch.path(program), &new);
+        fs::rename(new, scratch.path(program)).expect("replaced");
     }
     assert_eq!(
-        stage.timers().len(),
+        scratch.timers().len(),
         1,
         "the new program sees what the old one set"
     );
-    stage.release("go");
-    run.wait();
-    stage.wait_for_runs("site", 2);
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 2);
-    stage.assert_nothing_left();
+    scratch.release("go");
+    run.finish();
+    scratch.wait_for_runs("site", 2);
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 2);
+    scratch.assert_nothing_left();
 }
 
 /// Every wall clock time on record a day off, either way: within a boot only the other clock counts.
 #[test]
 fn the_wall_clock_is_a_day_off() {
     for day in [-86_400_000_i64, 86_400_000] {
-        let stage = Stage::new();
-        let before = crate::stage::now();
-        stamp(&stage, "2");
-        let path = record(&stage);
+        let scratch = Scratch::new();
+        let before = again_rig::now();
+        stamp(&scratch, "2");
+        let path = record(&scratch);
         let mut record: Value =
             serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
         shift(&mut record, day);
-        let new = stage.path("shifted");
+        let new = scratch.path("shifted");
         fs::write(&new, record.to_string()).expect("written");
         fs::rename(new, path).expect("replaced");
-        stage.status();
-        assert_ran_once(&stage);
-        let took = stage.stamps()[0].at - before;
+        scratch.status();
+        assert_ran_once(&scratch);
+        let took = scratch.stamps()[0].at - before;
         assert!((2_000_000_000..12_000_000_000).contains(&took), "{took}");
     }
 }
@@ -370,24 +369,24 @@ fn shift(value: &mut Value, by: i64) {
 /// A waiter is killed while the run that asked lives on: the one that `again resume` starts waits for the run as well.
 #[test]
 fn resumed_before_the_run_has_ended() {
-    let stage = Stage::new();
-    let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
-    stage.wait_for_state("again", "waiting for the run");
-    let waiter = stage.waiter("again");
+    let scratch = Scratch::new();
+    let run = start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+    scratch.wait_for_state("again", "waiting for the run");
+    let waiter = scratch.waiter("again");
     waiter.signal(Signal::SIGKILL).expect("killed");
     waiter.wait_until_gone(SHORT);
-    let said = stage.again_well(&["resume"]);
+    let said = scratch.again_well(&["resume"]);
     assert!(said.contains("after its run has ended"), "{said}");
     std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(stage.runs("site").len(), 1, "a rerun beside its run");
+    assert_eq!(scratch.runs("site").len(), 1, "a rerun beside its run");
     assert_eq!(
-        stage.timer("again").expect("pending")["state"],
+        scratch.timer("again").expect("pending")["state"],
         "waiting for the run"
     );
-    stage.release("go");
-    run.wait();
-    let runs = stage.wait_for_runs("site", 2);
+    scratch.release("go");
+    run.finish();
+    let runs = scratch.wait_for_runs("site", 2);
     assert!(runs[1].started() >= runs[0].ended().expect("ended"));
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }

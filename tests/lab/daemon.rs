@@ -1,9 +1,9 @@
 //! puppet.service as packaged: a daemon that forks a child for each run, KillMode=process.
 
-use crate::harness::Lab;
 use crate::{
     Mark, asks_once, asks_once_with, delta, marks, nothing_more_happens, put_off_own_runs,
 };
+use again_rig::Lab;
 
 /// The run of the service's daemon that asked, by its mark.
 fn first_mark(lab: &Lab) -> Mark {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::harness::Lab;
 use crate::{asks_once, delta, nothing_more_happens};
+use again_rig::Lab;
 
 fn wakeups(lab: &Lab, pid: u64) -> u64 {
     let status = lab.read(&format!("/proc/{pid}/status"));
@@ -25,7 +25,7 @@ fn a_disabled_agent_holds_its_timer_which_fires_once_when_it_is_enabled() {
         "--no-daemonize",
         "--color=false",
     ]);
-    assert!(run.status.success(), "{run:#?}");
+    assert!(run.code == Some(0), "{run:#?}");
     let waiter = lab.pending(15)["waiter"]["pid"].as_u64().unwrap();
     lab.exec(&["puppet", "agent", "--disable", "why: a migration of Ünder"])
         .ok();
@@ -36,9 +36,9 @@ fn a_disabled_agent_holds_its_timer_which_fires_once_when_it_is_enabled() {
     assert_eq!(timer["waiter"]["pid"].as_u64(), Some(waiter));
     let shown = lab.exec(&["again", "status"]);
     assert!(
-        shown.stdout.contains("a migration of Ünder"),
+        shown.out.contains("a migration of Ünder"),
         "status gives no reason: {}",
-        shown.stdout
+        shown.out
     );
 
     let before = wakeups(&lab, waiter);

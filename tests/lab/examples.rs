@@ -1,8 +1,8 @@
 //! The examples of the module that change a machine, as they stand: nothing set but what they say themselves, the helper
 //! from the module's files. The others run in `tests/module/run`.
 
-use crate::harness::{Lab, Run};
 use crate::{asks_once_set, delta, nothing_more_happens};
+use again_rig::lab::{Lab, Run};
 
 const EXAMPLES: &str = "/etc/puppet/code/modules/common/examples";
 
@@ -19,9 +19,9 @@ fn apply(lab: &Lab, example: &str) -> String {
         "--color=false",
         &format!("{EXAMPLES}/{example}"),
     ]);
-    assert_eq!(run.code(), 0, "{run:#?}");
-    assert!(!run.stderr.contains("Error"), "{run:#?}");
-    run.stdout
+    assert_eq!(run.status(), 0, "{run:#?}");
+    assert!(!run.err.contains("Error"), "{run:#?}");
+    run.out
 }
 
 /// A second application changes nothing and asks for nothing.
@@ -57,7 +57,7 @@ fn bootstrap_takes_two_runs_with_a_waiter_or_in_the_foreground() {
         "--color=false",
         &format!("{EXAMPLES}/bootstrap.pp"),
     ]);
-    assert_eq!(converge.code(), 0, "{converge:#?}");
+    assert_eq!(converge.status(), 0, "{converge:#?}");
     assert_eq!(lab.runs().len(), 2, "{converge:#?}");
     assert_eq!(
         lab.read("/var/tmp/again-example/role"),

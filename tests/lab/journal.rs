@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::Lab;
 use crate::{asks_once, delta};
+use again_rig::Lab;
 
 /// By the timer's name alone: every change of state of it, with target, chain and run, and nothing of another timer.
 #[test]
@@ -22,7 +22,7 @@ fn a_timer_is_found_in_the_journal_by_its_fields() {
     let entries = |field: &str| -> Vec<Value> {
         let text = lab
             .exec(&["journalctl", "--no-pager", "-o", "json", field])
-            .stdout;
+            .out;
         text.lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()

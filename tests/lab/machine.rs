@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::harness::Lab;
+use again_rig::Lab;
 
 /// A process that leaves its session as any daemon does, and stays for a minute.
 const LEAVE: &str = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; \
@@ -72,7 +72,7 @@ fn an_agent_makes_real_runs_without_a_server() {
         "--no-daemonize",
         "--detailed-exitcodes",
     ]);
-    assert_eq!(run.code(), 2, "{run:#?}");
+    assert_eq!(run.status(), 2, "{run:#?}");
     assert_eq!(lab.read("/root/made"), "by the agent");
     let runs = lab.runs();
     assert_eq!(runs.len(), 1);

@@ -4,8 +4,6 @@
 //! rests on getting out of a control group there is a second test that shows the promise broken
 //! without that, so that a lab that protects what it should kill cannot pass.
 
-mod harness;
-
 mod cron;
 mod daemon;
 mod disabled;
@@ -19,7 +17,7 @@ mod reboot;
 mod session;
 mod without_systemd_run;
 
-use harness::Lab;
+use again_rig::Lab;
 
 /// A manifest that asks for one rerun of itself: the first run changes a file, the second finds it there.
 /// From now on the daemon puts off its own runs, so that none of them does the job of a timer.

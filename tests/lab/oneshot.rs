@@ -1,7 +1,7 @@
 //! A `Type=oneshot` service started by a timer, as theforeman/puppet ships it.
 
-use crate::harness::Lab;
 use crate::{asks_once, asks_until, delta, marks, nothing_more_happens};
+use again_rig::Lab;
 
 const ARGUMENTS: [&str; 7] = [
     "agent",

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::harness::{Lab, Run};
 use crate::{asks_once_set, delta, nothing_more_happens};
+use again_rig::lab::{Lab, Run};
 
 /// Two releases of the packages, with the program that is tested.
 fn packages() -> &'static Path {
@@ -53,7 +53,7 @@ fn install_deb(lab: &Lab, release: u32) -> String {
 }
 
 fn is_there(lab: &Lab, path: &str) -> bool {
-    lab.exec(&["test", "-e", path]).code() == 0
+    lab.exec(&["test", "-e", path]).status() == 0
 }
 
 /// The class with the packaged program, by which a first run asks for one more after so many seconds.
@@ -62,7 +62,7 @@ fn ask(lab: &Lab, settings: &str, seconds: u32) -> (Run, Value) {
     lab.sh("rm -f /var/lib/asked");
     lab.manifest(&asks_once_set(&settings, "", &delta(seconds)));
     let run = lab.exec(&["puppet", "apply", "--color=false", "/root/site.pp"]);
-    assert!(run.stdout.contains("again: scheduled:"), "{run:#?}");
+    assert!(run.out.contains("again: scheduled:"), "{run:#?}");
     let timer = lab.pending(10);
     (lab.runs().pop().unwrap(), timer)
 }
@@ -301,7 +301,7 @@ fn the_class_installs_upgrades_and_removes_the_package() {
             "--detailed-exitcodes",
             "/root/site.pp",
         ]);
-        (run.code(), format!("{}{}", run.stdout, run.stderr))
+        (run.status(), format!("{}{}", run.out, run.err))
     };
     let class = |settings: &str, more: &str| {
         format!(

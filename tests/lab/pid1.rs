@@ -1,7 +1,7 @@
 //! `puppet apply` as pid 1 of a container: nothing outlives it.
 
 use crate::asks_once;
-use crate::harness::Lab;
+use again_rig::Lab;
 
 #[test]
 fn a_run_that_is_pid_1_is_told_to_use_converge() {
@@ -20,13 +20,13 @@ fn a_run_that_is_pid_1_is_told_to_use_converge() {
         "/root/site.pp",
     ]);
     let line = run
-        .stdout
+        .out
         .lines()
         .find(|line| line.contains("again: "))
         .unwrap_or_else(|| panic!("the Exec says nothing: {run:#?}"));
     assert!(line.contains("again: refused:"), "{line}");
     assert!(line.contains("again converge"), "no advice: {line}");
-    assert_eq!(run.code(), 2, "a refusal is not a failure: {run:#?}");
+    assert_eq!(run.status(), 2, "a refusal is not a failure: {run:#?}");
     assert_eq!(lab.timers().len(), 0);
     assert_eq!(lab.runs()[0].pid, 1);
     std::thread::sleep(std::time::Duration::from_secs(4));

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Lab, Run};
 use crate::put_off_own_runs;
 use crate::{asks_once, asks_once_set, delta, marks, nothing_more_happens};
+use again_rig::lab::{Lab, Run};
 
 /// A run that asks for another one in so many seconds; gives it back once it has ended.
 fn ask(lab: &Lab, seconds: u32) -> (Run, Value) {
@@ -22,7 +22,7 @@ fn ask_with(lab: &Lab, settings: &str, seconds: u32) -> (Run, Value) {
         "--color=false",
         "/root/site.pp",
     ]);
-    assert!(run.stdout.contains("again: scheduled:"), "{run:#?}");
+    assert!(run.out.contains("again: scheduled:"), "{run:#?}");
     let timer = lab.pending(5);
     (lab.runs().pop().unwrap(), timer)
 }

@@ -3,13 +3,8 @@
 //! default; started by hand it fails. What is the same for all Puppets belongs to the other rooms.
 #![allow(missing_docs)]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-
 /// Manifests in the manner of the original's known users, unmodified but for their two minutes.
 mod dropin;
-/// What a place is: which Puppet, which directories.
-mod place;
 /// What `make test` runs: no puppetserver, a few minutes for all places together.
 mod quick;
 /// What `make matrix` runs too.
@@ -19,5 +14,5 @@ mod whole;
 #[test]
 #[ignore = "a server for others"]
 fn serve() {
-    rig::Server::serve();
+    again_rig::Server::serve();
 }

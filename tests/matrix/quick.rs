@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use again::puppet::options::{FLAGS, Names, VALUED};
 
-use crate::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
-use crate::rig::{
+use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
+use again_rig::{
     CachedAgent, LONG, Process, SHORT, Scratch, changes_once, repository, text, wait_for,
     wait_until,
 };
@@ -100,7 +100,7 @@ fn an_apply_is_run_again_and_the_fact_is_right_in_both_runs() {
     let scratch = scratch();
     let body = changes_once(&scratch, "Exec['again']") + "\n" + &noted_fact(&scratch);
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    let command = scratch.apply(&["site.pp", "--tags", ""]);
+    let command = scratch.puppet_apply(&["site.pp", "--tags", ""]);
     let (_, starts) = run_twice(&scratch, command, 0);
     assert_eq!(
         starts[0].command[..3],
@@ -129,7 +129,7 @@ fn the_outcome_of_each_rerun_is_told() {
         ask("three", 0)
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!(
         outcomes(&scratch),
@@ -155,7 +155,7 @@ fn a_delta_is_never_early() {
         changes_once(&scratch, "Common::Again::Delta['two']")
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    let (_, starts) = run_twice(&scratch, scratch.apply(&["site.pp"]), 0);
+    let (_, starts) = run_twice(&scratch, scratch.puppet_apply(&["site.pp"]), 0);
     let after = starts[1].at - starts[0].ended().expect("the end of the first run");
     assert!((2.0..60.0).contains(&after), "{after:.3} s after the run");
     assert_eq!(starts[1].environment["AGAIN_TIMER"], "two");
@@ -278,11 +278,11 @@ fn another_users_run_is_run_again_as_that_user() {
     // The repository may lie where that user may not look.
     let common = scratch.path("modules/common");
     fs::remove_file(&common).expect("the link to the module");
-    crate::rig::copy_tree(&repository().join("puppet-module"), &common);
+    again_rig::copy_tree(&repository().join("puppet-module"), &common);
     let (status, output) = said(&plain(&["chown", "-R", "nobody:nogroup", &root]));
     assert_eq!(status, Some(0), "{output}");
     let modules = text(scratch.path("modules"));
-    let command = scratch.command(&[
+    let command = scratch.prepare(&[
         "setpriv",
         "--reuid=nobody",
         "--regid=nogroup",
@@ -333,13 +333,13 @@ pub fn fails_once(scratch: &Scratch) -> String {
 fn a_run_with_a_failure_is_run_again_if_the_class_says_so() {
     let scratch = scratch();
     scratch.write("work/site.pp", &fails_once(&scratch));
-    let command = scratch.apply(&["site.pp", "--detailed-exitcodes"]);
+    let command = scratch.puppet_apply(&["site.pp", "--detailed-exitcodes"]);
     let (run, starts) = run_twice(&scratch, command, 6);
     assert!(
-        run.output
+        run.out
             .contains("/Common::Again/Again_on_failure[again-on-failure]: again: scheduled: "),
         "{}",
-        run.output
+        run.out
     );
     assert_eq!(starts[1].environment["AGAIN_TIMER"], "again-on-failure");
     assert_eq!(outcomes(&scratch), ["unchanged"]);

@@ -1,40 +1,20 @@
 use std::process::Command;
 
-use crate::bench::{Said, repository};
+use again_rig::{Ended, answer, repository};
 
-#[allow(dead_code)]
-#[path = "../../examples/completions.rs"]
-mod generator;
-
-fn shell(program: &str, words: &[&str]) -> Said {
+fn shell(program: &str, words: &[&str]) -> Ended {
     // fish makes directories in it.
     let home = tempfile::tempdir().expect("a directory");
-    let output = Command::new(program)
-        .args(words)
-        .current_dir(repository())
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .env("LANG", "C.UTF-8")
-        .env("TERM", "xterm")
-        .env("HOME", home.path())
-        .output()
-        .unwrap_or_else(|e| panic!("{program}, of the Debian package of that name: {e}"));
-    Said {
-        status: output.status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-}
-
-#[test]
-fn the_files_are_fresh() {
-    for (name, text) in generator::files() {
-        let file = std::fs::read(repository().join("completions").join(name)).unwrap_or_default();
-        assert!(
-            file == text,
-            "completions/{name} is not what the program has; run: cargo run --example completions -- completions"
-        );
-    }
+    answer(
+        Command::new(program)
+            .args(words)
+            .current_dir(repository())
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("LANG", "C.UTF-8")
+            .env("TERM", "xterm")
+            .env("HOME", home.path()),
+    )
 }
 
 #[test]
@@ -46,7 +26,7 @@ fn bash_completes_commands_options_and_values() {
              _again again \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\" && printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let said = shell("bash", &["--norc", "-c", &script]);
-        assert_eq!((said.status, said.err.as_str()), (0, ""), "{said:?}");
+        assert_eq!((said.status(), said.err.as_str()), (0, ""), "{said:?}");
         said.out
     };
     assert_eq!(complete("again sta"), "status\n");
@@ -66,7 +46,7 @@ zpty -n -w shell $'again stat\\t--js\\t'
 expect ' --json' || exit 2
 zpty -d shell";
     let said = shell("zsh", &["-f", "-c", script]);
-    assert_eq!(said.status, 0, "{said:?}");
+    assert_eq!(said.status(), 0, "{said:?}");
 }
 
 #[test]
@@ -74,7 +54,7 @@ fn fish_completes_commands_options_and_values() {
     let complete = |line: &str| {
         let script = format!("source completions/again.fish; complete --do-complete '{line}'");
         let said = shell("fish", &["--no-config", "--private", "-c", &script]);
-        assert_eq!(said.status, 0, "{said:?}");
+        assert_eq!(said.status(), 0, "{said:?}");
         said.out
     };
     assert!(complete("again sta").starts_with("status\tShow what is pending"));

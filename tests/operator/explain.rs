@@ -1,4 +1,4 @@
-use crate::bench::Bench;
+use again_rig::Scratch;
 
 /// A puppet that explains itself from inside, and stays for a look from outside.
 const LOOK: &str =
@@ -6,14 +6,14 @@ const LOOK: &str =
 
 #[test]
 fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
-    let mut bench = Bench::new();
-    bench.write("options", "--delta 90s --jitter 10s");
-    let pid = bench.start(LOOK);
-    crate::bench::wait_for("the run to be there", || {
-        bench.text("out").contains("verdict").then_some(())
+    let mut scratch = Scratch::for_operator();
+    scratch.write("options", "--delta 90s --jitter 10s");
+    let pid = scratch.begin_shell(LOOK);
+    again_rig::wait_for("the run to be there", again_rig::SHORT, || {
+        scratch.text("out").contains("verdict").then_some(())
     });
-    let inside = bench.text("out");
-    let outside = bench
+    let inside = scratch.text("out");
+    let outside = scratch
         .again(&[
             "explain",
             "--pid",
@@ -24,8 +24,8 @@ fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
             "10s",
         ])
         .ok();
-    bench.write("go", "");
-    bench.end();
+    scratch.write("go", "");
+    scratch.end_shell();
     // From outside the nearest process is the run itself.
     let plan = |text: &str| text[text.find("target: ").expect("a plan")..].to_owned();
     assert_eq!(plan(&inside), plan(&outside));
@@ -47,16 +47,16 @@ fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
     let why =
         "\nthe run: its command line is that of puppet apply, and nothing nearer is a puppet run\n";
     assert!(inside.contains(why) && outside.contains(why), "{inside}");
-    assert_eq!(bench.again(&["status"]).status, 3);
-    assert!(!bench.path("state/targets").exists());
+    assert_eq!(scratch.again(&["status"]).status(), 3);
+    assert!(!scratch.path("state/targets").exists());
 }
 
 #[test]
 fn says_what_it_would_add_and_why() {
-    let bench = Bench::new();
-    bench.write("options", "");
-    bench.write("go", "");
-    bench.write("site.pp", LOOK);
+    let scratch = Scratch::for_operator();
+    scratch.write("options", "");
+    scratch.write("go", "");
+    scratch.write_shell("site.pp", LOOK);
     let words = [
         "bin/puppet",
         "agent",
@@ -65,7 +65,7 @@ fn says_what_it_would_add_and_why() {
         "--splay",
         "site.pp",
     ];
-    let said = bench.run("ruby", &words);
+    let said = scratch.run("ruby", &words);
     for line in [
         "  taken away --daemonize: a rerun stays in the foreground",
         "  added --no-daemonize: it would go to the background",
@@ -78,9 +78,9 @@ fn says_what_it_would_add_and_why() {
 /// An agent's lock that another run holds, and an agent that is disabled: what would be waited for, and that it is not now.
 #[test]
 fn says_what_would_be_waited_for() {
-    let mut bench = Bench::new();
-    let holder = bench.start("until test -e $HERE/end; do sleep 0.02; done\n");
-    bench.write("lock", &holder.to_string());
+    let mut scratch = Scratch::for_operator();
+    let holder = scratch.begin_shell("until test -e $HERE/end; do sleep 0.02; done\n");
+    scratch.write("lock", &holder.to_string());
     let words = [
         "explain",
         "--agent-catalog-run-lockfile",
@@ -88,15 +88,15 @@ fn says_what_would_be_waited_for() {
         "--agent-disabled-lockfile",
         "off",
     ];
-    bench.write("agent.pp", &format!("$AGAIN {}\n", words.join(" ")));
+    scratch.write_shell("agent.pp", &format!("$AGAIN {}\n", words.join(" ")));
     let explain = || {
-        let said = bench.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
-        assert_eq!(said.status, 0, "{said:?}");
+        let said = scratch.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
+        assert_eq!(said.status(), 0, "{said:?}");
         said.out
     };
     let said = explain();
-    let lock = bench.path("lock").display().to_string();
-    let off = bench.path("off").display().to_string();
+    let lock = scratch.path("lock").display().to_string();
+    let off = scratch.path("off").display().to_string();
     assert!(
         said.contains(&format!(
             "  the agent's lock: held by pid {holder} ({lock})\n"
@@ -104,7 +104,7 @@ fn says_what_would_be_waited_for() {
         "{said}"
     );
     assert!(!said.contains("puppet agent --enable"), "{said}");
-    bench.write("off", "{\"disabled_message\":\"new switches\"}");
+    scratch.write("off", "{\"disabled_message\":\"new switches\"}");
     let said = explain();
     assert!(
         said.contains(&format!(
@@ -113,10 +113,10 @@ fn says_what_would_be_waited_for() {
         "{said}"
     );
     assert!(said.contains("verdict: would be scheduled\n"), "{said}");
-    bench.write("end", "");
+    scratch.write("end", "");
     let _ = said;
-    bench.end();
-    let said = bench.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
+    scratch.end_shell();
+    let said = scratch.run("ruby", &["bin/puppet", "agent", "--onetime", "agent.pp"]);
     assert!(
         said.out
             .contains(&format!("  the agent's lock: not held ({lock})\n")),
@@ -126,11 +126,11 @@ fn says_what_would_be_waited_for() {
 
 #[test]
 fn says_what_would_refuse() {
-    let mut bench = Bench::new();
-    bench.write("options", "--max-runs 0");
-    bench.write("go", "");
-    bench.again(&["disable", "why"]).ok();
-    let said = bench.apply(LOOK);
+    let mut scratch = Scratch::for_operator();
+    scratch.write("options", "--max-runs 0");
+    scratch.write("go", "");
+    scratch.again(&["disable", "why"]).ok();
+    let said = scratch.shell(LOOK);
     assert!(
         said.contains("  the cap: 0 of 0 reruns within 1h used; reached"),
         "{said}"
@@ -143,14 +143,14 @@ fn says_what_would_refuse() {
         said.contains("verdict: refused: again is disabled (why);"),
         "{said}"
     );
-    let said = bench.again(&["explain", "--pid", "999999999"]);
-    assert_eq!(said.status, 1);
+    let said = scratch.again(&["explain", "--pid", "999999999"]);
+    assert_eq!(said.status(), 1);
     assert!(
         said.err
             .contains("there is no such process (pid 999999999)"),
         "{said:?}"
     );
-    let said = bench.again(&["explain", "--max-runs", "3", "--", "true"]);
+    let said = scratch.again(&["explain", "--max-runs", "3", "--", "true"]);
     assert!(said.out.contains("would run: true\n"), "{said:?}");
     assert!(said.out.contains("  the cap: 0 of 3 reruns"), "{said:?}");
 }

@@ -1,12 +1,12 @@
-use crate::bench::{Bench, stable, wait_for};
+use again_rig::{SHORT, Scratch, stable, wait_for};
 
 /// Asks once more, with an eye to what becomes of it.
 const TWICE: &str =
     "echo \"this is run ${AGAIN_RUN:-1}\"\ntest -n \"$AGAIN_RUN\" || $AGAIN run --delta 1\n";
 
 /// The events, without what differs from run to run.
-fn events(bench: &Bench) -> Vec<String> {
-    let said = bench.again(&["history", "--json"]).ok();
+fn events(scratch: &Scratch) -> Vec<String> {
+    let said = scratch.again(&["history", "--json"]).ok();
     let lines = said.lines().map(|line| {
         let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
         format!("{} {} {}", event["what"], event["run"], event["timer"]).replace('"', "")
@@ -16,23 +16,25 @@ fn events(bench: &Bench) -> Vec<String> {
 
 #[test]
 fn a_chain_is_told_as_one_story() {
-    let mut bench = Bench::new();
+    let mut scratch = Scratch::for_operator();
     assert!(
-        bench
+        scratch
             .again(&["history"])
             .ok()
-            .starts_with("no request was ever made")
+            .starts_with("no request on record")
     );
-    bench.apply(TWICE);
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    scratch.shell(TWICE);
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["last"]
+            .as_object()
+            .map(|_| ())
     });
     assert_eq!(
-        events(&bench),
+        events(&scratch),
         ["requested 2 again", "started 2 again", "ended 2 again"]
     );
-    let text = bench.again(&["history"]).ok();
-    let words: Vec<String> = stable(&text, &bench)
+    let text = scratch.again(&["history"]).ok();
+    let words: Vec<String> = stable(&text, &scratch)
         .lines()
         // Dates, times and spans are not the same twice.
         .map(|line| match line.strip_prefix("  20") {
@@ -65,14 +67,14 @@ fn a_chain_is_told_as_one_story() {
 
 #[test]
 fn merged_stopped_refused_and_reset_are_told_with_their_reasons() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --delta 1h\n$AGAIN run --delta 2h\n");
-    bench.again(&["stop"]).ok();
-    bench.again(&["disable", "why"]).ok();
-    bench.apply("$AGAIN run\n");
-    bench.again(&["enable"]).ok();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --delta 1h\n$AGAIN run --delta 2h\n");
+    scratch.again(&["stop"]).ok();
+    scratch.again(&["disable", "why"]).ok();
+    scratch.shell("$AGAIN run\n");
+    scratch.again(&["enable"]).ok();
     assert_eq!(
-        events(&bench),
+        events(&scratch),
         [
             "requested 2 again",
             "merged 2 again",
@@ -81,30 +83,30 @@ fn merged_stopped_refused_and_reset_are_told_with_their_reasons() {
             "refused 2 again"
         ]
     );
-    let said = bench.again(&["history", "-n", "1"]).ok();
+    let said = scratch.again(&["history", "-n", "1"]).ok();
     assert!(
         said.contains("refused   timer 'again', again is disabled (why)"),
         "{said}"
     );
     assert!(!said.contains("merged"), "{said}");
-    let all = bench.again(&["history"]).ok();
+    let all = scratch.again(&["history"]).ok();
     assert!(all.contains("stopped by "), "{all}");
     assert!(
         all.contains("replaced by a newer request of the same name"),
         "{all}"
     );
     let chain = all.split_whitespace().nth(1).expect("a chain").to_owned();
-    let one = bench.again(&["history", "--chain", &chain[..4]]).ok();
+    let one = scratch.again(&["history", "--chain", &chain[..4]]).ok();
     assert!(one.contains("merged") && !one.contains("refused"), "{one}");
-    let none = bench.again(&["history", "--chain", "x"]);
-    assert_eq!(none.status, 1);
+    let none = scratch.again(&["history", "--chain", "x"]);
+    assert_eq!(none.status(), 1);
     assert!(none.err.contains("no chain in the history begins with 'x'"));
 }
 
 /// The line of `again history` about this event: its number, word and what follows.
 #[track_caller]
-fn told(bench: &Bench, word: &str) -> String {
-    let text = bench.again(&["history"]).ok();
+fn told(scratch: &Scratch, word: &str) -> String {
+    let text = scratch.again(&["history"]).ok();
     let mut lines = text
         .lines()
         .filter(|line| line.starts_with("  20") && line.contains(&format!(" {word} ")));
@@ -113,58 +115,61 @@ fn told(bench: &Bench, word: &str) -> String {
     line[23..].split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn kill_the_waiter(bench: &Bench) {
-    let pid = bench.timer_in_state("waiting")["waiter"]["pid"].to_string();
-    assert_eq!(bench.run("kill", &["-KILL", &pid]).status, 0);
-    bench.timer_in_state("dead");
+fn kill_the_waiter(scratch: &Scratch) {
+    let pid = scratch.timer_in_state("waiting")["waiter"]["pid"].to_string();
+    assert_eq!(scratch.run("kill", &["-KILL", &pid]).status(), 0);
+    scratch.timer_in_state("dead");
 }
 
 #[test]
 fn resumed_and_lost_are_told() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --delta 1h\n");
-    kill_the_waiter(&bench);
-    let said = bench.again(&["resume"]).ok();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --delta 1h\n");
+    kill_the_waiter(&scratch);
+    let said = scratch.again(&["resume"]).ok();
     assert!(said.starts_with("again: resumed: timer 'again'"), "{said}");
-    assert_eq!(told(&bench, "resumed"), "run 2 resumed its waiter had died");
+    assert_eq!(
+        told(&scratch, "resumed"),
+        "run 2 resumed its waiter had died"
+    );
 
     // Nobody can know any more what it was to run.
-    kill_the_waiter(&bench);
-    let orders = bench.target().join("orders");
+    kill_the_waiter(&scratch);
+    let orders = scratch.target().join("orders");
     for order in std::fs::read_dir(&orders).expect("orders").flatten() {
         std::fs::remove_file(order.path()).expect("removed");
     }
-    let said = bench.again(&["resume"]);
-    assert_eq!(said.status, 1, "{said:?}");
+    let said = scratch.again(&["resume"]);
+    assert_eq!(said.status(), 1, "{said:?}");
     assert!(
         said.err
             .contains("timer 'again': it is lost: what it was to run cannot be read"),
         "{said:?}"
     );
-    let line = told(&bench, "lost");
+    let line = told(&scratch, "lost");
     assert!(
         line.starts_with("run 2 lost what it was to run cannot be read: "),
         "{line}"
     );
-    bench.settled();
+    scratch.wait_until_settled();
     assert_eq!(
-        events(&bench),
+        events(&scratch),
         ["requested 2 again", "resumed 2 again", "lost 2 again"]
     );
     // It is over: a second time there is nothing to be said.
-    assert_eq!(bench.again(&["resume"]).status, 0);
+    assert_eq!(scratch.again(&["resume"]).status(), 0);
 }
 
 #[test]
 fn failed_is_told_with_what_was_missing() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --delta 1\n");
-    std::fs::remove_file(bench.path("site.pp")).expect("removed");
-    wait_for("its end", || {
-        (events(&bench) == ["requested 2 again", "failed 2 again"]).then_some(())
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --delta 1\n");
+    std::fs::remove_file(scratch.path("site.pp")).expect("removed");
+    wait_for("its end", SHORT, || {
+        (events(&scratch) == ["requested 2 again", "failed 2 again"]).then_some(())
     });
-    bench.settled();
-    let line = told(&bench, "failed");
+    scratch.wait_until_settled();
+    let line = told(&scratch, "failed");
     assert!(line.starts_with("run 2 failed after 1"), "{line}");
     assert!(
         line.contains("the manifest ") && line.contains("site.pp"),
@@ -175,33 +180,33 @@ fn failed_is_told_with_what_was_missing() {
 /// A run of the agent by hand, after the timer was due, which asks for something itself and so is on record.
 #[test]
 fn satisfied_is_told_with_the_run_that_did_it() {
-    let bench = Bench::new();
+    let scratch = Scratch::for_operator();
     let words = "--agent-disabled-lockfile $HERE/off --agent-catalog-run-lockfile $HERE/lock";
-    bench.write("off", "{\"disabled_message\":\"for now\"}");
-    bench.write(
+    scratch.write("off", "{\"disabled_message\":\"for now\"}");
+    scratch.write_shell(
         "site.pp",
         &format!("if test -e asked; then $AGAIN run --name later --delta 1h; else touch asked; $AGAIN run {words}; fi\n"),
     );
-    let agent = || bench.run("ruby", &["bin/puppet", "agent", "--onetime", "site.pp"]);
-    assert_eq!(agent().status, 0);
-    bench.timer_in_state("held");
+    let agent = || scratch.run("ruby", &["bin/puppet", "agent", "--onetime", "site.pp"]);
+    assert_eq!(agent().status(), 0);
+    scratch.timer_in_state("held");
     // The kernel tells when a process started to the hundredth of a second, rounded down.
     std::thread::sleep(std::time::Duration::from_millis(30));
-    assert_eq!(agent().status, 0);
-    std::fs::remove_file(bench.path("off")).expect("enabled");
-    wait_for("the timer to be satisfied", || {
-        events(&bench)
+    assert_eq!(agent().status(), 0);
+    std::fs::remove_file(scratch.path("off")).expect("enabled");
+    wait_for("the timer to be satisfied", SHORT, || {
+        events(&scratch)
             .contains(&"satisfied 2 again".to_owned())
             .then_some(())
     });
-    let line = told(&bench, "satisfied");
+    let line = told(&scratch, "satisfied");
     assert!(line.starts_with("run 2 satisfied after "), "{line}");
     assert!(
         line.ends_with("a run of this target started after it was due"),
         "{line}"
     );
     assert!(
-        !events(&bench)
+        !events(&scratch)
             .iter()
             .any(|event| event.starts_with("started"))
     );
@@ -210,14 +215,14 @@ fn satisfied_is_told_with_the_run_that_did_it() {
 /// The schema that again(8) documents.
 #[test]
 fn json_lines_are_stable() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --delta 1h --name 'a \"name\"'\n");
-    let history = bench.path("state/history.jsonl");
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --delta 1h --name 'a \"name\"'\n");
+    let history = scratch.path("state/history.jsonl");
     let mut text = std::fs::read_to_string(&history).expect("a history");
     text.push_str("{\"version\":1\nnot json\n");
     std::fs::write(&history, text).expect("written");
-    let said = bench.again(&["history", "--json"]).ok();
-    let said = stable(&said, &bench);
+    let said = scratch.again(&["history", "--json"]).ok();
+    let said = stable(&said, &scratch);
     let lines: Vec<&str> = said.lines().collect();
     let (head, tail) = lines[0].split_once("\"at\":\"").expect("a time");
     let tail = tail.split_once('Z').expect("a time").1;
@@ -226,7 +231,7 @@ fn json_lines_are_stable() {
         r#"{"schema":1,"at":"","what":"requested","target":"ID","kind":"apply","timer":"a \"name\"","request":"ID","chain":"CHAIN","run":2,"outcome":null,"reason":"delta 1h, jitter 0s"}"#
     );
     assert_eq!(lines[1], r#"{"schema":1,"unreadable":2}"#);
-    let text = bench.again(&["history"]);
+    let text = scratch.again(&["history"]);
     assert!(
         text.err
             .contains("2 lines of the history cannot be read and were left out"),
@@ -236,11 +241,15 @@ fn json_lines_are_stable() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    let mut bench = Bench::new();
-    bench.apply("for n in 1 2 3 4 5; do $AGAIN run --delta 1h; done\n");
-    let said = bench.run(
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("for n in 1 2 3 4 5; do $AGAIN run --delta 1h; done\n");
+    let said = scratch.run(
         "bash",
         &["-c", "set -o pipefail; $AGAIN history --json | head -n 1"],
     );
-    assert_eq!((said.status, said.out.lines().count()), (0, 1), "{said:?}");
+    assert_eq!(
+        (said.status(), said.out.lines().count()),
+        (0, 1),
+        "{said:?}"
+    );
 }

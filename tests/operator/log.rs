@@ -1,36 +1,36 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::bench::{Bench, wait_for};
+use again_rig::{SHORT, Scratch, wait_for};
 
 #[test]
 fn shows_the_rerun_that_is_meant() {
-    let mut bench = Bench::new();
-    let said = bench.again(&["log"]);
-    assert_eq!(said.status, 1);
+    let mut scratch = Scratch::for_operator();
+    let said = scratch.again(&["log"]);
+    assert_eq!(said.status(), 1);
     assert!(
         said.err
             .starts_with("again: error: there is no output of any rerun (logs in "),
         "{said:?}"
     );
-    bench.apply("echo \"this is run ${AGAIN_RUN:-1}\"\ntest \"$AGAIN_RUN\" = 3 || $AGAIN run\n");
-    wait_for("the third run", || {
-        bench.status()["targets"][0]["last"]["run"]
+    scratch.shell("echo \"this is run ${AGAIN_RUN:-1}\"\ntest \"$AGAIN_RUN\" = 3 || $AGAIN run\n");
+    wait_for("the third run", SHORT, || {
+        scratch.status()["targets"][0]["last"]["run"]
             .as_u64()
             .filter(|n| *n == 3)
     });
-    bench.settled();
-    assert_eq!(bench.again(&["log"]).ok(), "this is run 3\n");
-    let second = bench.again(&["log", "2"]).ok();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.again(&["log"]).ok(), "this is run 3\n");
+    let second = scratch.again(&["log", "2"]).ok();
     assert!(second.starts_with("this is run 2\n"), "{second}");
-    let chain = bench.status()["targets"][0]["last"]["chain"]
+    let chain = scratch.status()["targets"][0]["last"]["chain"]
         .as_str()
         .expect("a chain")
         .to_owned();
-    assert_eq!(bench.again(&["log", &chain]).ok(), "this is run 3\n");
-    assert_eq!(bench.again(&["log", &format!("{chain}-2")]).ok(), second);
-    let said = bench.again(&["log", "9"]);
-    assert_eq!(said.status, 1);
+    assert_eq!(scratch.again(&["log", &chain]).ok(), "this is run 3\n");
+    assert_eq!(scratch.again(&["log", &format!("{chain}-2")]).ok(), second);
+    let said = scratch.again(&["log", "9"]);
+    assert_eq!(said.status(), 1);
     assert!(
         said.err.contains(&format!(
             "there is no output of run 9 of the newest chain; the newest is run 3 of chain {chain}"
@@ -38,20 +38,20 @@ fn shows_the_rerun_that_is_meant() {
         "{said:?}"
     );
     // An ended rerun is not waited for.
-    assert_eq!(bench.again(&["log", "-f"]).ok(), "this is run 3\n");
+    assert_eq!(scratch.again(&["log", "-f"]).ok(), "this is run 3\n");
 }
 
 #[test]
 fn follows_until_the_rerun_has_ended_without_looking_again_and_again() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\necho two\nuntil test -e $HERE/end; do sleep 0.05; done\n");
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["running"]
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\necho two\nuntil test -e $HERE/end; do sleep 0.05; done\n");
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["running"]
             .as_object()
             .map(|_| ())
     });
-    let mut reader = bench
-        .command(&["log", "-f"])
+    let mut reader = scratch
+        .again_command(&["log", "-f"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("again");
@@ -70,22 +70,22 @@ fn follows_until_the_rerun_has_ended_without_looking_again_and_again() {
     let before = switches();
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert_eq!(switches(), before, "it woke up for nothing");
-    bench.write("go", "");
+    scratch.write("go", "");
     assert_eq!(line().as_deref(), Some("two"));
-    bench.write("end", "");
+    scratch.write("end", "");
     assert_eq!(line(), None);
     assert!(reader.wait().expect("waited").success());
 }
 
 #[test]
 fn a_reader_that_is_interrupted_leaves_the_rerun_alone() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\n");
-    let pid = wait_for("the rerun", || {
-        bench.status()["targets"][0]["running"]["pid"].as_i64()
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }\necho one\nuntil test -e $HERE/go; do sleep 0.05; done\n");
+    let pid = wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["running"]["pid"].as_i64()
     });
-    let mut reader = bench
-        .command(&["log", "-f"])
+    let mut reader = scratch
+        .again_command(&["log", "-f"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -95,34 +95,38 @@ fn a_reader_that_is_interrupted_leaves_the_rerun_alone() {
         .read_line(&mut first)
         .expect("read");
     assert_eq!(first, "one\n");
-    bench.run("kill", &["-INT", &reader.id().to_string()]).ok();
+    scratch
+        .run("kill", &["-INT", &reader.id().to_string()])
+        .ok();
     let output = reader.wait_with_output().expect("waited");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains(&format!("goes on (pid {pid})")), "{said}");
-    assert_eq!(bench.status()["targets"][0]["running"]["pid"], pid);
-    bench.write("go", "");
-    bench.settled();
+    assert_eq!(scratch.status()["targets"][0]["running"]["pid"], pid);
+    scratch.write("go", "");
+    scratch.wait_until_settled();
 }
 
 #[test]
 fn what_may_not_be_read_is_an_error_that_names_it() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" || $AGAIN run\n");
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" || $AGAIN run\n");
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["last"]
+            .as_object()
+            .map(|_| ())
     });
     assert_eq!(
-        bench.run("id", &["-u"]).out.trim(),
+        scratch.run("id", &["-u"]).out.trim(),
         "0",
         "to become another user takes root"
     );
     // A test's own directory is not for others to enter, nor may be the repository's.
-    bench.run("chmod", &["0755", "."]).ok();
-    bench
+    scratch.run("chmod", &["0755", "."]).ok();
+    scratch
         .run("sh", &["-c", "cp \"$AGAIN\" again && chmod 0755 again"])
         .ok();
     let words = "./again log; echo status $?";
-    let said = bench.run(
+    let said = scratch.run(
         "setpriv",
         &[
             "--reuid=65534",

@@ -1,4 +1,4 @@
-use crate::bench::Bench;
+use again_rig::Scratch;
 
 /// Receives the journal's datagrams, and writes down each on a line of its own.
 const JOURNAL: &str = "require 'socket'
@@ -10,9 +10,9 @@ loop { text = socket.recv(65536); File.open('journal', 'a') { |f| f.puts text.in
 
 /// Makes a request that is due after a second, and waits for its end, in a mount namespace where the only socket to log to is
 /// `socket`, the test's; what arrives there is in the file `journal`, a line for each datagram.
-fn request_where_only(bench: &Bench, socket: Option<&str>) {
-    bench.write("journal.rb", JOURNAL);
-    bench.write(
+fn request_where_only(scratch: &Scratch, socket: Option<&str>) {
+    scratch.write("journal.rb", JOURNAL);
+    scratch.write_shell(
         "site.pp",
         "test -z \"$AGAIN_RUN\" || exit 0
 $AGAIN run --delta 1 --name 'a b'
@@ -35,16 +35,17 @@ until status=0; $AGAIN status > /dev/null || status=$?; test $status = 3; do sle
 sleep 0.3
 test -z \"$journal\" || kill $journal"
     );
-    let said = bench.run("unshare", &["--mount", "sh", "-c", &script]);
+    let said = scratch.run("unshare", &["--mount", "sh", "-c", &script]);
     assert_eq!(
-        said.status, 0,
+        said.status(),
+        0,
         "this test takes root, for a mount namespace of its own: {said:?}"
     );
 }
 
 /// What every line has of the request: target, timer, chain, in the order in which they become known.
-fn about(bench: &Bench) -> [(&'static str, String); 3] {
-    let report = bench.status();
+fn about(scratch: &Scratch) -> [(&'static str, String); 3] {
+    let report = scratch.status();
     let target = &report["targets"][0];
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     [
@@ -71,12 +72,12 @@ const STARTS: [&str; 4] = [
 /// The journal first: a waiter finds its socket where it always looks.
 #[test]
 fn a_waiters_events_reach_the_journal_with_their_fields() {
-    let bench = Bench::new();
-    request_where_only(&bench, Some("/run/systemd/journal/socket"));
-    let journal = bench.text("journal");
+    let scratch = Scratch::for_operator();
+    request_where_only(&scratch, Some("/run/systemd/journal/socket"));
+    let journal = scratch.text("journal");
     let lines = in_order(journal.lines().collect());
     let mut fields = String::new();
-    for (name, value) in about(&bench) {
+    for (name, value) in about(&scratch) {
         fields += &format!("\\nAGAIN_{}={value}", name.to_uppercase());
     }
     fields += "\\nAGAIN_RUN=2\\n\"";
@@ -88,15 +89,15 @@ fn a_waiters_events_reach_the_journal_with_their_fields() {
         assert!(line.contains(&fields), "{line} lacks {fields}");
     }
     // Nothing else was written to.
-    assert!(!bench.path("state/again.log").exists());
+    assert!(!scratch.path("state/again.log").exists());
 }
 
 /// No journal: syslog(3), as a daemon's messages, with the fields on the line.
 #[test]
 fn without_a_journal_they_reach_syslog() {
-    let bench = Bench::new();
-    request_where_only(&bench, Some("/dev/log"));
-    let syslog = bench.text("journal");
+    let scratch = Scratch::for_operator();
+    request_where_only(&scratch, Some("/dev/log"));
+    let syslog = scratch.text("journal");
     let lines = in_order(syslog.lines().collect());
     assert_eq!(lines.len(), STARTS.len(), "{lines:#?}");
     let pid = |line: &str| -> i32 {
@@ -111,41 +112,41 @@ fn without_a_journal_they_reach_syslog() {
         let who = usize::from(start != STARTS[0]);
         assert_eq!(pid(line), pid(lines[who]), "{lines:#?}");
         assert!(line.contains(&format!("]: {start}")), "{line}");
-        for (name, value) in about(&bench) {
+        for (name, value) in about(&scratch) {
             assert!(line.contains(&format!(" {name}={value}")), "{line}");
         }
     }
-    assert!(!bench.path("state/again.log").exists());
+    assert!(!scratch.path("state/again.log").exists());
 }
 
 /// Neither: a file of the state directory that only its owner can read.
 #[test]
 fn without_journal_and_syslog_they_are_in_a_file() {
     use std::os::unix::fs::PermissionsExt;
-    let bench = Bench::new();
-    request_where_only(&bench, None);
-    let text = bench.text("state/again.log");
+    let scratch = Scratch::for_operator();
+    request_where_only(&scratch, None);
+    let text = scratch.text("state/again.log");
     let lines = in_order(text.lines().collect());
     assert_eq!(lines.len(), STARTS.len(), "{text}");
     for (line, start) in lines.iter().zip(STARTS) {
         let (at, rest) = line.split_once(' ').expect("a time");
         assert!(at.starts_with("20") && at.ends_with('Z'), "{line}");
         assert!(rest.starts_with(start), "{line}");
-        for (name, value) in about(&bench) {
+        for (name, value) in about(&scratch) {
             assert!(line.contains(&format!(" {name}={value}")), "{line}");
         }
     }
-    let meta = std::fs::metadata(bench.path("state/again.log")).expect("there");
+    let meta = std::fs::metadata(scratch.path("state/again.log")).expect("there");
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
 fn how_much_a_command_says() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" || $AGAIN run\n");
-    bench.settled();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" || $AGAIN run\n");
+    scratch.wait_until_settled();
     let err = |words: &[&str], level: &str| {
-        let mut command = bench.command(words);
+        let mut command = scratch.again_command(words);
         if !level.is_empty() {
             command.env("AGAIN_LOG", level);
         }
@@ -159,16 +160,16 @@ fn how_much_a_command_says() {
 
 #[test]
 fn what_commands_change_reaches_the_journal_too() {
-    let bench = Bench::new();
+    let scratch = Scratch::for_operator();
     assert!(
         nix::unistd::geteuid().is_root(),
         "a mount namespace takes root"
     );
-    bench.write(
+    scratch.write_shell(
         "site.pp",
         "test -n \"$AGAIN_RUN\" || $AGAIN run --name 'a b' --delta 1h --max-runs 1\n",
     );
-    bench.write(
+    scratch.write(
         "journal.rb",
         "require 'socket'; s = Socket.new(:UNIX, :DGRAM); s.bind(Addrinfo.unix(ARGV[0])); File.write('ready', '')
          File.open('journal', 'w') { |f| f.sync = true; loop { f.puts s.recv(65536).dump } }",
@@ -195,8 +196,8 @@ until status=0; $AGAIN status > /dev/null || status=$?; test $status = 3; do sle
 $AGAIN reset
 $AGAIN reset
 sleep 0.3; kill $journal";
-    let said = bench.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
-    let journal = bench.text("journal");
+    let said = scratch.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
+    let journal = scratch.text("journal");
     // What changes nothing, such as the second `stop`, is not there.
     for (message, fields, times) in [
         ("scheduled: puppet apply", "AGAIN_TIMER=a b", 2),
@@ -222,9 +223,9 @@ sleep 0.3; kill $journal";
 /// A driver's whole life, and what it was asked for, by the chain's field.
 #[test]
 fn what_a_converge_driver_does_reaches_the_journal_too() {
-    let bench = Bench::new();
-    bench.write("journal.rb", JOURNAL);
-    bench.write(
+    let scratch = Scratch::for_operator();
+    scratch.write("journal.rb", JOURNAL);
+    scratch.write(
         "run",
         "case $AGAIN_RUN in '') $AGAIN run --name first --resource 'Exec[x]';; 2) $AGAIN disable work; $AGAIN run; $AGAIN enable;; esac\n",
     );
@@ -233,8 +234,8 @@ ruby journal.rb /run/systemd/journal/socket & journal=$!
 until test -e ready; do sleep 0.05; done
 $AGAIN converge -- sh run
 sleep 0.3; kill $journal";
-    let said = bench.run("unshare", &["--mount", "sh", "-c", script]);
-    let journal = bench.text("journal");
+    let said = scratch.run("unshare", &["--mount", "sh", "-c", script]);
+    let journal = scratch.text("journal");
     let chain = journal
         .split_once("AGAIN_CHAIN=")
         .map(|(_, rest)| rest.split('\\').next().expect("a chain").to_owned());
@@ -275,8 +276,8 @@ sleep 0.3; kill $journal";
 /// Whoever reads the system's log has stopped: what is logged goes to the file, and nothing waits for it.
 #[test]
 fn a_log_that_hangs_holds_up_nothing() {
-    let bench = Bench::new();
-    bench.write(
+    let scratch = Scratch::for_operator();
+    scratch.write(
         "journal.rb",
         "require 'socket'; s = Socket.new(:UNIX, :DGRAM); s.bind(Addrinfo.unix(ARGV[0]))
 full = Socket.new(:UNIX, :DGRAM)
@@ -291,14 +292,14 @@ $AGAIN disable 'not now' && $AGAIN enable
 until test -e touched; do sleep 0.05; done
 kill $journal";
     let began = std::time::Instant::now();
-    let said = bench.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
-    assert_eq!(said.status, 0, "{said:?}");
+    let said = scratch.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
+    assert_eq!(said.status(), 0, "{said:?}");
     assert!(
-        began.elapsed() < crate::bench::LONG / 2,
+        began.elapsed() < again_rig::SHORT / 2,
         "{:?}",
         began.elapsed()
     );
-    let log = bench.text("state/again.log");
+    let log = scratch.text("state/again.log");
     for line in [
         "disabled: requests are refused",
         "enabled: requests are granted",
@@ -312,15 +313,15 @@ kill $journal";
 #[test]
 fn a_waiter_logs_as_much_as_its_request_was_told() {
     for (level, starts) in [("off", 0), ("warn", 0), ("info", 1)] {
-        let bench = Bench::new();
+        let scratch = Scratch::for_operator();
         let script = format!(
             "mount -t tmpfs none /run; mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9
 AGAIN_LOG={level} $AGAIN run -- /bin/touch $HERE/touched
 until test -e touched; do sleep 0.05; done"
         );
-        let said = bench.run("unshare", &["--mount", "sh", "-c", &script]);
-        assert_eq!(said.status, 0, "{said:?}");
-        let log = std::fs::read_to_string(bench.path("state/again.log")).unwrap_or_default();
+        let said = scratch.run("unshare", &["--mount", "sh", "-c", &script]);
+        assert_eq!(said.status(), 0, "{said:?}");
+        let log = std::fs::read_to_string(scratch.path("state/again.log")).unwrap_or_default();
         assert_eq!(
             log.matches("starts the rerun").count(),
             starts,

@@ -3,8 +3,8 @@
 //! its summary is the point.
 #![allow(missing_docs)]
 
-/// The directory, the runs and the commands that the tests stand on.
-mod bench;
+/// A state directory of version 0.1.0.
+mod before;
 /// The completions, in the shells that they are for.
 mod completions;
 /// `again explain`.

@@ -7,7 +7,7 @@ use std::process::Command;
 use again::cli::Cli;
 use clap::CommandFactory;
 
-use crate::bench::repository;
+use again_rig::repository;
 
 const PAGES: [&str; 2] = ["man/again.8", "man/again.toml.5"];
 
@@ -162,10 +162,7 @@ fn every_environment_variable_and_none_else() {
 
 #[test]
 fn every_key_of_the_settings_and_none_else() {
-    let source = source("src/config.rs");
-    let list = source.split("const KEYS").nth(1).expect("the keys");
-    let list = list.split("];").next().expect("their end");
-    let real: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
+    let real: BTreeSet<&str> = again::config::KEYS.iter().copied().collect();
     let text = page("man/again.toml.5");
     let parts = parts(&text);
     let documented: BTreeSet<&str> = parts["KEYS"]
@@ -261,7 +258,7 @@ fn every_default_is_the_programs() {
     ];
     for said in [
         format!(
-            "{} within an hour unless that is set otherwise",
+            "at most {} reruns of a target start within any hour, unless another limit is set.",
             words[runs as usize]
         ),
         format!("The default is a quarter of delta, at least {least} s;"),
@@ -271,7 +268,7 @@ fn every_default_is_the_programs() {
             defaults.state_dir.display()
         ),
         format!(
-            ".It Pa {}/ The output of reruns, the newest {logs} of them;",
+            ".It Pa {}/ The output of the newest {logs} reruns,",
             defaults.log_dir.display()
         ),
     ] {

@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::bench::{Bench, stable, wait_for};
+use again_rig::{SHORT, Scratch, stable, wait_for};
 
 /// That the real promtool has nothing against it, style included.
 #[track_caller]
@@ -24,16 +24,16 @@ fn check(text: &str) {
     assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
 }
 
-fn lines(bench: &Bench) -> Vec<String> {
-    let text = bench.again(&["metrics"]).ok();
+fn lines(scratch: &Scratch) -> Vec<String> {
+    let text = scratch.again(&["metrics"]).ok();
     check(&text);
-    stable(&text, bench).lines().map(str::to_owned).collect()
+    stable(&text, scratch).lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn nothing_yet_is_a_good_answer() {
-    let bench = Bench::new();
-    let lines = lines(&bench);
+    let scratch = Scratch::for_operator();
+    let lines = lines(&scratch);
     for line in [
         "again_disabled 0",
         "again_reruns_total 0",
@@ -45,18 +45,20 @@ fn nothing_yet_is_a_good_answer() {
 
 #[test]
 fn what_is_pending_and_what_has_been() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --max-runs 1 --on-cap skip\n");
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --max-runs 1 --on-cap skip\n");
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["last"]
+            .as_object()
+            .map(|_| ())
     });
-    bench.settled();
-    bench.apply("$AGAIN run --delta 1h --name later\n");
-    bench.again(&["disable", "a \"quoted\\ reason"]).ok();
-    bench.apply("$AGAIN run\n");
-    let user = bench.run("id", &["-un"]).ok();
+    scratch.wait_until_settled();
+    scratch.shell("$AGAIN run --delta 1h --name later\n");
+    scratch.again(&["disable", "a \"quoted\\ reason"]).ok();
+    scratch.shell("$AGAIN run\n");
+    let user = scratch.run("id", &["-un"]).ok();
     let of = format!("{{target=\"ID\",kind=\"apply\",user=\"{}\"", user.trim());
-    let lines = lines(&bench);
+    let lines = lines(&scratch);
     for line in [
         "again_disabled 1".to_owned(),
         format!("again_timers_pending{of}}} 1"),
@@ -89,15 +91,18 @@ fn what_is_pending_and_what_has_been() {
 /// Of what a driver runs, its first run is no rerun, and all that it runs again ends in some way that is counted.
 #[test]
 fn what_a_driver_runs_again_is_counted_like_any_other() {
-    let bench = Bench::new();
-    bench.write("run", "test -n \"$AGAIN_RUN\" || $AGAIN run\n");
-    assert_eq!(bench.again(&["converge", "--", "sh", "run"]).status, 0);
-    bench.write(
+    let scratch = Scratch::for_operator();
+    scratch.write("run", "test -n \"$AGAIN_RUN\" || $AGAIN run\n");
+    assert_eq!(scratch.again(&["converge", "--", "sh", "run"]).status(), 0);
+    scratch.write(
         "fails",
         "test -n \"$AGAIN_RUN\" && kill -9 $$; $AGAIN run\n",
     );
-    assert_eq!(bench.again(&["converge", "--", "sh", "fails"]).status, 137);
-    let lines = lines(&bench);
+    assert_eq!(
+        scratch.again(&["converge", "--", "sh", "fails"]).status(),
+        137
+    );
+    let lines = lines(&scratch);
     for line in [
         "again_reruns_total 2",
         "again_reruns_ended_total{outcome=\"succeeded\"} 1",

@@ -1,19 +1,19 @@
-use crate::bench::{Bench, wait_for};
+use again_rig::{SHORT, Scratch, wait_for};
 
 /// A request with a delta that no test waits for; every run leaves a line.
 const HOUR: &str =
     "echo run >>$HERE/runs\n$AGAIN run --delta 1h --name slow --max-runs 1 --on-cap skip\n";
 
-fn runs(bench: &Bench) -> usize {
-    bench.text("runs").lines().count()
+fn runs(scratch: &Scratch) -> usize {
+    scratch.text("runs").lines().count()
 }
 
 #[test]
 fn a_timer_fires_at_once_and_says_when_it_was_due() {
-    let mut bench = Bench::new();
-    bench.apply(HOUR);
-    bench.timer_in_state("waiting");
-    let said = bench.again(&["now", "slow"]).ok();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell(HOUR);
+    scratch.timer_in_state("waiting");
+    let said = scratch.again(&["now", "slow"]).ok();
     assert!(
         said.starts_with(
             "again: brought forward: timer 'slow' of puppet apply is due now (run 2 of chain "
@@ -25,11 +25,11 @@ fn a_timer_fires_at_once_and_says_when_it_was_due() {
         "{said}"
     );
     assert_eq!(said.lines().count(), 1);
-    wait_for("the rerun", || (runs(&bench) == 2).then_some(()));
-    bench.settled();
-    assert_eq!(runs(&bench), 2);
+    wait_for("the rerun", SHORT, || (runs(&scratch) == 2).then_some(()));
+    scratch.wait_until_settled();
+    assert_eq!(runs(&scratch), 2);
     assert!(
-        bench
+        scratch
             .again(&["now"])
             .ok()
             .starts_with("again: nothing to do: nothing is pending")
@@ -38,18 +38,18 @@ fn a_timer_fires_at_once_and_says_when_it_was_due() {
 
 #[test]
 fn the_requesting_run_is_waited_for_all_the_same() {
-    let mut bench = Bench::new();
-    bench.start(&format!(
+    let mut scratch = Scratch::for_operator();
+    scratch.begin_shell(&format!(
         "{HOUR}until test -e $HERE/go; do sleep 0.02; done\necho end >>$HERE/runs"
     ));
-    bench.timer_in_state("waiting for the run");
-    let said = bench.again(&["now"]).ok();
+    scratch.timer_in_state("waiting for the run");
+    let said = scratch.again(&["now"]).ok();
     assert!(
         said.contains("starts as soon as its run has ended"),
         "{said}"
     );
     assert!(said.contains("it would have waited 1h more"), "{said}");
-    let twice = bench.again(&["now"]).ok();
+    let twice = scratch.again(&["now"]).ok();
     assert!(
         twice.starts_with("again: nothing to do: timer 'slow'"),
         "{twice}"
@@ -59,19 +59,19 @@ fn the_requesting_run_is_waited_for_all_the_same() {
         "{twice}"
     );
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(bench.text("runs"), "run\n");
-    bench.write("go", "");
-    bench.end();
-    bench.settled();
-    assert_eq!(bench.text("runs"), "run\nend\nrun\nend\n");
+    assert_eq!(scratch.text("runs"), "run\n");
+    scratch.write("go", "");
+    scratch.end_shell();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.text("runs"), "run\nend\nrun\nend\n");
 }
 
 #[test]
 fn only_the_timers_named() {
-    let mut bench = Bench::new();
-    bench.apply("test -z \"$AGAIN_RUN\" || { echo $AGAIN_TIMER >>$HERE/runs; exit 0; }\n$AGAIN run --delta 1h --name a\n$AGAIN run --delta 1h --name b\n");
-    bench.timer_in_state("waiting");
-    let said = bench.again(&["now", "b", "c"]).ok();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -z \"$AGAIN_RUN\" || { echo $AGAIN_TIMER >>$HERE/runs; exit 0; }\n$AGAIN run --delta 1h --name a\n$AGAIN run --delta 1h --name b\n");
+    scratch.timer_in_state("waiting");
+    let said = scratch.again(&["now", "b", "c"]).ok();
     assert!(
         said.contains("timer 'b'") && !said.contains("timer 'a'"),
         "{said}"
@@ -80,19 +80,21 @@ fn only_the_timers_named() {
         said.contains("nothing to do: no timer named 'c' is pending"),
         "{said}"
     );
-    wait_for("the rerun", || (bench.text("runs") == "b\n").then_some(()));
-    assert_eq!(bench.timer_in_state("waiting")["name"], "a");
+    wait_for("the rerun", SHORT, || {
+        (scratch.text("runs") == "b\n").then_some(())
+    });
+    assert_eq!(scratch.timer_in_state("waiting")["name"], "a");
 }
 
 #[test]
 fn a_dead_waiter_is_an_error_that_says_what_to_do() {
-    let mut bench = Bench::new();
-    bench.apply(HOUR);
-    let waiter = bench.timer_in_state("waiting")["waiter"]["pid"].to_string();
-    bench.run("kill", &["-9", &waiter]).ok();
-    bench.timer_in_state("dead");
-    let said = bench.again(&["now"]);
-    assert_eq!(said.status, 1);
+    let mut scratch = Scratch::for_operator();
+    scratch.shell(HOUR);
+    let waiter = scratch.timer_in_state("waiting")["waiter"]["pid"].to_string();
+    scratch.run("kill", &["-9", &waiter]).ok();
+    scratch.timer_in_state("dead");
+    let said = scratch.again(&["now"]);
+    assert_eq!(said.status(), 1);
     assert!(
         said.err.contains("the waiter of timer 'slow' is dead"),
         "{said:?}"
@@ -103,45 +105,45 @@ fn a_dead_waiter_is_an_error_that_says_what_to_do() {
 /// A rerun has its waiter's pid: a signal that came too late would end it.
 #[test]
 fn however_often_it_is_asked_no_rerun_is_hit() {
-    let mut bench = Bench::new();
-    bench.apply(&HOUR.replace("--max-runs 1", "--max-runs 1000"));
-    wait_for("a few reruns", || {
-        assert_eq!(bench.again(&["now"]).status, 0);
-        (runs(&bench) >= 8).then_some(())
+    let mut scratch = Scratch::for_operator();
+    scratch.shell(&HOUR.replace("--max-runs 1", "--max-runs 1000"));
+    wait_for("a few reruns", SHORT, || {
+        assert_eq!(scratch.again(&["now"]).status(), 0);
+        (runs(&scratch) >= 8).then_some(())
     });
     // A rerun under way may ask once more, but in vain.
-    bench.again(&["disable"]).ok();
-    bench.again(&["stop"]).ok();
-    bench.settled();
+    scratch.again(&["disable"]).ok();
+    scratch.again(&["stop"]).ok();
+    scratch.wait_until_settled();
     // Each that was started got as far as its first line.
-    let started = bench
+    let started = scratch
         .text("state/history.jsonl")
         .matches("\"started\"")
         .count();
-    assert_eq!(runs(&bench), started + 1);
+    assert_eq!(runs(&scratch), started + 1);
 }
 
 #[test]
 fn what_it_still_waits_for_is_said() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" || $AGAIN run --jitter 0\n");
-    bench.settled();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" || $AGAIN run --jitter 0\n");
+    scratch.wait_until_settled();
     // The cap is reached: it is put off.
-    bench.apply("$AGAIN run --name slow --delta 5 --jitter 0 --max-runs 1 --on-cap wait\n");
-    bench.timer_in_state("waiting");
-    let history = bench.again(&["history"]).ok();
+    scratch.shell("$AGAIN run --name slow --delta 5 --jitter 0 --max-runs 1 --on-cap wait\n");
+    scratch.timer_in_state("waiting");
+    let history = scratch.again(&["history"]).ok();
     assert!(
         history.contains("timer 'slow', delta 5s, jitter 0s, put off 59m"),
         "{history}"
     );
-    let said = bench.again(&["now", "slow"]).ok();
+    let said = scratch.again(&["now", "slow"]).ok();
     assert!(
         said.contains("but for the cap, which allows the next rerun in 59m"),
         "{said}"
     );
-    bench.again(&["disable", "why"]).ok();
-    bench.apply("true");
-    let said = bench.again(&["now", "slow"]).ok();
+    scratch.again(&["disable", "why"]).ok();
+    scratch.shell("true");
+    let said = scratch.again(&["now", "slow"]).ok();
     assert!(said.contains("held"), "{said}");
-    bench.again(&["stop"]).ok();
+    scratch.again(&["stop"]).ok();
 }

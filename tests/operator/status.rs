@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use crate::bench::{Bench, stable, wait_for};
+use again_rig::{SHORT, Scratch, stable, wait_for};
 
 /// Puts `X` for the value behind each of these keys.
 fn masked(mut value: serde_json::Value, keys: &[&str]) -> serde_json::Value {
@@ -51,11 +51,11 @@ $AGAIN run --name later --delta 1h --jitter 0 --resource \"Common::Again::Delta[
 
 /// Holds a report against the one that is kept in a file of tests/operator.
 #[track_caller]
-fn assert_is_what_it_was(report: serde_json::Value, bench: &Bench, name: &str) {
+fn assert_is_what_it_was(report: serde_json::Value, scratch: &Scratch, name: &str) {
     let report = masked(report, &VARIABLE);
     let text = serde_json::to_string_pretty(&report).expect("JSON");
-    let text = stable(&text, bench);
-    let snapshot = crate::bench::repository().join("tests/operator").join(name);
+    let text = stable(&text, scratch);
+    let snapshot = again_rig::repository().join("tests/operator").join(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&snapshot, format!("{text}\n")).expect("written");
     }
@@ -70,26 +70,28 @@ const SNAPSHOTS: [&str; 3] = ["status.json", "status-in-a-rerun.json", "status-h
 /// with the manual page.
 #[test]
 fn the_json_is_what_it_was() {
-    let mut bench = Bench::new();
-    bench.write("name", "a");
-    bench.apply(STORY);
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["last"].as_object().map(|_| ())
+    let mut scratch = Scratch::for_operator();
+    scratch.write("name", "a");
+    scratch.shell(STORY);
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["last"]
+            .as_object()
+            .map(|_| ())
     });
-    bench.again(&["disable", "why"]).ok();
-    bench.apply(STORY);
-    bench.again(&["enable"]).ok();
-    bench.write("name", "b c");
+    scratch.again(&["disable", "why"]).ok();
+    scratch.shell(STORY);
+    scratch.again(&["enable"]).ok();
+    scratch.write("name", "b c");
     // A chain of its own, whose first rerun is held by a file.
-    bench.write("site.pp", "");
-    bench.apply(&STORY.replace("in 2) exit 0;; 3)", "in 2)"));
-    wait_for("the next rerun", || {
-        bench.path("third").exists().then_some(())
+    scratch.write_shell("site.pp", "");
+    scratch.shell(&STORY.replace("in 2) exit 0;; 3)", "in 2)"));
+    wait_for("the next rerun", SHORT, || {
+        scratch.path("third").exists().then_some(())
     });
-    bench.again(&["disable", "why"]).ok();
+    scratch.again(&["disable", "why"]).ok();
     // A driver, whose run has asked.
-    bench.again(&["enable"]).ok();
-    let driver = bench.command(&[
+    scratch.again(&["enable"]).ok();
+    let driver = scratch.again_command(&[
         "converge",
         "--max-runs",
         "4",
@@ -98,16 +100,16 @@ fn the_json_is_what_it_was() {
         "-c",
         "$AGAIN run --delta 1h --resource 'Exec[again]'",
     ]);
-    bench.spawn(driver);
-    wait_for("its timer", || {
-        bench.status()["drivers"][0]["timers"][0]
+    scratch.spawn(driver);
+    wait_for("its timer", SHORT, || {
+        scratch.status()["drivers"][0]["timers"][0]
             .as_object()
             .map(|_| ())
     });
-    bench.again(&["disable", "why"]).ok();
-    let report = bench.status();
-    bench.write("go", "");
-    assert_is_what_it_was(report, &bench, SNAPSHOTS[0]);
+    scratch.again(&["disable", "why"]).ok();
+    let report = scratch.status();
+    scratch.write("go", "");
+    assert_is_what_it_was(report, &scratch, SNAPSHOTS[0]);
 }
 
 /// As a rerun sees it that is the third run of its chain: after one that wrote to its
@@ -115,14 +117,14 @@ fn the_json_is_what_it_was() {
 /// way. And when it has ended, with a timer and a driver that are held.
 #[test]
 fn the_json_in_a_rerun_is_what_it_was() {
-    let mut bench = Bench::new();
+    let mut scratch = Scratch::for_operator();
     let run = "$AGAIN run; until test -e $HERE/went; do sleep 0.05; done";
-    let driver = bench.command(&["converge", "--", "sh", "-c", run]);
-    bench.spawn(driver);
-    wait_for("its run", || {
-        bench.status()["drivers"][0]["run_pid"].as_i64()
+    let driver = scratch.again_command(&["converge", "--", "sh", "-c", run]);
+    scratch.spawn(driver);
+    wait_for("its run", SHORT, || {
+        scratch.status()["drivers"][0]["run_pid"].as_i64()
     });
-    bench.start(
+    scratch.begin_shell(
         "case $AGAIN_RUN in
 2) $AGAIN run --name second; echo said; exit 0;;
 3) until test -e $HERE/go; do sleep 0.05; done; $AGAIN run --name next --delta 4h; $AGAIN status --json > $HERE/seen; exit 0;;
@@ -133,50 +135,50 @@ $AGAIN run --name held --delta 2h
 $AGAIN run --name lost --delta 3h
 ",
     );
-    wait_for("the third run", || {
-        let running = &bench.status()["targets"][0]["running"];
+    wait_for("the third run", SHORT, || {
+        let running = &scratch.status()["targets"][0]["running"];
         (running["run"] == 3).then_some(())
     });
     // Nobody can know any more what this one was to run.
-    let order = bench.record()["timers"]["lost"]["token"].clone();
-    let order = bench
+    let order = scratch.record()["timers"]["lost"]["token"].clone();
+    let order = scratch
         .target()
         .join("orders")
         .join(order.as_str().expect("a token"));
     std::fs::remove_file(order).expect("removed");
-    let timers = bench.status()["targets"][0]["timers"].clone();
+    let timers = scratch.status()["targets"][0]["timers"].clone();
     let mut timers = timers.as_array().expect("timers").iter();
     let lost = timers.find(|timer| timer["name"] == "lost").expect("it");
-    bench
+    scratch
         .run("kill", &["-9", &lost["waiter"]["pid"].to_string()])
         .ok();
-    wait_for("its loss", || {
-        bench
+    wait_for("its loss", SHORT, || {
+        scratch
             .again(&["resume"])
             .err
             .contains("'lost': it is lost")
             .then_some(())
     });
-    bench.write("go", "");
-    let report = wait_for("its look", || {
-        serde_json::from_str(&bench.text("seen")).ok()
+    scratch.write("go", "");
+    let report = wait_for("its look", SHORT, || {
+        serde_json::from_str(&scratch.text("seen")).ok()
     });
-    assert_is_what_it_was(report, &bench, SNAPSHOTS[1]);
-    bench.again(&["stop", "next"]).ok();
-    bench.again(&["disable", "why"]).ok();
-    bench.again(&["now", "held"]).ok();
-    bench.timer_in_state("held");
-    bench.write("went", "");
-    wait_for("the driver to be held", || {
-        (bench.status()["drivers"][0]["state"] == "held").then_some(())
+    assert_is_what_it_was(report, &scratch, SNAPSHOTS[1]);
+    scratch.again(&["stop", "next"]).ok();
+    scratch.again(&["disable", "why"]).ok();
+    scratch.again(&["now", "held"]).ok();
+    scratch.timer_in_state("held");
+    scratch.write("went", "");
+    wait_for("the driver to be held", SHORT, || {
+        (scratch.status()["drivers"][0]["state"] == "held").then_some(())
     });
-    assert_is_what_it_was(bench.status(), &bench, SNAPSHOTS[2]);
+    assert_is_what_it_was(scratch.status(), &scratch, SNAPSHOTS[2]);
 }
 
 #[test]
 fn every_field_of_the_json_is_in_the_manual() {
     let manual =
-        std::fs::read_to_string(crate::bench::repository().join("man/again.8")).expect("a page");
+        std::fs::read_to_string(again_rig::repository().join("man/again.8")).expect("a page");
     let formats = manual
         .split(".Sh FORMATS")
         .nth(1)
@@ -205,7 +207,7 @@ fn every_field_of_the_json_is_in_the_manual() {
     }
     let mut found = BTreeMap::new();
     for name in SNAPSHOTS {
-        let path = crate::bench::repository().join("tests/operator").join(name);
+        let path = again_rig::repository().join("tests/operator").join(name);
         let snapshot = std::fs::read_to_string(path).expect("a snapshot");
         fields(
             &serde_json::from_str(&snapshot).expect("JSON"),
@@ -229,18 +231,18 @@ fn every_field_of_the_json_is_in_the_manual() {
 
 #[test]
 fn says_in_how_long_and_why_not() {
-    let mut bench = Bench::new();
-    let said = bench.again(&["status"]);
-    assert_eq!(said.status, 3);
+    let mut scratch = Scratch::for_operator();
+    let said = scratch.again(&["status"]);
+    assert_eq!(said.status(), 3);
     assert!(
         said.out
-            .starts_with("nothing is pending, and no rerun is known of"),
+            .starts_with("nothing pending, no rerun on record; see 'again history'"),
         "{said:?}"
     );
-    bench.apply("$AGAIN run --delta 118s --max-runs 1\n");
-    bench.timer_in_state("waiting");
-    let said = bench.again(&["status"]);
-    assert_eq!(said.status, 0);
+    scratch.shell("$AGAIN run --delta 118s --max-runs 1\n");
+    scratch.timer_in_state("waiting");
+    let said = scratch.again(&["status"]);
+    assert_eq!(said.status(), 0);
     assert!(
         said.out.contains("  pending   timer 'again': in 1m5"),
         "{said:?}"
@@ -251,10 +253,10 @@ fn says_in_how_long_and_why_not() {
         "{said:?}"
     );
     assert!(!said.out.contains('\u{1b}'));
-    bench.again(&["disable", "new switches"]).ok();
-    bench.again(&["now"]).ok();
-    bench.timer_in_state("held");
-    let said = bench.again(&["status"]).ok();
+    scratch.again(&["disable", "new switches"]).ok();
+    scratch.again(&["now"]).ok();
+    scratch.timer_in_state("held");
+    let said = scratch.again(&["status"]).ok();
     assert!(said.starts_with("again is disabled since 20"), "{said}");
     assert!(
         said.contains("(new switches); requests are refused"),
@@ -266,10 +268,10 @@ fn says_in_how_long_and_why_not() {
         ),
         "{said}"
     );
-    bench.again(&["enable"]).ok();
-    bench.settled();
+    scratch.again(&["enable"]).ok();
+    scratch.wait_until_settled();
     // The rerun asked again, and met the cap.
-    let said = bench.again(&["status"]);
+    let said = scratch.again(&["status"]);
     assert!(said.out.contains("  refused   20"), "{said:?}");
     assert!(
         said.out
@@ -285,12 +287,12 @@ fn says_in_how_long_and_why_not() {
 
 #[test]
 fn a_dead_waiter_is_shown_as_such() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --delta 1h\n");
-    let waiter = bench.timer_in_state("waiting")["waiter"]["pid"].to_string();
-    bench.run("kill", &["-9", &waiter]).ok();
-    bench.timer_in_state("dead");
-    let said = bench.again(&["status"]).ok();
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --delta 1h\n");
+    let waiter = scratch.timer_in_state("waiting")["waiter"]["pid"].to_string();
+    scratch.run("kill", &["-9", &waiter]).ok();
+    scratch.timer_in_state("dead");
+    let said = scratch.again(&["status"]).ok();
     assert!(
         said.contains("  dead      timer 'again': its waiter is dead: 'again resume'"),
         "{said}"
@@ -299,13 +301,13 @@ fn a_dead_waiter_is_shown_as_such() {
 
 #[test]
 fn a_rerun_that_was_stopped_says_by_whom() {
-    let mut bench = Bench::new();
-    bench.apply("test -n \"$AGAIN_RUN\" && exec sleep 600\n$AGAIN run\n");
-    wait_for("the rerun", || {
-        bench.status()["targets"][0]["running"]["pid"].as_i64()
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("test -n \"$AGAIN_RUN\" && exec sleep 600\n$AGAIN run\n");
+    wait_for("the rerun", SHORT, || {
+        scratch.status()["targets"][0]["running"]["pid"].as_i64()
     });
-    bench.again(&["stop", "--run"]).ok();
-    let last = bench.status()["targets"][0]["last"].clone();
+    scratch.again(&["stop", "--run"]).ok();
+    let last = scratch.status()["targets"][0]["last"].clone();
     assert_eq!(last["outcome"], "unknown");
     let evidence = last["evidence"].as_str().expect("text");
     assert!(evidence.starts_with("ended by TERM, by "), "{evidence}");
@@ -314,17 +316,17 @@ fn a_rerun_that_was_stopped_says_by_whom() {
 /// On a terminal: no line wider than it, colours unless NO_COLOR says otherwise.
 #[test]
 fn fits_a_terminal_of_eighty_columns() {
-    let mut bench = Bench::new();
-    bench.apply("$AGAIN run --max-runs 1 --on-cap skip\n");
-    bench.settled();
-    wait_for("the refusal", || {
-        bench.status()["targets"][0]["refused"]
+    let mut scratch = Scratch::for_operator();
+    scratch.shell("$AGAIN run --max-runs 1 --on-cap skip\n");
+    scratch.wait_until_settled();
+    wait_for("the refusal", SHORT, || {
+        scratch.status()["targets"][0]["refused"]
             .as_object()
             .map(|_| ())
     });
     let shown = |before: &str| {
         let words = format!("stty cols 80; {before} $AGAIN status; true");
-        bench.run("script", &["-qec", &words, "/dev/null"]).out
+        scratch.run("script", &["-qec", &words, "/dev/null"]).out
     };
     let coloured = shown("TERM=xterm");
     assert!(coloured.contains("\u{1b}[33m  refused"), "{coloured:?}");
@@ -341,9 +343,9 @@ mod puppet {
     use super::*;
 
     /// A run of this manifest, and of its rerun; the rerun's directories are the test's own.
-    fn apply(bench: &Bench, manifest: &str) -> String {
-        bench.write("site.pp", manifest);
-        let said = bench.run(
+    fn apply(scratch: &Scratch, manifest: &str) -> String {
+        scratch.write_shell("site.pp", manifest);
+        let said = scratch.run(
             "puppet",
             &[
                 "apply",
@@ -359,18 +361,18 @@ mod puppet {
         format!("{}{}", said.out, said.err)
     }
 
-    /// Without the settings of the bench, so that Puppet's own paths are found.
-    fn bench() -> Bench {
-        let bench = Bench::new();
-        bench.write("again.toml", "");
-        bench
+    /// Without the settings of the scratch, so that Puppet's own paths are found.
+    fn scratch() -> Scratch {
+        let scratch = Scratch::for_operator();
+        scratch.write("again.toml", "");
+        scratch
     }
 
     const ASK: &str = "exec { 'ask': command => '$AGAIN run', unless => 'test -n \"$AGAIN_RUN\"', provider => shell }\n";
 
-    fn last(bench: &Bench) -> serde_json::Value {
-        bench.settled();
-        bench.status()["targets"][0]["last"].clone()
+    fn last(scratch: &Scratch) -> serde_json::Value {
+        scratch.wait_until_settled();
+        scratch.status()["targets"][0]["last"].clone()
     }
 
     #[test]
@@ -394,9 +396,9 @@ mod puppet {
                 "it wrote no summary, ",
             ),
         ] {
-            let bench = bench();
-            apply(&bench, &format!("{ASK}{more}"));
-            let last = last(&bench);
+            let scratch = scratch();
+            apply(&scratch, &format!("{ASK}{more}"));
+            let last = last(&scratch);
             assert_eq!(last["outcome"], outcome, "{last}");
             let said = last["evidence"].as_str().expect("text");
             assert!(said.starts_with(evidence), "{said}");
@@ -407,17 +409,17 @@ mod puppet {
 
     #[test]
     fn a_summary_that_a_later_run_has_overwritten_is_not_taken_for_its_own() {
-        let bench = bench();
-        apply(&bench, ASK);
+        let scratch = scratch();
+        apply(&scratch, ASK);
         // Nobody looks until the rerun has ended and another run has written a summary.
-        wait_for("the rerun to end", || {
-            let record = bench.record();
+        wait_for("the rerun to end", SHORT, || {
+            let record = scratch.record();
             let pid = record["running"][0]["process"]["pid"].as_i64()?;
             let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
             (!is_there).then_some(())
         });
-        apply(&bench, "notify { 'another run': }");
-        let last = last(&bench);
+        apply(&scratch, "notify { 'another run': }");
+        let last = last(&scratch);
         assert_eq!(last["outcome"], "unknown", "{last}");
         assert!(
             last["evidence"]

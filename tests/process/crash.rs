@@ -9,8 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::rig::{Process, SHORT, wait_until};
-use crate::stage::{Answer, Dice, Stage, answer, start};
+use again_rig::{Dice, Ended, Process, SHORT, Scratch, answer, start, wait_until};
 
 /// How `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and which one it was.
 fn verdict(said: &str) -> (String, u64, i64) {
@@ -28,15 +27,21 @@ fn verdict(said: &str) -> (String, u64, i64) {
 }
 
 /// Runs `again` with these words through `helper kill-at`.
-fn killed_at(stage: &Stage, who: &str, n: u64, words: &[&str]) -> (Answer, String, i64) {
-    ended_at(stage, "kill-at", who, n, words)
+fn killed_at(scratch: &Scratch, who: &str, n: u64, words: &[&str]) -> (Ended, String, i64) {
+    ended_at(scratch, "kill-at", who, n, words)
 }
 
 /// The same by another way to end it: `term-at`, say.
-fn ended_at(stage: &Stage, way: &str, who: &str, n: u64, words: &[&str]) -> (Answer, String, i64) {
-    let mut command = stage.command(stage.path("bin/helper"));
+fn ended_at(
+    scratch: &Scratch,
+    way: &str,
+    who: &str,
+    n: u64,
+    words: &[&str],
+) -> (Ended, String, i64) {
+    let mut command = scratch.command(scratch.path("bin/helper"));
     command
-        .args([way, who, &n.to_string(), "--", &stage.at("bin/again")])
+        .args([way, who, &n.to_string(), "--", &scratch.at("bin/again")])
         .args(words);
     let done = answer(&mut command);
     let (how, _, call) = verdict(&done.err);
@@ -54,9 +59,9 @@ fn sweep(mut case: impl FnMut(u64) -> bool) -> u64 {
 }
 
 /// The living processes that hold an order's lock in this state directory, by token.
-fn waiters_of(stage: &Stage, state: &str) -> BTreeMap<String, Process> {
-    let orders = format!("{}/targets/", stage.at(state));
-    stage
+fn waiters_of(scratch: &Scratch, state: &str) -> BTreeMap<String, Process> {
+    let orders = format!("{}/targets/", scratch.at(state));
+    scratch
         .waiters()
         .into_iter()
         .filter_map(|process| {
@@ -69,8 +74,8 @@ fn waiters_of(stage: &Stage, state: &str) -> BTreeMap<String, Process> {
 }
 
 /// The timers on record there that were taken off, and whose waiters may still have to end: their tokens.
-fn leaving(stage: &Stage, state: &str) -> Vec<String> {
-    let records = stage.records(state);
+fn leaving(scratch: &Scratch, state: &str) -> Vec<String> {
+    let records = scratch.records(state);
     let of = |record: &Value| record["leaving"].as_array().cloned().unwrap_or_default();
     let all = records.iter().flat_map(of);
     all.map(|timer| timer["token"].as_str().expect("a token").to_owned())
@@ -78,9 +83,9 @@ fn leaving(stage: &Stage, state: &str) -> Vec<String> {
 }
 
 /// The timers on record there: token and waiter.
-fn recorded(stage: &Stage, state: &str) -> BTreeMap<String, Option<i32>> {
+fn recorded(scratch: &Scratch, state: &str) -> BTreeMap<String, Option<i32>> {
     let mut found = BTreeMap::new();
-    for record in stage.records(state) {
+    for record in scratch.records(state) {
         for timer in record["timers"].as_object().expect("timers").values() {
             let token = timer["token"].as_str().expect("a token").to_owned();
             found.insert(token, timer["waiter"]["pid"].as_i64().map(|pid| pid as i32));
@@ -90,10 +95,10 @@ fn recorded(stage: &Stage, state: &str) -> BTreeMap<String, Option<i32>> {
 }
 
 /// Files in the state directory that nothing refers to: unfinished ones, orders of no timer, reruns that have ended.
-fn strays(stage: &Stage, state: &str) -> Vec<String> {
-    let tokens = recorded(stage, state);
+fn strays(scratch: &Scratch, state: &str) -> Vec<String> {
+    let tokens = recorded(scratch, state);
     let mut found = Vec::new();
-    let mut directories = vec![stage.path(state)];
+    let mut directories = vec![scratch.path(state)];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let name = entry.file_name().into_string().expect("a plain name");
@@ -137,10 +142,10 @@ impl Wrong {
 
     /// Every timer on record has its living waiter, and every living waiter is on record: for its timer, or as one that
     /// has to leave. A waiter that nobody recorded has to find that out for itself, so this is waited for.
-    fn unless_consistent(&mut self, stage: &Stage, state: &str, case: &str) {
+    fn unless_consistent(&mut self, scratch: &Scratch, state: &str, case: &str) {
         self.unless_soon(case, || {
-            let (recorded, leaving) = (recorded(stage, state), leaving(stage, state));
-            let waiters = waiters_of(stage, state);
+            let (recorded, leaving) = (recorded(scratch, state), leaving(scratch, state));
+            let waiters = waiters_of(scratch, state);
             let pid = |token: &String| waiters.get(token).map(|process| process.pid);
             let every_timer = recorded
                 .iter()
@@ -159,10 +164,10 @@ impl Wrong {
     }
 
     /// What lies about after a crash is taken away by the next request of that target, and everything else is as ever.
-    fn unless_mended(&mut self, stage: &Stage, state: &str, case: &str, request: &[&str]) {
+    fn unless_mended(&mut self, scratch: &Scratch, state: &str, case: &str, request: &[&str]) {
         // An unfinished file that may be somebody else's is left alone while it is young.
         let a_while_ago = SystemTime::now() - Duration::from_secs(120);
-        for entry in fs::read_dir(stage.path(state).join("reruns"))
+        for entry in fs::read_dir(scratch.path(state).join("reruns"))
             .into_iter()
             .flatten()
             .flatten()
@@ -170,13 +175,13 @@ impl Wrong {
             let file = fs::File::options().write(true).open(entry.path());
             let _ = file.and_then(|file| file.set_modified(a_while_ago));
         }
-        let dir = stage.at(state);
+        let dir = scratch.at(state);
         let words = [&["run", "--state-dir", dir.as_str()], request].concat();
-        let done = stage.again(&words);
+        let done = scratch.again(&words);
         assert_eq!(done.code, Some(0), "{case}, the next request: {done:?}");
         self.unless_soon(case, || {
-            let (left, leaving) = (strays(stage, state), leaving(stage, state));
-            let (timers, waiters) = (recorded(stage, state), waiters_of(stage, state));
+            let (left, leaving) = (strays(scratch, state), leaving(scratch, state));
+            let (timers, waiters) = (recorded(scratch, state), waiters_of(scratch, state));
             if left.is_empty() && leaving.is_empty() && timers.keys().eq(waiters.keys()) {
                 return Ok(());
             }
@@ -185,9 +190,9 @@ impl Wrong {
                 "after the next request: strays {left:?}, to leave {leaving:?}, {alive} waiters"
             ))
         });
-        stop(stage, &dir, case);
+        stop(scratch, &dir, case);
         assert!(
-            recorded(stage, state).is_empty() && waiters_of(stage, state).is_empty(),
+            recorded(scratch, state).is_empty() && waiters_of(scratch, state).is_empty(),
             "{case}"
         );
     }
@@ -205,29 +210,29 @@ impl Wrong {
     }
 }
 
-fn stop(stage: &Stage, state: &str, case: &str) {
-    let done = stage.again(&["stop", "--run", "--state-dir", state]);
+fn stop(scratch: &Scratch, state: &str, case: &str) {
+    let done = scratch.again(&["stop", "--run", "--state-dir", state]);
     assert_eq!(done.code, Some(0), "{case}: {done:?}");
 }
 
 #[test]
 fn the_requester_of_a_command_at_every_system_call() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let mut pending = 0;
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
-        let dir = stage.at(&state);
+        let dir = scratch.at(&state);
         let request = ["--delta", "1h", "--", "/bin/true"];
         let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
-        let (_, how, call) = killed_at(&stage, "parent", n, &words);
+        let (_, how, call) = killed_at(&scratch, "parent", n, &words);
         let case = format!("killed entering call {n} (number {call})");
-        wrong.unless_consistent(&stage, &state, &case);
-        pending += u64::from(!recorded(&stage, &state).is_empty());
-        wrong.unless_mended(&stage, &state, &case, &request);
+        wrong.unless_consistent(&scratch, &state, &case);
+        pending += u64::from(!recorded(&scratch, &state).is_empty());
+        wrong.unless_mended(&scratch, &state, &case, &request);
         how == "killed"
     });
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
     assert!(pending > 1 && pending < calls, "both outcomes were seen");
     println!(
         "{calls} moments of death, after {} of them the timer was pending",
@@ -239,7 +244,7 @@ fn the_requester_of_a_command_at_every_system_call() {
 /// The same as an Exec of a run, all in one run, which has another timer already.
 #[test]
 fn the_requester_of_a_run_at_every_system_call() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let manifest = format!(
         "(1..2000).each do |n|\n\
@@ -248,26 +253,26 @@ fn the_requester_of_a_run_at_every_system_call() {
            ask('run', *to, through: [HELPER, 'kill-at', 'parent', n.to_s, '--'])\n\
            break unless File.read(format(\"#{{NOTES}}/ask-%03d\", 2 * n)).include?('kill-at: killed')\n\
          end\nnote('through', '')\nhold('go')",
-        stage.at("crash")
+        scratch.at("crash")
     );
-    let run = start(&mut stage.apply("site", &manifest));
+    let run = start(&mut scratch.apply("site", &manifest));
     wait_until("a request to get through", SHORT * 2, || {
-        stage.path("runs/site/001/through").exists()
+        scratch.path("past/site/001/through").exists()
     });
-    let asked = stage.runs("site")[0].asked();
+    let asked = scratch.runs("site")[0].asked();
     let mut pending = 0;
     for (n, asked) in asked.iter().skip(1).step_by(2).enumerate() {
         let state = format!("crash/{}", n + 1);
         let case = format!("in a run, {}", asked.output);
         assert!(asked.pipe_closed, "{case}: its pipe outlives it");
-        wrong.unless_consistent(&stage, &state, &case);
-        let timers = recorded(&stage, &state).len();
+        wrong.unless_consistent(&scratch, &state, &case);
+        let timers = recorded(&scratch, &state).len();
         assert!((1..=2).contains(&timers), "{case}: {timers} timers");
         pending += timers - 1;
-        stop(&stage, &stage.at(&state), &case);
-        wrong.unless_consistent(&stage, &state, &case);
+        stop(&scratch, &scratch.at(&state), &case);
+        wrong.unless_consistent(&scratch, &state, &case);
     }
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
     let calls = asked.len() / 2;
     assert!(pending > 1 && pending < calls, "both outcomes were seen");
     println!(
@@ -275,35 +280,35 @@ fn the_requester_of_a_run_at_every_system_call() {
         calls - 1,
         pending - 1
     );
-    stage.release("go");
-    run.wait();
-    assert_eq!(stage.runs("site").len(), 1);
+    scratch.release("go");
+    run.finish();
+    assert_eq!(scratch.runs("site").len(), 1);
     wrong.assert_nothing();
 }
 
 /// The same while it replaces a pending timer of that name: one timer is left, the old or the new one, and one waiter.
 #[test]
 fn the_requester_that_replaces_a_timer_at_every_system_call() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let (mut old, mut new) = (0, 0);
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
-        let dir = stage.at(&state);
+        let dir = scratch.at(&state);
         let request = ["--delta", "1h", "--", "/bin/true"];
         let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
-        stage.again_well(&words);
-        let first = recorded(&stage, &state);
-        let (_, how, call) = killed_at(&stage, "parent", n, &words);
+        scratch.again_well(&words);
+        let first = recorded(&scratch, &state);
+        let (_, how, call) = killed_at(&scratch, "parent", n, &words);
         let case = format!("replacing, killed entering call {n} (number {call})");
-        wrong.unless_consistent(&stage, &state, &case);
-        let now = recorded(&stage, &state);
+        wrong.unless_consistent(&scratch, &state, &case);
+        let now = recorded(&scratch, &state);
         assert_eq!(now.len(), 1, "{case}");
         *(if now == first { &mut old } else { &mut new }) += 1;
-        wrong.unless_mended(&stage, &state, &case, &request);
+        wrong.unless_mended(&scratch, &state, &case, &request);
         how == "killed"
     });
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
     assert!(old > 0 && new > 1, "both outcomes were seen");
     println!(
         "{calls} moments of death, after {old} of them the older timer was pending, after {} the newer",
@@ -316,24 +321,24 @@ fn the_requester_that_replaces_a_timer_at_every_system_call() {
 /// still, so that `again resume` makes up for it, or on record as started.
 #[test]
 fn the_waiter_at_every_system_call() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
-    let stamps = stage.at("stamps");
-    let helper = stage.at("bin/helper");
+    let stamps = scratch.at("stamps");
+    let helper = scratch.at("bin/helper");
     let mut count: BTreeMap<&str, u64> = BTreeMap::new();
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
-        let dir = stage.at(&state);
+        let dir = scratch.at(&state);
         let name = n.to_string();
         let request = ["--", &helper, "stamp", &stamps, &name];
         let words = [&["run", "--state-dir", dir.as_str()], &request[..]].concat();
-        let (done, how, call) = killed_at(&stage, "child", n, &words);
+        let (done, how, call) = killed_at(&scratch, "child", n, &words);
         let case = format!(
             "waiter killed entering call {n} (number {call}): {}",
             done.out
         );
         let times = || {
-            stage
+            scratch
                 .stamps()
                 .iter()
                 .filter(|stamp| stamp.words == [name.clone()])
@@ -343,11 +348,11 @@ fn the_waiter_at_every_system_call() {
             wait_until("the rerun", SHORT, || times() == 1);
         }
         wait_until("no process to be left", SHORT, || {
-            stage.waiters().is_empty()
+            scratch.waiters().is_empty()
         });
-        let status = |words: &[&str]| stage.status_of(&[words, &["--state-dir", &dir]].concat());
+        let status = |words: &[&str]| scratch.status_of(&[words, &["--state-dir", &dir]].concat());
         let report = status(&[]);
-        let timers = crate::stage::timers(&report);
+        let timers = again_rig::timers(&report);
         let kind = match (done.code, timers.len(), times()) {
             // It died before it said that it is there.
             (Some(1), 0, 0) => {
@@ -359,7 +364,7 @@ fn the_waiter_at_every_system_call() {
             }
             (Some(0), 1, 0) => {
                 assert_eq!(timers[0]["state"], "dead", "{case}: {report:#}");
-                let resumed = stage.again(&["resume", "--state-dir", &dir]);
+                let resumed = scratch.again(&["resume", "--state-dir", &dir]);
                 assert_eq!(resumed.code, Some(0), "{case}: {resumed:?}");
                 wait_until("the resumed rerun", SHORT, || times() == 1);
                 "resumed"
@@ -377,8 +382,8 @@ fn the_waiter_at_every_system_call() {
         };
         *count.entry(kind).or_default() += 1;
         wait_until("everything to settle", SHORT, || {
-            stage.again(&["status", "--state-dir", &dir]).code == Some(3)
-                && stage.waiters().is_empty()
+            scratch.again(&["status", "--state-dir", &dir]).code == Some(3)
+                && scratch.waiters().is_empty()
         });
         assert_eq!(
             times(),
@@ -386,7 +391,7 @@ fn the_waiter_at_every_system_call() {
             "{case}"
         );
         wrong.unless_mended(
-            &stage,
+            &scratch,
             &state,
             &case,
             &["--delta", "1h", "--", &helper, "stamp", &stamps, &name],
@@ -404,12 +409,12 @@ fn the_waiter_at_every_system_call() {
 /// forgotten on the way from the one to the other, it would be lost.
 #[test]
 fn no_term_is_lost_at_any_system_call() {
-    let stage = Stage::new();
-    let stamps = stage.at("stamps");
-    let helper = stage.at("bin/helper");
+    let scratch = Scratch::new();
+    let stamps = scratch.at("stamps");
+    let helper = scratch.at("bin/helper");
     let mut on_record = 0;
     let calls = sweep(|n| {
-        let dir = stage.at(&format!("crash/{n}"));
+        let dir = scratch.at(&format!("crash/{n}"));
         let name = n.to_string();
         let words = [
             "run",
@@ -423,16 +428,16 @@ fn no_term_is_lost_at_any_system_call() {
             &stamps,
             &name,
         ];
-        let (done, how, call) = ended_at(&stage, "term-at", "child", n, &words);
+        let (done, how, call) = ended_at(&scratch, "term-at", "child", n, &words);
         let case = format!(
             "TERM entering call {n} (number {call}): {}{}",
             done.out, done.err
         );
         wait_until("no process to be left", SHORT, || {
-            stage.processes().is_empty()
+            scratch.processes().is_empty()
         });
         let times = || {
-            stage
+            scratch
                 .stamps()
                 .iter()
                 .filter(|stamp| stamp.words == [name.clone()])
@@ -442,10 +447,10 @@ fn no_term_is_lost_at_any_system_call() {
             wait_until("the rerun", SHORT, || times() == 1);
         } else {
             assert_eq!(times(), 0, "{case}");
-            let report = stage.status_of(&["--state-dir", &dir]);
+            let report = scratch.status_of(&["--state-dir", &dir]);
             on_record += usize::from(report["targets"][0]["last"].is_object());
         }
-        stop(&stage, &dir, &case);
+        stop(&scratch, &dir, &case);
         // One that comes with the exec itself is the new image's.
         how == "killed"
     });
@@ -456,26 +461,26 @@ fn no_term_is_lost_at_any_system_call() {
 /// `again stop`: whatever it got done, nothing is started that is not pending, and nothing pending lacks its waiter.
 #[test]
 fn stop_at_every_system_call() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let (mut pending, mut stopped) = (0, 0);
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
-        let dir = stage.at(&state);
+        let dir = scratch.at(&state);
         let request = ["--delta", "1h", "--", "/bin/true"];
-        stage.again_well(&[&["run", "--state-dir", dir.as_str()], &request[..]].concat());
-        let (_, how, call) = killed_at(&stage, "parent", n, &["stop", "--state-dir", &dir]);
+        scratch.again_well(&[&["run", "--state-dir", dir.as_str()], &request[..]].concat());
+        let (_, how, call) = killed_at(&scratch, "parent", n, &["stop", "--state-dir", &dir]);
         let case = format!("stop killed entering call {n} (number {call})");
-        wrong.unless_consistent(&stage, &state, &case);
-        *(if recorded(&stage, &state).is_empty() {
+        wrong.unless_consistent(&scratch, &state, &case);
+        *(if recorded(&scratch, &state).is_empty() {
             &mut stopped
         } else {
             &mut pending
         }) += 1;
-        wrong.unless_mended(&stage, &state, &case, &request);
+        wrong.unless_mended(&scratch, &state, &case, &request);
         how == "killed"
     });
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
     assert!(pending > 0 && stopped > 1, "both outcomes were seen");
     println!("{calls} moments of death, after {pending} of them the timer was still pending");
     wrong.assert_nothing();
@@ -487,7 +492,7 @@ fn stop_at_every_system_call() {
 fn requesters_in_a_crowd_at_random_moments() {
     const CASES: usize = 200;
     const SEED: u64 = 0x5eed_0002;
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let mut dice = Dice(SEED);
     // Four requests at once take about 30 ms, ruby's forks included.
@@ -501,19 +506,19 @@ fn requesters_in_a_crowd_at_random_moments() {
          end if NTH == 1\nhold('go') if NTH == 1",
         delays.join(", ")
     );
-    let run = start(&mut stage.apply("site", &manifest));
-    let asked = stage.wait_for_answers("site", CASES);
+    let run = start(&mut scratch.apply("site", &manifest));
+    let asked = scratch.wait_for_answers("site", CASES);
     let died = asked
         .iter()
         .filter(|asked| asked.code == -(Signal::SIGKILL as i32))
         .count();
-    wrong.unless_consistent(&stage, "state", "after all of them");
-    let pending = recorded(&stage, "state").len();
+    wrong.unless_consistent(&scratch, "state", "after all of them");
+    let pending = recorded(&scratch, "state").len();
     assert!(pending <= 1, "{pending} timers of one name");
-    stage.release("go");
-    run.wait();
-    stage.wait_until_settled();
-    let runs = stage.wait_for_runs("site", 1 + pending);
+    scratch.release("go");
+    run.finish();
+    scratch.wait_until_settled();
+    let runs = scratch.wait_for_runs("site", 1 + pending);
     assert_eq!(
         runs.len(),
         1 + pending,
@@ -531,26 +536,26 @@ fn requesters_in_a_crowd_at_random_moments() {
 fn the_run_at_random_moments() {
     const CASES: usize = 60;
     const SEED: u64 = 0x5eed_0003;
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let mut dice = Dice(SEED);
-    let stamps = stage.at("stamps");
+    let stamps = scratch.at("stamps");
     let mut asked = 0;
     for case in 0..CASES {
         let ask = format!("ask('run', '--', HELPER, 'stamp', '{stamps}', '{case}')");
-        let run = start(&mut stage.apply(&format!("site{case}"), &ask));
+        let run = start(&mut scratch.apply(&format!("site{case}"), &ask));
         wait_until("the run to begin", SHORT, || {
-            !stage.runs(&format!("site{case}")).is_empty()
+            !scratch.runs(&format!("site{case}")).is_empty()
         });
         std::thread::sleep(Duration::from_micros(dice.below(14_000)));
         run.kill();
         asked += 1;
     }
     wait_until("everything to settle", SHORT, || {
-        stage.again(&["status"]).code == Some(3) && stage.waiters().is_empty()
+        scratch.again(&["status"]).code == Some(3) && scratch.waiters().is_empty()
     });
-    wrong.unless_consistent(&stage, "state", "after all of them");
-    let mut words: Vec<Vec<String>> = stage
+    wrong.unless_consistent(&scratch, "state", "after all of them");
+    let mut words: Vec<Vec<String>> = scratch
         .stamps()
         .into_iter()
         .map(|stamp| stamp.words)
@@ -559,8 +564,8 @@ fn the_run_at_random_moments() {
     words.sort();
     words.dedup();
     assert_eq!(words.len(), reruns, "a request was answered twice");
-    let requested = stage.history("requested").len();
-    assert_eq!(stage.history("started").len(), reruns);
+    let requested = scratch.told("requested").len();
+    assert_eq!(scratch.told("started").len(), reruns);
     println!(
         "{asked} runs killed (seed {SEED:#x}): {requested} requests were granted, {reruns} reruns"
     );
@@ -570,19 +575,19 @@ fn the_run_at_random_moments() {
 /// Nothing that a record says is ever torn: read all the time while a hundred requests write it.
 #[test]
 fn records_are_whole_at_every_moment() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "100.times { |n| ask('run', '--name', \"n#{n % 5}\", '--delta', '1h') }";
-    let run = start(&mut stage.apply("site", manifest));
+    let run = start(&mut scratch.apply("site", manifest));
     let mut read = 0;
     while run.process.alive() {
-        for record in stage.records("state") {
+        for record in scratch.records("state") {
             let _: &Value = &record["timers"];
             read += 1;
         }
     }
-    run.wait();
+    run.finish();
     println!("read {read} times");
     assert!(read > 100);
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }

@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 
-use crate::rig::{SHORT, wait_for, wait_until};
-use crate::stage::{Stage, start, timed};
+use again_rig::{SHORT, Scratch, start, timed, wait_for, wait_until};
 
 const CROWD: usize = 100;
 
@@ -13,8 +12,8 @@ fn crowd(words: &str) -> String {
     )
 }
 
-fn until_all_asked(stage: &Stage) {
-    let asked = stage.wait_for_answers("site", CROWD);
+fn until_all_asked(scratch: &Scratch) {
+    let asked = scratch.wait_for_answers("site", CROWD);
     for asked in &asked {
         assert_eq!(asked.code, 0, "{asked:?}");
         assert!(asked.pipe_closed, "{asked:?}");
@@ -23,38 +22,38 @@ fn until_all_asked(stage: &Stage) {
 
 #[test]
 fn a_hundred_requests_under_one_name_are_one_timer() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let (run, took) = timed(|| {
-        let run = start(&mut stage.apply("site", &crowd("'--delta', '1'")));
-        until_all_asked(&stage);
+        let run = start(&mut scratch.apply("site", &crowd("'--delta', '1'")));
+        until_all_asked(&scratch);
         run
     });
-    assert_eq!(stage.timers().len(), 1, "{:#}", stage.status());
-    assert_eq!(stage.timers()[0]["state"], "waiting for the run");
+    assert_eq!(scratch.timers().len(), 1, "{:#}", scratch.status());
+    assert_eq!(scratch.timers()[0]["state"], "waiting for the run");
     wait_until("all waiters but one to be gone", SHORT, || {
-        stage.waiters().len() == 1
+        scratch.waiters().len() == 1
     });
-    assert_eq!(stage.waiters(), [stage.waiter("again")]);
-    assert_eq!(stage.orders("state").len(), 1);
-    assert_eq!(stage.history("requested").len(), CROWD);
-    assert_eq!(stage.history("merged").len(), CROWD - 1);
-    stage.release("go");
-    run.wait();
-    let runs = stage.wait_for_runs("site", 2);
+    assert_eq!(scratch.waiters(), [scratch.waiter("again")]);
+    assert_eq!(scratch.orders("state").len(), 1);
+    assert_eq!(scratch.told("requested").len(), CROWD);
+    assert_eq!(scratch.told("merged").len(), CROWD - 1);
+    scratch.release("go");
+    run.finish();
+    let runs = scratch.wait_for_runs("site", 2);
     assert!(runs[1].started() >= runs[0].ended().expect("ended") + 1_000_000_000);
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 2, "exactly one rerun");
-    assert_eq!(stage.history("started").len(), 1);
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 2, "exactly one rerun");
+    assert_eq!(scratch.told("started").len(), 1);
+    scratch.assert_nothing_left();
     println!("{CROWD} requests at once in {took:?}");
 }
 
 #[test]
 fn a_hundred_names_are_a_hundred_timers() {
-    let stage = Stage::new();
-    let run = start(&mut stage.apply("site", &crowd("'--name', \"n#{n}\", '--delta', '1h'")));
-    until_all_asked(&stage);
-    let names: BTreeSet<String> = stage
+    let scratch = Scratch::new();
+    let run = start(&mut scratch.apply("site", &crowd("'--name', \"n#{n}\", '--delta', '1h'")));
+    until_all_asked(&scratch);
+    let names: BTreeSet<String> = scratch
         .timers()
         .iter()
         .map(|timer| {
@@ -63,49 +62,49 @@ fn a_hundred_names_are_a_hundred_timers() {
         })
         .collect();
     assert_eq!(names, (0..CROWD).map(|n| format!("n{n}")).collect());
-    assert_eq!(stage.waiters().len(), CROWD);
-    let (_, took) = timed(|| stage.again_well(&["status"]));
+    assert_eq!(scratch.waiters().len(), CROWD);
+    let (_, took) = timed(|| scratch.again_well(&["status"]));
     println!("{CROWD} timers pending; status takes {took:?}");
-    stage.release("go");
-    run.wait();
+    scratch.release("go");
+    run.finish();
     wait_for("all of them to count", SHORT, || {
-        stage
+        scratch
             .timers()
             .iter()
             .all(|timer| timer["state"] == "waiting")
             .then_some(())
     });
-    let (_, took) = timed(|| stage.again_well(&["stop"]));
+    let (_, took) = timed(|| scratch.again_well(&["stop"]));
     println!("stopped in {took:?}");
-    stage.assert_nothing_left();
-    assert_eq!(stage.runs("site").len(), 1);
+    scratch.assert_nothing_left();
+    assert_eq!(scratch.runs("site").len(), 1);
 }
 
 /// Timers of one run that are due at one moment, under different names: the first rerun does the job of all of them,
 /// however late the others wake up.
 #[test]
 fn timers_that_are_due_together_are_one_rerun() {
-    let stage = Stage::new();
-    let run = start(&mut stage.apply("site", &crowd("'--name', \"n#{n}\"")));
-    until_all_asked(&stage);
-    assert_eq!(stage.timers().len(), CROWD);
-    stage.release("go");
-    run.wait();
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 2, "the run and one rerun");
-    assert_eq!(stage.history("started").len(), 1);
-    assert_eq!(stage.history("satisfied").len(), CROWD - 1);
-    stage.assert_nothing_left();
+    let scratch = Scratch::new();
+    let run = start(&mut scratch.apply("site", &crowd("'--name', \"n#{n}\"")));
+    until_all_asked(&scratch);
+    assert_eq!(scratch.timers().len(), CROWD);
+    scratch.release("go");
+    run.finish();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 2, "the run and one rerun");
+    assert_eq!(scratch.told("started").len(), 1);
+    assert_eq!(scratch.told("satisfied").len(), CROWD - 1);
+    scratch.assert_nothing_left();
 }
 
 /// A hundred timers that fire at about the same time: each its own target, so that each has its rerun.
 #[test]
 fn a_hundred_commands_all_start_once() {
-    let stage = Stage::new();
-    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let scratch = Scratch::new();
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
     let begun: Vec<_> = (0..CROWD)
         .map(|n| {
-            let mut request = stage.command(stage.path("bin/again"));
+            let mut request = scratch.command(scratch.path("bin/again"));
             request.args([
                 "run",
                 "--delta",
@@ -116,18 +115,18 @@ fn a_hundred_commands_all_start_once() {
                 &stamps,
                 &n.to_string(),
             ]);
-            stage.with_output(&mut request);
+            scratch.with_output(&mut request);
             start(&mut request)
         })
         .collect();
     for one in begun {
-        one.wait();
+        one.finish();
     }
     wait_until("all of them to start", SHORT * 2, || {
-        stage.stamps().len() >= CROWD
+        scratch.stamps().len() >= CROWD
     });
-    stage.wait_until_settled();
-    let mut words: Vec<_> = stage
+    scratch.wait_until_settled();
+    let mut words: Vec<_> = scratch
         .stamps()
         .into_iter()
         .map(|stamp| stamp.words)
@@ -135,24 +134,28 @@ fn a_hundred_commands_all_start_once() {
     words.sort();
     words.dedup();
     assert_eq!(
-        (words.len(), stage.stamps().len()),
+        (words.len(), scratch.stamps().len()),
         (CROWD, CROWD),
         "each once"
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Under one cap of five: however many timers there are, and however they interleave, no sixth rerun.
 #[test]
 fn a_crowd_does_not_get_past_the_cap() {
-    let stage = Stage::new();
-    stage.settings("max_runs = 5\non_cap = \"skip\"");
+    let scratch = Scratch::new();
+    scratch.settings("max_runs = 5\non_cap = \"skip\"");
     // Every rerun asks for ten more, for a second from now.
     let manifest = "10.times.map { |n| begin_ask('run', '--name', \"n#{n}\", '--delta', (n % 2).to_s) }.each { |one| end_ask(one) }";
-    start(&mut stage.apply("site", manifest)).wait();
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 6, "the first run and five reruns");
-    assert_eq!(stage.history("started").len(), 5);
-    assert_eq!(stage.status()["targets"][0]["cap"]["used"], 5);
-    stage.assert_nothing_left();
+    start(&mut scratch.apply("site", manifest)).finish();
+    scratch.wait_until_settled();
+    assert_eq!(
+        scratch.runs("site").len(),
+        6,
+        "the first run and five reruns"
+    );
+    assert_eq!(scratch.told("started").len(), 5);
+    assert_eq!(scratch.status()["targets"][0]["cap"]["used"], 5);
+    scratch.assert_nothing_left();
 }

@@ -4,8 +4,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use crate::rig::{SHORT, wait_until};
-use crate::stage::{Answer, Stage, answer, start};
+use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
 
 const PIDFD_OPEN: &str = "434";
 const CLOSE_RANGE: &str = "436";
@@ -13,11 +12,11 @@ const EPERM: &str = "1";
 const ENOSYS: &str = "38";
 
 /// The command with these system calls failing.
-fn without(stage: &Stage, calls: &[(&str, &str)], command: &Command) -> Command {
+fn without(scratch: &Scratch, calls: &[(&str, &str)], command: &Command) -> Command {
     let mut words: Vec<OsString> = Vec::new();
     for (call, error) in calls {
         words.extend([
-            stage.path("bin/helper").into(),
+            scratch.path("bin/helper").into(),
             "without".into(),
             call.into(),
             error.into(),
@@ -26,7 +25,7 @@ fn without(stage: &Stage, calls: &[(&str, &str)], command: &Command) -> Command 
     }
     words.push(command.get_program().to_owned());
     words.extend(command.get_args().map(ToOwned::to_owned));
-    let mut filtered = stage.command(&words[0]);
+    let mut filtered = scratch.command(&words[0]);
     filtered.args(&words[1..]);
     filtered
 }
@@ -38,26 +37,26 @@ const CASES: [&[(&str, &str)]; 4] = [
     &[(PIDFD_OPEN, EPERM), (CLOSE_RANGE, EPERM)],
 ];
 
-fn again(stage: &Stage, calls: &[(&str, &str)], words: &[&str]) -> Answer {
-    let mut command = stage.command(stage.path("bin/again"));
+fn again(scratch: &Scratch, calls: &[(&str, &str)], words: &[&str]) -> Ended {
+    let mut command = scratch.command(scratch.path("bin/again"));
     command.args(words);
-    answer(&mut without(stage, calls, &command))
+    answer(&mut without(scratch, calls, &command))
 }
 
 #[test]
 fn a_rerun_without_pidfds() {
     for calls in CASES {
-        let stage = Stage::new();
+        let scratch = Scratch::new();
         // Through a caller that leaves more open than it should.
         let careless = "['/bin/sh', '-c', 'exec 7</etc/passwd 8<>/dev/zero; exec \"$@\"', 'sh']";
         let manifest = format!(
             "ask('run', '--delta', '1', bare: true, through: {careless}) if NTH == 1\nhold('go') if NTH == 1"
         );
-        let mut command = without(&stage, calls, &stage.apply("site", &manifest));
-        stage.with_output(&mut command);
+        let mut command = without(&scratch, calls, &scratch.apply("site", &manifest));
+        scratch.with_output(&mut command);
         let run = start(&mut command);
-        stage.wait_for_state("again", "waiting for the run");
-        let waiter = stage.waiter("again");
+        scratch.wait_for_state("again", "waiting for the run");
+        let waiter = scratch.waiter("again");
         wait_until("the waiter to wait", SHORT, || {
             waiter.title().contains("waits for the run")
         });
@@ -78,12 +77,12 @@ fn a_rerun_without_pidfds() {
             "{descriptors:?}"
         );
         assert!(
-            stage.wait_for_answers("site", 1)[0].pipe_closed,
+            scratch.wait_for_answers("site", 1)[0].pipe_closed,
             "{calls:?}: its pipe outlives the requester"
         );
-        stage.release("go");
-        run.wait();
-        let runs = stage.wait_for_runs("site", 2);
+        scratch.release("go");
+        run.finish();
+        let runs = scratch.wait_for_runs("site", 2);
         let ended = runs[0].ended().expect("ended");
         assert!(
             runs[1].started() >= ended + 1_000_000_000,
@@ -93,65 +92,66 @@ fn a_rerun_without_pidfds() {
             "{calls:?}: {} ms after the end of the run and a delta of 1 s",
             (runs[1].started() - ended) / 1_000_000 - 1000
         );
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
 }
 
 #[test]
 fn stop_without_pidfds() {
     for calls in CASES {
-        let stage = Stage::new();
-        stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-        let waiter = stage.waiter("again");
-        let done = again(&stage, calls, &["stop"]);
+        let scratch = Scratch::new();
+        scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+        let waiter = scratch.waiter("again");
+        let done = again(&scratch, calls, &["stop"]);
         assert_eq!(done.code, Some(0), "{calls:?}: {done:?}");
         assert!(!waiter.alive(), "{calls:?}");
-        stage.assert_nothing_left();
+        scratch.assert_nothing_left();
 
         // A rerun under way.
-        start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 2")).wait();
-        wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
-        let done = again(&stage, calls, &["stop", "--run"]);
+        start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 2"))
+            .finish();
+        wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+        let done = again(&scratch, calls, &["stop", "--run"]);
         assert_eq!(done.code, Some(0), "{calls:?}: {done:?}");
         assert!(done.out.contains("ended by TERM"), "{calls:?}: {done:?}");
-        stage.assert_nothing_left();
+        scratch.assert_nothing_left();
     }
 }
 
 #[test]
 fn a_lock_is_waited_for_without_pidfds() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let calls = CASES[0];
-    let holder = start(&mut stage.apply("holder", "hold('go')"));
-    stage.write("lock", &holder.process.pid.to_string());
-    let lock = stage.at("lock");
+    let holder = start(&mut scratch.apply("holder", "hold('go')"));
+    scratch.write("lock", &holder.process.pid.to_string());
+    let lock = scratch.at("lock");
     let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
-    let mut command = without(&stage, calls, &stage.apply("site", &ask));
-    stage.with_output(&mut command);
-    start(&mut command).wait();
-    stage.wait_for_state("again", "due");
-    assert_eq!(stage.runs("site").len(), 1);
-    stage.release("go");
-    holder.wait();
-    let runs = stage.wait_for_runs("site", 2);
-    assert!(runs[1].started() >= stage.runs("holder")[0].ended().expect("ended"));
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    let mut command = without(&scratch, calls, &scratch.apply("site", &ask));
+    scratch.with_output(&mut command);
+    start(&mut command).finish();
+    scratch.wait_for_state("again", "due");
+    assert_eq!(scratch.runs("site").len(), 1);
+    scratch.release("go");
+    holder.finish();
+    let runs = scratch.wait_for_runs("site", 2);
+    assert!(runs[1].started() >= scratch.runs("holder")[0].ended().expect("ended"));
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// The newer request replaces the older one, whose waiter is ended by a signal that was checked first.
 #[test]
 fn a_timer_is_replaced_without_pidfds() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let request = ["run", "--delta", "1h", "--", "/bin/true"];
-    let done = again(&stage, CASES[1], &request);
+    let done = again(&scratch, CASES[1], &request);
     assert_eq!(done.code, Some(0), "{done:?}");
-    let first = stage.waiter("again");
-    let done = again(&stage, CASES[1], &request);
+    let first = scratch.waiter("again");
+    let done = again(&scratch, CASES[1], &request);
     assert_eq!(done.code, Some(0), "{done:?}");
     first.wait_until_gone(SHORT);
-    assert_eq!((stage.timers().len(), stage.waiters().len()), (1, 1));
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    assert_eq!((scratch.timers().len(), scratch.waiters().len()), (1, 1));
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }

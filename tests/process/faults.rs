@@ -4,15 +4,16 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::rig::{SHORT, wait_until};
-use crate::stage::{Answer, Stage, answer, assert_line, in_namespaces, open_to_all, start};
+use again_rig::{
+    Ended, SHORT, Scratch, answer, assert_line, in_namespaces, open_to_all, start, wait_until,
+};
 
 /// `nobody` of Debian and most others.
 const NOBODY: u32 = 65534;
 
 /// An error in one line with this in it, such as a path; exit 1, nothing pending and no process left.
 #[track_caller]
-fn assert_refused(stage: &Stage, case: &str, done: &Answer, named: &str) {
+fn assert_refused(scratch: &Scratch, case: &str, done: &Ended, named: &str) {
     assert!(!named.is_empty());
     assert_eq!(done.code, Some(1), "{case}: {done:?}");
     assert_eq!(done.out, "", "{case}");
@@ -29,31 +30,31 @@ fn assert_refused(stage: &Stage, case: &str, done: &Answer, named: &str) {
     println!("{case}: {line}");
     // A waiter that was started before something failed finds that no record names it, and ends by itself.
     wait_until(&format!("{case}: no process to be left"), SHORT, || {
-        stage.waiters().is_empty()
+        scratch.waiters().is_empty()
     });
 }
 
 const REQUEST: [&str; 5] = ["run", "--delta", "1h", "--", "/bin/true"];
 
-fn request(stage: &Stage) -> Answer {
-    stage.again(&REQUEST)
+fn request(scratch: &Scratch) -> Ended {
+    scratch.again(&REQUEST)
 }
 
 /// `again` as another user.
-fn as_nobody(stage: &Stage, words: &[&str]) -> Command {
-    let mut command = stage.as_nobody(stage.path("bin/again"));
+fn as_nobody(scratch: &Scratch, words: &[&str]) -> Command {
+    let mut command = scratch.as_nobody(scratch.path("bin/again"));
     command.args(words);
     command
 }
 
 #[test]
 fn a_state_directory_that_cannot_be_trusted() {
-    let stage = Stage::new();
-    let state = stage.path("state");
+    let scratch = Scratch::new();
+    let state = scratch.path("state");
     let cases: [(&str, &dyn Fn()); 6] = [
         ("a link", &|| {
-            fs::create_dir(stage.path("elsewhere")).expect("created");
-            symlink(stage.path("elsewhere"), &state).expect("linked");
+            fs::create_dir(scratch.path("elsewhere")).expect("created");
+            symlink(scratch.path("elsewhere"), &state).expect("linked");
         }),
         ("a file", &|| fs::write(&state, "").expect("written")),
         ("others may write", &|| {
@@ -69,31 +70,31 @@ fn a_state_directory_that_cannot_be_trusted() {
             chown(&state, Some(NOBODY), None).expect("given away");
         }),
         ("a dangling link", &|| {
-            symlink(stage.path("nowhere/x"), &state).expect("linked")
+            symlink(scratch.path("nowhere/x"), &state).expect("linked")
         }),
     ];
     for (case, prepare) in cases {
         prepare();
-        let done = request(&stage);
-        assert_refused(&stage, case, &done, &stage.at("state"));
+        let done = request(&scratch);
+        assert_refused(&scratch, case, &done, &scratch.at("state"));
         let _ = fs::remove_dir_all(&state).or_else(|_| fs::remove_file(&state));
     }
     assert_eq!(
-        fs::read_dir(stage.path("elsewhere"))
+        fs::read_dir(scratch.path("elsewhere"))
             .expect("there")
             .count(),
         0,
         "nothing was written through the link"
     );
-    assert!(!stage.path("nowhere").exists());
+    assert!(!scratch.path("nowhere").exists());
     // In a run it is the same, and the run hears of it.
-    symlink(stage.path("elsewhere"), &state).expect("linked");
-    start(&mut stage.apply("site", "ask('run')")).wait();
-    let asked = &stage.runs("site")[0].asked()[0];
+    symlink(scratch.path("elsewhere"), &state).expect("linked");
+    start(&mut scratch.apply("site", "ask('run')")).finish();
+    let asked = &scratch.runs("site")[0].asked()[0];
     assert_eq!(asked.code, 1);
     assert!(asked.output.starts_with("again: error: "), "{asked:?}");
     fs::remove_file(&state).expect("removed");
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// The same further down.
@@ -108,13 +109,13 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
         "reruns",
     ] {
         for kind in ["link", "fifo", "open"] {
-            let stage = Stage::new();
-            stage.again_well(&REQUEST);
-            stage.again_well(&["stop"]);
-            let id = stage.id();
-            let path = stage.path("state").join(part.replace("ID", &id));
+            let scratch = Scratch::new();
+            scratch.again_well(&REQUEST);
+            scratch.again_well(&["stop"]);
+            let id = scratch.id();
+            let path = scratch.path("state").join(part.replace("ID", &id));
             let is_directory = path.is_dir();
-            let aside = stage.path("aside");
+            let aside = scratch.path("aside");
             match kind {
                 "open" if is_directory => open_to_all(&path, 0o777),
                 // Who may write to it makes no difference to a file in a directory of ours.
@@ -129,7 +130,7 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
                     }
                 }
             }
-            let done = request(&stage);
+            let done = request(&scratch);
             let case = format!("{part} is {kind}");
             // A record that is not one is set aside, and never stops a request; a lock on a fifo is as good as any.
             if done.code == Some(0) {
@@ -137,10 +138,10 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
                     kind == "fifo" && (part.ends_with("state.json") || part.ends_with("lock")),
                     "{case}: {done:?}"
                 );
-                assert_eq!(stage.timers().len(), 1, "{case}");
-                stage.again_well(&["stop"]);
+                assert_eq!(scratch.timers().len(), 1, "{case}");
+                scratch.again_well(&["stop"]);
             } else {
-                assert_refused(&stage, &case, &done, path.to_str().expect("a path"));
+                assert_refused(&scratch, &case, &done, path.to_str().expect("a path"));
             }
         }
     }
@@ -149,11 +150,11 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
 /// Others can write to a directory above a record: what it says is acted on by no verb, and kept.
 #[test]
 fn a_record_that_others_could_have_put_there() {
-    let stage = Stage::new();
-    stage.again_well(&REQUEST);
-    let waiter = stage.waiter("again");
+    let scratch = Scratch::new();
+    scratch.again_well(&REQUEST);
+    let waiter = scratch.waiter("again");
     waiter.wait_until_asleep();
-    let id = stage.id();
+    let id = scratch.id();
     let mut refused = 0;
     for (part, mode) in [
         ("", 0o755),
@@ -161,10 +162,10 @@ fn a_record_that_others_could_have_put_there() {
         ("targets/ID", 0o755),
         ("targets/ID/orders", 0o700),
     ] {
-        let path = stage.path(format!("state/{}", part.replace("ID", &id)).trim_end_matches('/'));
+        let path = scratch.path(format!("state/{}", part.replace("ID", &id)).trim_end_matches('/'));
         open_to_all(&path, 0o775);
         for verb in [&["stop"][..], &["stop", "--run"], &["now"], &["resume"]] {
-            let done = stage.again(verb);
+            let done = scratch.again(verb);
             let case = format!("{verb:?} with {} open: {done:?}", path.display());
             assert_eq!(done.code, Some(1), "{case}");
             let said = format!("{} can be written to by others (mode 775)", path.display());
@@ -175,26 +176,26 @@ fn a_record_that_others_could_have_put_there() {
         assert!(waiter.alive());
     }
     println!("{refused} refused");
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
 }
 
 /// What else may lie where the history is: the request is granted all the same, and says what it could not do.
 #[test]
 fn a_history_that_cannot_be_written() {
     for kind in ["link", "fifo", "directory"] {
-        let stage = Stage::new();
-        stage.again_well(&REQUEST);
-        stage.again_well(&["stop"]);
-        let history = stage.path("state/history.jsonl");
+        let scratch = Scratch::new();
+        scratch.again_well(&REQUEST);
+        scratch.again_well(&["stop"]);
+        let history = scratch.path("state/history.jsonl");
         fs::remove_file(&history).expect("removed");
-        stage.write("precious", "precious");
+        scratch.write("precious", "precious");
         match kind {
-            "link" => symlink(stage.path("precious"), &history).expect("linked"),
+            "link" => symlink(scratch.path("precious"), &history).expect("linked"),
             "fifo" => nix::unistd::mkfifo(&history, nix::sys::stat::Mode::S_IRWXU).expect("made"),
             _ => fs::create_dir(&history).expect("made"),
         }
-        let done = request(&stage);
+        let done = request(&scratch);
         assert_eq!(done.code, Some(0), "{kind}: {done:?}");
         // What goes into a fifo is lost without a word.
         assert!(
@@ -202,12 +203,12 @@ fn a_history_that_cannot_be_written() {
             "{kind}: {done:?}"
         );
         assert_eq!(
-            fs::read_to_string(stage.path("precious")).expect("there"),
+            fs::read_to_string(scratch.path("precious")).expect("there"),
             "precious"
         );
-        stage.again_well(&["stop"]);
+        scratch.again_well(&["stop"]);
         let _ = fs::remove_file(&history).or_else(|_| fs::remove_dir(&history));
-        stage.assert_nothing_left();
+        scratch.assert_nothing_left();
     }
 }
 
@@ -226,24 +227,24 @@ fn damaged_records_never_stop_a_request() {
         &[b'x'; 70_000],
     ];
     for damage in damages {
-        let stage = Stage::new();
-        stage.again_well(&REQUEST);
-        stage.again_well(&["stop"]);
-        let record = stage.record(&stage.id());
+        let scratch = Scratch::new();
+        scratch.again_well(&REQUEST);
+        scratch.again_well(&["stop"]);
+        let record = scratch.record_of(&scratch.id());
         fs::write(&record, damage).expect("damaged");
-        let status = stage.again(&["status"]);
+        let status = scratch.again(&["status"]);
         assert_eq!(status.code, Some(3), "{status:?}");
         assert!(
             status.err.contains(record.to_str().expect("a path")),
             "{status:?}"
         );
-        let done = request(&stage);
+        let done = request(&scratch);
         assert_eq!(done.code, Some(0), "{done:?}");
         assert!(
             done.err.contains("again: warning: ") && done.err.contains("unreadable"),
             "{done:?}"
         );
-        assert_eq!(stage.timers().len(), 1);
+        assert_eq!(scratch.timers().len(), 1);
         let aside = fs::read_dir(record.parent().expect("a parent"))
             .expect("there")
             .flatten();
@@ -251,7 +252,7 @@ fn damaged_records_never_stop_a_request() {
             .filter(|entry| entry.file_name().to_string_lossy().contains("unreadable"))
             .count();
         assert_eq!(aside, 1, "set aside, not thrown away");
-        stage.again_well(&["stop"]);
+        scratch.again_well(&["stop"]);
     }
     println!("{} kinds of damage", damages.len());
 }
@@ -280,19 +281,19 @@ fn a_record_that_is_damaged_under_a_waiter() {
 }
 
 fn damaged_under_a_waiter(damage: &[u8]) {
-    let stage = Stage::new();
-    let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
-    stage.wait_for_state("again", "waiting for the run");
-    let waiter = stage.waiter("again");
+    let scratch = Scratch::new();
+    let run = start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+    scratch.wait_for_state("again", "waiting for the run");
+    let waiter = scratch.waiter("again");
     waiter.wait_until_asleep();
-    let id = stage.id();
-    fs::write(stage.record(&id), damage).expect("damaged");
-    stage.release("go");
-    run.wait();
+    let id = scratch.id();
+    fs::write(scratch.record_of(&id), damage).expect("damaged");
+    scratch.release("go");
+    run.finish();
     waiter.wait_until_gone(SHORT);
-    assert_eq!(stage.runs("site").len(), 1, "no rerun");
+    assert_eq!(scratch.runs("site").len(), 1, "no rerun");
     // It says so where the operator looks.
-    let log = fs::read_to_string(stage.path("state/again.log")).expect("a log");
+    let log = fs::read_to_string(scratch.path("state/again.log")).expect("a log");
     let said = log
         .lines()
         .find(|line| line.contains("a waiter has to give up: timer 'again' is lost: "))
@@ -303,31 +304,31 @@ fn damaged_under_a_waiter(damage: &[u8]) {
 
 #[test]
 fn a_directory_that_this_user_cannot_write_to() {
-    let stage = Stage::new();
-    fs::create_dir(stage.path("state")).expect("created");
-    open_to_all(&stage.path("state"), 0o755);
-    let done = answer(&mut as_nobody(&stage, &REQUEST));
-    assert_refused(&stage, "root's", &done, &stage.at("state"));
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("state")).expect("created");
+    open_to_all(&scratch.path("state"), 0o755);
+    let done = answer(&mut as_nobody(&scratch, &REQUEST));
+    assert_refused(&scratch, "root's", &done, &scratch.at("state"));
     // It would have to be made where nothing can be made.
-    let below = stage.at("work/below");
+    let below = scratch.at("work/below");
     let done = answer(&mut as_nobody(
-        &stage,
+        &scratch,
         &[&REQUEST[..1], &["--state-dir", &below], &REQUEST[1..]].concat(),
     ));
-    assert_refused(&stage, "below root's", &done, &below);
-    stage.assert_nothing_left();
+    assert_refused(&scratch, "below root's", &done, &below);
+    scratch.assert_nothing_left();
     // With one of its own it works, and is its own business.
-    fs::create_dir(stage.path("own")).expect("created");
-    chown(stage.path("own"), Some(NOBODY), Some(NOBODY)).expect("given away");
-    let own = stage.at("own/state");
+    fs::create_dir(scratch.path("own")).expect("created");
+    chown(scratch.path("own"), Some(NOBODY), Some(NOBODY)).expect("given away");
+    let own = scratch.at("own/state");
     let done = answer(&mut as_nobody(
-        &stage,
+        &scratch,
         &[&REQUEST[..1], &["--state-dir", &own], &REQUEST[1..]].concat(),
     ));
     assert_eq!(done.code, Some(0), "{done:?}");
-    let done = answer(&mut as_nobody(&stage, &["stop", "--state-dir", &own]));
+    let done = answer(&mut as_nobody(&scratch, &["stop", "--state-dir", &own]));
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(stage.waiters().is_empty());
+    assert!(scratch.waiters().is_empty());
 }
 
 fn mount(options: &str, at: &str) {
@@ -367,20 +368,20 @@ fn unmount(at: &str) {
 #[test]
 fn a_read_only_file_system() {
     in_namespaces(&["--mount"], "faults::a_read_only_file_system", || {
-        let stage = Stage::new();
+        let scratch = Scratch::new();
         // Before anything is there, and with what an earlier request left.
-        mount("ro", &stage.at("state"));
+        mount("ro", &scratch.at("state"));
         assert_refused(
-            &stage,
+            &scratch,
             "read-only and empty",
-            &request(&stage),
-            &stage.at("state"),
+            &request(&scratch),
+            &scratch.at("state"),
         );
-        unmount(&stage.at("state"));
-        mount("rw", &stage.at("state"));
-        stage.again_well(&REQUEST);
-        remount("ro", &stage.at("state"));
-        let done = request(&stage);
+        unmount(&scratch.at("state"));
+        mount("rw", &scratch.at("state"));
+        scratch.again_well(&REQUEST);
+        remount("ro", &scratch.at("state"));
+        let done = request(&scratch);
         assert_eq!(done.code, Some(1), "{done:?}");
         assert!(
             done.err.starts_with("again: error: ") && done.err.lines().count() == 1,
@@ -388,15 +389,15 @@ fn a_read_only_file_system() {
         );
         println!("read-only with a timer: {}", done.err.trim());
         assert_eq!(
-            stage.waiters().len(),
+            scratch.waiters().len(),
             1,
             "the timer that was pending still is"
         );
-        assert_eq!(stage.timers().len(), 1);
-        remount("rw", &stage.at("state"));
-        stage.again_well(&["stop"]);
-        stage.assert_nothing_left();
-        unmount(&stage.at("state"));
+        assert_eq!(scratch.timers().len(), 1);
+        remount("rw", &scratch.at("state"));
+        scratch.again_well(&["stop"]);
+        scratch.assert_nothing_left();
+        unmount(&scratch.at("state"));
     });
 }
 
@@ -404,39 +405,39 @@ fn a_read_only_file_system() {
 #[test]
 fn a_full_file_system() {
     in_namespaces(&["--mount"], "faults::a_full_file_system", || {
-        let stage = Stage::new();
+        let scratch = Scratch::new();
         let (mut granted, mut refused) = (0, 0);
         let rooms = (1..=8).map(|pages| format!("size={}k", pages * 4));
         let rooms = rooms.chain((1..=14).map(|files| format!("nr_inodes={files}")));
         for (n, room) in rooms.enumerate() {
-            let state = stage.at(&format!("full{n}"));
+            let state = scratch.at(&format!("full{n}"));
             mount(&room, &state);
             let done =
-                stage.again(&[&REQUEST[..1], &["--state-dir", &state], &REQUEST[1..]].concat());
-            let status = stage.again(&["status", "--json", "--state-dir", &state]);
+                scratch.again(&[&REQUEST[..1], &["--state-dir", &state], &REQUEST[1..]].concat());
+            let status = scratch.again(&["status", "--json", "--state-dir", &state]);
             if done.code == Some(0) {
                 granted += 1;
                 assert_eq!(status.code, Some(0), "{room}: {status:?}");
-                assert_eq!(stage.waiters().len(), 1, "{room}");
-                let stop = stage.again(&["stop", "--state-dir", &state]);
+                assert_eq!(scratch.waiters().len(), 1, "{room}");
+                let stop = scratch.again(&["stop", "--state-dir", &state]);
                 if stop.code != Some(0) {
                     println!(
                         "{room}: granted, but cannot be stopped: {}",
                         stop.err.trim()
                     );
-                    for waiter in stage.waiters() {
+                    for waiter in scratch.waiters() {
                         waiter.end();
                         waiter.wait_until_gone(SHORT);
                     }
                 }
             } else {
                 refused += 1;
-                assert_refused(&stage, &room, &done, &state);
+                assert_refused(&scratch, &room, &done, &state);
                 assert_eq!(status.code, Some(3), "{room}: {status:?}");
-                let orders = stage.orders(&format!("full{n}"));
+                let orders = scratch.orders(&format!("full{n}"));
                 assert!(orders.is_empty(), "{room}: {orders:?}");
             }
-            assert!(stage.waiters().is_empty(), "{room}");
+            assert!(scratch.waiters().is_empty(), "{room}");
             unmount(&state);
         }
         println!("{refused} refused, {granted} granted");
@@ -460,19 +461,22 @@ fn a_timer_is_stopped_on_a_full_disk() {
         &["--mount"],
         "faults::a_timer_is_stopped_on_a_full_disk",
         || {
-            let stage = Stage::new();
-            mount("size=256k", &stage.at("state"));
-            stage.again_well(&REQUEST);
-            fill(&stage.at("state"));
-            assert_eq!(stage.timers().len(), 1, "shown");
-            let done = stage.again(&["stop"]);
+            let scratch = Scratch::new();
+            mount("size=256k", &scratch.at("state"));
+            scratch.again_well(&REQUEST);
+            fill(&scratch.at("state"));
+            assert_eq!(scratch.timers().len(), 1, "shown");
+            let done = scratch.again(&["stop"]);
             println!("stop on a full disk: {done:?}");
-            assert!(stage.waiters().is_empty(), "its waiter lives on: {done:?}");
+            assert!(
+                scratch.waiters().is_empty(),
+                "its waiter lives on: {done:?}"
+            );
             assert!(matches!(done.code, Some(0 | 1)), "{done:?}");
-            fs::remove_file(stage.path("state/filler")).expect("removed");
-            stage.again_well(&["stop"]);
-            stage.assert_nothing_left();
-            unmount(&stage.at("state"));
+            fs::remove_file(scratch.path("state/filler")).expect("removed");
+            scratch.again_well(&["stop"]);
+            scratch.assert_nothing_left();
+            unmount(&scratch.at("state"));
         },
     );
 }
@@ -485,29 +489,29 @@ fn a_timer_that_is_due_on_a_full_disk() {
         &["--mount"],
         "faults::a_timer_that_is_due_on_a_full_disk",
         || {
-            let stage = Stage::new();
-            mount("size=256k", &stage.at("state"));
+            let scratch = Scratch::new();
+            mount("size=256k", &scratch.at("state"));
             let run =
-                start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
-            stage.wait_for_state("again", "waiting for the run");
-            let waiter = stage.waiter("again");
-            fill(&stage.at("state"));
-            stage.release("go");
-            run.wait();
+                start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+            scratch.wait_for_state("again", "waiting for the run");
+            let waiter = scratch.waiter("again");
+            fill(&scratch.at("state"));
+            scratch.release("go");
+            run.finish();
             wait_until("an attempt", SHORT, || {
                 waiter.title().contains("tries again")
             });
             std::thread::sleep(Duration::from_secs(2));
-            assert_eq!(stage.runs("site").len(), 1);
-            let timer = stage
+            assert_eq!(scratch.runs("site").len(), 1);
+            let timer = scratch
                 .timer("again")
                 .expect("still on record, for all to see");
             assert_ne!(timer["state"], "dead");
-            fs::remove_file(stage.path("state/filler")).expect("removed");
-            stage.wait_for_runs("site", 2);
-            stage.wait_until_settled();
-            stage.assert_nothing_left();
-            unmount(&stage.at("state"));
+            fs::remove_file(scratch.path("state/filler")).expect("removed");
+            scratch.wait_for_runs("site", 2);
+            scratch.wait_until_settled();
+            scratch.assert_nothing_left();
+            unmount(&scratch.at("state"));
         },
     );
 }
@@ -515,75 +519,75 @@ fn a_timer_that_is_due_on_a_full_disk() {
 /// Where the log cannot be written the rerun starts all the same.
 #[test]
 fn a_log_that_cannot_be_written() {
-    let stage = Stage::new();
-    stage.write("logs", "in the way");
-    start(&mut stage.apply("site", "ask('run') if NTH == 1\nputs 'x' * 100_000")).wait();
-    let runs = stage.wait_for_runs("site", 2);
+    let scratch = Scratch::new();
+    scratch.write("logs", "in the way");
+    start(&mut scratch.apply("site", "ask('run') if NTH == 1\nputs 'x' * 100_000")).finish();
+    let runs = scratch.wait_for_runs("site", 2);
     let out: Vec<_> = runs[1]
         .descriptors()
         .into_iter()
         .filter(|(fd, _)| *fd <= 2)
         .collect();
     assert!(out.iter().all(|(_, to)| to == "/dev/null"), "{out:?}");
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// Started without some or all of the standard descriptors: no file of ours takes their place.
 #[test]
 fn standard_descriptors_that_are_closed() {
     for closed in ["0", "1", "2", "01", "02", "12", "012"] {
-        let stage = Stage::new();
-        let mut command = stage.command(stage.path("bin/helper"));
+        let scratch = Scratch::new();
+        let mut command = scratch.command(scratch.path("bin/helper"));
         command
-            .args(["closed", closed, "--", &stage.at("bin/again")])
+            .args(["closed", closed, "--", &scratch.at("bin/again")])
             .args(REQUEST);
         let done = answer(&mut command);
         assert_eq!(done.code, Some(0), "{closed}: {done:?}");
-        let waiter = stage.waiter("again");
+        let waiter = scratch.waiter("again");
         wait_until("the waiter to wait", SHORT, || {
             waiter.title().contains("waits until")
         });
         for (fd, to) in waiter.descriptors() {
             assert_eq!(fd <= 2, to == "/dev/null", "{closed}: {fd} is {to}");
         }
-        let mut command = stage.command(stage.path("bin/helper"));
-        command.args(["closed", closed, "--", &stage.at("bin/again"), "status"]);
+        let mut command = scratch.command(scratch.path("bin/helper"));
+        command.args(["closed", closed, "--", &scratch.at("bin/again"), "status"]);
         assert_eq!(answer(&mut command).code, Some(0), "{closed}");
-        for record in stage.records("state") {
+        for record in scratch.records("state") {
             assert_eq!(record["version"], 1, "{record:#}");
         }
-        stage.again_well(&["stop"]);
-        stage.assert_nothing_left();
+        scratch.again_well(&["stop"]);
+        scratch.assert_nothing_left();
         // A whole round, in a run that has them closed itself.
-        stage.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
-        let mut command = stage.command(stage.path("bin/helper"));
+        scratch.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
+        let mut command = scratch.command(scratch.path("bin/helper"));
         command
             .args(["closed", closed, "--"])
-            .args(stage.puppet())
+            .args(scratch.puppet())
             .args(["apply", "site.pp"]);
-        start(&mut command).wait();
-        let runs = stage.wait_for_runs("site", 2);
+        start(&mut command).finish();
+        let runs = scratch.wait_for_runs("site", 2);
         let log = runs[1]
             .descriptors()
             .into_iter()
             .filter(|(fd, _)| (1..=2).contains(fd));
         assert!(
             log.map(|(_, to)| to)
-                .all(|to| to.starts_with(&stage.at("logs/"))),
+                .all(|to| to.starts_with(&scratch.at("logs/"))),
             "{closed}"
         );
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
 }
 
 /// Few descriptors, and files that must not grow: limits of the run, which hold for the requester as well.
 #[test]
 fn limits_in_the_way_of_the_requester() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let limited = |resource: u32, limit: u64| {
-        let mut command = stage.command(stage.path("bin/again"));
+        let mut command = scratch.command(scratch.path("bin/again"));
         command.args(REQUEST);
         // SAFETY: one system call between fork and exec.
         unsafe {
@@ -610,11 +614,11 @@ fn limits_in_the_way_of_the_requester() {
             granted += 1;
             assert_eq!(assert_line(&done.out), "scheduled", "{case}");
             assert_eq!(
-                (stage.timers().len(), stage.waiters().len()),
+                (scratch.timers().len(), scratch.waiters().len()),
                 (1, 1),
                 "{case}"
             );
-            stage.again_well(&["stop"]);
+            scratch.again_well(&["stop"]);
         } else {
             refused += 1;
             if done.code != Some(1) || done.err.contains("without a word") {
@@ -627,17 +631,17 @@ fn limits_in_the_way_of_the_requester() {
                     libc::EFBIG
                 };
                 let why = format!("(os error {why})");
-                assert_refused(&stage, &case, &done, &why);
+                assert_refused(&scratch, &case, &done, &why);
             }
         }
         assert!(
-            stage.waiters().is_empty() && stage.timers().is_empty(),
+            scratch.waiters().is_empty() && scratch.timers().is_empty(),
             "{case}"
         );
-        assert_eq!(stage.orders("state"), Vec::<String>::new(), "{case}");
+        assert_eq!(scratch.orders("state"), Vec::<String>::new(), "{case}");
     }
-    stage.again_well(&REQUEST);
-    stage.again_well(&["stop"]);
+    scratch.again_well(&REQUEST);
+    scratch.again_well(&["stop"]);
     assert!(wrong.is_empty(), "no clear error: {wrong:#?}");
     println!("{refused} refused, {granted} granted");
     assert!(refused > 2 && granted > 2);
@@ -646,60 +650,60 @@ fn limits_in_the_way_of_the_requester() {
 /// That a rerun has ended is told once, also by a command that can write the line and not the record.
 #[test]
 fn an_end_is_told_once() {
-    let stage = Stage::new();
-    stage.again_well(&["run", "--", "/bin/true"]);
-    wait_until("the rerun", SHORT, || stage.history("started").len() == 1);
-    let mut record = stage.records("state").remove(0);
-    let path = stage.record(record["id"].as_str().expect("an id"));
+    let scratch = Scratch::new();
+    scratch.again_well(&["run", "--", "/bin/true"]);
+    wait_until("the rerun", SHORT, || scratch.told("started").len() == 1);
+    let mut record = scratch.records("state").remove(0);
+    let path = scratch.record_of(record["id"].as_str().expect("an id"));
     let pid = record["running"][0]["process"]["pid"]
         .as_i64()
         .expect("nobody has looked yet");
     wait_until("its end", SHORT, || {
-        crate::rig::Process::now(pid as i32).is_none()
+        again_rig::Process::now(pid as i32).is_none()
     });
     // Too long for the limit, which has room for the history.
     record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "reason": "x".repeat(4000)});
     fs::write(path, record.to_string()).expect("written");
     for _ in 0..3 {
-        let done = stage
+        let done = scratch
             .command("prlimit")
             .args(["--fsize=3000", "--"])
-            .arg(stage.path("bin/again"))
+            .arg(scratch.path("bin/again"))
             .arg("status")
             .output()
             .expect("prlimit");
         assert_eq!(done.status.code(), Some(3), "{done:?}");
     }
-    assert_eq!(stage.history("ended").len(), 0, "it is on no record yet");
-    stage.again(&["status"]);
-    assert_eq!(stage.history("ended").len(), 1);
+    assert_eq!(scratch.told("ended").len(), 0, "it is on no record yet");
+    scratch.again(&["status"]);
+    assert_eq!(scratch.told("ended").len(), 1);
 }
 
 /// Modes of what is written, whatever the umask: anyone may see what is pending, nobody what would be run.
 #[test]
 fn what_is_public_and_what_is_not() {
     for mask in [0o022, 0o077, 0o777, 0] {
-        let stage = Stage::new();
-        let mut command = stage.command("/bin/sh");
+        let scratch = Scratch::new();
+        let mut command = scratch.command("/bin/sh");
         command
             .args([
                 "-c",
                 &format!("umask {mask:03o}; exec \"$@\""),
                 "sh",
-                &stage.at("bin/again"),
+                &scratch.at("bin/again"),
             ])
             .args(REQUEST);
         let done = answer(&mut command);
         assert_eq!(done.code, Some(0), "{mask:o}: {done:?}");
         let mode = |path: &str| {
-            let path = stage.path("state").join(path);
+            let path = scratch.path("state").join(path);
             fs::metadata(&path)
                 .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
                 .permissions()
                 .mode()
                 & 0o7777
         };
-        let id = stage.id();
+        let id = scratch.id();
         for (path, expected) in [
             (String::new(), 0o755),
             ("targets".to_owned(), 0o755),
@@ -707,7 +711,7 @@ fn what_is_public_and_what_is_not() {
             (format!("targets/{id}/state.json"), 0o644),
             (format!("targets/{id}/orders"), 0o700),
             (
-                format!("targets/{id}/orders/{}", stage.orders("state")[0]),
+                format!("targets/{id}/orders/{}", scratch.orders("state")[0]),
                 0o600,
             ),
             ("history.jsonl".to_owned(), 0o644),
@@ -719,7 +723,7 @@ fn what_is_public_and_what_is_not() {
                 mode(&path)
             );
         }
-        stage.again_well(&["stop"]);
-        stage.assert_nothing_left();
+        scratch.again_well(&["stop"]);
+        scratch.assert_nothing_left();
     }
 }

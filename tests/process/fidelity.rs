@@ -4,8 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::rig::{SHORT, copy_program, wait_until, write_program};
-use crate::stage::{Past, Stage, answer, start};
+use again_rig::{Past, SHORT, Scratch, answer, copy_program, start, wait_until, write_program};
 
 #[track_caller]
 fn assert_same(first: &Past, rerun: &Past) {
@@ -27,8 +26,8 @@ fn assert_same(first: &Past, rerun: &Past) {
 }
 
 /// The log of the newest rerun.
-fn log(stage: &Stage) -> PathBuf {
-    let status = stage.status();
+fn log(scratch: &Scratch) -> PathBuf {
+    let status = scratch.status();
     let target = &status["targets"][0];
     let log = target["running"]["log"]
         .as_str()
@@ -37,17 +36,20 @@ fn log(stage: &Stage) -> PathBuf {
 }
 
 /// The history's last word on a timer, once there is one.
-fn failure(stage: &Stage) -> String {
-    wait_until("the failure", SHORT, || stage.history("failed").len() == 1);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
-    stage.history("failed")[0].1.clone()
+fn failure(scratch: &Scratch) -> String {
+    wait_until("the failure", SHORT, || scratch.told("failed").len() == 1);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+    scratch.told("failed")[0].1.clone()
 }
 
 #[test]
 fn the_environment_is_the_runs_own() {
-    let stage = Stage::new();
-    let mut command = stage.apply("site", "ask('run', env: {'STAGE_MARK' => 'changed', 'ADDED' => '1', 'PATH' => '/bin'}) if NTH == 1");
+    let scratch = Scratch::new();
+    let mut command = scratch.apply(
+        "site",
+        "ask('run', env: {'RIG_MARK' => 'changed', 'ADDED' => '1', 'PATH' => '/bin'}) if NTH == 1",
+    );
     command
         .env("LINES", "two\nlines\n")
         .env("BYTES", OsStr::from_bytes(b"\xff\xfe not UTF-8 \x01"))
@@ -57,13 +59,13 @@ fn the_environment_is_the_runs_own() {
         .env("lower.dots-and-dashes", "odd name")
         .env("HOME", "/somewhere/else")
         .env_remove("LOGNAME");
-    start(&mut command).wait();
-    let runs = stage.wait_for_runs("site", 2);
+    start(&mut command).finish();
+    let runs = scratch.wait_for_runs("site", 2);
     assert_same(&runs[0], &runs[1]);
     for (name, value) in [
         ("HOME", "/somewhere/else"),
         ("EMPTY", ""),
-        ("USER", "stage"),
+        ("USER", "rig"),
         ("LINES", "two\nlines\n"),
     ] {
         assert_eq!(runs[1].variable(name).as_deref(), Some(value), "{name}");
@@ -78,8 +80,8 @@ fn the_environment_is_the_runs_own() {
         runs[1].variable("AGAIN_CHAIN").map(|chain| chain.len()),
         Some(8)
     );
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 #[test]
@@ -104,14 +106,14 @@ fn odd_arguments_are_reproduced_to_the_byte() {
         &[b"--", b"--noop", b"--again"],
     ];
     for (n, case) in cases.iter().enumerate() {
-        let stage = Stage::new();
-        stage.write("work/site.pp", "ask('run') if NTH == 1");
+        let scratch = Scratch::new();
+        scratch.write("work/site.pp", "ask('run') if NTH == 1");
         let mut words = vec![OsString::from("apply"), OsString::from("site.pp")];
         words.extend(case.iter().map(|word| OsString::from_vec(word.to_vec())));
-        start(&mut stage.puppet_command(&words)).wait();
-        let asked = stage.runs("site")[0].asked();
+        start(&mut scratch.puppet_command(&words)).finish();
+        let asked = scratch.runs("site")[0].asked();
         assert_eq!(asked[0].code, 0, "case {n}: {asked:?}");
-        let runs = stage.wait_for_runs("site", 2);
+        let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         let cmdline = runs[1].raw("cmdline");
         let tail = case
@@ -122,8 +124,8 @@ fn odd_arguments_are_reproduced_to_the_byte() {
             cmdline.ends_with(&[b"site.pp\0", &tail[..]].concat()),
             "case {n} is as it should be"
         );
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
     println!("{} odd command lines", cases.len());
 }
@@ -132,19 +134,19 @@ fn odd_arguments_are_reproduced_to_the_byte() {
 /// rerun does not die of a reader that has gone.
 #[test]
 fn the_output_of_a_rerun_is_whole_in_its_log() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "ask('run') if NTH == 1\n\
         if NTH == 2\n\
           20_000.times { |n| (n.even? ? STDOUT : STDERR).syswrite(\"line #{n} #{'.' * 40}\\n\") }\n\
           system('echo from below; echo and its error >&2')\n\
         end";
-    start(&mut stage.apply("site", manifest)).wait();
-    let runs = stage.wait_for_runs("site", 2);
-    stage.wait_until_settled();
+    start(&mut scratch.apply("site", manifest)).finish();
+    let runs = scratch.wait_for_runs("site", 2);
+    scratch.wait_until_settled();
     let expected: String = (0..20_000)
         .map(|n| format!("line {n} {}\n", ".".repeat(40)))
         .collect();
-    let written = fs::read_to_string(log(&stage)).expect("a log");
+    let written = fs::read_to_string(log(&scratch)).expect("a log");
     assert!(
         written == expected + "from below\nand its error\n",
         "{} bytes",
@@ -154,43 +156,43 @@ fn the_output_of_a_rerun_is_whole_in_its_log() {
     assert_eq!(input, Some((0, "/dev/null".to_owned())));
     // It may hold secrets.
     let mode =
-        std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&stage)).expect("a log")) & 0o777;
+        std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&scratch)).expect("a log")) & 0o777;
     assert_eq!(mode, 0o600);
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn only_the_newest_logs_are_kept() {
-    let stage = Stage::new();
-    stage.settings("keep_logs = 3");
-    fs::create_dir(stage.path("logs")).expect("created");
-    fs::write(stage.path("logs/precious"), "not ours").expect("written");
-    start(&mut stage.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH < 7")).wait();
-    stage.wait_for_runs("site", 7);
-    stage.wait_until_settled();
-    let mut said: Vec<String> = fs::read_dir(stage.path("logs"))
+    let scratch = Scratch::new();
+    scratch.settings("keep_logs = 3");
+    fs::create_dir(scratch.path("logs")).expect("created");
+    fs::write(scratch.path("logs/precious"), "not ours").expect("written");
+    start(&mut scratch.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH < 7")).finish();
+    scratch.wait_for_runs("site", 7);
+    scratch.wait_until_settled();
+    let mut said: Vec<String> = fs::read_dir(scratch.path("logs"))
         .expect("logs")
         .flatten()
         .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
         .collect();
     said.sort();
     assert_eq!(said, ["5\n", "6\n", "7\n", "not ours"]);
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Without a setting.
 #[test]
 fn twenty_logs_are_kept_by_default() {
-    let stage = Stage::new();
-    fs::create_dir(stage.path("logs")).expect("created");
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("logs")).expect("created");
     let planted = |n: u32| format!("202001{n:02}T000000000-0123abcd-2.log");
     for n in 1..=25 {
-        fs::write(stage.path("logs").join(planted(n)), "old").expect("written");
+        fs::write(scratch.path("logs").join(planted(n)), "old").expect("written");
     }
-    start(&mut stage.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH == 1")).wait();
-    stage.wait_for_runs("site", 2);
-    stage.wait_until_settled();
-    let mut names: Vec<String> = fs::read_dir(stage.path("logs"))
+    start(&mut scratch.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH == 1")).finish();
+    scratch.wait_for_runs("site", 2);
+    scratch.wait_until_settled();
+    let mut names: Vec<String> = fs::read_dir(scratch.path("logs"))
         .expect("logs")
         .flatten()
         .map(|entry| entry.file_name().into_string().expect("plain"))
@@ -199,99 +201,99 @@ fn twenty_logs_are_kept_by_default() {
     assert_eq!(names.len(), 20, "{names:?}");
     let newest = names.pop().expect("a log");
     assert_eq!(
-        fs::read_to_string(stage.path("logs").join(&newest)).expect("readable"),
+        fs::read_to_string(scratch.path("logs").join(&newest)).expect("readable"),
         "2\n"
     );
     assert_eq!(names, (7..=25).map(planted).collect::<Vec<_>>());
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// The log of a rerun that is going on is kept, even where only one is kept and the next rerun is prepared already.
 #[test]
 fn the_log_of_a_rerun_outlasts_it() {
-    let stage = Stage::new();
-    stage.settings("keep_logs = 1");
+    let scratch = Scratch::new();
+    scratch.settings("keep_logs = 1");
     let manifest = "puts NTH; STDOUT.flush; ask('run') if NTH < 3\nhold('go') if NTH == 2";
-    start(&mut stage.apply("site", manifest)).wait();
+    start(&mut scratch.apply("site", manifest)).finish();
     wait_until("the rerun to ask", SHORT, || {
-        let runs = stage.runs("site");
+        let runs = scratch.runs("site");
         runs.get(1).is_some_and(|rerun| !rerun.asked().is_empty())
     });
-    stage.waiter("again").wait_until_asleep();
+    scratch.waiter("again").wait_until_asleep();
     let logs = || -> Vec<String> {
-        fs::read_dir(stage.path("logs"))
+        fs::read_dir(scratch.path("logs"))
             .expect("logs")
             .flatten()
             .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
             .collect()
     };
     assert_eq!(logs(), ["2\n"]);
-    stage.release("go");
-    stage.wait_for_runs("site", 3);
-    stage.wait_until_settled();
+    scratch.release("go");
+    scratch.wait_for_runs("site", 3);
+    scratch.wait_until_settled();
     assert_eq!(logs(), ["3\n"]);
 }
 
 /// Nor does the rerun of another target take it.
 #[test]
 fn the_log_of_a_rerun_outlasts_those_of_others() {
-    let stage = Stage::new();
-    stage.settings("keep_logs = 1");
+    let scratch = Scratch::new();
+    scratch.settings("keep_logs = 1");
     let manifest = "puts 'long'; STDOUT.flush; ask('run') if NTH == 1\nhold('go') if NTH == 2";
-    start(&mut stage.apply("site", manifest)).wait();
-    wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
-    let logs = || fs::read_dir(stage.path("logs")).expect("logs").count();
+    start(&mut scratch.apply("site", manifest)).finish();
+    wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+    let logs = || fs::read_dir(scratch.path("logs")).expect("logs").count();
     for _ in 0..3 {
-        stage.again_well(&["run", "--", "/bin/true"]);
-        let count = stage.history("started").len();
+        scratch.again_well(&["run", "--", "/bin/true"]);
+        let count = scratch.told("started").len();
         wait_until("another", SHORT, || {
-            stage.waiters().is_empty() && stage.history("started").len() >= count
+            scratch.waiters().is_empty() && scratch.told("started").len() >= count
         });
     }
-    wait_until("the others", SHORT, || stage.history("started").len() == 4);
+    wait_until("the others", SHORT, || scratch.told("started").len() == 4);
     assert_eq!(logs(), 2, "the newest, and the one in use");
-    let log = stage.status()["targets"]
+    let log = scratch.status()["targets"]
         .as_array()
         .expect("targets")
         .iter()
         .find_map(|target| target["running"]["log"].as_str().map(str::to_owned))
         .expect("the log of the rerun that goes on");
     assert_eq!(fs::read_to_string(log).expect("there"), "long\n");
-    stage.release("go");
-    stage.wait_until_settled();
+    scratch.release("go");
+    scratch.wait_until_settled();
 }
 
 /// A copy of ruby, so that it can be replaced.
-fn own_ruby(stage: &Stage, name: &str) -> String {
+fn own_ruby(scratch: &Scratch, name: &str) -> String {
     let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");
-    copy_program(ruby, stage.path(&format!("bin/{name}")));
-    stage.at(&format!("bin/{name}"))
+    copy_program(ruby, scratch.path(&format!("bin/{name}")));
+    scratch.at(&format!("bin/{name}"))
 }
 
-fn with_ruby(stage: &Stage, ruby: &str, manifest: &str) -> Command {
-    stage.write("work/site.pp", manifest);
-    let mut command = stage.command(ruby);
+fn with_ruby(scratch: &Scratch, ruby: &str, manifest: &str) -> Command {
+    scratch.write("work/site.pp", manifest);
+    let mut command = scratch.command(ruby);
     command.args([
         "--disable-gems",
-        &stage.at("bin/puppet"),
+        &scratch.at("bin/puppet"),
         "apply",
         "site.pp",
     ]);
-    stage.with_output(&mut command);
+    scratch.with_output(&mut command);
     command
 }
 
 /// An upgrade in place: the run executes a file that is no longer there, the rerun the one that is.
 #[test]
 fn an_interpreter_that_was_upgraded_during_the_run() {
-    let stage = Stage::new();
-    let ruby = own_ruby(&stage, "ruby3.1");
+    let scratch = Scratch::new();
+    let ruby = own_ruby(&scratch, "ruby3.1");
     let manifest = format!(
         "if NTH == 1\nFile.rename('{ruby}', '{ruby}.old'); File.binwrite('{ruby}', File.binread('{ruby}.old')); File.chmod(0755, '{ruby}'); File.delete('{ruby}.old')\nask('run')\nend\n\
          note('exe', File.readlink('/proc/self/exe'))"
     );
-    start(&mut with_ruby(&stage, &ruby, &manifest)).wait();
-    let runs = stage.wait_for_runs("site", 2);
+    start(&mut with_ruby(&scratch, &ruby, &manifest)).finish();
+    let runs = scratch.wait_for_runs("site", 2);
     assert_eq!(
         runs[0].text("exe"),
         format!("{ruby}.old (deleted)"),
@@ -299,94 +301,96 @@ fn an_interpreter_that_was_upgraded_during_the_run() {
     );
     assert_eq!(runs[1].text("exe"), ruby);
     assert_same(&runs[0], &runs[1]);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// Upgraded while the waiter waits: the path is resolved at the exec, not at the request.
 #[test]
 fn an_interpreter_that_was_upgraded_after_the_request() {
-    let stage = Stage::new();
-    let ruby = own_ruby(&stage, "ruby3.1");
+    let scratch = Scratch::new();
+    let ruby = own_ruby(&scratch, "ruby3.1");
     let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 1";
-    let run = start(&mut with_ruby(&stage, &ruby, manifest));
-    stage.wait_for_state("again", "waiting for the run");
+    let run = start(&mut with_ruby(&scratch, &ruby, manifest));
+    scratch.wait_for_state("again", "waiting for the run");
     fs::remove_file(&ruby).expect("removed");
-    own_ruby(&stage, "ruby3.1");
-    stage.release("go");
-    run.wait();
-    let runs = stage.wait_for_runs("site", 2);
+    own_ruby(&scratch, "ruby3.1");
+    scratch.release("go");
+    run.finish();
+    let runs = scratch.wait_for_runs("site", 2);
     assert_same(&runs[0], &runs[1]);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// By its name in PATH, and nothing of that name is left: an error in the history that names what was tried.
 #[test]
 fn an_interpreter_that_was_removed() {
-    let stage = Stage::new();
-    let ruby = own_ruby(&stage, "ruby9.9");
+    let scratch = Scratch::new();
+    let ruby = own_ruby(&scratch, "ruby9.9");
     let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 1";
-    let run = start(&mut with_ruby(&stage, &ruby, manifest));
-    stage.wait_for_state("again", "waiting for the run");
+    let run = start(&mut with_ruby(&scratch, &ruby, manifest));
+    scratch.wait_for_state("again", "waiting for the run");
     fs::remove_file(&ruby).expect("removed");
-    stage.release("go");
-    run.wait();
-    let reason = failure(&stage);
+    scratch.release("go");
+    run.finish();
+    let reason = failure(&scratch);
     assert!(
         reason.contains("cannot execute")
             && reason.contains("ruby9.9")
             && reason.contains("No such file"),
         "{reason}"
     );
-    assert_eq!(stage.runs("site").len(), 1);
+    assert_eq!(scratch.runs("site").len(), 1);
     // A rerun that could not be started does not count as one that was.
-    assert!(stage.status()["targets"][0]["running"].is_null());
+    assert!(scratch.status()["targets"][0]["running"].is_null());
 }
 
 /// `again` itself is upgraded while its waiters wait: they go on as what they were.
 #[test]
 fn again_itself_was_replaced_or_removed() {
     for replace in [true, false] {
-        let stage = Stage::new();
-        let run = start(&mut stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
-        stage.wait_for_state("again", "waiting for the run");
-        fs::remove_file(stage.path("bin/again")).expect("removed");
+        let scratch = Scratch::new();
+        let run =
+            start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1"));
+        scratch.wait_for_state("again", "waiting for the run");
+        fs::remove_file(scratch.path("bin/again")).expect("removed");
         if replace {
-            fs::write(stage.path("bin/again"), "not a program").expect("replaced");
+            fs::write(scratch.path("bin/again"), "not a program").expect("replaced");
         }
-        stage.release("go");
-        run.wait();
-        let runs = stage.wait_for_runs("site", 2);
+        scratch.release("go");
+        run.finish();
+        let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
-        let _ = fs::remove_file(stage.path("bin/again"));
-        copy_program(crate::rig::binary_under_test(), stage.path("bin/again"));
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        let _ = fs::remove_file(scratch.path("bin/again"));
+        copy_program(again_rig::binary_under_test(), scratch.path("bin/again"));
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
 }
 
 #[test]
 fn a_manifest_that_is_gone_by_then() {
-    let stage = Stage::new();
-    start(&mut stage.apply("site", "ask('run', '--delta', '1'); File.delete('site.pp')")).wait();
-    let reason = failure(&stage);
+    let scratch = Scratch::new();
+    start(&mut scratch.apply("site", "ask('run', '--delta', '1'); File.delete('site.pp')"))
+        .finish();
+    let reason = failure(&scratch);
     assert!(
         reason.contains("the manifest") && reason.contains("site.pp is gone"),
         "{reason}"
     );
-    assert_eq!(stage.runs("site").len(), 1);
+    assert_eq!(scratch.runs("site").len(), 1);
 }
 
 #[test]
 fn a_working_directory_that_is_gone_by_then() {
-    let stage = Stage::new();
-    let manifest = stage.write("site.pp", "ask('run', '--delta', '1'); Dir.rmdir(Dir.pwd)");
-    fs::create_dir(stage.path("work/below")).expect("created");
-    let mut command = stage.puppet_command(&["apply".into(), manifest.into()]);
-    command.current_dir(stage.path("work/below"));
-    start(&mut command).wait();
-    let reason = failure(&stage);
+    let scratch = Scratch::new();
+    let manifest = scratch.write("site.pp", "ask('run', '--delta', '1'); Dir.rmdir(Dir.pwd)");
+    fs::create_dir(scratch.path("work/below")).expect("created");
+    let mut command = scratch.puppet_command(&["apply".into(), manifest.into()]);
+    command.current_dir(scratch.path("work/below"));
+    start(&mut command).finish();
+    let reason = failure(&scratch);
     assert!(
         reason.contains("the working directory") && reason.contains("work/below is gone"),
         "{reason}"
@@ -395,70 +399,70 @@ fn a_working_directory_that_is_gone_by_then() {
 
 #[test]
 fn a_working_directory_that_is_gone_already() {
-    let stage = Stage::new();
-    let manifest = stage.write("site.pp", "Dir.rmdir(Dir.pwd); ask('run')");
-    fs::create_dir(stage.path("work/below")).expect("created");
-    let mut command = stage.puppet_command(&["apply".into(), manifest.into()]);
-    command.current_dir(stage.path("work/below"));
-    start(&mut command).wait();
-    let asked = stage.runs("site")[0].asked();
+    let scratch = Scratch::new();
+    let manifest = scratch.write("site.pp", "Dir.rmdir(Dir.pwd); ask('run')");
+    fs::create_dir(scratch.path("work/below")).expect("created");
+    let mut command = scratch.puppet_command(&["apply".into(), manifest.into()]);
+    command.current_dir(scratch.path("work/below"));
+    start(&mut command).finish();
+    let asked = scratch.runs("site")[0].asked();
     assert_eq!(asked[0].code, 0);
-    assert_eq!(crate::stage::assert_line(&asked[0].output), "refused");
+    assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
     assert!(
         asked[0].output.contains("working directory was deleted"),
         "{asked:?}"
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// `puppet apply < FILE`.
 #[test]
 fn standard_input_from_a_file() {
-    let stage = Stage::new();
-    let path = stage.write("stdin.rb", "ask('run') if NTH == 1\nnote('whole', '')\n");
-    let mut command = stage.puppet_command(&["apply".into()]);
+    let scratch = Scratch::new();
+    let path = scratch.write("stdin.rb", "ask('run') if NTH == 1\nnote('whole', '')\n");
+    let mut command = scratch.puppet_command(&["apply".into()]);
     command.stdin(File::open(path).expect("opened"));
-    start(&mut command).wait();
-    let runs = stage.wait_for_runs("stdin", 2);
+    start(&mut command).finish();
+    let runs = scratch.wait_for_runs("stdin", 2);
     assert_same(&runs[0], &runs[1]);
-    assert!(stage.path("runs/stdin/002/whole").exists());
+    assert!(scratch.path("past/stdin/002/whole").exists());
     let input = runs[1].descriptors().into_iter().find(|(fd, _)| *fd == 0);
-    assert_eq!(input, Some((0, stage.at("stdin.rb"))), "opened again");
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    assert_eq!(input, Some((0, scratch.at("stdin.rb"))), "opened again");
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// Where the run began to read cannot be known by the time it asks, so the rerun reads the file from its beginning: a
 /// limit that the manual states.
 #[test]
 fn standard_input_from_the_middle_of_a_file() {
-    let stage = Stage::new();
-    let path = stage.write("stdin.rb", "note('top', '')\nask('run') if NTH == 1\n");
+    let scratch = Scratch::new();
+    let path = scratch.write("stdin.rb", "note('top', '')\nask('run') if NTH == 1\n");
     let mut file = File::open(path).expect("opened");
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(16)).expect("moved");
-    let mut command = stage.puppet_command(&["apply".into()]);
+    let mut command = scratch.puppet_command(&["apply".into()]);
     command.stdin(file);
-    start(&mut command).wait();
-    let asked = stage.runs("stdin")[0].asked();
-    assert_eq!(crate::stage::assert_line(&asked[0].output), "scheduled");
-    stage.wait_for_runs("stdin", 2);
-    let saw_top = |nth: &str| stage.path(&format!("runs/stdin/{nth}/top")).exists();
+    start(&mut command).finish();
+    let asked = scratch.runs("stdin")[0].asked();
+    assert_eq!(again_rig::assert_line(&asked[0].output), "scheduled");
+    scratch.wait_for_runs("stdin", 2);
+    let saw_top = |nth: &str| scratch.path(&format!("past/stdin/{nth}/top")).exists();
     assert_eq!((saw_top("001"), saw_top("002")), (false, true));
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 #[test]
 fn standard_input_from_a_file_that_is_gone() {
-    let stage = Stage::new();
-    let path = stage.write(
+    let scratch = Scratch::new();
+    let path = scratch.write(
         "stdin.rb",
         "ask('run', '--delta', '1') if NTH == 1\nFile.delete(\"#{ROOT}/stdin.rb\")",
     );
-    let mut command = stage.puppet_command(&["apply".into()]);
+    let mut command = scratch.puppet_command(&["apply".into()]);
     command.stdin(File::open(&path).expect("opened"));
-    start(&mut command).wait();
-    let reason = failure(&stage);
+    start(&mut command).finish();
+    let reason = failure(&scratch);
     assert!(
         reason.contains("standard input") && reason.contains("stdin.rb is gone"),
         "{reason}"
@@ -468,35 +472,35 @@ fn standard_input_from_a_file_that_is_gone() {
 /// `-- COMMAND` takes the place of the run's own words; directory, environment and the rest stay.
 #[test]
 fn a_command_in_place_of_the_runs_words() {
-    let stage = Stage::new();
-    let ask = "ask('run', '--', '/bin/sh', '-c', 'pwd; echo \"$STAGE_MARK/$HOME/$ADDED/$0\"', 'zero', env: {'ADDED' => 'no', 'STAGE_MARK' => 'no'})";
-    start(&mut stage.apply("site", ask)).wait();
-    stage.wait_until_settled();
-    let written = fs::read_to_string(log(&stage)).expect("a log");
-    let work = stage.at("work");
+    let scratch = Scratch::new();
+    let ask = "ask('run', '--', '/bin/sh', '-c', 'pwd; echo \"$RIG_MARK/$HOME/$ADDED/$0\"', 'zero', env: {'ADDED' => 'no', 'RIG_MARK' => 'no'})";
+    start(&mut scratch.apply("site", ask)).finish();
+    scratch.wait_until_settled();
+    let written = fs::read_to_string(log(&scratch)).expect("a log");
+    let work = scratch.at("work");
     assert_eq!(
         written,
         format!("{work}\ntwo words, a=b and an ä/{work}//zero\n")
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// The setting `command`, for sites that run puppet through a wrapper: found in the run's PATH.
 #[test]
 fn a_command_from_the_settings() {
-    let stage = Stage::new();
-    stage.settings("command = [\"wrapper\", \"an argument\", \"\"]");
+    let scratch = Scratch::new();
+    scratch.settings("command = [\"wrapper\", \"an argument\", \"\"]");
     write_program(
-        stage.path("bin/wrapper"),
+        scratch.path("bin/wrapper"),
         "#!/bin/sh\nprintf '%s|' \"$@\" \"$PWD\"\n",
     );
-    let mut command = stage.apply("site", "ask('run', env: {'PATH' => '/bin'})");
-    command.env("PATH", format!("{}:/usr/bin:/bin", stage.at("bin")));
-    start(&mut command).wait();
-    stage.wait_until_settled();
-    let written = fs::read_to_string(log(&stage)).expect("a log");
-    assert_eq!(written, format!("an argument||{}|", stage.at("work")));
-    stage.assert_nothing_left();
+    let mut command = scratch.apply("site", "ask('run', env: {'PATH' => '/bin'})");
+    command.env("PATH", format!("{}:/usr/bin:/bin", scratch.at("bin")));
+    start(&mut command).finish();
+    scratch.wait_until_settled();
+    let written = fs::read_to_string(log(&scratch)).expect("a log");
+    assert_eq!(written, format!("an argument||{}|", scratch.at("work")));
+    scratch.assert_nothing_left();
 }
 
 /// Wrappers may sit between the run and `again`.
@@ -511,18 +515,18 @@ fn the_run_is_found_behind_shells_and_wrappers() {
         "['/bin/sh', '-c', '/bin/sh -c \"\\\"\\$@\\\"; exit \\$?\" sh \"$@\"; exit $?', 'sh']",
     ];
     for wrapper in wrappers {
-        let stage = Stage::new();
-        start(&mut stage.apply(
+        let scratch = Scratch::new();
+        start(&mut scratch.apply(
             "site",
             &format!("ask('run', through: {wrapper}) if NTH == 1"),
         ))
-        .wait();
-        let asked = stage.runs("site")[0].asked();
+        .finish();
+        let asked = scratch.runs("site")[0].asked();
         assert_eq!(asked[0].code, 0, "{wrapper}: {asked:?}");
-        let runs = stage.wait_for_runs("site", 2);
+        let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
     println!("{} wrappers", wrappers.len());
 }
@@ -531,54 +535,54 @@ fn the_run_is_found_behind_shells_and_wrappers() {
 #[test]
 fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
     for save in [true, false] {
-        let stage = Stage::new();
-        stage.settings(&format!("save_environment = {save}"));
-        let mut command = stage.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1");
+        let scratch = Scratch::new();
+        scratch.settings(&format!("save_environment = {save}"));
+        let mut command = scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 1");
         command.env("SECRET", "xyzzy");
         let run = start(&mut command);
-        stage.wait_for_state("again", "waiting for the run");
+        scratch.wait_for_state("again", "waiting for the run");
         let everything = Command::new("/bin/grep")
-            .args(["-rl", "xyzzy", &stage.at("state")])
+            .args(["-rl", "xyzzy", &scratch.at("state")])
             .output()
             .expect("grep");
         let found = String::from_utf8(everything.stdout).expect("paths");
         assert_eq!(found.lines().count(), usize::from(save), "{found}");
         assert!(found.is_empty() || found.contains("/orders/"), "{found}");
-        stage.release("go");
-        run.wait();
-        let runs = stage.wait_for_runs("site", 2);
+        scratch.release("go");
+        run.finish();
+        let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         assert_eq!(runs[1].variable("SECRET").as_deref(), Some("xyzzy"));
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     }
 }
 
 /// A program of that name that is no ruby, or a ruby that runs something else, is no run.
 #[test]
 fn what_merely_looks_like_a_run_is_none() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     // A shell script named puppet, run by something named ruby that is a shell.
-    copy_program("/bin/sh", stage.path("bin/ruby"));
-    fs::create_dir(stage.path("bin/x")).expect("created");
-    stage.write(
+    copy_program("/bin/sh", scratch.path("bin/ruby"));
+    fs::create_dir(scratch.path("bin/x")).expect("created");
+    scratch.write(
         "bin/x/puppet",
-        &format!("{} run; exit 0", stage.at("bin/again")),
+        &format!("{} run; exit 0", scratch.at("bin/again")),
     );
-    let mut command = stage.command("/bin/sh");
-    command.args([&stage.at("bin/x/puppet"), "apply", "site.pp"]);
+    let mut command = scratch.command("/bin/sh");
+    command.args([&scratch.at("bin/x/puppet"), "apply", "site.pp"]);
     let done = answer(&mut command);
     assert!(done.err.contains("no puppet run above"), "{done:?}");
-    let mut command = stage.command("/usr/bin/ruby");
+    let mut command = scratch.command("/usr/bin/ruby");
     command.args([
         "--disable-gems",
         "-e",
-        &format!("system('{}', 'run')", stage.at("bin/again")),
+        &format!("system('{}', 'run')", scratch.at("bin/again")),
         "puppet",
         "apply",
         "x.pp",
     ]);
     let done = answer(&mut command);
     assert!(done.err.contains("no puppet run above"), "{done:?}");
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }

@@ -2,10 +2,6 @@
 //! cases take seconds. What Puppet itself does is shown in `tests/puppet`; words in, words out in `tests/cli`.
 #![allow(missing_docs, unsafe_code)]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-mod stage;
-
 /// Killed at any moment: requester, waiter, run, stop.
 mod crash;
 /// A hundred requests at once.

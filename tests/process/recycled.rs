@@ -7,8 +7,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use crate::rig::{Process, SHORT, wait_until};
-use crate::stage::{Bystander, Stage, in_namespaces, start};
+use again_rig::{Bystander, Process, SHORT, Scratch, in_namespaces, start, wait_until};
 
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
@@ -83,9 +82,9 @@ fn kill_and_reap(process: Process) {
 }
 
 /// A command's timer, due in an hour.
-fn in_an_hour(stage: &Stage) -> Process {
-    stage.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-    stage.waiter("again")
+fn in_an_hour(scratch: &Scratch) -> Process {
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
+    scratch.waiter("again")
 }
 
 #[test]
@@ -93,19 +92,19 @@ fn stop_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
     with_few_pids(
         "recycled::stop_leaves_alone_who_has_the_pid_of_a_dead_waiter",
         || {
-            let stage = Stage::new();
-            let waiter = in_an_hour(&stage);
+            let scratch = Scratch::new();
+            let waiter = in_an_hour(&scratch);
             kill_and_reap(waiter);
             let mut innocent = recur(waiter.pid);
             assert_eq!(
-                stage.timers()[0]["state"],
+                scratch.timers()[0]["state"],
                 "dead",
                 "not taken for the waiter"
             );
-            let said = stage.again_well(&["stop"]);
+            let said = scratch.again_well(&["stop"]);
             assert!(said.contains("stopped"), "{said}");
             assert!(innocent.is_unharmed());
-            stage.assert_nothing_left();
+            scratch.assert_nothing_left();
         },
     );
 }
@@ -115,16 +114,16 @@ fn a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
     with_few_pids(
         "recycled::a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter",
         || {
-            let stage = Stage::new();
-            let waiter = in_an_hour(&stage);
+            let scratch = Scratch::new();
+            let waiter = in_an_hour(&scratch);
             kill_and_reap(waiter);
             let mut innocent = recur(waiter.pid);
-            let next = in_an_hour(&stage);
+            let next = in_an_hour(&scratch);
             assert!(innocent.is_unharmed());
-            stage.again_well(&["stop"]);
+            scratch.again_well(&["stop"]);
             reap(next);
             assert!(innocent.is_unharmed());
-            stage.assert_nothing_left();
+            scratch.assert_nothing_left();
         },
     );
 }
@@ -134,17 +133,17 @@ fn stop_run_leaves_alone_who_has_the_pid_of_a_rerun() {
     with_few_pids(
         "recycled::stop_run_leaves_alone_who_has_the_pid_of_a_rerun",
         || {
-            let stage = Stage::new();
+            let scratch = Scratch::new();
             let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2";
-            start(&mut stage.apply("site", manifest)).wait();
-            wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
-            let rerun = Process::now(stage.runs("site")[1].pid()).expect("the rerun");
+            start(&mut scratch.apply("site", manifest)).finish();
+            wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+            let rerun = Process::now(scratch.runs("site")[1].pid()).expect("the rerun");
             kill_and_reap(rerun);
             let mut innocent = recur(rerun.pid);
-            stage.again_well(&["stop", "--run"]);
+            scratch.again_well(&["stop", "--run"]);
             assert!(innocent.is_unharmed());
-            assert!(stage.status()["targets"][0]["running"].is_null());
-            stage.assert_nothing_left();
+            assert!(scratch.status()["targets"][0]["running"].is_null());
+            scratch.assert_nothing_left();
         },
     );
 }
@@ -155,30 +154,30 @@ fn a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain() {
     with_few_pids(
         "recycled::a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain",
         || {
-            let stage = Stage::new();
+            let scratch = Scratch::new();
             let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2";
-            start(&mut stage.apply("site", manifest)).wait();
-            wait_until("the rerun", SHORT, || stage.runs("site").len() == 2);
-            let chain = stage.runs("site")[1]
+            start(&mut scratch.apply("site", manifest)).finish();
+            wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+            let chain = scratch.runs("site")[1]
                 .variable("AGAIN_CHAIN")
                 .expect("a chain");
-            let rerun = Process::now(stage.runs("site")[1].pid()).expect("the rerun");
+            let rerun = Process::now(scratch.runs("site")[1].pid()).expect("the rerun");
             kill_and_reap(rerun);
             drop(recur(rerun.pid));
             // Once more round, and this time the pid goes to a run of another target, which a
             // person started: its request does not look at what became of the first.
             let before = rerun.pid - 1;
             fs::write("/proc/sys/kernel/ns_last_pid", before.to_string()).expect("ns_last_pid");
-            let run = start(&mut stage.apply("other", "ask('run', '--delta', '1h')"));
+            let run = start(&mut scratch.apply("other", "ask('run', '--delta', '1h')"));
             assert_eq!(run.process.pid, rerun.pid, "the case is as it should be");
-            run.wait();
-            let timer = &stage.timers()[0];
+            run.finish();
+            let timer = &scratch.timers()[0];
             assert_eq!(timer["run"], 2, "{timer:#}");
             assert_ne!(timer["chain"], chain.as_str(), "{timer:#}");
-            let waiter = stage.waiter("again");
-            stage.again_well(&["stop"]);
+            let waiter = scratch.waiter("again");
+            scratch.again_well(&["stop"]);
             reap(waiter);
-            stage.assert_nothing_left();
+            scratch.assert_nothing_left();
         },
     );
 }
@@ -186,11 +185,11 @@ fn a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain() {
 /// The waiter is stopped while its run ends and the run's pid goes to somebody else, so that this is all it ever sees.
 fn run_with_recycled_pid(test: &str, through: &[&str]) {
     with_few_pids(test, || {
-        let stage = Stage::new();
-        let helper = stage.at("bin/helper");
-        let stamps = stage.at("stamps");
+        let scratch = Scratch::new();
+        let helper = scratch.at("bin/helper");
+        let stamps = scratch.at("stamps");
         let ask = format!("ask('run', '--', '{helper}', 'stamp', '{stamps}', 'x')\nhold('go')");
-        let puppet = stage.apply("site", &ask);
+        let puppet = scratch.apply("site", &ask);
         let mut words: Vec<std::ffi::OsString> = Vec::new();
         if !through.is_empty() {
             words.push(helper.clone().into());
@@ -198,12 +197,12 @@ fn run_with_recycled_pid(test: &str, through: &[&str]) {
         }
         words.push(puppet.get_program().to_owned());
         words.extend(puppet.get_args().map(ToOwned::to_owned));
-        let mut command = stage.command(&words[0]);
+        let mut command = scratch.command(&words[0]);
         command.args(&words[1..]);
-        stage.with_output(&mut command);
+        scratch.with_output(&mut command);
         let run = start(&mut command);
-        stage.wait_for_state("again", "waiting for the run");
-        let waiter = stage.waiter("again");
+        scratch.wait_for_state("again", "waiting for the run");
+        let waiter = scratch.waiter("again");
         wait_until("the waiter to sleep", SHORT, || {
             waiter.title().contains("waits for the run")
         });
@@ -215,18 +214,18 @@ fn run_with_recycled_pid(test: &str, through: &[&str]) {
 
         waiter.signal(Signal::SIGSTOP).expect("stopped");
         let pid = run.process.pid;
-        stage.release("go");
-        run.wait();
+        scratch.release("go");
+        run.finish();
         let mut innocent = recur(pid);
-        assert!(stage.stamps().is_empty());
+        assert!(scratch.stamps().is_empty());
         waiter.signal(Signal::SIGCONT).expect("continued");
         wait_until("the rerun", Duration::from_secs(10), || {
-            stage.stamps().len() == 1
+            scratch.stamps().len() == 1
         });
         assert!(innocent.is_unharmed());
         reap(waiter);
-        stage.wait_until_settled();
-        stage.assert_nothing_left();
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
     });
 }
 
@@ -248,25 +247,25 @@ fn a_lock_of_a_run_whose_pid_went_to_somebody_else() {
     with_few_pids(
         "recycled::a_lock_of_a_run_whose_pid_went_to_somebody_else",
         || {
-            let stage = Stage::new();
-            let holder = start(&mut stage.apply("holder", "hold('other')"));
+            let scratch = Scratch::new();
+            let holder = start(&mut scratch.apply("holder", "hold('other')"));
             let pid = holder.process.pid;
-            stage.write("lock", &pid.to_string());
-            let lock = stage.at("lock");
+            scratch.write("lock", &pid.to_string());
+            let lock = scratch.at("lock");
             let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
-            start(&mut stage.apply("site", &ask)).wait();
-            stage.wait_for_state("again", "due");
-            let waiter = stage.waiter("again");
+            start(&mut scratch.apply("site", &ask)).finish();
+            scratch.wait_for_state("again", "due");
+            let waiter = scratch.waiter("again");
             waiter.signal(Signal::SIGSTOP).expect("stopped");
-            stage.release("other");
-            holder.wait();
+            scratch.release("other");
+            holder.finish();
             let mut innocent = recur(pid);
             waiter.signal(Signal::SIGCONT).expect("continued");
-            stage.wait_for_runs("site", 2);
+            scratch.wait_for_runs("site", 2);
             assert!(innocent.is_unharmed());
             reap(waiter);
-            stage.wait_until_settled();
-            stage.assert_nothing_left();
+            scratch.wait_until_settled();
+            scratch.assert_nothing_left();
         },
     );
 }

@@ -1,8 +1,10 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::rig::{Process, SHORT, wait_for, wait_until, write_program};
-use crate::stage::{Bystander, Past, Stage, now, spread, start};
+use again_rig::{
+    Bystander, Past, Process, SHORT, Scratch, now, spread, start, wait_for, wait_until,
+    write_program,
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -20,21 +22,23 @@ fn wait_of(run: &Past, rerun: &Past, delta: u64) -> u64 {
 
 #[test]
 fn timers_of_different_names_stay_apart() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "if NTH == 1\n\
         ask('run')\n\
         ask('run', '--name', 'two', '--delta', '1')\n\
         ask('run', '--name', 'four', '--delta', '2')\n\
         ask('run', '--name', 'four', '--delta', '2')\nhold('go')\nend";
-    let run = start(&mut stage.apply("site", manifest));
-    stage.wait_for_answers("site", 4);
-    assert_eq!(stage.timers().len(), 3, "one timer per name");
+    let run = start(&mut scratch.apply("site", manifest));
+    scratch.wait_for_answers("site", 4);
+    assert_eq!(scratch.timers().len(), 3, "one timer per name");
     // The one that was replaced may be at something.
-    wait_until("one waiter per name", SHORT, || stage.waiters().len() == 3);
-    assert_eq!(stage.history("merged").len(), 1);
-    stage.release("go");
-    run.wait();
-    let runs = stage.wait_for_runs("site", 4);
+    wait_until("one waiter per name", SHORT, || {
+        scratch.waiters().len() == 3
+    });
+    assert_eq!(scratch.told("merged").len(), 1);
+    scratch.release("go");
+    run.finish();
+    let runs = scratch.wait_for_runs("site", 4);
     let waits: Vec<u64> = (0..3)
         .map(|n| wait_of(&runs[0], &runs[n + 1], n as u64))
         .collect();
@@ -58,50 +62,50 @@ fn timers_of_different_names_stay_apart() {
             .all(|chain| chain.is_some() && *chain == chains[0]),
         "{chains:?}"
     );
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 4, "and no more");
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 4, "and no more");
+    scratch.assert_nothing_left();
 }
 
 /// Two runs of one target ask under one name: one timer, and it counts from the end of the later one.
 #[test]
 fn the_same_name_merges_across_runs() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "ask('run', '--delta', '1') if NTH < 3\nhold('first') if NTH == 1\nhold('second') if NTH == 2";
-    let first = start(&mut stage.apply("site", manifest));
-    wait_until("the first request", SHORT, || !stage.timers().is_empty());
-    let before = stage.waiter("again");
-    let second = start(&mut stage.apply("site", manifest));
+    let first = start(&mut scratch.apply("site", manifest));
+    wait_until("the first request", SHORT, || !scratch.timers().is_empty());
+    let before = scratch.waiter("again");
+    let second = start(&mut scratch.apply("site", manifest));
     wait_until("the second request", SHORT, || {
-        stage.history("merged").len() == 1
+        scratch.told("merged").len() == 1
     });
     before.wait_until_gone(SHORT);
-    assert_eq!((stage.timers().len(), stage.waiters().len()), (1, 1));
-    assert_eq!(stage.timers()[0]["waits_for_pid"], second.process.pid);
-    stage.release("first");
-    first.wait();
-    stage.release("second");
-    second.wait();
-    let runs = stage.wait_for_runs("site", 3);
+    assert_eq!((scratch.timers().len(), scratch.waiters().len()), (1, 1));
+    assert_eq!(scratch.timers()[0]["waits_for_pid"], second.process.pid);
+    scratch.release("first");
+    first.finish();
+    scratch.release("second");
+    second.finish();
+    let runs = scratch.wait_for_runs("site", 3);
     wait_of(&runs[0], &runs[2], 1);
     wait_of(&runs[1], &runs[2], 1);
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 3);
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 3);
+    scratch.assert_nothing_left();
 }
 
 /// To the nanosecond, by the clock that counts. `helper stamp` notes the time as the first thing it does.
 #[test]
 fn never_early_and_hardly_late() {
     const CASES: usize = 60;
-    let stage = Stage::new();
-    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let scratch = Scratch::new();
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
     let mut asked = Vec::new();
     for case in 0..CASES {
         let (delta, jitter) = ([0, 1, 2][case % 3], [0, 1][case / 3 % 2]);
         let case = case.to_string();
         let before = now();
-        stage.again_well(&[
+        scratch.again_well(&[
             "run",
             "--delta",
             &delta.to_string(),
@@ -116,7 +120,7 @@ fn never_early_and_hardly_late() {
         asked.push((before, delta, jitter));
     }
     let stamps = wait_for("all of them", SHORT, || {
-        let stamps = stage.stamps();
+        let stamps = scratch.stamps();
         (stamps.len() == CASES).then_some(stamps)
     });
     let mut late = Vec::new();
@@ -131,8 +135,8 @@ fn never_early_and_hardly_late() {
             "case {case} is late"
         );
     }
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
     println!("{CASES} cases, none early");
 }
 
@@ -140,23 +144,23 @@ fn never_early_and_hardly_late() {
 #[test]
 fn never_before_the_due_time_on_record() {
     const CASES: usize = 24;
-    let stage = Stage::new();
-    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let scratch = Scratch::new();
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
     let (mut due, mut jitter): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     for case in 0..CASES {
-        let dir = stage.at(&format!("due/{case}"));
+        let dir = scratch.at(&format!("due/{case}"));
         let case = case.to_string();
         let request = ["run", "--state-dir", &dir, "--delta", "2", "--jitter", "1"];
         let command = ["--", &helper, "stamp", &stamps, &case];
-        stage.again_well(&[&request[..], &command].concat());
-        let record = &stage.records(&format!("due/{case}"))[0];
+        scratch.again_well(&[&request[..], &command].concat());
+        let record = &scratch.records(&format!("due/{case}"))[0];
         let timer = &record["timers"]["again"];
         due.push(timer["due"].as_u64().expect("a due time"));
         jitter.push(timer["jitter"].as_u64().expect("a jitter"));
     }
-    wait_until("all of them", SHORT, || stage.stamps().len() == CASES);
+    wait_until("all of them", SHORT, || scratch.stamps().len() == CASES);
     let mut late: Vec<u64> = Vec::new();
-    for stamp in stage.stamps() {
+    for stamp in scratch.stamps() {
         let case: usize = stamp.words[0].parse().expect("a case");
         let due = due[case];
         assert!(
@@ -165,7 +169,7 @@ fn never_before_the_due_time_on_record() {
             due - stamp.at
         );
         // What happens before the exec takes its time; when that began is on record too.
-        let started = stage.records(&format!("due/{case}"))[0]["starts"][0]["at"]["uptime"]
+        let started = scratch.records(&format!("due/{case}"))[0]["starts"][0]["at"]["uptime"]
             .as_u64()
             .expect("a start");
         assert!(
@@ -191,25 +195,25 @@ fn never_before_the_due_time_on_record() {
     jitter.dedup();
     assert_eq!(jitter.len(), CASES, "every jitter is drawn afresh");
     wait_until("the waiters to be gone", SHORT, || {
-        stage.processes().is_empty()
+        scratch.processes().is_empty()
     });
 }
 
 #[test]
 fn counted_from_the_request_if_that_was_asked_for() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "if NTH == 1\nnote('before', now.to_s)\nask('run', '--delta', '1', '--start-timer-now')\nhold('go')\nend";
-    let run = start(&mut stage.apply("site", manifest));
-    wait_until("the request", SHORT, || !stage.timers().is_empty());
+    let run = start(&mut scratch.apply("site", manifest));
+    wait_until("the request", SHORT, || !scratch.timers().is_empty());
     // Due long ago when the run ends.
-    let due = stage.records("state")[0]["timers"]["again"]["due"]
+    let due = scratch.records("state")[0]["timers"]["again"]["due"]
         .as_u64()
         .expect("known at once");
     wait_until("the due time", SHORT, || now() > due + SECOND / 4);
-    assert_eq!(stage.timers()[0]["state"], "waiting for the run");
-    stage.release("go");
-    run.wait();
-    let runs = stage.wait_for_runs("site", 2);
+    assert_eq!(scratch.timers()[0]["state"], "waiting for the run");
+    scratch.release("go");
+    run.finish();
+    let runs = scratch.wait_for_runs("site", 2);
     let before: u64 = runs[0].text("before").parse().expect("a time");
     assert!(due >= before + SECOND);
     let wait = wait_of(&runs[0], &runs[1], 0);
@@ -218,14 +222,14 @@ fn counted_from_the_request_if_that_was_asked_for() {
         runs[1].started() > runs[0].ended().expect("ended"),
         "never while the run goes on"
     );
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// A lock that names no living puppet is ignored. The times are printed; they are the same as without a lock.
 #[test]
 fn a_stale_lock_holds_nobody_up() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let mut ended = std::process::Command::new("/bin/true")
         .spawn()
         .expect("true");
@@ -248,7 +252,7 @@ fn a_stale_lock_holds_nobody_up() {
         ("process 1", Some(b"1")),
         ("garbage", Some(b"\xff\x00\xfe\n\n\x1b[0m")),
     ];
-    let lock = stage.path("lock");
+    let lock = scratch.path("lock");
     for (n, (case, content)) in cases.iter().enumerate() {
         match content {
             Some(content) => fs::write(&lock, content).expect("written"),
@@ -257,10 +261,10 @@ fn a_stale_lock_holds_nobody_up() {
         let name = format!("site{n}");
         let ask = format!(
             "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
-            stage.at("lock")
+            scratch.at("lock")
         );
-        start(&mut stage.agent(&name, &ask)).wait();
-        let runs = stage.wait_for_runs(&name, 2);
+        start(&mut scratch.agent(&name, &ask)).finish();
+        let runs = scratch.wait_for_runs(&name, 2);
         let wait = wait_of(&runs[0], &runs[1], 0);
         println!("{case}: rerun after {} ms", wait / 1_000_000);
         assert!(wait < 5 * SECOND, "{case}: held up for {wait} ns");
@@ -287,29 +291,29 @@ fn a_stale_lock_holds_nobody_up() {
         let name = format!("odd-{}", make.replace(' ', "-"));
         let ask = format!(
             "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
-            stage.at("lock")
+            scratch.at("lock")
         );
-        start(&mut stage.agent(&name, &ask)).wait();
-        stage.wait_for_runs(&name, 2);
+        start(&mut scratch.agent(&name, &ask)).finish();
+        scratch.wait_for_runs(&name, 2);
         let _ = fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock));
     }
     println!("{} states of a lock", cases.len() + 3);
     drop(innocent);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// A living puppet that holds it is waited for by a pidfd, whatever becomes of its lock file meanwhile.
 #[test]
 fn a_held_lock_is_waited_for() {
-    let stage = Stage::new();
-    let holder = start(&mut stage.agent("holder", "hold('go')"));
-    stage.write("lock", &holder.process.pid.to_string());
-    let lock = stage.at("lock");
+    let scratch = Scratch::new();
+    let holder = start(&mut scratch.agent("holder", "hold('go')"));
+    scratch.write("lock", &holder.process.pid.to_string());
+    let lock = scratch.at("lock");
     let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
-    start(&mut stage.agent("site", &ask)).wait();
-    stage.wait_for_state("again", "due");
-    let waiter = stage.waiter("again");
+    start(&mut scratch.agent("site", &ask)).finish();
+    scratch.wait_for_state("again", "due");
+    let waiter = scratch.waiter("again");
     wait_until("the waiter to wait for it", SHORT, || {
         waiter.title().contains(&format!(
             "waits for the run with pid {} to end",
@@ -322,75 +326,75 @@ fn a_held_lock_is_waited_for() {
             .values()
             .any(|to| to == "anon_inode:[pidfd]")
     );
-    assert_eq!(stage.runs("site").len(), 1);
-    stage.release("go");
-    holder.wait();
-    let runs = stage.wait_for_runs("site", 2);
-    let held = &stage.runs("holder")[0];
+    assert_eq!(scratch.runs("site").len(), 1);
+    scratch.release("go");
+    holder.finish();
+    let runs = scratch.wait_for_runs("site", 2);
+    let held = &scratch.runs("holder")[0];
     println!(
         "{} ms after the holder ended",
         wait_of(held, &runs[1], 0) / 1_000_000
     );
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// Two holders one after the other: looked at again after each wait.
 #[test]
 fn a_lock_that_is_taken_again_is_waited_for_again() {
-    let stage = Stage::new();
-    let first = start(&mut stage.apply("first", "hold('one')"));
-    let second = start(&mut stage.apply("second", "hold('two')"));
-    stage.write("lock", &first.process.pid.to_string());
-    let lock = stage.at("lock");
+    let scratch = Scratch::new();
+    let first = start(&mut scratch.apply("first", "hold('one')"));
+    let second = start(&mut scratch.apply("second", "hold('two')"));
+    scratch.write("lock", &first.process.pid.to_string());
+    let lock = scratch.at("lock");
     // An apply takes no lock, so no agent's run does its job.
-    start(&mut stage.apply(
+    start(&mut scratch.apply(
         "site",
         &format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1"),
     ))
-    .wait();
-    stage.wait_for_state("again", "due");
-    let waiter = stage.waiter("again");
+    .finish();
+    scratch.wait_for_state("again", "due");
+    let waiter = scratch.waiter("again");
     let waits_for = |pid: i32| {
         wait_until("the waiter to wait for it", SHORT, || {
             waiter.title().contains(&format!("pid {pid} to end"))
         });
     };
     waits_for(first.process.pid);
-    stage.write("lock", &second.process.pid.to_string());
-    stage.release("one");
-    first.wait();
+    scratch.write("lock", &second.process.pid.to_string());
+    scratch.release("one");
+    first.finish();
     waits_for(second.process.pid);
-    assert_eq!(stage.runs("site").len(), 1);
-    stage.release("two");
-    second.wait();
-    let runs = stage.wait_for_runs("site", 2);
-    wait_of(&stage.runs("second")[0], &runs[1], 0);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    assert_eq!(scratch.runs("site").len(), 1);
+    scratch.release("two");
+    second.finish();
+    let runs = scratch.wait_for_runs("site", 2);
+    wait_of(&scratch.runs("second")[0], &runs[1], 0);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// An agent's run that began after the due time does the job: the timer ends as satisfied, without a run of its own.
 #[test]
 fn a_run_that_began_after_the_due_time_does_the_job() {
-    let stage = Stage::new();
-    stage.write("disabled", "{\"disabled_message\":\"for now\"}");
-    let (lock, disabled) = (stage.at("lock"), stage.at("disabled"));
+    let scratch = Scratch::new();
+    scratch.write("disabled", "{\"disabled_message\":\"for now\"}");
+    let (lock, disabled) = (scratch.at("lock"), scratch.at("disabled"));
     let words = format!(
         "'--agent-catalog-run-lockfile', '{lock}', '--agent-disabled-lockfile', '{disabled}'"
     );
-    start(&mut stage.agent("site", &format!("ask('run', {words}) if NTH == 1"))).wait();
-    stage.wait_for_state("again", "held");
+    start(&mut scratch.agent("site", &format!("ask('run', {words}) if NTH == 1"))).finish();
+    scratch.wait_for_state("again", "held");
     // The kernel tells when a process started to the hundredth of a second, rounded down: seen so, it must be after the due time too.
     std::thread::sleep(Duration::from_millis(30));
     // Somebody runs the agent by hand; it has the lock.
-    let by_hand = start(&mut stage.agent("hand", "hold('go')"));
-    stage.write("lock", &by_hand.process.pid.to_string());
-    fs::remove_file(stage.path("disabled")).expect("enabled");
+    let by_hand = start(&mut scratch.agent("hand", "hold('go')"));
+    scratch.write("lock", &by_hand.process.pid.to_string());
+    fs::remove_file(scratch.path("disabled")).expect("enabled");
     wait_until("the timer to end", SHORT, || {
-        stage.timers().is_empty() && !stage.history("satisfied").is_empty()
+        scratch.timers().is_empty() && !scratch.told("satisfied").is_empty()
     });
-    let satisfied = stage.history("satisfied");
+    let satisfied = scratch.told("satisfied");
     assert_eq!(satisfied.len(), 1, "{satisfied:?}");
     assert!(
         satisfied[0]
@@ -399,72 +403,74 @@ fn a_run_that_began_after_the_due_time_does_the_job() {
         "{satisfied:?}"
     );
     wait_until("the waiter to be gone", SHORT, || {
-        stage.waiters().is_empty()
+        scratch.waiters().is_empty()
     });
-    stage.release("go");
-    by_hand.wait();
-    stage.assert_nothing_left();
-    assert_eq!(stage.runs("site").len(), 1);
+    scratch.release("go");
+    by_hand.finish();
+    scratch.assert_nothing_left();
+    assert_eq!(scratch.runs("site").len(), 1);
 }
 
 /// The same by the record: a run of this very target that began after the due time and asked for something itself.
 #[test]
 fn a_recorded_run_that_began_after_the_due_time_does_the_job() {
-    let stage = Stage::new();
-    stage.write("disabled", "{}");
-    let words = format!("'--agent-disabled-lockfile', '{}'", stage.at("disabled"));
+    let scratch = Scratch::new();
+    scratch.write("disabled", "{}");
+    let words = format!("'--agent-disabled-lockfile', '{}'", scratch.at("disabled"));
     let manifest = format!(
         "ask('run', {words}, '--agent-catalog-run-lockfile', ROOT + '/none') if NTH == 1\nask('run', '--name', 'later', '--delta', '1h') if NTH == 2"
     );
-    start(&mut stage.agent("site", &manifest)).wait();
-    stage.wait_for_state("again", "held");
+    start(&mut scratch.agent("site", &manifest)).finish();
+    scratch.wait_for_state("again", "held");
     // As above.
     std::thread::sleep(Duration::from_millis(30));
-    start(&mut stage.agent("site", &manifest)).wait();
-    fs::remove_file(stage.path("disabled")).expect("enabled");
-    wait_until("the timer to end", SHORT, || stage.timers().len() == 1);
+    start(&mut scratch.agent("site", &manifest)).finish();
+    fs::remove_file(scratch.path("disabled")).expect("enabled");
+    wait_until("the timer to end", SHORT, || scratch.timers().len() == 1);
     wait_until("a line of history", SHORT, || {
-        stage.history("satisfied").len() == 1
+        scratch.told("satisfied").len() == 1
     });
-    assert_eq!(stage.timers()[0]["name"], "later");
-    stage.again_well(&["stop"]);
-    stage.assert_nothing_left();
-    assert_eq!(stage.runs("site").len(), 2);
+    assert_eq!(scratch.timers()[0]["name"], "later");
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+    assert_eq!(scratch.runs("site").len(), 2);
 }
 
 /// A timer that becomes due during a rerun of its target waits for that to end.
 #[test]
 fn reruns_of_one_target_never_overlap() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = "if NTH == 1\nask('run')\nask('run', '--name', 'next', '--delta', '1')\nend\nhold('go') if NTH == 2";
-    start(&mut stage.apply("site", manifest)).wait();
-    stage.wait_for_state("next", "due");
-    assert_eq!(stage.runs("site").len(), 2);
-    let waiter = stage.waiter("next");
-    let rerun = stage.runs("site")[1].pid();
+    start(&mut scratch.apply("site", manifest)).finish();
+    scratch.wait_for_state("next", "due");
+    assert_eq!(scratch.runs("site").len(), 2);
+    let waiter = scratch.waiter("next");
+    let rerun = scratch.runs("site")[1].pid();
     wait_until("the waiter to wait for it", SHORT, || {
         waiter.title().contains(&format!("pid {rerun} to end"))
     });
-    stage.release("go");
-    let runs = stage.wait_for_runs("site", 3);
+    scratch.release("go");
+    let runs = scratch.wait_for_runs("site", 3);
     wait_of(&runs[1], &runs[2], 0);
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// From the end of the run to the exec of the rerun, as somebody sees it who does not wait for it.
 #[test]
 fn a_rerun_starts_at_once_when_nothing_has_to_be_waited_for() {
     const CASES: usize = 30;
-    let stage = Stage::new();
-    let (helper, stamps) = (stage.at("bin/helper"), stage.at("stamps"));
+    let scratch = Scratch::new();
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
     let mut waits = Vec::new();
     for case in 0..CASES {
         let name = format!("site{case}");
         let ask = format!("ask('run', '--', '{helper}', 'stamp', '{stamps}', '{case}')");
-        start(&mut stage.apply(&name, &ask)).wait();
-        let stamp = wait_for("the rerun", SHORT, || stage.stamps().into_iter().nth(case));
-        let ended = stage.runs(&name)[0].ended().expect("ended");
+        start(&mut scratch.apply(&name, &ask)).finish();
+        let stamp = wait_for("the rerun", SHORT, || {
+            scratch.stamps().into_iter().nth(case)
+        });
+        let ended = scratch.runs(&name)[0].ended().expect("ended");
         assert!(stamp.at >= ended, "case {case} is early");
         waits.push(stamp.at - ended);
     }
@@ -475,18 +481,18 @@ fn a_rerun_starts_at_once_when_nothing_has_to_be_waited_for() {
         most / 1000
     );
     assert!(Duration::from_nanos(median) < Duration::from_secs(2));
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// A rerun that asks again is the next of its chain, and the same target.
 #[test]
 fn a_chain_counts_its_runs() {
-    let stage = Stage::new();
-    start(&mut stage.apply("site", "ask('run') if NTH < 4")).wait();
-    let runs = stage.wait_for_runs("site", 4);
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 4);
+    let scratch = Scratch::new();
+    start(&mut scratch.apply("site", "ask('run') if NTH < 4")).finish();
+    let runs = scratch.wait_for_runs("site", 4);
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 4);
     let numbers: Vec<_> = runs[1..]
         .iter()
         .map(|run| run.variable("AGAIN_RUN").expect("a number"))
@@ -498,34 +504,37 @@ fn a_chain_counts_its_runs() {
         .collect();
     assert!(chains.iter().all(|chain| *chain == chains[0]));
     assert_eq!(
-        stage.status()["targets"].as_array().expect("targets").len(),
+        scratch.status()["targets"]
+            .as_array()
+            .expect("targets")
+            .len(),
         1
     );
     assert_eq!(runs[0].variable("AGAIN_RUN"), None);
     for pair in runs.windows(2) {
         wait_of(&pair[0], &pair[1], 0);
     }
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// A command that asks for itself is a chain as much as a run of puppet is.
 #[test]
 fn the_reruns_of_a_command_are_one_chain() {
-    let stage = Stage::new();
-    let (again, state) = (stage.at("bin/again"), stage.at("state"));
-    let script = stage.path("work/step");
+    let scratch = Scratch::new();
+    let (again, state) = (scratch.at("bin/again"), scratch.at("state"));
+    let script = scratch.path("work/step");
     write_program(
         &script,
         &format!(
             "#!/bin/sh\necho \"$AGAIN_RUN $AGAIN_CHAIN\" >> {0}/steps\n\
              [ $(wc -l < {0}/steps) -ge 4 ] || exec {again} run --state-dir {state} --jitter 0 -- \"$0\"\n",
-            stage.at("work")
+            scratch.at("work")
         ),
     );
-    stage.again_well(&["run", "--jitter", "0", "--", &stage.at("work/step")]);
-    let steps = || fs::read_to_string(stage.path("work/steps")).unwrap_or_default();
+    scratch.again_well(&["run", "--jitter", "0", "--", &scratch.at("work/step")]);
+    let steps = || fs::read_to_string(scratch.path("work/steps")).unwrap_or_default();
     wait_until("four steps", SHORT, || steps().lines().count() == 4);
-    stage.wait_until_settled();
+    scratch.wait_until_settled();
     let steps = steps();
     let steps: Vec<(&str, &str)> = steps.lines().filter_map(|l| l.split_once(' ')).collect();
     let numbers: Vec<&str> = steps.iter().map(|(number, _)| *number).collect();
@@ -534,27 +543,27 @@ fn the_reruns_of_a_command_are_one_chain() {
         steps.iter().all(|(_, chain)| *chain == steps[0].1),
         "{steps:?}"
     );
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// Whoever starts a daemon from a rerun gives it AGAIN_CHAIN for life; a run below that daemon is not of the chain.
 #[test]
 fn a_chain_is_not_inherited_by_the_environment() {
-    let stage = Stage::new();
-    let mut command = stage.apply("site", "ask('run', '--delta', '1h')");
+    let scratch = Scratch::new();
+    let mut command = scratch.apply("site", "ask('run', '--delta', '1h')");
     command.envs([
         ("AGAIN_CHAIN", "0123abcd"),
         ("AGAIN_RUN", "7"),
         ("AGAIN_TIMER", "x"),
     ]);
-    start(&mut command).wait();
-    let timer = &stage.timers()[0];
+    start(&mut command).finish();
+    let timer = &scratch.timers()[0];
     assert_eq!(timer["run"], 2);
     assert_ne!(timer["chain"], "0123abcd");
-    let waiter: Process = stage.waiter("again");
-    stage.again_well(&["stop"]);
+    let waiter: Process = scratch.waiter("again");
+    scratch.again_well(&["stop"]);
     assert!(!waiter.alive());
-    stage.assert_nothing_left();
+    scratch.assert_nothing_left();
 }
 
 /// A chain that does not settle slows down: from the fourth rerun on the range of the jitter doubles. Drawn from twenty times in
@@ -562,13 +571,13 @@ fn a_chain_is_not_inherited_by_the_environment() {
 #[test]
 fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
     const DRAWS: usize = 20;
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let manifest = format!(
         "exit if NTH > 5\nask('explain', '--jitter', '1')\n\
          {DRAWS}.times {{ ask('run', '--jitter', '1'); ask('status', '--json') }}"
     );
-    start(&mut stage.apply("site", &manifest)).wait();
-    let runs = stage.wait_for_runs("site", 6);
+    start(&mut scratch.apply("site", &manifest)).finish();
+    let runs = scratch.wait_for_runs("site", 6);
     let mut shown = Vec::new();
     for (run, range) in runs.iter().zip([1, 1, 1, 2, 4]) {
         let asked = run.asked();
@@ -579,7 +588,7 @@ fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
             .iter()
             .step_by(2)
             .map(|asked| serde_json::from_str(&asked.output).expect("JSON"))
-            .map(|status| crate::stage::timers(&status)[0]["jitter_seconds"].clone())
+            .map(|status| again_rig::timers(&status)[0]["jitter_seconds"].clone())
             .map(|jitter| jitter.as_f64().expect("a number"))
             .collect();
         let most = drawn.iter().copied().fold(0.0, f64::max);
@@ -588,22 +597,22 @@ fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
         assert!(most <= range && most > range / 2.0, "of {range}: {drawn:?}");
         shown.push((range, most));
     }
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 6);
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 6);
+    scratch.assert_nothing_left();
     println!("range and widest of {DRAWS} draws, in seconds: {shown:?}");
 }
 
 /// At the cap, with `on_cap = wait`: every rerun comes by itself, as soon as the window allows it, and none within.
 #[test]
 fn at_the_cap_a_timer_waits_for_the_window() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     let cap = "'--max-runs', '2', '--window', '3s', '--on-cap', 'wait'";
-    start(&mut stage.apply("site", &format!("ask('run', {cap}) if NTH < 7"))).wait();
-    let runs = stage.wait_for_runs("site", 7);
-    stage.wait_until_settled();
-    assert_eq!(stage.runs("site").len(), 7);
-    let history = fs::read_to_string(stage.path("state/history.jsonl")).expect("there");
+    start(&mut scratch.apply("site", &format!("ask('run', {cap}) if NTH < 7"))).finish();
+    let runs = scratch.wait_for_runs("site", 7);
+    scratch.wait_until_settled();
+    assert_eq!(scratch.runs("site").len(), 7);
+    let history = fs::read_to_string(scratch.path("state/history.jsonl")).expect("there");
     let starts: Vec<u64> = history
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
@@ -612,7 +621,7 @@ fn at_the_cap_a_timer_waits_for_the_window() {
         .collect();
     assert_eq!(starts.len(), 6);
     // What the history tells is what the cap counts, however long the disk takes in between.
-    let counted: Vec<u64> = stage.records("state")[0]["starts"]
+    let counted: Vec<u64> = scratch.records("state")[0]["starts"]
         .as_array()
         .expect("starts")
         .iter()
@@ -645,8 +654,8 @@ fn at_the_cap_a_timer_waits_for_the_window() {
                 .any(|line| line.contains("2 of at most 2 reruns within 3s used")),
         "{lines:?}"
     );
-    assert!(stage.history("refused").is_empty());
-    stage.assert_nothing_left();
+    assert!(scratch.told("refused").is_empty());
+    scratch.assert_nothing_left();
     println!(
         "6 reruns, two in any 3 s: {:?} ms",
         starts

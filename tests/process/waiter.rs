@@ -5,8 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::rig::{Process, SHORT, wait_until};
-use crate::stage::{Past, Stage, start};
+use again_rig::{Past, Process, SHORT, Scratch, start, wait_until};
 
 /// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
 fn holding(ask: &str) -> String {
@@ -19,23 +18,17 @@ fn switches(process: Process) -> u64 {
 }
 
 /// What a descriptor is for, by what it refers to. Anything unknown is a failure.
-fn purpose(stage: &Stage, fd: i32, to: &str) -> &'static str {
+fn purpose(scratch: &Scratch, fd: i32, to: &str) -> &'static str {
     match to {
         "/dev/null" if fd <= 2 => "nothing to read, nowhere to write",
         _ if fd <= 2 => panic!("descriptor {fd} is {to}"),
         "/memfd:again-order (deleted)" => "what to run, in memory",
         "anon_inode:[pidfd]" => "the process it waits for",
         "anon_inode:[timerfd]" => "when to wake up",
+        "anon_inode:[signalfd]" => "its signals",
         "anon_inode:inotify" => "the files that hold it",
-        _ if to.starts_with("socket:[") => "its signals, a pair of sockets to itself",
-        _ if to.starts_with(&stage.at("state/targets/")) && to.contains("/orders/") => {
+        _ if to.starts_with(&scratch.at("state/targets/")) && to.contains("/orders/") => {
             "the lock that says that it lives"
-        }
-        _ if to.starts_with(&stage.at("state/targets/")) && to.ends_with(" (deleted)") => {
-            "the record of its start, which has no name yet"
-        }
-        _ if to.starts_with(&stage.at("logs/")) && to.ends_with(" (deleted)") => {
-            "the output of its rerun, which has no name yet"
         }
         _ => panic!("descriptor {fd} of the waiter is {to}"),
     }
@@ -53,7 +46,7 @@ fn shared_with_others(process: Process, descriptors: &BTreeMap<i32, String>) -> 
         .collect()
 }
 
-fn assert_out_of_reach(stage: &Stage, waiter: Process, run: Option<Process>) {
+fn assert_out_of_reach(scratch: &Scratch, waiter: Process, run: Option<Process>) {
     assert_eq!(
         waiter.stat(6),
         Some(i64::from(waiter.pid)),
@@ -78,46 +71,47 @@ fn assert_out_of_reach(stage: &Stage, waiter: Process, run: Option<Process>) {
     let descriptors = waiter.descriptors();
     assert!(descriptors.len() <= 16, "{descriptors:?}");
     for (fd, to) in &descriptors {
-        purpose(stage, *fd, to);
+        purpose(scratch, *fd, to);
     }
     assert_eq!(
         shared_with_others(waiter, &descriptors),
         Vec::<String>::new()
     );
-    assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000000000"));
+    // HUP, INT, QUIT, USR1, USR2, TERM and CHLD, which it reads from the signalfd.
+    assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000014a07"));
 }
 
 /// Five waiters, one in each kind of sleep and one that is to follow its run at once, watched for the same 20 seconds.
 #[test]
 fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
-    let stage = Stage::new();
+    let scratch = Scratch::new();
     // For the run to end.
-    let run = start(&mut stage.apply("run", &holding("'--name', 'run', '--delta', '1h'")));
-    // The same, and has ready what its rerun will need at once.
-    let soon = start(&mut stage.apply("soon", &holding("'--name', 'soon'")));
+    let run = start(&mut scratch.apply("run", &holding("'--name', 'run', '--delta', '1h'")));
+    // The same, to follow it at once.
+    let soon = start(&mut scratch.apply("soon", &holding("'--name', 'soon'")));
     // For an hour to pass.
-    start(&mut stage.apply("due", "ask('run', '--name', 'due', '--delta', '1h')")).wait();
+    start(&mut scratch.apply("due", "ask('run', '--name', 'due', '--delta', '1h')")).finish();
     // For another puppet, which holds the agent's lock.
-    let other = start(&mut stage.apply("other", "hold('other')"));
-    stage.write("lock", &other.process.pid.to_string());
-    let lock = stage.at("lock");
+    let other = start(&mut scratch.apply("other", "hold('other')"));
+    scratch.write("lock", &other.process.pid.to_string());
+    let lock = scratch.at("lock");
     let ask = format!("ask('run', '--name', 'lock', '--agent-catalog-run-lockfile', '{lock}')");
-    start(&mut stage.apply("lock", &ask)).wait();
+    start(&mut scratch.apply("lock", &ask)).finish();
     // For the agent to be enabled.
-    stage.write("disabled", "{}");
-    let disabled = stage.at("disabled");
+    scratch.write("disabled", "{}");
+    let disabled = scratch.at("disabled");
     let ask = format!(
         "ask('run', '--name', 'held', '--agent-disabled-lockfile', '{disabled}', '--agent-catalog-run-lockfile', ROOT + '/none')"
     );
-    start(&mut stage.agent("held", &ask)).wait();
+    start(&mut scratch.agent("held", &ask)).finish();
 
-    stage.wait_for_state("run", "waiting for the run");
-    stage.wait_for_state("soon", "waiting for the run");
-    stage.wait_for_state("due", "waiting");
-    stage.wait_for_state("lock", "due");
-    stage.wait_for_state("held", "held");
+    scratch.wait_for_state("run", "waiting for the run");
+    scratch.wait_for_state("soon", "waiting for the run");
+    scratch.wait_for_state("due", "waiting");
+    scratch.wait_for_state("lock", "due");
+    scratch.wait_for_state("held", "held");
     let names = ["run", "soon", "due", "lock", "held"];
-    let waiters = names.map(|name| stage.waiter(name));
+    let waiters = names.map(|name| scratch.waiter(name));
     for (name, waiter) in names.iter().zip(waiters) {
         waiter.wait_until_asleep();
         let of = match *name {
@@ -125,11 +119,7 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
             "soon" => Some(soon.process),
             _ => None,
         };
-        assert_out_of_reach(&stage, waiter, of);
-        let unnamed = waiter.descriptors();
-        let unnamed = unnamed.values().filter(|to| to.contains("/#"));
-        let expected = if *name == "soon" { 2 } else { 0 };
-        assert_eq!(unnamed.count(), expected, "{name}: files without a name");
+        assert_out_of_reach(&scratch, waiter, of);
         let title = waiter.title();
         assert!(
             title.starts_with(&format!("again: timer '{name}' ")),
@@ -140,11 +130,11 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
         let kinds: Vec<String> = waiter
             .descriptors()
             .iter()
-            .map(|(fd, to)| format!("{fd}: {}", purpose(&stage, *fd, to)))
+            .map(|(fd, to)| format!("{fd}: {}", purpose(&scratch, *fd, to)))
             .collect();
         println!("{name}: {}; holds {}", waiter.title(), kinds.join(", "));
     }
-    let asked = stage.wait_for_answers("run", 1);
+    let asked = scratch.wait_for_answers("run", 1);
     assert!(asked[0].pipe_closed, "the requester's pipe outlives it");
 
     let before = waiters.map(switches);
@@ -165,25 +155,25 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
         assert!(anonymous <= 256, "{name}: {anonymous} kB anonymous");
     }
 
-    stage.again_well(&["stop"]);
-    stage.release("go");
-    stage.release("other");
-    run.wait();
-    soon.wait();
-    other.wait();
-    stage.assert_nothing_left();
+    scratch.again_well(&["stop"]);
+    scratch.release("go");
+    scratch.release("other");
+    run.finish();
+    soon.finish();
+    other.finish();
+    scratch.assert_nothing_left();
     for name in names {
-        assert_eq!(stage.runs(name).len(), 1);
+        assert_eq!(scratch.runs(name).len(), 1);
     }
 }
 
 /// A requester may be started with more open than Puppet would leave it; nothing of that reaches waiter or rerun.
 #[test]
 fn it_takes_over_no_descriptor_from_a_careless_caller() {
-    let stage = Stage::new();
-    let file = fs::File::create(stage.path("open")).expect("created");
+    let scratch = Scratch::new();
+    let file = fs::File::create(scratch.path("open")).expect("created");
     let manifest = "ask('run', '--delta', '1h', bare: true) if NTH == 1\nhold('go') if NTH == 1";
-    let mut command = stage.apply("site", manifest);
+    let mut command = scratch.apply("site", manifest);
     let fd = file.as_raw_fd();
     // SAFETY: only dup2(2) between fork and exec; the copies are not close-on-exec.
     unsafe {
@@ -197,24 +187,24 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
         });
     }
     let run = start(&mut command);
-    stage.wait_for_state("again", "waiting for the run");
+    scratch.wait_for_state("again", "waiting for the run");
     let held = run.process.descriptors();
     assert_eq!(
         held.get(&77),
-        Some(&stage.at("open")),
+        Some(&scratch.at("open")),
         "the case is as it should be"
     );
-    let waiter = stage.waiter("again");
+    let waiter = scratch.waiter("again");
     waiter.wait_until_asleep();
-    assert_out_of_reach(&stage, waiter, Some(run.process));
-    assert!(stage.wait_for_answers("site", 1)[0].pipe_closed);
-    stage.again_well(&["stop"]);
+    assert_out_of_reach(&scratch, waiter, Some(run.process));
+    assert!(scratch.wait_for_answers("site", 1)[0].pipe_closed);
+    scratch.again_well(&["stop"]);
 
     // The same with a rerun.
-    stage.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
-    stage.release("go");
-    run.wait();
-    let mut command = stage.apply("second", "ask('run', bare: true) if NTH == 1");
+    scratch.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
+    scratch.release("go");
+    run.finish();
+    let mut command = scratch.apply("second", "ask('run', bare: true) if NTH == 1");
     // SAFETY: as above.
     unsafe {
         command.pre_exec(move || match libc::dup2(fd, 77) {
@@ -222,15 +212,15 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
             _ => Err(std::io::Error::last_os_error()),
         });
     }
-    start(&mut command).wait();
-    let runs = stage.wait_for_runs("second", 2);
+    start(&mut command).finish();
+    let runs = scratch.wait_for_runs("second", 2);
     let rerun = runs[1].descriptors();
     assert!(
-        rerun.iter().all(|(_, to)| *to != stage.at("open")),
+        rerun.iter().all(|(_, to)| *to != scratch.at("open")),
         "{rerun:?}"
     );
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// What a rerun has that its run has not; empty if they are alike.
@@ -287,11 +277,11 @@ struct Circumstances {
 
 impl Circumstances {
     /// Puts them in front of a command.
-    fn around(&self, stage: &Stage, command: &Command) -> Command {
+    fn around(&self, scratch: &Scratch, command: &Command) -> Command {
         let mut words: Vec<std::ffi::OsString> = Vec::new();
         for (mode, signals) in [("ignored", self.ignored), ("blocked", self.blocked)] {
             if !signals.is_empty() {
-                words.push(stage.path("bin/helper").into());
+                words.push(scratch.path("bin/helper").into());
                 words.push(mode.into());
                 words.extend(signals.iter().map(Into::into));
                 words.push("--".into());
@@ -299,9 +289,9 @@ impl Circumstances {
         }
         words.push(command.get_program().to_owned());
         words.extend(command.get_args().map(ToOwned::to_owned));
-        let mut around = stage.command(&words[0]);
+        let mut around = scratch.command(&words[0]);
         around.args(&words[1..]);
-        stage.with_output(&mut around);
+        scratch.with_output(&mut around);
         let Circumstances {
             umask,
             nice,
@@ -334,12 +324,12 @@ impl Circumstances {
 }
 
 fn assert_same_circumstances(case: &Circumstances, ask: &str) {
-    let stage = Stage::new();
-    let command = stage.apply("site", &format!("{ask} if NTH == 1"));
-    start(&mut case.around(&stage, &command)).wait();
-    let asked = stage.runs("site")[0].asked();
+    let scratch = Scratch::new();
+    let command = scratch.apply("site", &format!("{ask} if NTH == 1"));
+    start(&mut case.around(&scratch, &command)).finish();
+    let asked = scratch.runs("site")[0].asked();
     assert_eq!(asked[0].code, 0, "{case:?}: {asked:?}");
-    let runs = stage.wait_for_runs("site", 2);
+    let runs = scratch.wait_for_runs("site", 2);
     assert_eq!(
         differences(&runs[0], &runs[1]),
         Vec::<String>::new(),
@@ -356,8 +346,8 @@ fn assert_same_circumstances(case: &Circumstances, ask: &str) {
         assert_eq!(runs[1].status("Umask"), format!("{mask:04o}"));
     }
     assert_eq!(runs[1].stat(19), i64::from(case.nice));
-    stage.wait_until_settled();
-    stage.assert_nothing_left();
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
 }
 
 /// HUP 1, USR1 10, PIPE 13, TERM 15, CHLD 17, WINCH 28. Ruby itself unblocks every signal as it starts.
@@ -396,27 +386,27 @@ fn a_command_has_the_signals_of_its_requester() {
     ];
     let mut wrong = Vec::new();
     for (ignored, blocked) in cases {
-        let stage = Stage::new();
+        let scratch = Scratch::new();
         let case = Circumstances {
             ignored,
             blocked,
             ..Circumstances::default()
         };
         let copy = |to: &str| {
-            let mut command = stage.command("/bin/cp");
-            command.args(["/proc/self/status", &stage.at(to)]);
+            let mut command = scratch.command("/bin/cp");
+            command.args(["/proc/self/status", &scratch.at(to)]);
             command
         };
-        start(&mut case.around(&stage, &copy("directly"))).wait();
-        let mut request = stage.command(stage.path("bin/again"));
+        start(&mut case.around(&scratch, &copy("directly"))).finish();
+        let mut request = scratch.command(scratch.path("bin/again"));
         request
             .args(["run", "--"])
             .arg("/bin/cp")
             .args(copy("rerun").get_args());
-        start(&mut case.around(&stage, &request)).wait();
-        stage.wait_until_settled();
+        start(&mut case.around(&scratch, &request)).finish();
+        scratch.wait_until_settled();
         let lines = |file: &str| -> Vec<String> {
-            let text = fs::read_to_string(stage.path(file)).expect("written");
+            let text = fs::read_to_string(scratch.path(file)).expect("written");
             let is_wanted = |line: &&str| line.starts_with("SigBlk") || line.starts_with("SigIgn");
             text.lines().filter(is_wanted).map(str::to_owned).collect()
         };
@@ -424,7 +414,7 @@ fn a_command_has_the_signals_of_its_requester() {
         if directly != rerun {
             wrong.push(format!("{case:?}: {directly:?} became {rerun:?}"));
         }
-        stage.assert_nothing_left();
+        scratch.assert_nothing_left();
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     println!("{} starting states", cases.len());
@@ -503,24 +493,24 @@ fn nothing_of_the_requesters_own_leaks_into_the_rerun() {
 #[test]
 fn it_can_be_stopped_whatever_signals_the_run_blocks() {
     for (ignored, blocked) in [(&["15", "1"][..], &[][..]), (&[][..], &["15", "10"][..])] {
-        let stage = Stage::new();
+        let scratch = Scratch::new();
         let case = Circumstances {
             ignored,
             blocked,
             ..Circumstances::default()
         };
-        let mut request = stage.command(stage.path("bin/again"));
+        let mut request = scratch.command(scratch.path("bin/again"));
         request.args(["run", "--delta", "1h", "--", "/bin/true"]);
-        start(&mut case.around(&stage, &request)).wait();
-        let waiter = stage.waiter("again");
+        start(&mut case.around(&scratch, &request)).finish();
+        let waiter = scratch.waiter("again");
         waiter.wait_until_asleep();
         waiter
             .signal(nix::sys::signal::Signal::SIGTERM)
             .expect("sent");
         waiter.wait_until_gone(SHORT);
-        assert_eq!(stage.timers()[0]["state"], "dead");
-        stage.again_well(&["stop"]);
-        stage.assert_nothing_left();
+        assert_eq!(scratch.timers()[0]["state"], "dead");
+        scratch.again_well(&["stop"]);
+        scratch.assert_nothing_left();
     }
 }
 
@@ -534,29 +524,33 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
         Signal::SIGINT,
         Signal::SIGKILL,
     ] {
-        let stage = Stage::new();
-        start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
-        let waiter = stage.waiter("again");
+        let scratch = Scratch::new();
+        start(&mut scratch.apply("site", "ask('run', '--delta', '1h')")).finish();
+        let waiter = scratch.waiter("again");
         waiter.wait_until_asleep();
         waiter.signal(signal).expect("sent");
         waiter.wait_until_gone(SHORT);
-        let status = stage.again(&["status", "--json"]);
+        let status = scratch.again(&["status", "--json"]);
         assert_eq!(status.code, Some(0), "it is still pending: {}", status.out);
-        let timer = stage.timer("again").expect("on record");
+        let timer = scratch.timer("again").expect("on record");
         assert_eq!(timer["state"], "dead", "{signal}");
         assert_eq!(timer["waiter"]["alive"], false);
-        assert_eq!(stage.orders("state").len(), 1, "what it would run is kept");
-        let text = stage.again(&["status"]).out;
+        assert_eq!(
+            scratch.orders("state").len(),
+            1,
+            "what it would run is kept"
+        );
+        let text = scratch.again(&["status"]).out;
         assert!(text.contains("its waiter is dead"), "{text}");
         // A new request of the same name takes its place.
-        start(&mut stage.apply("site", "ask('run', '--delta', '1h')")).wait();
-        assert_eq!(stage.timers().len(), 1);
-        assert_eq!(stage.timers()[0]["waiter"]["alive"], true);
+        start(&mut scratch.apply("site", "ask('run', '--delta', '1h')")).finish();
+        assert_eq!(scratch.timers().len(), 1);
+        assert_eq!(scratch.timers()[0]["waiter"]["alive"], true);
         // The new waiter sees to that.
         wait_until("the dead one's order to go", SHORT, || {
-            stage.orders("state").len() == 1
+            scratch.orders("state").len() == 1
         });
-        stage.again_well(&["stop"]);
-        stage.assert_nothing_left();
+        scratch.again_well(&["stop"]);
+        scratch.assert_nothing_left();
     }
 }

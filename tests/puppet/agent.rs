@@ -3,29 +3,29 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::rig::{
-    CachedAgent, Finished, LONG, Process, Record, SHORT, Scratch, Server, Started, boottime, text,
+use crate::{assert_same_circumstances, assert_same_run, changes_once, hold_until};
+use again_rig::{
+    CachedAgent, Ended, LONG, Process, Record, SHORT, Scratch, Server, Started, boottime, text,
     wait_for, wait_until,
 };
-use crate::{assert_same_circumstances, assert_same_run, changes_once, hold_until};
 
 const LINGER: &str = "0.4";
 
 /// Exactly two runs with a catalog each, none of which met the other's lock.
-fn two_runs(scratch: &Scratch, first: &Finished) -> (Record, Record) {
+fn two_runs(scratch: &Scratch, first: &Ended) -> (Record, Record) {
     scratch.settle(LONG);
     let starts = scratch.starts();
     assert_eq!(
         (starts.len(), scratch.catalogs().len()),
         (2, 2),
         "{}",
-        first.output
+        first.out
     );
     for output in scratch
         .logs()
         .iter()
         .map(|(_, log)| log)
-        .chain([&first.output])
+        .chain([&first.out])
     {
         assert!(!output.contains("already in progress"), "{output}");
     }
@@ -34,7 +34,7 @@ fn two_runs(scratch: &Scratch, first: &Finished) -> (Record, Record) {
 
 #[test]
 fn a_test_run_against_a_server_is_run_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     let agent = Server::get().enrol(&scratch, "testrun", &manifest, "");
     let first = agent
@@ -50,7 +50,7 @@ fn a_test_run_against_a_server_is_run_again() {
 /// its JSON and the history say so.
 #[test]
 fn a_rerun_whose_catalog_fails_has_failed() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let ask = format!("exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '3'] }}");
     // Otherwise Puppet makes do with the catalog of the first run.
@@ -74,7 +74,7 @@ fn a_rerun_whose_catalog_fails_has_failed() {
     let last = &scratch.status()["targets"][0]["last"];
     assert_eq!(last["outcome"], "failed", "{last:#}");
     let text = scratch.again(&["status"]);
-    let text = String::from_utf8_lossy(&text.stdout);
+    let text = text.out;
     assert!(text.contains(": failed, "), "{text}");
     let ended = &scratch.history_of("ended")[0];
     assert_eq!(ended["outcome"], "failed", "{ended:#}");
@@ -83,7 +83,7 @@ fn a_rerun_whose_catalog_fails_has_failed() {
 /// `again explain` from outside, of the child that a daemon forked for a run: its lock held, then the agent disabled under it.
 #[test]
 fn a_daemons_run_is_explained() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let hold = hold_until("hold", &text(scratch.path("go")));
     let agent = CachedAgent::new(&scratch, &scratch.bare_manifest(&hold), FAR);
     let daemon = agent.command(&["--no-daemonize"]).start();
@@ -92,9 +92,7 @@ fn a_daemons_run_is_explained() {
     assert_eq!(run.parent(), daemon.process.pid);
     let explain = || {
         let output = scratch.again(&["explain", "--pid", &run.pid.to_string()]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{output:?}");
-        said
+        output.ok()
     };
     let said = explain();
     let of = |pid: i32| {
@@ -160,8 +158,10 @@ fn a_named_agent_waits_for_the_run_under_way() {
     let conf = text(scratch.path("puppet/conf"));
     let request = ["run", "--", "puppet", "agent", "--confdir", &conf];
     let said = scratch.again(&request);
-    let line = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(line.contains("puppet agent runs 0s from now"), "{said:?}");
+    assert!(
+        said.out.contains("puppet agent runs 0s from now"),
+        "{said:?}"
+    );
     wait_until("it to be due", SHORT, || {
         scratch.timers()[0]["state"] == "due"
     });
@@ -202,7 +202,7 @@ fn a_named_agent_waits_for_the_run_under_way() {
 /// As cron starts it. The first run turns the splay limit up, so that a rerun which splays would not come for half an hour.
 #[test]
 fn a_run_by_cron_is_run_again_without_its_splay() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let manifest = scratch.manifest(&format!(
         "exec {{ '/bin/sed -i s/splaylimit=1/splaylimit=3600/ {root}/puppet/conf/puppet.conf': before => Exec['again'] }}\n{}",
@@ -294,7 +294,7 @@ fn assert_daemon_and_rerun(
 
 #[test]
 fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), FAR);
     let daemon = agent.command(&["--no-daemonize"]).start();
     wait_until("its first run", LONG, || !scratch.catalogs().is_empty());
@@ -310,7 +310,7 @@ fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
 /// The title wipes out the environment of the run's process; the rerun has it whole.
 #[test]
 fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), FAR);
     agent.plain().run().expect(&[0]);
     let daemon = wait_for("the daemon", SHORT, || agent.daemon());
@@ -333,7 +333,7 @@ fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
 /// A rerun of a daemon's run that asks again is rewritten into itself: one target, one chain, one cap.
 #[test]
 fn the_reruns_of_a_daemons_run_are_one_chain() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     // Each run does the next of two steps.
     let step = |n: u32, after: &str| {
@@ -403,7 +403,7 @@ fn asked_and_stopped(scratch: &Scratch, agent: &CachedAgent) -> Stopped {
         .run()
         .expect(&[0]);
     agent.cache(&hold);
-    let waiter = scratch.waiter();
+    let waiter = scratch.only_waiter();
     wait_until("the timer to count", SHORT, || {
         // Stopped before that, it would count from when it goes on.
         scratch.timers()[0]["due_at"].is_string()
@@ -457,7 +457,7 @@ fn waits_for(waiter: Process, other: Process) -> bool {
 
 #[test]
 fn a_rerun_waits_for_another_run_that_holds_the_lock() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, "", "");
     let holder = held_up(&scratch, &agent);
     assert_eq!(
@@ -502,7 +502,7 @@ fn a_rerun_waits_for_another_run_that_holds_the_lock() {
 
 #[test]
 fn a_run_that_started_after_the_due_time_does_the_timers_job() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, "", "");
     let timer = asked_and_stopped(&scratch, &agent);
     // A process is said to have started at the tick before it did, and a tick is 10 ms.
@@ -517,7 +517,7 @@ fn a_run_that_started_after_the_due_time_does_the_timers_job() {
     });
     timer.waiter.wait_until_gone(SHORT);
     fs::write(scratch.path("go"), "").expect("go");
-    by_hand.wait();
+    let _ = by_hand.wait();
     scratch.settle(LONG);
     assert_eq!(
         scratch.starts().len(),
@@ -530,10 +530,10 @@ fn a_run_that_started_after_the_due_time_does_the_timers_job() {
 /// A lock whose holder is dead, is not puppet, or cannot be read at all is no reason to wait.
 #[test]
 fn stale_locks_are_ignored() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
-    let sleeper = scratch.command(&["sleep", "600"]).start();
-    let dead = scratch.command(&["true"]).run().process.pid;
+    let sleeper = scratch.prepare(&["sleep", "600"]).start();
+    let dead = scratch.prepare(&["true"]).run().process.pid;
     assert!(Process::now(dead).is_none());
     let locks = [
         ("dead", dead.to_string()),
@@ -600,7 +600,7 @@ fn stale_locks_are_ignored() {
 /// An agent need not be root's: its rerun is its own user's, and the fact is right in both runs.
 #[test]
 fn an_ordinary_users_agent_is_run_again_and_knows_its_fact() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let noted = format!(
         "file {{ \"{root}/fact-${{facts['again']['run']}}\": content => inline_template('<%= require \"json\"; JSON.generate(@facts[\"again\"]) %>') }}\n"
@@ -621,7 +621,7 @@ fn an_ordinary_users_agent_is_run_again_and_knows_its_fact() {
     ];
     let words = ["puppet", "agent", "--confdir", &conf, "--test"];
     let first = scratch
-        .command(&[&ordinary[..], &words].concat())
+        .prepare(&[&ordinary[..], &words].concat())
         .env("RIG_LINGER", LINGER)
         .run()
         .expect(&[2]);

@@ -2,8 +2,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::rig::{LONG, Process, Record, Scratch, text, write_program};
 use crate::{assert_same_run, changes_once, hold_until, until_held};
+use again_rig::{LONG, Process, Record, Scratch, text, write_program};
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
 const LINGER: &str = "0.4";
@@ -29,18 +29,18 @@ fn two_runs(scratch: &Scratch) -> (Record, Record) {
 
 #[test]
 fn a_manifest_by_its_path_is_applied_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.write(
         "elsewhere/site.pp",
         &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
     );
     let run = scratch
-        .apply(&[&text(manifest), "--tags", ""])
+        .puppet_apply(&[&text(manifest), "--tags", ""])
         .env("RIG_LINGER", LINGER)
         .run()
         .expect(&[0]);
     let [line] = &run.lines_of_again()[..] else {
-        panic!("{}", run.output)
+        panic!("{}", run.out)
     };
     assert!(line.starts_with("again: scheduled: "), "{line}");
     let (_, second) = two_runs(&scratch);
@@ -57,13 +57,13 @@ fn a_manifest_by_its_path_is_applied_again() {
 
 #[test]
 fn a_manifest_by_a_relative_path_is_applied_again_in_the_same_directory() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     scratch.write(
         "work/sub/site.pp",
         &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
     );
     scratch
-        .apply(&["../sub/site.pp"])
+        .puppet_apply(&["../sub/site.pp"])
         .directory(scratch.path("work/sub"))
         .env("RIG_LINGER", LINGER)
         .run()
@@ -74,10 +74,10 @@ fn a_manifest_by_a_relative_path_is_applied_again_in_the_same_directory() {
 
 #[test]
 fn a_manifest_on_the_command_line_is_applied_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     scratch
-        .apply(&["-e", &manifest])
+        .puppet_apply(&["-e", &manifest])
         .env("RIG_LINGER", LINGER)
         .run()
         .expect(&[0]);
@@ -87,11 +87,11 @@ fn a_manifest_on_the_command_line_is_applied_again() {
 
 #[test]
 fn a_directory_of_manifests_is_applied_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     scratch.write("work/site.d/1.pp", &scratch.manifest(""));
     scratch.write("work/site.d/2.pp", &changes_once(&scratch, "Exec['again']"));
     scratch
-        .apply(&["site.d"])
+        .puppet_apply(&["site.d"])
         .env("RIG_LINGER", LINGER)
         .run()
         .expect(&[0]);
@@ -100,14 +100,14 @@ fn a_directory_of_manifests_is_applied_again() {
 
 #[test]
 fn a_manifest_from_standard_input_is_applied_again_if_it_is_a_file() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.write(
         "work/input",
         &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
     );
     let input = File::open(&manifest).expect("the manifest");
     scratch
-        .apply(&[])
+        .puppet_apply(&[])
         .stdin(input)
         .env("RIG_LINGER", LINGER)
         .run()
@@ -122,14 +122,14 @@ fn a_manifest_from_standard_input_is_applied_again_if_it_is_a_file() {
 /// Signals, umask, nice level and limits, set apart from the usual before the first run.
 #[test]
 fn a_rerun_has_the_signals_the_umask_the_nice_level_and_the_limits_of_the_first_run() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     scratch.write(
         "work/site.pp",
         &scratch.manifest(&changes_once(&scratch, "Exec['again']")),
     );
     let script = "umask 027; ulimit -n 777 -c 0; exec nice -n 3 env --ignore-signal=HUP,INT,QUIT,PIPE puppet apply --confdir ../puppet/conf site.pp";
     scratch
-        .command(&["bash", "-c", script])
+        .prepare(&["bash", "-c", script])
         .env("RIG_LINGER", LINGER)
         .run()
         .expect(&[0]);
@@ -156,7 +156,7 @@ fn a_rerun_has_the_signals_the_umask_the_nice_level_and_the_limits_of_the_first_
 /// The output goes to a log, whole: the reader of the Exec's pipe has long gone, and writing there would kill the rerun.
 #[test]
 fn the_output_of_a_rerun_is_in_its_log() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let much = "exec { 'much': command => ['/usr/bin/seq', '-f', 'line %.0f of much', '4000'], logoutput => true }\n\
                 notify { 'the end of it': require => Exec['much'] }";
     scratch.write(
@@ -166,7 +166,7 @@ fn the_output_of_a_rerun_is_in_its_log() {
             changes_once(&scratch, "Exec['again']")
         )),
     );
-    let first = scratch.apply(&["site.pp"]).run().expect(&[0]);
+    let first = scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     let (logs, catalogs) = (scratch.logs(), scratch.catalogs());
     let [(_, log)] = &logs[..] else {
@@ -179,7 +179,7 @@ fn the_output_of_a_rerun_is_in_its_log() {
         );
     }
     // The last that Puppet says of a run, in both.
-    for output in [&first.output, log] {
+    for output in [&first.out, log] {
         assert!(
             output.contains("the end of it")
                 && output
@@ -201,16 +201,17 @@ fn the_output_of_a_rerun_is_in_its_log() {
 
 #[test]
 fn a_manifest_from_a_pipe_is_refused() {
-    let scratch = Scratch::new();
-    let mut run = scratch.apply(&[]).stdin(Stdio::piped()).start();
+    let scratch = Scratch::with_puppet();
+    let mut run = scratch.puppet_apply(&[]).stdin(Stdio::piped()).start();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
-    run.stdin()
+    run.stdin
+        .take()
         .expect("a pipe")
         .write_all(manifest.as_bytes())
         .expect("written");
     let run = run.wait().expect(&[0]);
     let [line] = &run.lines_of_again()[..] else {
-        panic!("{}", run.output)
+        panic!("{}", run.out)
     };
     assert!(
         line.starts_with("again: refused: the manifest came from standard input"),
@@ -223,14 +224,14 @@ fn a_manifest_from_a_pipe_is_refused() {
 
 #[test]
 fn a_manifest_that_has_gone_by_then_is_an_error_in_the_history() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let body = format!(
         "{}\nexec {{ '/bin/rm {}/work/site.pp': require => Exec['again'] }}",
         changes_once(&scratch, "Exec['again']"),
         scratch.root()
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!(
         (scratch.starts().len(), scratch.catalogs().len()),
@@ -251,7 +252,7 @@ fn a_manifest_that_has_gone_by_then_is_an_error_in_the_history() {
     assert_eq!(missed["what"], "failed", "{missed:#}");
     assert_eq!(missed["reason"], entry["reason"]);
     let shown = scratch.again(&["status"]);
-    let shown = String::from_utf8_lossy(&shown.stdout);
+    let shown = shown.out;
     assert!(
         shown.contains("failed ") && shown.contains("timer 'again', no rerun: "),
         "{shown}"
@@ -261,16 +262,19 @@ fn a_manifest_that_has_gone_by_then_is_an_error_in_the_history() {
 /// Under noop Puppet itself does not run a refreshonly Exec, unless both sides say `noop => false`.
 #[test]
 fn a_noop_run_is_never_run_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let body = format!(
         "file {{ '{root}/made': content => 'x', noop => false, notify => Exec['ask'] }}\n\
          exec {{ 'ask': command => ['{root}/bin/again', 'run'], refreshonly => true, noop => false, logoutput => true }}",
         root = scratch.root()
     );
     scratch.write("work/site.pp", &scratch.bare_manifest(&body));
-    let run = scratch.apply(&["--noop", "site.pp"]).run().expect(&[0]);
+    let run = scratch
+        .puppet_apply(&["--noop", "site.pp"])
+        .run()
+        .expect(&[0]);
     let [line] = &run.lines_of_again()[..] else {
-        panic!("{}", run.output)
+        panic!("{}", run.out)
     };
     assert!(
         line.starts_with("again: nothing to do: ") && line.contains("--noop"),
@@ -282,10 +286,10 @@ fn a_noop_run_is_never_run_again() {
 
 #[test]
 fn without_a_puppet_run_above_the_error_names_both_ways_out() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let output = scratch.again(&["run"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.code, Some(1));
+    let said = output.said();
     assert!(
         said.starts_with("again: error: no puppet run above this process"),
         "{said}"
@@ -301,7 +305,7 @@ fn without_a_puppet_run_above_the_error_names_both_ways_out() {
 /// What `again explain` says inside a run is what the rerun then is, and asking changes nothing.
 #[test]
 fn explain_names_the_command_and_changes_nothing() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let go = text(scratch.path("go"));
     let explain = format!(
         "exec {{ 'explain': command => ['/bin/sh', '-c', '{root}/bin/again explain > {root}/explained'], provider => 'posix' }}\n",
@@ -311,16 +315,13 @@ fn explain_names_the_command_and_changes_nothing() {
         "work/site.pp",
         &scratch.bare_manifest(&(explain + &hold_until("hold", &go))),
     );
-    let run = scratch.apply(&["site.pp", "--tags", ""]).start();
+    let run = scratch.puppet_apply(&["site.pp", "--tags", ""]).start();
     until_held(&scratch);
     let outside = scratch.again(&["explain", "--pid", &run.process.pid.to_string()]);
     fs::write(&go, "").expect("go");
     run.wait().expect(&[0]);
     let inside = fs::read_to_string(scratch.path("explained")).expect("what explain said");
-    for said in [
-        inside,
-        String::from_utf8_lossy(&outside.stdout).into_owned(),
-    ] {
+    for said in [inside, outside.out] {
         assert!(
             said.contains("/usr/bin/puppet") && said.contains("apply") && said.contains("site.pp"),
             "{said}"
@@ -338,7 +339,7 @@ fn explain_names_the_command_and_changes_nothing() {
 /// Puppet's noop from its configuration counts as much as the option, and `--no-noop` goes before it.
 #[test]
 fn noop_by_puppet_conf_counts_too() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let body = format!(
         "exec {{ 'ask': command => ['{root}/bin/again', 'run', '--delta', '1h'], noop => false, logoutput => true }}",
         root = scratch.root()
@@ -354,16 +355,16 @@ fn noop_by_puppet_conf_counts_too() {
         ("[agent]\nnoop = true", &["site.pp"], "scheduled: "),
     ] {
         scratch.puppet_conf(conf);
-        let run = scratch.apply(words).run().expect(&[0]);
+        let run = scratch.puppet_apply(words).run().expect(&[0]);
         let [line] = &run.lines_of_again()[..] else {
-            panic!("{}", run.output)
+            panic!("{}", run.out)
         };
         assert!(
             line.starts_with(&format!("again: {outcome}")),
             "{conf}: {line}"
         );
     }
-    assert!(scratch.again(&["stop"]).status.success());
+    assert!(scratch.again(&["stop"]).code == Some(0));
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 4);
 }
@@ -377,11 +378,7 @@ const GEMS: [&str; 6] = [
     "puppet-resource_api",
 ];
 
-fn bundled<'a>(
-    scratch: &'a Scratch,
-    conf: &'a str,
-    manifest: &'a str,
-) -> crate::rig::PuppetCommand {
+fn bundled<'a>(scratch: &'a Scratch, conf: &'a str, manifest: &'a str) -> again_rig::PuppetCommand {
     let gems: String = GEMS.iter().map(|gem| format!("gem '{gem}'\n")).collect();
     scratch.write("work/Gemfile", &gems);
     let words = [
@@ -393,13 +390,13 @@ fn bundled<'a>(
         conf,
         manifest,
     ];
-    scratch.command(&words)
+    scratch.prepare(&words)
 }
 
 /// `bundle exec` of a puppet with another interpreter line than bundler's own becomes puppet by exec.
 #[test]
 fn a_run_that_bundler_executes_is_run_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     let (conf, site) = (
         text(scratch.path("puppet/conf")),
@@ -414,7 +411,7 @@ fn a_run_that_bundler_executes_is_run_again() {
 /// run again, unless the settings say so.
 #[test]
 fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
     let (conf, site) = (
         text(scratch.path("puppet/conf")),
@@ -436,10 +433,10 @@ fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
     let refused = run().run();
     assert!(
         refused
-            .output
+            .out
             .contains("was overwritten by a title, as 'bundle exec' does"),
         "{}",
-        refused.output
+        refused.out
     );
     scratch.settle(LONG);
     assert_eq!(scratch.catalogs().len(), 1);

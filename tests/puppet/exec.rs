@@ -1,9 +1,9 @@
-use crate::rig::{LONG, Scratch};
 use crate::{assert_same_run, changes_once};
+use again_rig::{LONG, Scratch};
 
 /// Asks by an Exec of this form in the first run of two; both runs have to be equal.
 fn asks_by(form: &str) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let form = form
         .replace("AGAIN", &(scratch.root() + "/bin/again"))
         .replace("ROOT", &scratch.root());
@@ -24,18 +24,18 @@ fn asks_by(form: &str) {
         "site.pp",
     ];
     let run = scratch
-        .command(&env)
+        .prepare(&env)
         .env("RIG_LINGER", "0.4")
         .run()
         .expect(&[0]);
-    assert_eq!(run.lines_of_again().len(), 1, "{}", run.output);
+    assert_eq!(run.lines_of_again().len(), 1, "{}", run.out);
     scratch.settle(LONG);
     let starts = scratch.starts();
     assert_eq!(
         (starts.len(), scratch.catalogs().len()),
         (2, 2),
         "{}",
-        run.output
+        run.out
     );
     assert_same_run(&starts[0], &starts[1]);
 }
@@ -87,7 +87,7 @@ fn a_directory_of_its_own() {
 /// That user may neither read the run's environment nor act for it.
 #[test]
 fn another_user_is_an_error_that_says_so() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let body = format!(
         "{}\nexec {{ 'ask': command => ['{}/bin/again', 'run'], user => 'nobody', refreshonly => true, logoutput => true }}",
         changes_once(&scratch, "Exec['ask']"),
@@ -95,14 +95,14 @@ fn another_user_is_an_error_that_says_so() {
     );
     scratch.write("work/site.pp", &scratch.bare_manifest(&body));
     let run = scratch
-        .apply(&["--detailed-exitcodes", "site.pp"])
+        .puppet_apply(&["--detailed-exitcodes", "site.pp"])
         .run()
         .expect(&[6]);
     let said = run.lines_of_again();
     assert!(
         said[0].starts_with("again: error: this run belongs to another user"),
         "{}",
-        run.output
+        run.out
     );
     assert!(
         said[0].contains("(root") && said[0].contains("'user'"),

@@ -1,11 +1,11 @@
 use std::fs;
 
-use crate::rig::{LONG, Scratch};
+use again_rig::{LONG, Scratch};
 
 /// The cap: exactly so many reruns, then an Exec that fails and says why and what to do; other targets go on.
 #[test]
 fn a_manifest_that_always_asks_stops_at_the_cap() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     scratch.settings("max_runs = 3");
     let always = scratch.manifest("exec { '/bin/true': notify => Exec['again'] }");
     scratch.write("work/always.pp", &always);
@@ -15,7 +15,7 @@ fn a_manifest_that_always_asks_stops_at_the_cap() {
     );
 
     scratch
-        .apply(&["--detailed-exitcodes", "always.pp"])
+        .puppet_apply(&["--detailed-exitcodes", "always.pp"])
         .run()
         .expect(&[2]);
     scratch.settle(LONG);
@@ -57,12 +57,9 @@ fn a_manifest_that_always_asks_stops_at_the_cap() {
         "{status:#}"
     );
     let shown = scratch.again(&["status"]);
-    assert!(
-        String::from_utf8_lossy(&shown.stdout).contains("the cap is reached"),
-        "{shown:?}"
-    );
+    assert!(shown.out.contains("the cap is reached"), "{shown:?}");
 
-    scratch.apply(&["another.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["another.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!(
         scratch.starts().len(),
@@ -76,10 +73,10 @@ fn a_manifest_that_always_asks_stops_at_the_cap() {
 
     // By hand once more: a new chain, and the cap still stands.
     let run = scratch
-        .apply(&["--detailed-exitcodes", "always.pp"])
+        .puppet_apply(&["--detailed-exitcodes", "always.pp"])
         .run()
         .expect(&[6]);
-    assert!(run.output.contains("the cap is reached"), "{}", run.output);
+    assert!(run.out.contains("the cap is reached"), "{}", run.out);
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 6 + 1);
 }
@@ -89,16 +86,16 @@ fn a_manifest_that_always_asks_stops_at_the_cap() {
 fn eight_targets_at_once_keep_a_cap_each() {
     const TARGETS: usize = 8;
     const CAP: usize = 2;
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     scratch.settings(&format!("max_runs = {CAP}"));
     let always = scratch.manifest("exec { '/bin/true': notify => Exec['again'] }");
     // Makes Puppet's directories: several that make them at once get in each other's way.
-    scratch.apply(&["-e", ""]).run().expect(&[0]);
+    scratch.puppet_apply(&["-e", ""]).run().expect(&[0]);
     let started: Vec<_> = (0..TARGETS)
         .map(|n| {
             let name = format!("always-{n}.pp");
             scratch.write(&format!("work/{name}"), &always);
-            scratch.apply(&[&name]).start()
+            scratch.puppet_apply(&[&name]).start()
         })
         .collect();
     for run in started {
@@ -109,7 +106,7 @@ fn eight_targets_at_once_keep_a_cap_each() {
     let starts = scratch.starts();
     for n in 0..TARGETS {
         let name = format!("always-{n}.pp");
-        let mut own: Vec<&crate::rig::Record> = starts
+        let mut own: Vec<&again_rig::Record> = starts
             .iter()
             .filter(|run| run.command.iter().any(|word| word.ends_with(&name)))
             .collect();
@@ -140,13 +137,13 @@ fn eight_targets_at_once_keep_a_cap_each() {
 
 #[test]
 fn many_notifications_of_one_run_are_one_rerun() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let files = format!(
         "Integer[1, 33].each |$n| {{ file {{ \"{}/made-${{n}}\": content => 'x', notify => Exec['again'] }} }}",
         scratch.root()
     );
     scratch.write("work/site.pp", &scratch.manifest(&files));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!((scratch.starts().len(), scratch.catalogs().len()), (2, 2));
     assert_eq!(scratch.history_of("requested").len(), 1);
@@ -156,7 +153,7 @@ fn many_notifications_of_one_run_are_one_rerun() {
 /// the next needs one more, and the last run has nothing left to do: eight runs, under the settings as they come.
 #[test]
 fn a_recursive_manifest_with_n_8_takes_eight_runs() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     fs::create_dir(scratch.path("numbers")).expect("a directory");
     scratch.write(
@@ -193,7 +190,7 @@ fn a_recursive_manifest_with_n_8_takes_eight_runs() {
         "work/site.pp",
         &scratch.manifest("fibonacci::number { '8': }"),
     );
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!(
         fs::read_to_string(scratch.path("numbers/8")).expect("the eighth number"),

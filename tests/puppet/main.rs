@@ -2,9 +2,6 @@
 //! What needs no Puppet belongs to `tests/process` (real processes) or `tests/cli` (words in, words out).
 #![allow(missing_docs)]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-
 /// The agent: one-off, against a real server, as a daemon; its lock.
 mod agent;
 /// `puppet apply`: the second run is the first one's equal; what cannot be run again is refused.
@@ -20,4 +17,4 @@ mod timers;
 /// The process that waits, and stopping it.
 mod waiter;
 
-use rig::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
+use again_rig::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use crate::rig::{CachedAgent, LONG, SHORT, Scratch, Server, wait_for, wait_until};
+use again_rig::{CachedAgent, LONG, SHORT, Scratch, Server, wait_for, wait_until};
 
 #[test]
 fn an_apply_is_recorded_at_its_start_and_in_its_catalog() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.bare_manifest("exec { '/bin/true': }");
     scratch
-        .apply(&["-e", &manifest, "--tags", ""])
+        .puppet_apply(&["-e", &manifest, "--tags", ""])
         .run()
         .expect(&[0]);
 
@@ -47,7 +47,7 @@ fn an_apply_is_recorded_at_its_start_and_in_its_catalog() {
 
 #[test]
 fn a_cached_agent_runs_once_and_as_a_daemon() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(
         &scratch,
         &scratch.bare_manifest("exec { '/bin/true': }"),
@@ -90,7 +90,7 @@ fn a_cached_agent_runs_once_and_as_a_daemon() {
 
 #[test]
 fn an_agent_gets_its_catalog_from_the_server() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = scratch.bare_manifest(&format!(
         "file {{ '{}/made': content => 'x' }}",
         scratch.root()

@@ -2,8 +2,8 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::rig::{LONG, Process, SHORT, Scratch, text, wait_until};
 use crate::{changes_once, hold_until, until_held};
+use again_rig::{LONG, Process, SHORT, Scratch, text, wait_until};
 
 /// Much more than a puppet run takes, on any machine that these tests are run on.
 const SOON: f64 = 15.0;
@@ -11,7 +11,7 @@ const SOON: f64 = 15.0;
 /// One run asks for `Exec['again']`, a delta of 2 as a number, one of 4 as a string, and for the 2 once more by another Exec.
 #[test]
 fn deltas_of_different_names_stay_apart_and_never_start_early() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let body = format!(
         "common::again::delta {{ 'two': delta => 2 }}\n\
@@ -26,7 +26,7 @@ fn deltas_of_different_names_stay_apart_and_never_start_early() {
         )
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
 
     let looked: serde_json::Value =
@@ -109,7 +109,7 @@ fn deltas_of_different_names_stay_apart_and_never_start_early() {
 /// until the other's rerun has been.
 #[test]
 fn a_rerun_does_the_job_of_every_timer_that_was_due_when_it_started() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let go = text(scratch.path("go"));
     let body = format!(
         "common::again::delta {{ 'nought': delta => 0 }}\n{}\n{} Exec['again'] -> Exec['again-delta-nought'] -> Exec['hold']",
@@ -117,7 +117,7 @@ fn a_rerun_does_the_job_of_every_timer_that_was_due_when_it_started() {
         hold_until("hold", &go)
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    let run = scratch.apply(&["site.pp"]).start();
+    let run = scratch.puppet_apply(&["site.pp"]).start();
     until_held(&scratch);
     let timers = scratch.timers();
     let nought = timers
@@ -153,7 +153,7 @@ fn a_rerun_does_the_job_of_every_timer_that_was_due_when_it_started() {
 /// The first run asks for an hour, the second, under the same name, for five seconds: that is when there is a rerun, and only one.
 #[test]
 fn the_newer_of_two_runs_that_ask_under_one_name_decides() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let ask = |name: &str, delta: &str, flag: &str| {
         format!(
@@ -165,22 +165,22 @@ fn the_newer_of_two_runs_that_ask_under_one_name_decides() {
     scratch.write("work/site.pp", &scratch.bare_manifest(&body));
 
     fs::write(scratch.path("first"), "").expect("a file");
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
-    let before = scratch.waiter();
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
+    let before = scratch.only_waiter();
     let pending = scratch.timers();
     assert_eq!(pending.len(), 1);
     assert_eq!(pending[0]["delta_seconds"], 3600.0, "{pending:#?}");
 
     fs::remove_file(scratch.path("first")).expect("removed");
     fs::write(scratch.path("second"), "").expect("a file");
-    let second = scratch.apply(&["site.pp"]).run().expect(&[0]);
+    let second = scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     fs::remove_file(scratch.path("second")).expect("removed");
     assert!(
         second
-            .output
+            .out
             .contains("it replaces the pending timer of that name"),
         "{}",
-        second.output
+        second.out
     );
     wait_until("the replaced waiter to go", SHORT, || !before.alive());
 
@@ -194,7 +194,7 @@ fn the_newer_of_two_runs_that_ask_under_one_name_decides() {
 /// From the moment of the request, yet not while the run is going on.
 #[test]
 fn start_timer_now_counts_from_the_request() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     // The run ends well after its request was due.
     let body = format!(
@@ -205,7 +205,7 @@ fn start_timer_now_counts_from_the_request() {
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
     let run = scratch
-        .apply(&["site.pp"])
+        .puppet_apply(&["site.pp"])
         .env("RIG_LINGER", "0.4")
         .run()
         .expect(&[0]);
@@ -219,7 +219,7 @@ fn start_timer_now_counts_from_the_request() {
         "{after:.3} s after the run: counted from its end"
     );
     let [line] = &run.lines_of_again()[..] else {
-        panic!("{}", run.output)
+        panic!("{}", run.out)
     };
     assert!(line.contains("from now"), "{line}");
 }

@@ -1,8 +1,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::rig::{CachedAgent, Process, SHORT, Scratch, text, wait_until};
 use crate::{hold_until, until_held};
+use again_rig::{CachedAgent, Process, SHORT, Scratch, text, wait_until};
 
 /// A run that asks for a rerun in an hour, leaving a note of the pipe that the Exec's output went to, and then is held until
 /// `go`. The pipe has a second descriptor, which Puppet itself would not give away but a script may.
@@ -51,11 +51,11 @@ fn switches(waiter: Process) -> u64 {
 /// Session, terminal, descriptors, memory and wakeups of the process that waits, while the run goes on and after it.
 #[test]
 fn the_waiter_is_out_of_the_way_and_asleep() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = ask_and_hold(&scratch);
-    let run = scratch.apply(&["-e", &manifest]).start();
+    let run = scratch.puppet_apply(&["-e", &manifest]).start();
     until_held(&scratch);
-    let waiter = scratch.waiter();
+    let waiter = scratch.only_waiter();
 
     let pipe = fs::read_to_string(scratch.path("pipe"))
         .expect("the pipe")
@@ -132,21 +132,21 @@ fn the_waiter_is_out_of_the_way_and_asleep() {
 
     // And stopped while it counts.
     let stop = scratch.again(&["stop", "again"]);
-    assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+    assert_eq!(stop.code, Some(0), "{stop:?}");
     assert_all_gone(&scratch);
     assert_eq!(scratch.starts().len(), 1);
 }
 
 #[test]
 fn a_timer_is_stopped_while_it_waits_for_the_run() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let manifest = ask_and_hold(&scratch);
-    let run = scratch.apply(&["-e", &manifest]).start();
+    let run = scratch.puppet_apply(&["-e", &manifest]).start();
     until_held(&scratch);
-    let waiter = scratch.waiter();
+    let waiter = scratch.only_waiter();
     assert_eq!(scratch.timers()[0]["state"], "waiting for the run");
     let stop = scratch.again(&["stop"]);
-    assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+    assert_eq!(stop.code, Some(0), "{stop:?}");
     assert!(!waiter.alive(), "gone when stop says so");
     assert!(run.process.alive(), "the run goes on");
     fs::write(scratch.path("go"), "").expect("go");
@@ -158,15 +158,15 @@ fn a_timer_is_stopped_while_it_waits_for_the_run() {
 /// Due, and another agent run has the lock: stopping the timer leaves that run alone.
 #[test]
 fn a_timer_is_stopped_while_another_run_holds_it_up() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, "", "");
     let holder = crate::agent::held_up(&scratch, &agent);
-    let waiter = scratch.waiter();
+    let waiter = scratch.only_waiter();
     let stop = scratch.again(&["stop"]);
-    assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+    assert_eq!(stop.code, Some(0), "{stop:?}");
     assert!(!waiter.alive() && holder.process.alive());
     fs::write(scratch.path("go"), "").expect("go");
-    holder.wait();
+    let _ = holder.wait();
     assert_all_gone(&scratch);
     assert_eq!(
         scratch.starts().len(),
@@ -178,7 +178,7 @@ fn a_timer_is_stopped_while_another_run_holds_it_up() {
 /// `stop` lets a rerun that is under way go on; `stop --run` ends it.
 #[test]
 fn a_rerun_under_way_is_ended_on_demand_only() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let body = format!(
         "{}\nexec {{ 'hold': command => ['/bin/sh', '-c', 'until test -e {root}/go; do sleep 0.05; done'], provider => 'posix', timeout => 300,\n  \
@@ -187,7 +187,7 @@ fn a_rerun_under_way_is_ended_on_demand_only() {
         crate::changes_once(&scratch, "Exec['again']")
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     until_held(&scratch);
     let rerun = scratch.starts()[1].process;
     let status = scratch.status();
@@ -197,13 +197,10 @@ fn a_rerun_under_way_is_ended_on_demand_only() {
     );
 
     let left = scratch.again(&["stop"]);
-    assert!(
-        String::from_utf8_lossy(&left.stdout).contains("left alone: run 2 of chain "),
-        "{left:?}"
-    );
+    assert!(left.out.contains("left alone: run 2 of chain "), "{left:?}");
     assert!(rerun.alive(), "stop alone does not end a rerun");
     let stop = scratch.again(&["stop", "--run"]);
-    assert_eq!(stop.status.code(), Some(0), "{stop:?}");
+    assert_eq!(stop.code, Some(0), "{stop:?}");
     rerun.wait_until_gone(SHORT);
     // What the rerun's Exec had started is not ours to end.
     fs::write(scratch.path("go"), "").expect("go");

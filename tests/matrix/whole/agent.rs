@@ -1,8 +1,8 @@
 use std::fs;
 
-use crate::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
 use crate::quick::{assert_facts, noted_fact};
-use crate::rig::{
+use again_rig::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
+use again_rig::{
     CachedAgent, LONG, SHORT, Server, assert_same_circumstances, boottime, changes_once,
     hold_until, search_path, text, wait_for, wait_until,
 };
@@ -106,7 +106,7 @@ fn an_apply_that_does_not_compile_is_not_told_as_a_success() {
         changes_once(&scratch, "Exec['again']")
     );
     scratch.write("work/site.pp", &scratch.manifest(&body));
-    scratch.apply(&["site.pp"]).run().expect(&[0]);
+    scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 2);
     let told = outcomes(&scratch);
@@ -147,7 +147,7 @@ fn the_agents_lock_is_waited_for() {
     agent.catalog(&scratch.bare_manifest(""));
     fs::write(scratch.path("go"), "").expect("go");
     let holder_process = holder.process;
-    holder.wait();
+    let _ = holder.wait();
     scratch.settle(LONG);
     let starts = scratch.starts();
     assert_eq!((starts.len(), scratch.catalogs().len()), (3, 3));

@@ -3,19 +3,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::place::{assert_asked_once, run_twice, scratch};
 use crate::quick::fails_once;
-use crate::rig::{
-    CachedAgent, Finished, LONG, SHORT, Scratch, hold_until, text, until_held, wait_for, wait_until,
+use again_rig::place::{assert_asked_once, run_twice, scratch};
+use again_rig::{
+    CachedAgent, Ended, LONG, SHORT, Scratch, hold_until, text, until_held, wait_for, wait_until,
 };
 
 const ON_FAILURE: &str = "on_failure => true,";
 
 /// A run with this manifest, which has to fail; and whether it was run again.
-fn apply(scratch: &Scratch, manifest: &str, options: &[&str]) -> (Finished, bool) {
+fn apply(scratch: &Scratch, manifest: &str, options: &[&str]) -> (Ended, bool) {
     scratch.write("work/site.pp", manifest);
     let run = scratch
-        .apply(&[&["site.pp", "--detailed-exitcodes"], options].concat())
+        .puppet_apply(&[&["site.pp", "--detailed-exitcodes"], options].concat())
         .run();
     scratch.settle(LONG);
     let again = scratch.starts().len() > 1;
@@ -52,7 +52,7 @@ fn the_report_has_the_line() {
     let scratch = scratch();
     let manifest = scratch.manifest_with("on_failure => '1h',", "exec { '/bin/false': }");
     scratch.write("work/site.pp", &manifest);
-    let run = scratch.apply(&["site.pp"]).run().expect(&[0]);
+    let run = scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
     assert_asked_once(&run);
     let timers = scratch.timers();
     assert_eq!(timers[0]["name"], "again-on-failure");
@@ -74,7 +74,7 @@ fn a_failed_refresh_counts() {
          exec {{ 'refresh': command => ['/bin/sh', '-c', 'touch {root}/tried; false'], provider => 'posix', refreshonly => true }}"
     );
     let (run, again) = apply(&scratch, &scratch.manifest_with(ON_FAILURE, &body), &[]);
-    assert!(again, "{}", run.output);
+    assert!(again, "{}", run.out);
     assert_eq!(scratch.starts().len(), 2);
 }
 
@@ -88,7 +88,7 @@ fn a_class_that_is_skipped_for_a_failure_asks_all_the_same() {
            creates => '{root}/tried', before => Class['common::again'] }}"
     );
     let (run, again) = apply(&scratch, &scratch.manifest_with(ON_FAILURE, &body), &[]);
-    assert!(again, "{}", run.output);
+    assert!(again, "{}", run.out);
     assert_eq!(scratch.starts().len(), 2);
 }
 
@@ -101,7 +101,7 @@ fn without_a_failure_and_without_the_parameter_nothing_is_asked() {
     ] {
         let scratch = scratch();
         let (run, again) = apply(&scratch, &scratch.manifest_with(parameters, body), &[]);
-        assert!(!again && run.lines_of_again().is_empty(), "{}", run.output);
+        assert!(!again && run.lines_of_again().is_empty(), "{}", run.out);
     }
 }
 
@@ -122,9 +122,9 @@ fn tags_are_obeyed() {
     let manifest = scratch.manifest_with("on_failure => '1h',", body);
     let (run, _) = apply(&scratch, &manifest, &["--tags", "other"]);
     let run = run.expect(&[4, 6]);
-    assert!(run.lines_of_again().is_empty(), "{}", run.output);
+    assert!(run.lines_of_again().is_empty(), "{}", run.out);
     let run = scratch
-        .apply(&["site.pp", "--tags", "other,again"])
+        .puppet_apply(&["site.pp", "--tags", "other,again"])
         .run()
         .expect(&[0]);
     assert_asked_once(&run);
@@ -174,7 +174,7 @@ fn a_refused_request_is_no_reason_to_ask() {
     let (run, again) = apply(&scratch, &scratch.manifest_with(ON_FAILURE, body), &[]);
     let run = run.expect(&[6]);
     assert!(!again);
-    assert!(!run.output.contains("Again_on_failure"), "{}", run.output);
+    assert!(!run.out.contains("Again_on_failure"), "{}", run.out);
 }
 
 /// Whoever ends a run does not want another one.
@@ -187,13 +187,13 @@ fn a_run_that_was_told_to_stop_asks_for_nothing() {
         hold_until("hold", &go)
     );
     scratch.write("work/site.pp", &scratch.manifest_with(ON_FAILURE, &body));
-    let run = scratch.apply(&["site.pp"]).start();
+    let run = scratch.puppet_apply(&["site.pp"]).start();
     until_held(&scratch);
     run.process.signal(Signal::SIGTERM).expect("a signal");
     std::thread::sleep(Duration::from_millis(300));
     fs::write(&go, "").expect("go");
     let run = run.wait();
-    assert!(run.lines_of_again().is_empty(), "{}", run.output);
+    assert!(run.lines_of_again().is_empty(), "{}", run.out);
     scratch.settle(LONG);
     assert_eq!(scratch.starts().len(), 1);
 }
@@ -210,9 +210,9 @@ fn without_the_helper_there_is_a_line_that_says_so() {
     let run = run.expect(&[4]);
     assert!(!again);
     assert!(
-        run.output
+        run.out
             .contains("again: error: cannot ask for a run after this one's failures: there is no "),
         "{}",
-        run.output
+        run.out
     );
 }

@@ -1,0 +1,195 @@
+//! What `stop`, `now`, `reset` and `resume` share: a walk over targets and drivers, and
+//! an account of it.
+
+use std::io;
+
+use anyhow::{Result, bail};
+
+use crate::layout::say;
+use crate::model::{Exit, Identity};
+use crate::state::change::About;
+use crate::state::driver::{self, Driver};
+use crate::state::record::{Record, Timer};
+use crate::state::store::Store;
+use crate::sys::process::is_alive;
+use crate::sys::{pidfd, user};
+
+/// What a verb did to targets and drivers, and could not do.
+#[derive(Debug)]
+pub struct Account<'a> {
+    store: &'a Store,
+    /// The timers that were asked for; empty for all.
+    names: &'a [String],
+    found: Vec<String>,
+    failures: Vec<String>,
+    lines: Vec<(Option<About>, String)>,
+    said: io::Result<()>,
+}
+
+impl<'a> Account<'a> {
+    /// That of a verb which was given these names of timers, or none for all.
+    pub fn new(store: &'a Store, names: &'a [String]) -> Self {
+        Account {
+            store,
+            names,
+            found: Vec::new(),
+            failures: Vec::new(),
+            lines: Vec::new(),
+            said: Ok(()),
+        }
+    }
+
+    /// Whether a timer of this name is asked for.
+    pub fn wants(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
+    }
+
+    /// There was something of this name to act on.
+    pub fn found(&mut self, name: &str) {
+        self.found.push(name.to_owned());
+    }
+
+    /// This could not be done.
+    pub fn failed(&mut self, why: String) {
+        self.failures.push(why);
+    }
+
+    /// A line for whoever asked.
+    pub fn note(&mut self, line: String) {
+        self.lines.push((None, line));
+    }
+
+    /// A line about a change, for the system's log too.
+    pub fn did(&mut self, about: About, line: String) {
+        self.lines.push((Some(about), line));
+    }
+
+    /// Says what was done. Call with no record locked: whoever does not read it must
+    /// hold up no run.
+    pub fn say(&mut self) {
+        for (about, line) in std::mem::take(&mut self.lines) {
+            if let Some(about) = about {
+                about.log(&line);
+            }
+            if let Err(e) = say(&line) {
+                self.said = Err(e);
+            }
+        }
+    }
+
+    /// Acts on each target. Its lock is free again when `act` returns; if that fails,
+    /// what it has not said yet was not done.
+    pub fn each_target(
+        &mut self,
+        ids: Vec<String>,
+        mut act: impl FnMut(&mut Self, &str) -> Result<()>,
+    ) {
+        for id in ids {
+            if let Err(e) = act(self, &id) {
+                self.lines.clear();
+                self.failures.push(format!("target {id}: {e:#}"));
+            }
+            self.say();
+        }
+    }
+
+    /// Acts on each living converge driver, named for people, that holds a timer which is
+    /// asked for. A driver is one process: it does as `only` says, or nothing.
+    pub fn each_driver(
+        &mut self,
+        only: &str,
+        mut act: impl FnMut(&mut Self, &Driver, &str) -> Result<()>,
+    ) {
+        let drivers = driver::living(self.store).unwrap_or_else(|e| {
+            self.failures.push(format!("{e:#}"));
+            Vec::new()
+        });
+        for driver in drivers {
+            let timers = driver.timers.keys().cloned();
+            let (named, other): (Vec<String>, Vec<String>) =
+                timers.partition(|name| self.wants(name));
+            if named.is_empty() && !self.names.is_empty() {
+                continue;
+            }
+            let who = format!(
+                "'again converge' of {} (pid {})",
+                user::name(driver.uid),
+                driver.process.pid
+            );
+            self.found.extend(named);
+            if !other.is_empty() {
+                self.failures.push(format!(
+                    "{who} also holds timer {}, and {only}: name all of its timers, or none",
+                    quoted(&other)
+                ));
+            } else if let Err(e) = act(self, &driver, &who) {
+                self.failures.push(format!("{who}: {e:#}"));
+            }
+            self.say();
+        }
+    }
+
+    /// Ends the verb: says which of the names that were asked for are not pending, or
+    /// that there was `nothing` to act on.
+    ///
+    /// # Errors
+    /// What it could not do; those of [`say`].
+    pub fn conclude(mut self, nothing: &str) -> Result<Exit> {
+        let place = self.store.root().display();
+        for name in self.names.iter().filter(|name| !self.found.contains(name)) {
+            self.lines.push((
+                None,
+                format!(
+                    "again: nothing to do: no timer named '{name}' is pending (state in {place})"
+                ),
+            ));
+        }
+        if self.names.is_empty() && self.found.is_empty() && self.failures.is_empty() {
+            self.lines.push((
+                None,
+                format!("again: nothing to do: {nothing} (state in {place})"),
+            ));
+        }
+        self.say();
+        if !self.failures.is_empty() {
+            bail!("{}", self.failures.join("; "));
+        }
+        self.said?;
+        Ok(Exit::Success)
+    }
+}
+
+/// The records that can be read.
+pub fn readable(store: &Store) -> impl Iterator<Item = Record> {
+    let ids = store.targets().into_iter();
+    ids.filter_map(|id| store.read(&id).ok().flatten())
+}
+
+/// Names in quotes, with commas between them.
+pub fn quoted(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    quoted.join(", ")
+}
+
+/// Who runs this command: `by root`.
+pub fn by_whom() -> String {
+    format!("by {}", user::name(user::effective()))
+}
+
+/// Whether a timer has a waiter that lives: seen by its pid or, from another pid
+/// namespace, by the lock that it holds.
+pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
+    timer.boot == boot
+        && (timer.waiter.is_some_and(is_alive)
+            || store.order_is_held(id, &timer.token) == Some(true))
+}
+
+/// Makes a waiter look at its record. Call with the target's lock held: a waiter leaves
+/// the record under it before it becomes the rerun, so no rerun gets the signal.
+///
+/// # Errors
+/// Those of pidfd_open(2) and pidfd_send_signal(2).
+pub fn wake(waiter: Option<Identity>) -> io::Result<()> {
+    let nobody = || io::Error::from(io::ErrorKind::NotFound);
+    pidfd::open(waiter.ok_or_else(nobody)?)?.signal(nix::libc::SIGUSR1)
+}

@@ -1,0 +1,289 @@
+//! Sleeping until something happens: the one place where a waiter, a converge driver and
+//! `again log -f` wait. It never polls where pidfds and inotify exist.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use super::attributes::{SignalState, set_disposition};
+use super::memory;
+use super::pidfd::Handle;
+use super::process::is_alive;
+use crate::model::Boottime;
+
+/// What ended a sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// A signal that asks to end.
+    Signal {
+        /// Its number.
+        number: i32,
+        /// The terminal sent it, and so to the whole foreground process group.
+        by_terminal: bool,
+    },
+    /// [`HURRY`]: an operator has changed what is waited for (`again now`).
+    Hurry,
+    /// [`NO_MORE`]: an operator wants no further run (`again stop`).
+    NoMore,
+    /// A child has ended.
+    Child,
+    /// The process that was waited for has ended.
+    Ended,
+    /// The time has come.
+    Time,
+    /// The watched file or one of the watched directories has changed.
+    Changed,
+}
+
+/// The signals that ask to end.
+const ENDING: [Signal; 4] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+
+/// Asks a waiter to read its record again, and a driver not to wait any longer.
+pub const HURRY: i32 = libc::SIGUSR1;
+/// Asks a driver to start no further run.
+pub const NO_MORE: i32 = libc::SIGUSR2;
+
+/// How often a process is looked at where there is no pidfd_open(2).
+const LOOK_EVERY_MS: u16 = 500;
+
+/// The code of a signal that the kernel sent, such as for a key on a terminal:
+/// sigaction(2). The libc crate lacks it for musl.
+const SI_KERNEL: i32 = 0x80;
+
+/// A signalfd(2) and a timer on CLOCK_BOOTTIME.
+///
+/// A signalfd tells who sent a signal. The signals it reads are blocked, and a blocked
+/// signal reaches the first process of a container too, which an unblocked one without a
+/// handler does not (pid_namespaces(7)). What arrives late stays pending across exec(3).
+#[derive(Debug)]
+pub struct Sleeper {
+    signals: SignalFd,
+    timer: TimerFd,
+}
+
+impl Sleeper {
+    /// Blocks the signals of [`Wake`] from here on, but not what we were told to ignore.
+    ///
+    /// # Errors
+    /// Those of sigprocmask(2), signalfd(2) and timerfd_create(2).
+    pub fn new(inherited: SignalState) -> io::Result<Self> {
+        // Ignored, it would take the exit status of a child away.
+        set_disposition(libc::SIGCHLD, false);
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2] {
+            set.add(signal);
+        }
+        // A blocked signal is delivered even if it is ignored, as by nohup(1).
+        for signal in ENDING.into_iter().filter(|s| !inherited.ignores(*s as i32)) {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Sleeper {
+            signals: SignalFd::with_flags(&set, flags)?,
+            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?,
+        })
+    }
+
+    /// Whether a signal that asks to end is pending. All that are pending are taken: what
+    /// [`HURRY`] says is then to be looked up, and no program that we become gets it.
+    pub fn is_told_to_end(&mut self) -> bool {
+        let mut told = false;
+        while let Ok(Some(wake)) = self.take_signal() {
+            told |= matches!(wake, Wake::Signal { .. });
+        }
+        told
+    }
+
+    fn take_signal(&mut self) -> io::Result<Option<Wake>> {
+        let info = self.signals.read_signal()?;
+        Ok(info.map(|info| match info.ssi_signo.cast_signed() {
+            libc::SIGCHLD => Wake::Child,
+            HURRY => Wake::Hurry,
+            NO_MORE => Wake::NoMore,
+            number => Wake::Signal {
+                number,
+                by_terminal: info.ssi_code == SI_KERNEL,
+            },
+        }))
+    }
+
+    /// Sleeps until a signal arrives, the process has ended, the time has come or the
+    /// watch tells of a change: whichever is first, and in this order.
+    ///
+    /// # Errors
+    /// Those of read(2), timerfd_settime(2) and poll(2).
+    pub fn sleep(
+        &mut self,
+        process: Option<&Handle>,
+        until: Option<Boottime>,
+        watch: Option<&Watch>,
+    ) -> io::Result<Wake> {
+        set_timer(&self.timer, until)?;
+        loop {
+            if let Some(wake) = self.take_signal()? {
+                return Ok(wake);
+            }
+            let (process, timeout) = match process {
+                Some(Handle::Pidfd(fd, _)) => (Some(fd.as_fd()), PollTimeout::NONE),
+                Some(Handle::Looked(who)) if !is_alive(*who) => return Ok(Wake::Ended),
+                Some(Handle::Looked(_)) => (None, PollTimeout::from(LOOK_EVERY_MS)),
+                None => (None, PollTimeout::NONE),
+            };
+            let sources = [
+                (Some(self.signals.as_fd()), None),
+                (process, Some(Wake::Ended)),
+                (Some(self.timer.as_fd()), Some(Wake::Time)),
+                (watch.map(|watch| watch.0.as_fd()), Some(Wake::Changed)),
+            ];
+            let (mut polled, wakes): (Vec<_>, Vec<_>) = sources
+                .into_iter()
+                .filter_map(|(fd, wake)| Some((PollFd::new(fd?, PollFlags::POLLIN), wake)))
+                .unzip();
+            match memory::poll_without_pages(&mut polled, timeout) {
+                Ok(()) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let mut ready = polled.iter().zip(wakes);
+            let first = ready.find(|(fd, _)| fd.any() == Some(true));
+            if let Some((_, Some(wake))) = first {
+                if let (Wake::Changed, Some(watch)) = (wake, watch) {
+                    // Taken off the queue; what changed is looked up afresh.
+                    let _ = watch.0.read_events();
+                }
+                return Ok(wake);
+            }
+        }
+    }
+}
+
+/// Lets a timer expire then, or never.
+fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
+    let Some(at) = until else {
+        return Ok(timer.unset()?);
+    };
+    // A zero time would disarm the timer.
+    let at = std::time::Duration::from_nanos(at.nanos().max(1));
+    timer.set(
+        Expiration::OneShot(TimeSpec::from_duration(at)),
+        TimerSetTimeFlags::TFD_TIMER_ABSTIME,
+    )?;
+    Ok(())
+}
+
+/// Directories watched for files that come, go or are replaced; or a file that grows.
+#[derive(Debug)]
+pub struct Watch(Inotify);
+
+impl Watch {
+    /// Watches the directories that exist; none is fine.
+    ///
+    /// # Errors
+    /// Those of inotify_init1(2) and inotify_add_watch(2), such as a limit that is reached.
+    pub fn on<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        for directory in directories {
+            let watched = inotify.add_watch(
+                directory,
+                AddWatchFlags::IN_DELETE
+                    | AddWatchFlags::IN_MOVED_FROM
+                    | AddWatchFlags::IN_MOVED_TO
+                    | AddWatchFlags::IN_CLOSE_WRITE
+                    | AddWatchFlags::IN_DELETE_SELF
+                    | AddWatchFlags::IN_MOVE_SELF,
+            );
+            match watched {
+                Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Watch(inotify))
+    }
+
+    /// Watches one file for what is written to it.
+    ///
+    /// # Errors
+    /// Those of inotify_init1(2) and inotify_add_watch(2).
+    pub fn on_growth(file: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        inotify.add_watch(file, AddWatchFlags::IN_MODIFY)?;
+        Ok(Watch(inotify))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::raise;
+
+    const NOW: Option<Boottime> = Some(Boottime::from_nanos(0));
+
+    #[test]
+    fn signals_go_first_and_the_rest_has_an_order() {
+        let ignored = 1 << (Signal::SIGHUP as i32 - 1);
+        let inherited = SignalState {
+            ignored,
+            ..SignalState::default()
+        };
+        let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
+        let blocked = SigSet::thread_get_mask().expect("a mask");
+        assert!(blocked.contains(Signal::SIGTERM) && !blocked.contains(Signal::SIGHUP));
+        assert!(!sleeper.is_told_to_end());
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let watch = Watch::on([dir.path(), Path::new("/nowhere/at/all")]).expect("a watch");
+        std::fs::write(dir.path().join("file"), b"").expect("written");
+        let mut child = std::process::Command::new("sleep")
+            .arg("0.2")
+            .spawn()
+            .expect("sleep");
+        let who = super::super::process::identify(child.id().cast_signed());
+        let handle = super::super::pidfd::open(who.expect("alive")).expect("a handle");
+        assert!(handle.wait(std::time::Duration::from_secs(60)));
+        raise(Signal::SIGTERM).expect("raised");
+        raise(Signal::SIGUSR2).expect("raised");
+        raise(Signal::SIGUSR1).expect("raised");
+        let terminated = Wake::Signal {
+            number: libc::SIGTERM,
+            by_terminal: false,
+        };
+        for wake in [Wake::Hurry, Wake::NoMore, terminated, Wake::Ended] {
+            let woken = sleeper.sleep(Some(&handle), NOW, Some(&watch));
+            assert_eq!(woken.expect("slept"), wake);
+        }
+        child.wait().expect("reaped");
+        assert_eq!(
+            sleeper.sleep(None, NOW, Some(&watch)).ok(),
+            Some(Wake::Time)
+        );
+        assert_eq!(
+            sleeper.sleep(None, None, Some(&watch)).ok(),
+            Some(Wake::Changed)
+        );
+        let soon = super::super::clock::boottime() + crate::model::Span::from_nanos(1_000_000);
+        assert_eq!(
+            sleeper.sleep(None, Some(soon), Some(&watch)).ok(),
+            Some(Wake::Time)
+        );
+
+        raise(Signal::SIGUSR1).expect("raised");
+        assert!(!sleeper.is_told_to_end());
+        raise(Signal::SIGUSR1).expect("raised");
+        raise(Signal::SIGTERM).expect("raised");
+        assert!(sleeper.is_told_to_end());
+        assert_eq!(sleeper.sleep(None, NOW, None).ok(), Some(Wake::Time));
+    }
+}

@@ -1,0 +1,228 @@
+//! How a waiter is started: both sides.
+//!
+//! ```text
+//! requester                                       waiter
+//! Starting::begin   "again wait ORDER LOCK RUN GO READY"   Inherited::take
+//! Starting::finish  <── READY: one byte, or why not ──     Inherited::is_ready, cannot
+//! Go::say           ── GO: one byte, or closed ──>         Inherited::is_ready
+//! ```
+//!
+//! The five are numbers of descriptors. The order is in memory: its environment may not
+//! be kept on disk. A pidfd, if there is one, holds the run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::model::Identity;
+use crate::sys::attributes::SignalState;
+use crate::sys::pidfd::{self, Handle};
+use crate::sys::spawn::{self, Plan};
+use crate::sys::title;
+
+/// The verb, which the ordinary command line does not know.
+pub const NAME: &str = "wait";
+
+/// The byte by which a waiter says that it is there, and is told to go on (ASCII's ACK).
+const READY: u8 = 0x06;
+
+/// What a waiter is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    /// The order, in memory.
+    pub order: &'a OwnedFd,
+    /// The order's file, locked.
+    pub lock: &'a OwnedFd,
+    /// The run to wait for.
+    pub run: Option<&'a Handle>,
+}
+
+/// A waiter that has been started and is not ready yet.
+#[derive(Debug)]
+pub struct Starting {
+    /// Its process.
+    pub waiter: Identity,
+    ready: OwnedFd,
+    go: OwnedFd,
+    limit: Duration,
+}
+
+/// Why a waiter did not get ready.
+#[derive(Debug)]
+pub enum NotReady {
+    /// It could not be started, or not be waited for.
+    Failed(io::Error),
+    /// It ended, with these words.
+    Said(String),
+}
+
+impl From<io::Error> for NotReady {
+    fn from(e: io::Error) -> Self {
+        NotReady::Failed(e)
+    }
+}
+
+/// The way to tell a waiter that is ready to go on.
+#[derive(Debug)]
+pub struct Go(File);
+
+impl Go {
+    /// Tells it. It goes on without, too: the record says who is in charge.
+    pub fn say(mut self) {
+        let _ = self.0.write_all(&[READY]);
+    }
+}
+
+impl Starting {
+    /// How long a program may take to start.
+    const LIMIT: Duration = Duration::from_secs(30);
+    /// How long one that starts the waiter elsewhere may take.
+    const LIMIT_THROUGH: Duration = Duration::from_secs(10);
+
+    /// Starts a waiter; with words, by the command line of a program that starts it
+    /// elsewhere, and becomes it.
+    ///
+    /// # Errors
+    /// Those of pipe(2) and fork(2).
+    pub fn begin(given: Given<'_>, through: &[OsString]) -> io::Result<Self> {
+        let (go, go_on) = spawn::pipe()?;
+        let (ready, is_ready) = spawn::pipe()?;
+        let run = given.run.and_then(Handle::pidfd);
+        let own = spawn::own_program();
+        let mut arguments = match through {
+            [] => vec!["again".into()],
+            words => [words, &[own.clone().into()]].concat(),
+        };
+        let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
+        arguments.extend([
+            NAME.into(),
+            number(given.order),
+            number(given.lock),
+            run.map_or_else(|| "-".into(), number),
+            number(&go),
+            number(&is_ready),
+            " ".repeat(title::ROOM).into(),
+        ]);
+        // Of all that a waiter is told by us, the rerun gets nothing.
+        let log_level = std::env::var_os("AGAIN_LOG").map(|level| ("AGAIN_LOG".into(), level));
+        let environment: Vec<(OsString, OsString)> = log_level.into_iter().collect();
+        let mut keep = vec![given.order, given.lock, &go, &is_ready];
+        keep.extend(run);
+        let plan = Plan {
+            program: through.first().map_or(&own, Path::new),
+            arguments: &arguments,
+            environment: &environment,
+            keep: &keep,
+            signals: SignalState::default(),
+            errors_to_ready: !through.is_empty(),
+        };
+        Ok(Starting {
+            waiter: spawn::start(&plan, &is_ready)?,
+            ready,
+            go: go_on,
+            limit: if through.is_empty() {
+                Self::LIMIT
+            } else {
+                Self::LIMIT_THROUGH
+            },
+        })
+    }
+
+    /// Waits until it says that it is there.
+    ///
+    /// # Errors
+    /// Why it is not; it is none any more then.
+    pub fn finish(self) -> Result<Go, NotReady> {
+        await_ready(File::from(self.ready), self.limit).inspect_err(|_| {
+            spawn::end_child(self.waiter.pid);
+        })?;
+        Ok(Go(File::from(self.go)))
+    }
+}
+
+fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
+    let deadline = Instant::now() + limit;
+    let mut text: Vec<u8> = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(
+            &mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)],
+            timeout,
+        ) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(e) => return Err(io::Error::from(e).into()),
+        }
+        let mut part = [0; 256];
+        let length = ready.read(&mut part)?;
+        text.extend_from_slice(&part[..length]);
+        if text.last() == Some(&READY) {
+            return Ok(());
+        }
+        if length == 0 || text.len() > 4096 {
+            if let Some(e) = spawn::failed_exec(&text) {
+                return Err(e.into());
+            }
+            let words = String::from_utf8_lossy(&text).trim().replace('\n', " ");
+            return Err(NotReady::Said(words));
+        }
+    }
+}
+
+/// What a waiter was started with.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The order, in memory.
+    pub order: File,
+    /// The order's file. Its lock is the sign of life that needs no pid.
+    pub lock: File,
+    run: Option<OwnedFd>,
+    go: File,
+    ready: File,
+}
+
+impl Inherited {
+    /// Takes the descriptors that the arguments name. None if they are not what
+    /// [`Starting::begin`] passes.
+    pub fn take(arguments: &[OsString]) -> Option<Self> {
+        let take = |at: usize| {
+            let number: i32 = arguments.get(at)?.to_str()?.parse().ok()?;
+            pidfd::inherit(number).ok()
+        };
+        Some(Inherited {
+            order: File::from(take(2)?),
+            lock: File::from(take(3)?),
+            run: take(4),
+            go: File::from(take(5)?),
+            ready: File::from(take(6)?),
+        })
+    }
+
+    /// Says why there will be no waiter.
+    pub fn cannot(mut self, why: &str) {
+        let _ = self.ready.write_all(why.as_bytes());
+    }
+
+    /// Says that the waiter is there, and waits to be told to go on, or to be left alone:
+    /// either way the record says who is in charge. The order, its lock, and the run.
+    pub fn is_ready(mut self, run: Option<Identity>) -> (File, File, Option<Handle>) {
+        let _ = self.ready.write_all(&[READY]);
+        drop(self.ready);
+        let run = match (self.run, run) {
+            (Some(fd), Some(who)) => Some(Handle::Pidfd(fd, who)),
+            (None, Some(who)) => pidfd::hold(who),
+            (_, None) => None,
+        };
+        let _ = self.go.read(&mut [0]);
+        (self.order, self.lock, run)
+    }
+}

@@ -1,0 +1,182 @@
+//! From a waiter to the rerun: judge once more under the lock, record the start, exec.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::ledger::Ledger;
+use super::world::World;
+use crate::model::{Bytes, Moment};
+use crate::outcome;
+use crate::policy::waiter::{Step, step};
+use crate::puppet::environment;
+use crate::state::change::Change;
+use crate::state::history::What;
+use crate::state::logs::open_log;
+use crate::state::order::Order;
+use crate::state::record::{Running, Timer};
+use crate::state::store::{Locked, Rerun};
+use crate::sys::clock::moment;
+use crate::sys::process::own_identity;
+use crate::sys::spawn::{self, Image};
+use crate::sys::{attributes, user};
+
+/// Becomes the rerun. Returns if it is not to be after all: the next look tells why.
+///
+/// # Errors
+/// What failed. Either nothing has changed, or record and history say it too.
+pub fn launch(
+    world: &mut World,
+    ledger: &Ledger,
+    order: &Order,
+    is_told_to_end: &mut dyn FnMut() -> bool,
+) -> Result<()> {
+    let mut locked = world.lock(ledger)?;
+    let view = world.view(ledger, &locked.record, Some(order))?;
+    // A signal that arrives from here on stays pending, and is the rerun's.
+    if step(&view) != Step::Launch || is_told_to_end() {
+        return Ok(());
+    }
+    let now = moment();
+    let before = locked.record.clone();
+    let settled = outcome::settle(&mut locked.record, &now);
+    let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
+        return Ok(());
+    };
+    timer.run = locked.record.next_number(&timer.chain, timer.run);
+    let log = open_log(&order.log_dir.path(), &timer, now.wall);
+    let path = log.as_ref().ok().map(|(path, _)| path.as_path());
+    if let Err(e) = record(world, &mut locked, order, &timer, path, &now) {
+        // What cannot be recorded is not started: the cap could not be kept.
+        let _ = path.map(std::fs::remove_file);
+        locked.record = before;
+        if let Err(e) = locked.commit() {
+            tracing::error!("the record may say that the rerun has started: {e:#}");
+        }
+        return Err(e.context("the rerun cannot be recorded, and does not start"));
+    }
+    drop(locked);
+    settled.note(&world.store);
+    // Dated by the moment that the cap counts: a slow disk has put that well before now.
+    note(world, &timer, What::Started, now, "");
+    let World { store, ticket, .. } = world;
+    store.remove_order(&ticket.target, &timer.token);
+    tracing::error_span!("run", run = timer.run);
+    tracing::info!("starts the rerun");
+    match &log {
+        // Nothing is removed from a directory that others could have put there.
+        Ok((path, _)) => store.prune_logs(&order.log_dir.path(), order.keep_logs, Some(path)),
+        Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
+    }
+    let Err(e) = become_rerun(&ticket.name, order, &timer, log.ok().map(|(_, file)| file));
+    let reason = format!("{e:#}");
+    take_back(world, &timer, &reason);
+    let name = &world.ticket.name;
+    bail!("timer '{name}': the rerun could not be started: {reason}")
+}
+
+/// Has the start on the disk, and notes which process it is.
+fn record(
+    world: &World,
+    locked: &mut Locked,
+    order: &Order,
+    timer: &Timer,
+    log: Option<&Path>,
+    now: &Moment,
+) -> Result<()> {
+    let process = own_identity().context("cannot read /proc")?;
+    let name = &world.ticket.name;
+    let running = Running {
+        process,
+        token: timer.token.clone(),
+        chain: timer.chain.clone(),
+        run: timer.run,
+        timer: name.clone(),
+        started: now.clone(),
+        log: log.map_or_else(String::new, |path| path.display().to_string()),
+        lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
+        stopped: None,
+    };
+    locked.record.note_start(running, timer.cap);
+    // It refers to this process only, so it is harmless should we die before the record
+    // counts.
+    world.store.note_rerun(&Rerun {
+        process,
+        boot: now.boot.clone(),
+        target: world.ticket.target.clone(),
+        chain: timer.chain.clone(),
+        run: timer.run,
+        timer: name.clone(),
+        daemon: order.daemon,
+    })?;
+    let committed = locked.commit_start();
+    committed.inspect_err(|_| world.store.forget_rerun(process))
+}
+
+/// Says everywhere that the rerun did not start after all.
+fn take_back(world: &World, timer: &Timer, reason: &str) {
+    let (store, name) = (&world.store, &world.ticket.name);
+    let forget = || -> Result<()> {
+        let me = own_identity()?;
+        store.forget_rerun(me);
+        let mut locked = store.lock_existing(&world.ticket.target)?;
+        let record = &mut locked.record;
+        record.running.retain(|rerun| rerun.process != me);
+        record.note_missed(name, What::Failed, reason, moment());
+        locked.commit()
+    };
+    if let Err(e) = forget() {
+        tracing::warn!("{e:#}");
+    }
+    note(world, timer, What::Failed, moment(), reason);
+}
+
+fn note(world: &World, timer: &Timer, what: What, at: Moment, reason: &str) {
+    let (target, name) = (&world.ticket.target, &world.ticket.name);
+    let change = Change::of_timer(target, name, timer, what, at);
+    world.store.note(&change.because(reason).entry);
+}
+
+fn become_rerun(name: &str, order: &Order, timer: &Timer, log: Option<File>) -> Result<Infallible> {
+    let directory = order.directory.path();
+    std::env::set_current_dir(&directory)
+        .with_context(|| format!("cannot change to {}", directory.display()))?;
+    let input = order.input.as_ref();
+    let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
+    let input = File::open(&input)
+        .with_context(|| format!("cannot open the standard input {}", input.display()))?;
+    spawn::set_standard_descriptors(input, log).context("cannot set the standard descriptors")?;
+    let environment = order.environment.clone().unwrap_or_else(clean_environment);
+    let mut variables: Vec<OsString> = environment.iter().map(Bytes::os).collect();
+    variables.extend([
+        format!("AGAIN_CHAIN={}", timer.chain).into(),
+        format!("AGAIN_RUN={}", timer.run).into(),
+        format!("AGAIN_TIMER={name}").into(),
+    ]);
+    for failed in attributes::apply(&order.attributes) {
+        tracing::warn!("cannot set {failed}");
+    }
+    let (program, error) = spawn::become_image(&Image {
+        programs: order.programs.iter().map(Bytes::path).collect(),
+        arguments: order.arguments.iter().map(Bytes::os).collect(),
+        environment: variables,
+    });
+    Err(error).with_context(|| format!("cannot execute {}", program.display()))
+}
+
+/// Where no environment was kept: what a service manager would give.
+fn clean_environment() -> Vec<Bytes> {
+    let uid = user::effective();
+    let path = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_vec();
+    let home = user::home(uid);
+    let home = home
+        .as_deref()
+        .map(|home| std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));
+    environment::restored(vec![path], home, user::name(uid).as_bytes())
+        .into_iter()
+        .map(Bytes)
+        .collect()
+}

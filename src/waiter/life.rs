@@ -1,0 +1,358 @@
+//! A waiter's life: look at the world, take one step, and look again after every sleep.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+
+use super::launch::launch;
+use super::ledger::Ledger;
+use super::world::{World, may_pass};
+use crate::model::{Boottime, Bytes, Moment, Span};
+use crate::policy::waiter::{Finish, Step, step};
+use crate::state::change::Change;
+use crate::state::history::What;
+use crate::state::leaving;
+use crate::state::order::Order;
+use crate::state::record::Record;
+use crate::sys::clock::{self, moment};
+use crate::sys::pidfd::{self, Handle};
+use crate::sys::sleep::{Sleeper, Wake, Watch};
+use crate::sys::{localtime, title};
+
+/// After a failure that may pass, such as that of a full disk, the next attempt is
+/// made after this long; from then on after twice as long each time.
+const FIRST_PAUSE: Span = Span::from_secs(1);
+/// The longest pause between attempts.
+const LONGEST_PAUSE: Span = Span::from_secs(60);
+/// How often a held timer looks where no directory can be watched.
+const LOOK_AGAIN: Span = Span::from_secs(15);
+
+/// A waiter.
+#[derive(Debug)]
+pub struct Life {
+    world: World,
+    ledger: Ledger,
+    sleeper: Sleeper,
+    told_to_end: bool,
+    /// What is to be run, once it was needed.
+    order: Option<Order>,
+    /// What the log was told last.
+    shown: String,
+    /// How long to wait before the next attempt at what failed.
+    pause: Span,
+    /// What was logged of it.
+    trouble: String,
+}
+
+/// What to sleep for, whichever is first.
+#[derive(Default)]
+struct Rest {
+    /// In words.
+    what: String,
+    process: Option<Rc<Handle>>,
+    until: Option<Boottime>,
+    /// Why the timer is held, if it is.
+    held: Option<String>,
+}
+
+impl Life {
+    /// The life of the waiter in this world.
+    pub fn new(world: World, sleeper: Sleeper) -> Self {
+        Life {
+            ledger: Ledger::new(&world.ticket, &clock::boot_id()),
+            world,
+            sleeper,
+            told_to_end: false,
+            order: None,
+            shown: String::new(),
+            pause: FIRST_PAUSE,
+            trouble: String::new(),
+        }
+    }
+
+    /// Lives until there is a reason to end, and through what may pass. Does not return
+    /// if it becomes the rerun.
+    ///
+    /// # Errors
+    /// Why it has to give up.
+    pub fn live(mut self, lock: &std::fs::File) -> Result<()> {
+        let record = self.world.store.read(&self.world.ticket.target);
+        if let Ok(Some(record)) = record
+            && let Some(timer) = self.ledger.timer(&record)
+        {
+            tracing::error_span!("chain", chain = timer.chain, run = timer.run);
+            self.begin(lock);
+        }
+        loop {
+            match self.go_on() {
+                Err(e) if may_pass(&e) && !self.told_to_end => self.pause(&e)?,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Does what Puppet need not wait for: has the promise on the disk, and ends what it
+    /// replaces.
+    fn begin(&mut self, lock: &std::fs::File) {
+        let Life { world, sleeper, .. } = self;
+        let target = &world.ticket.target;
+        let kept = lock.sync_all().context("cannot sync the order");
+        if let Err(e) = kept.and_then(|()| world.store.sync_all(target)) {
+            tracing::warn!("a loss of power could lose the timer: {e:#}");
+        }
+        let told_to_end = &mut self.told_to_end;
+        let mut is_interrupted = || {
+            *told_to_end |= sleeper.is_told_to_end();
+            *told_to_end
+        };
+        if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
+            tracing::warn!("cannot clean up: {e:#}");
+        }
+    }
+
+    fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
+        let trouble = format!("{error:#}");
+        if trouble != self.trouble {
+            tracing::warn!("will retry within a minute: {trouble}");
+            self.trouble = trouble;
+        }
+        // Not by `show`: the log has its one line.
+        let name = &self.world.ticket.name;
+        title::set(&format!("again: timer '{name}' tries again what failed"));
+        let until = clock::boottime() + self.pause;
+        self.pause = self.pause.times(2).min(LONGEST_PAUSE);
+        self.sleep(None, Some(until), None)
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        // None: not set yet. Some(None): it cannot be had.
+        let mut watch: Option<Option<Watch>> = None;
+        loop {
+            let mut record = self.world.record()?;
+            let next = self.decide(&record)?;
+            let is_held = matches!(next, Step::Hold(_));
+            if is_held && watch.is_none() {
+                watch = Some(self.watch());
+                // Looks once more, lest a change falls between.
+                continue;
+            }
+            let rest = match next {
+                Step::Finish(finish) => return self.finish(&finish),
+                Step::Launch => {
+                    self.launch()?;
+                    None
+                }
+                next => self.rest(&next, watch.as_ref().is_some_and(Option::is_none))?,
+            };
+            watch = watch.filter(|_| is_held);
+            if let Some(rest) = rest {
+                self.write_down(&mut record, rest.held.as_deref());
+                self.show(&rest.what);
+                let watch = watch.as_ref().and_then(Option::as_ref);
+                self.sleep(rest.process.as_deref(), rest.until, watch)?;
+            }
+        }
+    }
+
+    /// The next step that is more than taking note and looking around.
+    fn decide(&mut self, record: &Record) -> Result<Step> {
+        let mut looks = false;
+        loop {
+            if looks && self.order.is_none() {
+                self.order = Some(self.world.read_order()?);
+            }
+            let order = self.order.as_ref().filter(|_| looks);
+            let mut view = self.world.view(&self.ledger, record, order)?;
+            view.told_to_end = self.told_to_end;
+            match step(&view) {
+                Step::SetDue(due) => {
+                    self.ledger.set_due(record, due, view.now);
+                    looks = false;
+                }
+                Step::LookAround => looks = true,
+                next => return Ok(next),
+            }
+        }
+    }
+
+    /// What a step has us sleep for. None: there is nothing to wait for any more.
+    fn rest(&self, step: &Step, is_blind: bool) -> Result<Option<Rest>> {
+        let mut rest = Rest::default();
+        let again = Some(clock::boottime() + LOOK_AGAIN);
+        rest.what = match step {
+            Step::AwaitRun => {
+                rest.process.clone_from(&self.world.run);
+                let run = self.world.ticket.run.map_or(0, |who| who.pid);
+                format!("waits for the run with pid {run} to end")
+            }
+            Step::AwaitDue(due) => {
+                rest.until = Some(*due);
+                let wall = clock::walltime() + due.since(clock::boottime());
+                format!("waits until {}", localtime::local(wall))
+            }
+            Step::AwaitProcess(who) => {
+                let unseen = match pidfd::open(*who) {
+                    Ok(handle) => {
+                        rest.process = Some(Rc::new(handle));
+                        ""
+                    }
+                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                    Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                        rest.until = again;
+                        ", which it may not see,"
+                    }
+                    Err(e) => return Err(e).context("cannot wait for a process"),
+                };
+                let run = who.pid;
+                format!("is due, waits for the run with pid {run}{unseen} to end")
+            }
+            Step::AwaitService(until) => {
+                rest.until = Some(*until);
+                "is due, no agent daemon lives: waits for the service to come back".to_owned()
+            }
+            Step::Hold(reason) => {
+                rest.until = again.filter(|_| is_blind);
+                rest.held = Some(reason.to_string());
+                format!("is due, held: {reason}")
+            }
+            Step::SetDue(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
+        };
+        Ok(Some(rest))
+    }
+
+    /// Watches the directories with what can hold a timer, if they can be watched.
+    fn watch(&self) -> Option<Watch> {
+        let paths = self.order.as_ref().map(|order| &order.paths);
+        let disabled = paths.and_then(|paths| paths.agent_disabled_lockfile.as_ref());
+        let disabled = disabled.map(Bytes::path);
+        let directories = [
+            Some(self.world.store.root()),
+            disabled.as_deref().and_then(Path::parent),
+        ];
+        Watch::on(directories.into_iter().flatten())
+            .inspect_err(|e| {
+                tracing::warn!(
+                    "is held, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
+                );
+            })
+            .ok()
+    }
+
+    fn sleep(
+        &mut self,
+        process: Option<&Handle>,
+        until: Option<Boottime>,
+        watch: Option<&Watch>,
+    ) -> Result<()> {
+        let woken = self.sleeper.sleep(process, until, watch);
+        match woken.context("cannot wait")? {
+            Wake::Signal { .. } => self.told_to_end = true,
+            Wake::Hurry => self.ledger.forget_put_off(),
+            Wake::NoMore | Wake::Child | Wake::Ended | Wake::Time | Wake::Changed => {}
+        }
+        Ok(())
+    }
+
+    /// Says what is waited for: to who looks at processes and, once, to the log.
+    fn show(&mut self, what: &str) {
+        if self.shown != what {
+            what.clone_into(&mut self.shown);
+            tracing::info!("{what}");
+        }
+        let name = &self.world.ticket.name;
+        title::set(&format!("again: timer '{name}' {what}"));
+    }
+
+    /// Writes down what the record, just read, lacks of what we know: for others to see,
+    /// and for after a reboot. The wait goes on if that fails.
+    fn write_down(&mut self, record: &mut Record, held: Option<&str>) {
+        let now = moment();
+        if !self.ledger.enter(record, held, &now) {
+            return;
+        }
+        let write = || -> Result<()> {
+            let mut locked = self.world.lock(&self.ledger)?;
+            if self.ledger.enter(&mut locked.record, held, &now) {
+                locked.commit()?;
+            }
+            Ok(())
+        };
+        if let Err(e) = write() {
+            let trouble = format!("{e:#}");
+            if trouble != self.trouble {
+                tracing::warn!("{trouble}");
+                self.trouble = trouble;
+            }
+        }
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let Life {
+            world,
+            ledger,
+            sleeper,
+            told_to_end,
+            ..
+        } = self;
+        let order = self.order.as_ref().context("no order was read")?;
+        launch(world, ledger, order, &mut || {
+            *told_to_end |= sleeper.is_told_to_end();
+            *told_to_end
+        })
+    }
+
+    fn finish(&self, finish: &Finish) -> Result<()> {
+        let World { store, ticket, .. } = &self.world;
+        match finish {
+            Finish::Superseded => {
+                store.remove_order(&ticket.target, &ticket.token);
+                return Ok(());
+            }
+            Finish::Interrupted => {
+                tracing::warn!(
+                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: 'again resume' starts another waiter, 'again stop' cancels it",
+                    ticket.name,
+                    ticket.target,
+                    std::process::id()
+                );
+                return Ok(());
+            }
+            _ => {}
+        }
+        let mut locked = self.world.lock(&self.ledger)?;
+        let Some(change) = end(&self.ledger, &mut locked.record, finish, moment()) else {
+            return Ok(());
+        };
+        locked.commit()?;
+        store.note(&change.entry);
+        store.remove_order(&ticket.target, &ticket.token);
+        let reason = &change.entry.reason;
+        match change.entry.what {
+            What::Refused | What::Failed => tracing::warn!("no rerun: {reason}"),
+            _ => tracing::info!("no rerun: {reason}"),
+        }
+        Ok(())
+    }
+}
+
+/// Takes a timer that ends without a rerun off the record, which says why from then on.
+/// None if it is not to be taken off.
+pub fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
+    let (what, reason) = match finish {
+        Finish::Superseded | Finish::Interrupted => return None,
+        Finish::Capped(refusal) => (What::Refused, refusal.cause()),
+        Finish::Satisfied(by) => (What::Satisfied, by.to_string()),
+        Finish::ServiceStopped => (What::Stopped, "stopped with the service".to_owned()),
+        Finish::Gone(what) => (What::Failed, format!("{what} is gone")),
+    };
+    let timer = ledger.take(record, &now)?;
+    let change = Change::of_timer(&record.id, ledger.name(), &timer, what, now.clone());
+    if let Finish::Capped(refusal) = finish {
+        record.note_refused(ledger.name(), refusal, now);
+        return Some(change.refused(refusal));
+    }
+    record.note_missed(ledger.name(), what, &reason, now);
+    Some(change.because(reason))
+}

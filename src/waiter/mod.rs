@@ -1,0 +1,70 @@
+//! The waiter: sleeps until it is time, then becomes the rerun.
+//!
+//! Not for people: a request starts it with descriptors that are open already.
+#![forbid(unsafe_code)]
+
+pub mod handshake;
+pub mod launch;
+pub mod ledger;
+pub mod life;
+pub mod start;
+pub mod world;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+
+use crate::model::Exit;
+use crate::state::order::Ticket;
+use crate::sys::attributes::SignalState;
+use crate::sys::sleep::Sleeper;
+use crate::sys::{log, spawn, title};
+
+/// Runs a waiter to its end. Returns its exit status, unless it becomes the rerun.
+pub fn main(arguments: &[OsString]) -> i32 {
+    let Some(inherited) = handshake::Inherited::take(arguments) else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "again: error: 'wait' is what 'again run' starts; it cannot be called by hand"
+        );
+        return Exit::Usage as i32;
+    };
+    // systemd-run's standard error was the ready pipe.
+    spawn::silence_standard_descriptors();
+    title::set_short(c"again");
+    std::panic::set_hook(Box::new(|info| {
+        tracing::error!("a waiter has to give up: {info}");
+    }));
+    match run(inherited) {
+        Ok(()) => 0,
+        Err(e) => {
+            tracing::error!("a waiter has to give up: {e:#}");
+            1
+        }
+    }
+}
+
+fn run(inherited: handshake::Inherited) -> Result<()> {
+    let (ticket, sleeper) = match prepare(&inherited.order) {
+        Ok(prepared) => prepared,
+        Err(e) => {
+            inherited.cannot(&format!("{e:#}"));
+            return Err(e);
+        }
+    };
+    let (order, lock, run) = inherited.is_ready(ticket.run);
+    let world = world::World::new(ticket, order, run);
+    life::Life::new(world, sleeper).live(&lock)
+}
+
+/// What has to be had before the requester is told that we are there.
+fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
+    let ticket = world::read_ticket(order)?;
+    log::of_waiter(ticket.state_dir.path().join("again.log"));
+    tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
+    // From here on a signal to end finds us able to act on it.
+    let sleeper = Sleeper::new(SignalState::default()).context("cannot take over the signals")?;
+    Ok((ticket, sleeper))
+}

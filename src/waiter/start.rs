@@ -1,0 +1,202 @@
+//! Setting a timer: order, waiter, record, in an order that leaves no gap.
+//!
+//! The waiter is started first, and blocks until it is told to go on. The record
+//! that names it is then committed: that is the moment at which the promise is
+//! made and an older timer of the same name is replaced. If we die before it, the
+//! waiter finds itself unnamed and ends; if after it, the waiter finds itself named
+//! and goes on without having been told. The new waiter also ends the one that it
+//! replaces, on its own time rather than Puppet's.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result, bail};
+
+use super::handshake::{Given, Go, NotReady, Starting};
+use crate::state::change::Change;
+use crate::state::files::Draft;
+use crate::state::history::What;
+use crate::state::order::{Order, Ticket, encode};
+use crate::state::record::Timer;
+use crate::state::store::{Locked, Store};
+use crate::sys::pidfd::Handle;
+use crate::sys::{clock, spawn, unit};
+
+/// What is to be armed.
+#[derive(Debug)]
+pub struct Arm<'a> {
+    /// The timer's name.
+    pub name: &'a str,
+    /// The timer; its waiter and scope are filled in here.
+    pub timer: Timer,
+    /// What it runs.
+    pub order: &'a Order,
+    /// The run to wait for.
+    pub run: Option<&'a Handle>,
+    /// Whether the environment is kept on disk.
+    pub save_environment: bool,
+    /// Whether to try for a scope of systemd's.
+    pub scope: ScopeWish,
+}
+
+/// Whether a waiter is to move into a systemd scope of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScopeWish {
+    /// It stays where it is.
+    None,
+    /// It needs one.
+    Own,
+    /// It needs one and cannot have it, for this reason.
+    Refused(&'static str),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Armed {
+    /// The timer as recorded.
+    pub timer: Timer,
+    /// The timer it replaced.
+    pub replaced: Option<Timer>,
+    /// Why there is no scope, where there should be one.
+    pub scope_failed: Option<String>,
+}
+
+/// Arms a timer and commits the record. On failure nothing is left behind.
+///
+/// # Errors
+/// What failed on which file or process; the record is then as it was.
+pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed> {
+    let id = locked.record.id.clone();
+    let ticket = Ticket {
+        state_dir: store.root().into(),
+        target: id.clone(),
+        name: arm.name.to_owned(),
+        token: arm.timer.token.clone(),
+        run: arm.run.map(Handle::identity),
+    };
+    let full = encode(&ticket, arm.order)?;
+    let on_disk = if arm.save_environment {
+        full.clone()
+    } else {
+        let environment = None;
+        let order = arm.order.clone();
+        encode(
+            &ticket,
+            &Order {
+                environment,
+                ..order
+            },
+        )?
+    };
+    let lock: OwnedFd = store.write_order(&id, &ticket.token, &on_disk)?.into();
+    let before = locked.record.clone();
+    let replaced = locked.record.take_timer(arm.name);
+    let armed = spawn::memory_file(c"again-order", &full)
+        .context("cannot pass the order to the waiter")
+        .and_then(|order| start(locked, &mut arm, &order, &lock))
+        // Where there is no record, the waiter finds that none names it, and ends.
+        .and_then(|started| {
+            started.draft?.publish()?;
+            started.go.say();
+            Ok(started.scope_failed)
+        })
+        .inspect_err(|_| {
+            store.remove_order(&id, &ticket.token);
+            locked.record = before;
+        });
+    let scope_failed = armed?;
+    if let Some(old) = &replaced {
+        let change = Change::of_timer(&id, arm.name, old, What::Merged, clock::moment())
+            .because("replaced by a newer request of the same name");
+        store.note(&change.entry);
+    }
+    Ok(Armed {
+        timer: arm.timer,
+        replaced,
+        scope_failed,
+    })
+}
+
+/// A waiter that is ready, and the record that names it.
+struct Started {
+    go: Go,
+    draft: Result<Draft>,
+    scope_failed: Option<String>,
+}
+
+/// Starts the waiter: in a scope if one is wanted, without if there is none to be had.
+fn start(
+    locked: &mut Locked,
+    arm: &mut Arm<'_>,
+    order: &OwnedFd,
+    lock: &OwnedFd,
+) -> Result<Started> {
+    let run = arm.run;
+    let given = Given { order, lock, run };
+    let mut scope_failed = match arm.scope {
+        ScopeWish::Refused(why) => Some(why.to_owned()),
+        ScopeWish::None | ScopeWish::Own => None,
+    };
+    let mut unit = (arm.scope == ScopeWish::Own).then(|| unit_name(arm.name, &arm.timer.token));
+    // Older versions of systemd know no such property of a scope.
+    let mut with_policy = true;
+    loop {
+        let through = unit.as_ref().map_or_else(Vec::new, |unit| {
+            unit::scope(unit, &format!("again: timer '{}'", arm.name), with_policy)
+        });
+        let mut attempt = || -> Result<_, NotReady> {
+            let starting = Starting::begin(given, &through)?;
+            arm.timer.waiter = Some(starting.waiter);
+            arm.timer.scope.clone_from(&unit);
+            let timers = &mut locked.record.timers;
+            timers.insert(arm.name.to_owned(), arm.timer.clone());
+            // Written to the disk while the waiter gets ready; both take long.
+            let draft = locked.draft();
+            Ok((starting.finish()?, draft))
+        };
+        let why = match attempt() {
+            Ok((go, draft)) => {
+                return Ok(Started {
+                    go,
+                    draft,
+                    scope_failed,
+                });
+            }
+            Err(NotReady::Said(words)) if with_policy && unit::is_unknown_property(&words) => {
+                with_policy = false;
+                continue;
+            }
+            Err(NotReady::Said(words)) if words.is_empty() => "it ended without a word".to_owned(),
+            Err(NotReady::Said(words)) => words,
+            Err(NotReady::Failed(e)) => e.to_string(),
+        };
+        let own = spawn::own_program().into_os_string();
+        let program = through.first().unwrap_or(&own).display();
+        if unit.take().is_none() {
+            bail!("cannot start the waiter: {program}: {why}");
+        }
+        scope_failed = Some(format!("{program}: {why}"));
+    }
+}
+
+/// The name of a timer's scope, such as `again-kick_start-0123abcd.scope`.
+fn unit_name(name: &str, token: &str) -> String {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .take(64)
+        .collect();
+    format!("again-{plain}-{}.scope", token.get(..8).unwrap_or(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_units_name_has_nothing_odd_in_it() {
+        assert_eq!(
+            unit_name("peers joined/é", "0123456789abcdef"),
+            "again-peers_joined__-01234567.scope"
+        );
+    }
+}

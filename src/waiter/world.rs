@@ -1,0 +1,187 @@
+//! What a waiter's view is built from: its record, its order, and the machine.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::ledger::Ledger;
+use crate::model::{Boottime, Kind};
+use crate::policy::waiter::{AtDue, Blocker, Service, View};
+use crate::puppet::live;
+use crate::state::order::{Order, Ticket, decode};
+use crate::state::record::Record;
+use crate::state::store::{Locked, Store};
+use crate::sys::clock::moment;
+use crate::sys::pidfd::Handle;
+use crate::sys::process::{is_alive, own_identity};
+
+/// Where a waiter looks.
+#[derive(Debug)]
+pub struct World {
+    /// The state directory.
+    pub store: Store,
+    /// What the waiter was started for.
+    pub ticket: Ticket,
+    /// The run to wait for.
+    pub run: Option<Rc<Handle>>,
+    order: File,
+    /// Since when no agent daemon was seen to live.
+    away: Option<Boottime>,
+}
+
+impl World {
+    /// The world of the waiter that this ticket and order are for.
+    pub fn new(ticket: Ticket, order: File, run: Option<Handle>) -> Self {
+        World {
+            store: Store::existing(&ticket.state_dir.path()),
+            ticket,
+            run: run.map(Rc::new),
+            order,
+            away: None,
+        }
+    }
+
+    /// The record as it is at this moment.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or that it is gone.
+    pub fn record(&self) -> Result<Record> {
+        let found = self.store.read(&self.ticket.target).and_then(|record| {
+            let root = self.store.root().display();
+            record.with_context(|| format!("its record in {root} is gone"))
+        });
+        found.map_err(|e| match may_pass(&e) {
+            true => e,
+            false => e.context(format!("timer '{}' is lost", self.ticket.name)),
+        })
+    }
+
+    /// The record, locked.
+    ///
+    /// # Errors
+    /// What failed on which file, or that the timer was lost with a damaged record.
+    pub fn lock(&self, ledger: &Ledger) -> Result<Locked> {
+        let locked = self.store.lock_existing(&self.ticket.target)?;
+        if let Some(what) = &locked.set_aside {
+            if ledger.timer(&locked.record).is_none() {
+                bail!("timer '{}' is lost: {what}", self.ticket.name);
+            }
+            tracing::warn!("the record was damaged: {what}");
+        }
+        Ok(locked)
+    }
+
+    /// What is to be run.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read_order(&mut self) -> Result<Order> {
+        let mut text = Vec::new();
+        self.order
+            .rewind()
+            .and_then(|()| self.order.read_to_end(&mut text))
+            .context("cannot read the order")?;
+        let (_, order) = decode(&text).map_err(|e| anyhow!("the order is damaged: {e}"))?;
+        Ok(order)
+    }
+
+    /// The view of a moment; with an order, of what matters once the timer is due too.
+    ///
+    /// # Errors
+    /// What keeps it from being seen, such as a want of descriptors.
+    pub fn view(
+        &mut self,
+        ledger: &Ledger,
+        record: &Record,
+        order: Option<&Order>,
+    ) -> Result<View> {
+        let now = moment();
+        let has_ended = |run: &Rc<Handle>| run.wait(Duration::ZERO);
+        let run_alive = self.run.as_ref().is_some_and(|run| !has_ended(run));
+        let mut view = ledger.view(record, now.uptime, run_alive);
+        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, is_alive), order) {
+            view.at_due = Some(self.look(known, order, now.uptime)?);
+        }
+        Ok(view)
+    }
+
+    /// Adds to what the record says what only the machine can tell.
+    fn look(&mut self, known: AtDue, order: &Order, now: Boottime) -> Result<AtDue> {
+        // Without a descriptor to spare nothing of what follows can be seen, and what
+        // cannot be seen must not count as not being there.
+        let me = own_identity().context("cannot read /proc")?;
+        let is_agent = order.kind.is_agent();
+        // An agent's run does not do the job of an apply, but is not disturbed by it.
+        let holder = live::lock_holder(&order.paths)
+            .filter(|holder| *holder != me && order.kind != Kind::Command)
+            .map(|process| Blocker {
+                process,
+                started: if is_agent {
+                    process.started()
+                } else {
+                    Boottime::default()
+                },
+            });
+        let service = match order.daemon {
+            None => Service::None,
+            Some(daemon) if live::daemon_lives(daemon, &order.paths) => {
+                self.away = None;
+                Service::Alive
+            }
+            Some(_) => Service::Away(*self.away.get_or_insert(now)),
+        };
+        Ok(AtDue {
+            holder,
+            disabled: self.store.disabled().map(|disabled| disabled.reason),
+            agent_disabled: is_agent
+                .then(|| live::agent_disabled(&order.paths))
+                .flatten(),
+            service,
+            missing: missing(order),
+            ..known
+        })
+    }
+}
+
+/// Whether an error may pass, so that it is worth to try again. A missing or damaged
+/// record does not come back.
+pub fn may_pass(error: &anyhow::Error) -> bool {
+    use nix::libc::{ELOOP, ENOENT, ENOTDIR};
+    let io = error
+        .chain()
+        .find_map(|e| e.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::raw_os_error)
+        .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
+}
+
+/// Reads the first line of an order, and hardly more.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_ticket(order: &File) -> Result<Ticket> {
+    let mut line = Vec::new();
+    let mut file = order;
+    file.rewind()
+        .and_then(|()| BufReader::new(file).read_until(b'\n', &mut line))
+        .context("cannot read the order")?;
+    serde_json::from_slice(&line).context("the order is damaged")
+}
+
+/// What has to be there for the rerun and is not.
+fn missing(order: &Order) -> Option<String> {
+    let directory = order.directory.path();
+    if !directory.is_dir() {
+        return Some(format!("the working directory {}", directory.display()));
+    }
+    let named = [
+        ("the manifest", &order.manifest),
+        ("the manifest on standard input", &order.input),
+    ];
+    named.into_iter().find_map(|(what, path)| {
+        let path = path.as_ref()?.path();
+        (!path.exists()).then(|| format!("{what} {}", path.display()))
+    })
+}

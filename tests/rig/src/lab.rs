@@ -1,0 +1,488 @@
+//! A booted Debian: systemd as pid 1, cron, login sessions, and a Puppet agent that makes real
+//! runs out of its cached catalog. One machine per test, thrown away with it.
+//!
+//! The machine lives in `tests/lab/boot`, which holds every mount and process of it and tears
+//! all of it down when the pipe to this program closes, however this program ended.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::command::Ended;
+use super::process::Process;
+use super::{ask_for, repository};
+
+/// How long one command inside may take before the test fails.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// How long the machine may take for one step: boot, reboot, shutdown.
+const MACHINE_LIMIT: Duration = Duration::from_secs(150);
+
+/// One catalog run, as Puppet itself wrote it down (`lab-stamp.rb` in the image).
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub pid: u64,
+    /// Seconds since the boot of the lab.
+    pub started: f64,
+    pub ended: Option<f64>,
+    /// Wall clock.
+    pub started_at: f64,
+    pub ended_at: Option<f64>,
+    pub boot: String,
+    /// The control group it started in.
+    pub group: String,
+    pub argv: Vec<String>,
+    pub stdin: String,
+    pub stdout: String,
+    pub tty: i64,
+    pub env: Value,
+}
+
+impl Run {
+    /// One variable of its environment (HOME, PATH, `AGAIN_*` and a few others are written down).
+    pub fn var(&self, name: &str) -> Option<&str> {
+        self.env[name].as_str()
+    }
+}
+
+/// A booted machine.
+pub struct Lab {
+    supervisor: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+    leader: Cell<u32>,
+}
+
+fn here() -> PathBuf {
+    repository().join("tests/lab")
+}
+
+fn image() -> &'static str {
+    static IMAGE: OnceLock<String> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let built = Command::new(here().join("image"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("tests/lab/image can be started");
+        assert!(
+            built.status.success(),
+            "the lab has no image, see above; `tests/lab/setup` installs what it needs, and needs root"
+        );
+        String::from_utf8(built.stdout).unwrap().trim().to_owned()
+    })
+}
+
+/// The program under test, `dist/again` unless LAB_BINARY names another.
+fn binary() -> PathBuf {
+    let path = std::env::var_os("LAB_BINARY")
+        .map_or_else(|| repository().join("dist/again"), PathBuf::from);
+    assert!(
+        path.is_file(),
+        "{} is not there: run `make build` first",
+        path.display()
+    );
+    path.canonicalize().unwrap()
+}
+
+impl Lab {
+    /// Boots a machine with the program and the module in place.
+    pub fn boot() -> Self {
+        let lab = Self::boot_with(&[]);
+        // A copy, because the class may replace it, which a mount would not let it do.
+        lab.sh("install -m 755 /srv/again /usr/local/bin/again");
+        lab
+    }
+
+    /// Boots a machine with the module and these files or directories of ours, each at its place inside; the program is
+    /// in /srv only.
+    pub fn boot_with(binds: &[(&Path, &str)]) -> Self {
+        let binds = binds.iter().flat_map(|(ours, inside)| {
+            ["--bind".to_owned(), format!("{}:{inside}", ours.display())]
+        });
+        let module = repository().join("puppet-module");
+        let mut supervisor = Command::new(here().join("boot"))
+            .arg("--bind")
+            .arg(format!("{}:/srv/again", binary().display()))
+            .arg("--bind")
+            .arg(format!(
+                "{}:/etc/puppet/code/modules/common",
+                module.display()
+            ))
+            .args(binds)
+            .arg(image())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            // A Ctrl-C at the terminal is for this program; the lab hears of it by the closed pipe.
+            .process_group(0)
+            .spawn()
+            .expect("tests/lab/boot can be started");
+        let input = supervisor.stdin.take();
+        let (tell, answers) = channel();
+        let output = supervisor.stdout.take().unwrap();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let lab = Lab {
+            supervisor,
+            input,
+            answers,
+            leader: Cell::new(0),
+        };
+        lab.start("boot");
+        lab
+    }
+
+    fn order(&self, order: &str) -> String {
+        let mut input = self.input.as_ref().expect("the lab is there");
+        writeln!(input, "{order}").expect("the lab's supervisor lives");
+        self.answers
+            .recv_timeout(MACHINE_LIMIT)
+            .unwrap_or_else(|e| panic!("no answer of the lab to `{order}`: {e}"))
+    }
+
+    fn start(&self, order: &str) {
+        let answer = self.order(order);
+        let pid = answer.strip_prefix("up ").and_then(|p| p.parse().ok());
+        self.leader.set(
+            pid.unwrap_or_else(|| panic!("the lab did not come up after `{order}`: {answer}")),
+        );
+    }
+
+    /// The machine's init, by its pid out here.
+    pub fn leader(&self) -> u32 {
+        self.leader.get()
+    }
+
+    /// The script that holds the machine.
+    pub fn supervisor(&self) -> u32 {
+        self.supervisor.id()
+    }
+
+    /// An orderly reboot: the same root, a new boot.
+    pub fn reboot(&self) {
+        self.start("reboot");
+    }
+
+    /// Boots again after [`Lab::shutdown`] or [`Lab::power_cut`].
+    pub fn boot_again(&self) {
+        self.start("boot");
+    }
+
+    /// Everything in it is killed at once.
+    pub fn power_cut(&self) {
+        assert_eq!(self.order("cut"), "down");
+    }
+
+    /// An orderly shutdown.
+    pub fn shutdown(&self) {
+        assert_eq!(self.order("off"), "down");
+    }
+
+    fn command(&self, argv: &[&str]) -> Command {
+        let leader = self.leader.get().to_string();
+        let mut command = Command::new("nsenter");
+        // Entered from outside a process is in no group of the container. It gets one that is no service, no
+        // scope and no session: what is left in there is nobody's to kill.
+        command
+            .args(["--target", &leader, "--all", "--root", "/bin/sh", "-c"])
+            .arg("cd /root && mkdir -p /sys/fs/cgroup/lab && echo $$ >/sys/fs/cgroup/lab/cgroup.procs && exec \"$@\"")
+            .args(["sh", "/usr/bin/env"])
+            .args(argv)
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("LANG", "C.UTF-8")
+            .env("HOME", "/root")
+            .env("USER", "root")
+            .env("LOGNAME", "root")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command inside, as root, in no unit.
+    pub fn exec(&self, argv: &[&str]) -> Ended {
+        self.exec_with_input(argv, None)
+    }
+
+    fn exec_with_input(&self, argv: &[&str], input: Option<&[u8]>) -> Ended {
+        // Files and not pipes, so that a process left behind with the descriptors open cannot keep us waiting.
+        let mut out = tempfile::tempfile().unwrap();
+        let mut err = tempfile::tempfile().unwrap();
+        let mut command = self.command(argv);
+        if let Some(input) = input {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(input).unwrap();
+            file.rewind().unwrap();
+            command.stdin(file);
+        }
+        let mut child = command
+            .stdout(out.try_clone().unwrap())
+            .stderr(err.try_clone().unwrap())
+            .spawn()
+            .expect("nsenter can be started");
+        let process = Process::now(child.id() as i32).unwrap_or(Process { pid: 0, start: 0 });
+        let status = end_of(&mut child, COMMAND_LIMIT)
+            .unwrap_or_else(|| panic!("in the lab {argv:?} took longer than {COMMAND_LIMIT:?}"));
+        let output = std::process::Output {
+            status,
+            stdout: from_start(&mut out),
+            stderr: from_start(&mut err),
+        };
+        Ended::new(process, output)
+    }
+
+    /// Runs a shell script inside that has to succeed, and gives what it prints.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        self.exec(&["sh", "-euc", script]).ok()
+    }
+
+    /// Starts a command inside and does not wait for it. Dropping it does not end it.
+    pub fn spawn(&self, argv: &[&str], stdin: Stdio) -> Child {
+        self.command(argv)
+            .stdin(stdin)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nsenter can be started")
+    }
+
+    /// Writes a file inside, with its directory.
+    pub fn write(&self, path: &str, text: &str) {
+        let script = "mkdir -p \"$(dirname \"$1\")\" && cat >\"$1\"";
+        self.exec_with_input(&["sh", "-euc", script, "sh", path], Some(text.as_bytes()))
+            .ok();
+    }
+
+    /// A file inside, empty if it is not there.
+    pub fn read(&self, path: &str) -> String {
+        self.exec(&["cat", path]).out
+    }
+
+    /// Seconds since the lab's boot, as everything inside sees them.
+    pub fn uptime(&self) -> f64 {
+        let text = self.sh("cat /proc/uptime");
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// The wall clock.
+    pub fn wall(&self) -> f64 {
+        self.sh("date +%s.%N").trim().parse().unwrap()
+    }
+
+    /// The lab's boot id.
+    pub fn boot_id(&self) -> String {
+        self.sh("cat /proc/sys/kernel/random/boot_id")
+            .trim()
+            .to_owned()
+    }
+
+    /// Asks until there is an answer. The limit is for a machine with nothing else to do; a busy one gets twice that.
+    #[track_caller]
+    pub fn wait_until<T>(&self, what: &str, limit: u64, mut ask: impl FnMut() -> Option<T>) -> T {
+        let limit = Duration::from_secs(2 * limit);
+        ask_for(limit, Duration::from_millis(100), &mut ask).unwrap_or_else(|| {
+            panic!(
+                "{what}: not within {limit:?}\nruns: {:#?}\nagain status: {}\nhistory: {}\njournal: {}",
+                self.runs(),
+                self.exec(&["again", "status", "--json"]).said(),
+                self.history(),
+                self.journal("40"),
+            )
+        })
+    }
+
+    fn journal(&self, lines: &str) -> String {
+        self.exec(&[
+            "journalctl",
+            "--no-pager",
+            "-o",
+            "short-precise",
+            "-n",
+            lines,
+        ])
+        .out
+    }
+
+    /// What a unit logged, in all boots.
+    pub fn log_of(&self, unit: &str) -> String {
+        self.exec(&["journalctl", "--no-pager", "-o", "cat", "-u", unit])
+            .out
+    }
+
+    /// Every catalog run so far, in order. A daemonised agent shows once, as the daemon.
+    pub fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for line in self.read("/var/log/lab/runs").lines() {
+            let stamp: Value = serde_json::from_str(line).expect("a stamp");
+            let text = |key: &str| stamp[key].as_str().unwrap_or_default().to_owned();
+            let (pid, uptime) = (
+                stamp["pid"].as_u64().unwrap(),
+                stamp["uptime"].as_f64().unwrap(),
+            );
+            if stamp["what"] == "start" {
+                runs.push(Run {
+                    pid,
+                    started: uptime,
+                    ended: None,
+                    started_at: stamp["wall"].as_f64().unwrap(),
+                    ended_at: None,
+                    boot: text("boot"),
+                    group: text("group"),
+                    argv: stamp["argv"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|a| a.as_str().unwrap().to_owned())
+                        .collect(),
+                    stdin: text("stdin"),
+                    stdout: text("stdout"),
+                    tty: stamp["tty"].as_i64().unwrap(),
+                    env: stamp["env"].clone(),
+                });
+            } else if let Some(run) = runs
+                .iter_mut()
+                .rev()
+                .find(|r| r.pid == pid && r.boot == stamp["boot"].as_str().unwrap())
+            {
+                run.ended = Some(uptime);
+                run.ended_at = stamp["wall"].as_f64();
+            }
+        }
+        runs
+    }
+
+    /// Runs that `again` started, by what their environment says.
+    pub fn reruns(&self) -> Vec<Run> {
+        let mut runs = self.runs();
+        runs.retain(|run| run.var("AGAIN_CHAIN").is_some());
+        runs
+    }
+
+    /// Waits for so many finished reruns.
+    #[track_caller]
+    pub fn wait_for_reruns(&self, count: usize, limit: u64) -> Vec<Run> {
+        self.wait_until(&format!("{count} reruns have ended"), limit, || {
+            let runs = self.reruns();
+            (runs.iter().filter(|r| r.ended.is_some()).count() >= count).then_some(runs)
+        })
+    }
+
+    /// `again status --json`.
+    pub fn status(&self) -> Value {
+        let out = self.exec(&["again", "status", "--json"]);
+        assert!(matches!(out.code, Some(0 | 3)), "again status: {out:#?}");
+        out.json()
+    }
+
+    /// All pending timers of all targets.
+    pub fn timers(&self) -> Vec<Value> {
+        self.status()["targets"]
+            .as_array()
+            .expect("status has targets")
+            .iter()
+            .flat_map(|target| {
+                target["timers"]
+                    .as_array()
+                    .expect("a target has timers")
+                    .clone()
+            })
+            .collect()
+    }
+
+    /// The one pending timer, waited for, once its waiter lives.
+    #[track_caller]
+    pub fn pending(&self, limit: u64) -> Value {
+        self.wait_until("a timer is pending", limit, || {
+            let timers = self.timers();
+            assert!(timers.len() < 2, "more than one timer: {timers:#?}");
+            timers.into_iter().find(|t| t["waiter"]["alive"] == true)
+        })
+    }
+
+    /// The history as it is on disk.
+    pub fn history(&self) -> String {
+        self.read("/var/lib/again/history.jsonl")
+    }
+
+    /// Scopes of waiters and reruns that systemd knows.
+    pub fn scopes(&self) -> Vec<String> {
+        let out = self
+            .sh("systemctl list-units --all --plain --no-legend --no-pager --type=scope 'again*'");
+        out.lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The control group of a process, by the unified hierarchy.
+    pub fn group_of(&self, pid: u64) -> Option<String> {
+        let text = self.read(&format!("/proc/{pid}/cgroup"));
+        text.lines()
+            .find_map(|l| l.strip_prefix("0::"))
+            .map(str::to_owned)
+    }
+
+    /// Puts the manifest where the tests' units expect it, and makes it the agent's cached catalog.
+    pub fn catalog(&self, manifest: &str) {
+        self.write("/root/site.pp", manifest);
+        let made = self.exec(&["lab-catalog", "/root/site.pp"]);
+        assert!(
+            made.code == Some(0),
+            "the catalog could not be compiled: {made:#?}"
+        );
+    }
+
+    /// Puts the manifest where the tests' units expect it.
+    pub fn manifest(&self, manifest: &str) {
+        self.write("/root/site.pp", manifest);
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.leader.get() != 0 {
+            eprintln!(
+                "--- the lab's last journal lines\n{}---",
+                self.journal("30")
+            );
+        }
+        // The end of input tears it down.
+        drop(self.input.take());
+        if end_of(&mut self.supervisor, Duration::from_secs(30)).is_none() {
+            let _ = self.supervisor.kill();
+            let _ = self.supervisor.wait();
+        }
+    }
+}
+
+/// Waits for a child's end, and ends it when that does not come in time.
+fn end_of(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let ended = ask_for(limit, Duration::from_millis(5), || {
+        child.try_wait().expect("a child can be waited for")
+    });
+    if ended.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    ended
+}
+
+fn from_start(file: &mut File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}

@@ -1,0 +1,211 @@
+//! What the tests with real processes and a real Puppet stand on, and the benchmarks.
+//!
+//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its settings, state and logs. Nothing
+//!   else on the machine is touched. When it goes away, so does every process that was started from it, and a process that
+//!   should not have been there any more fails the test.
+//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and [`Past`], what it noted.
+//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real agent without a server, fed
+//!   from a cached catalog; [`Server`]: a real puppetserver on a loopback port, one per test program; [`Record`]: what a
+//!   puppet process looked like from within, written by the puppet process itself.
+//! - [`Lab`]: a booted machine. [`place`]: one of the Puppets of the matrix.
+//! - [`Process`]: a process by pid and start time, as the kernel shows it from outside.
+
+/// A real agent without a server.
+pub mod agent;
+/// Commands under way, and how they ended.
+mod command;
+/// Namespaces, bystanders, dice.
+mod help;
+/// A booted Debian.
+pub mod lab;
+/// The Puppets of the matrix.
+pub mod place;
+mod process;
+/// The real Puppet in a scratch directory.
+mod puppet;
+mod record;
+mod same;
+mod scratch;
+mod server;
+/// The stand-in for Puppet: how its runs are started, and what they noted.
+mod stand_in;
+
+pub use agent::CachedAgent;
+pub use command::{Ended, Started, answer, start};
+pub use help::{
+    Bystander, Dice, assert_line, in_namespaces, open_to_all, sleep_until, spread, stable, timed,
+};
+pub use lab::Lab;
+pub use process::{Process, boottime, now};
+pub use puppet::{PuppetCommand, copy_tree};
+pub use record::{Kind, Record};
+pub use same::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
+pub use scratch::{Scratch, is_waiter, timers};
+pub use server::{Enrolled, Server};
+pub use stand_in::{Asked, Past, Stamp};
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// For what takes a puppet run or two on a busy machine.
+pub const LONG: Duration = Duration::from_secs(240);
+/// For what needs no puppet run.
+pub const SHORT: Duration = Duration::from_secs(60);
+
+/// Asks over and over until there is an answer, or none in time.
+pub fn ask_for<T>(
+    timeout: Duration,
+    pause: Duration,
+    mut ask: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let end = Instant::now() + timeout;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// [`ask_for`] that fails with `what` was waited for when there is no answer in time.
+#[track_caller]
+pub fn wait_for<T>(what: &str, timeout: Duration, ask: impl FnMut() -> Option<T>) -> T {
+    match ask_for(timeout, Duration::from_millis(10), ask) {
+        Some(answer) => answer,
+        None => panic!("waited {timeout:?} in vain for {what}"),
+    }
+}
+
+/// [`wait_for`] a condition.
+#[track_caller]
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
+    wait_for(what, timeout, || condition().then_some(()));
+}
+
+/// Copies a program to where it will be started from.
+///
+/// Another process does it: what a test beside this one forks would hold our descriptor for writing until its exec, and
+/// the kernel does not execute what somebody may write to (execve(2), ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let cp = std::process::Command::new("cp")
+        .args([from.as_ref(), to.as_ref()])
+        .status()
+        .expect("cp");
+    assert!(
+        cp.success(),
+        "{} could not be copied",
+        from.as_ref().display()
+    );
+}
+
+/// Writes a program, with the same care as [`copy_program`].
+pub fn write_program(path: impl AsRef<Path>, text: &str) {
+    let draft = path.as_ref().with_extension("draft");
+    std::fs::write(&draft, text).expect("written");
+    std::fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    copy_program(&draft, path);
+    std::fs::remove_file(draft).expect("removed");
+}
+
+/// The root of the repository.
+pub fn repository() -> PathBuf {
+    let rig = Path::new(env!("CARGO_MANIFEST_DIR"));
+    rig.ancestors().nth(2).expect("two above").to_owned()
+}
+
+/// The small real programs of helper.c.
+pub fn helper() -> &'static Path {
+    Path::new(concat!(env!("OUT_DIR"), "/helper"))
+}
+
+/// Whether Puppet is laid out here as in its all-in-one packages.
+pub fn is_all_in_one() -> bool {
+    Path::new("/opt/puppetlabs/bin/puppet").exists()
+}
+
+/// Where programs are looked for.
+pub fn search_path() -> &'static str {
+    if is_all_in_one() {
+        "/opt/puppetlabs/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    } else {
+        "/usr/sbin:/usr/bin:/sbin:/bin"
+    }
+}
+
+/// Where an agent without options finds its puppet.conf.
+pub fn default_confdir() -> &'static str {
+    if is_all_in_one() {
+        "/etc/puppetlabs/puppet"
+    } else {
+        "/etc/puppet"
+    }
+}
+
+/// A file of the rig.
+pub fn rig_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// The binary under test: `AGAIN_BIN`, or what `make build` left.
+pub fn binary_under_test() -> PathBuf {
+    let path = std::env::var_os("AGAIN_BIN")
+        .map_or_else(|| repository().join("dist/again"), PathBuf::from);
+    assert!(
+        path.is_file(),
+        "no binary to test at {}: run `make build`, or set AGAIN_BIN",
+        path.display()
+    );
+    path.canonicalize().expect("binary under test")
+}
+
+/// The namespace that our pids are of: in another one they mean nothing.
+fn pid_namespace() -> String {
+    text(std::fs::read_link("/proc/self/ns/pid").expect("/proc"))
+}
+
+/// Marks a directory as this test program's.
+fn claim(dir: &Path) {
+    let me = Process::now(std::process::id() as i32).expect("this process");
+    let mark = format!("{} {} {}", pid_namespace(), me.pid, me.start);
+    std::fs::write(dir.join("owner"), mark).expect("the owner's mark");
+}
+
+/// Whether a directory is one of ours whose test program has ended.
+fn is_abandoned(dir: &Path) -> bool {
+    let mark = std::fs::read_to_string(dir.join("owner")).unwrap_or_default();
+    let [namespace, pid, start] = mark.split(' ').collect::<Vec<_>>()[..] else {
+        return false;
+    };
+    namespace == pid_namespace()
+        && match (pid.parse(), start.parse()) {
+            (Ok(pid), Ok(start)) => !Process { pid, start }.alive(),
+            _ => false,
+        }
+}
+
+/// Ends and removes, once per test program, what test programs left that were killed before they could clean up themselves.
+fn sweep() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let entries = std::fs::read_dir(std::env::temp_dir());
+        for entry in entries.into_iter().flatten().flatten() {
+            let dir = entry.path();
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with("again-rig-") && is_abandoned(&dir) {
+                process::of_directory(&dir)
+                    .into_iter()
+                    .for_each(Process::end);
+                let _ = std::fs::remove_dir_all(dir);
+            }
+        }
+    });
+}
+
+/// A path as text: the paths of the rig are all plain.
+pub fn text(path: impl AsRef<Path>) -> String {
+    path.as_ref().to_str().expect("a plain path").to_owned()
+}

@@ -1,0 +1,271 @@
+//! A process as the kernel shows it: named by pid and start time, so that a recycled pid is another process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{SHORT, wait_until};
+
+/// Seconds since boot, suspend included: the clock of `again` and of the records.
+pub fn boottime() -> f64 {
+    now() as f64 / 1e9
+}
+
+/// CLOCK_BOOTTIME in nanoseconds.
+pub fn now() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+/// One process, this and no later one with the same pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Process {
+    pub pid: i32,
+    /// Field 22 of /proc/PID/stat.
+    pub start: u64,
+}
+
+/// The fields of a stat line from the third on (state, ppid, pgrp, session, tty …), after the last parenthesis.
+pub fn stat_fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().collect())
+        .unwrap_or_default()
+}
+
+/// Splits what the kernel separates by NULs, keeping empty elements.
+pub fn split_nul(raw: &[u8]) -> Vec<Vec<u8>> {
+    match raw.strip_suffix(b"\0") {
+        Some(raw) => raw.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect(),
+        None if raw.is_empty() => Vec::new(),
+        None => raw.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect(),
+    }
+}
+
+/// An environment block as name and value.
+pub fn environment(raw: &[u8]) -> BTreeMap<String, String> {
+    split_nul(raw)
+        .iter()
+        .filter_map(|entry| {
+            let entry = String::from_utf8_lossy(entry).into_owned();
+            entry
+                .split_once('=')
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+impl Process {
+    /// The process that has this pid now, unless it is a zombie.
+    pub fn now(pid: i32) -> Option<Process> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat_fields(&stat);
+        if matches!(*fields.first()?, "Z" | "X") {
+            return None;
+        }
+        Some(Process {
+            pid,
+            start: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// All processes there are, kernel threads and zombies left out.
+    pub fn all() -> Vec<Process> {
+        let mut all: Vec<Process> = fs::read_dir("/proc")
+            .expect("/proc")
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter_map(Process::now)
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// The processes below this one, all generations, leaving out zombies.
+    pub fn descendants(self) -> Vec<Process> {
+        let all: Vec<(Process, i32)> = Process::all()
+            .into_iter()
+            .map(|p| (p, p.parent()))
+            .collect();
+        let mut found: Vec<Process> = Vec::new();
+        let mut wanted = vec![self.pid];
+        while let Some(parent) = wanted.pop() {
+            for (process, _) in all.iter().filter(|(_, ppid)| *ppid == parent) {
+                found.push(*process);
+                wanted.push(process.pid);
+            }
+        }
+        found
+    }
+
+    /// Whether it is there still; a zombie is not.
+    pub fn alive(self) -> bool {
+        Process::now(self.pid) == Some(self)
+    }
+
+    fn file(self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{name}", self.pid))
+    }
+
+    fn bytes(self, name: &str) -> Vec<u8> {
+        fs::read(self.file(name)).unwrap_or_default()
+    }
+
+    /// Waits until it sleeps in poll(2): a waiter that does has set up all that it needs, and leaves
+    /// its files alone until something wakes it.
+    pub fn wait_until_asleep(self) {
+        wait_until("the waiter to sleep", SHORT, || {
+            let call = fs::read_to_string(self.file("syscall")).unwrap_or_default();
+            // poll(2), ppoll(2)
+            matches!(call.split(' ').next(), Some("7" | "271"))
+        });
+    }
+
+    /// Its raw argv, padding and all.
+    pub fn raw_command(self) -> Vec<u8> {
+        self.bytes("cmdline")
+    }
+
+    /// Its argv.
+    pub fn command(self) -> Vec<String> {
+        split_nul(&self.raw_command())
+            .iter()
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect()
+    }
+
+    /// Its argv as one line.
+    pub fn title(self) -> String {
+        self.command().join(" ").trim().to_owned()
+    }
+
+    /// What it is, in which state, and where in the kernel: that tells what it waits for.
+    pub fn describe(self) -> String {
+        let file = |name: &str| {
+            let text = fs::read_to_string(self.file(name)).unwrap_or_default();
+            text.trim().to_owned()
+        };
+        let state = self.status("State").unwrap_or_default();
+        format!(
+            "{} {} {state} {} {}",
+            self.pid,
+            self.title(),
+            file("wchan"),
+            file("syscall")
+        )
+    }
+
+    /// Its environment as it was at its exec.
+    pub fn environment(self) -> BTreeMap<String, String> {
+        environment(&self.bytes("environ"))
+    }
+
+    /// Its working directory or the file it runs.
+    pub fn link(self, name: &str) -> Option<PathBuf> {
+        fs::read_link(self.file(name)).ok()
+    }
+
+    /// Its open descriptors and what they are.
+    pub fn descriptors(self) -> BTreeMap<i32, String> {
+        fs::read_dir(self.file("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let number = entry.file_name().to_str()?.parse().ok()?;
+                Some((
+                    number,
+                    fs::read_link(entry.path())
+                        .ok()?
+                        .to_string_lossy()
+                        .into_owned(),
+                ))
+            })
+            .collect()
+    }
+
+    /// A field of /proc/PID/stat, numbered as in proc(5) (4 is the parent, 6 the session, 7 the terminal).
+    pub fn stat(self, field: usize) -> Option<i64> {
+        let stat = fs::read_to_string(self.file("stat")).ok()?;
+        stat_fields(&stat).get(field - 3)?.parse().ok()
+    }
+
+    /// A line of /proc/PID/status.
+    pub fn status(self, name: &str) -> Option<String> {
+        let status = fs::read_to_string(self.file("status")).ok()?;
+        status_line(&status, name)
+    }
+
+    /// A sum of /proc/PID/smaps_rollup, in kB.
+    pub fn memory(self, name: &str) -> Option<u64> {
+        let rollup = fs::read_to_string(self.file("smaps_rollup")).ok()?;
+        status_line(&rollup, name)?
+            .trim_end_matches(" kB")
+            .trim()
+            .parse()
+            .ok()
+    }
+
+    pub fn parent(self) -> i32 {
+        self.stat(4).unwrap_or(0) as i32
+    }
+
+    /// Sends a signal, to this process only.
+    pub fn signal(self, signal: Signal) -> io::Result<()> {
+        if !self.alive() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        kill(Pid::from_raw(self.pid), signal).map_err(io::Error::from)
+    }
+
+    /// Ends it: politely, then not.
+    pub fn end(self) {
+        let _ = self.signal(Signal::SIGTERM);
+        let end = std::time::Instant::now() + Duration::from_secs(5);
+        while self.alive() && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.signal(Signal::SIGKILL);
+    }
+
+    pub fn wait_until_gone(self, timeout: Duration) {
+        wait_until(
+            &format!("the end of process {} ({})", self.pid, self.title()),
+            timeout,
+            || !self.alive(),
+        );
+    }
+}
+
+/// Everything that runs and comes from a directory: by its program, arguments, environment or working directory. Not this process.
+pub fn of_directory(dir: &Path) -> Vec<Process> {
+    let root = dir.as_os_str().as_encoded_bytes();
+    let mentions = |bytes: &[u8]| bytes.windows(root.len()).any(|window| window == root);
+    let within = |path: Option<PathBuf>| path.is_some_and(|path| path.starts_with(dir));
+    Process::all()
+        .into_iter()
+        .filter(|process| process.pid != std::process::id() as i32)
+        .filter(|process| {
+            mentions(&process.raw_command())
+                || mentions(&process.bytes("environ"))
+                || within(process.link("exe"))
+                || within(process.link("cwd"))
+        })
+        .collect()
+}
+
+/// The value of `name:` in the format of /proc/PID/status.
+pub fn status_line(status: &str, name: &str) -> Option<String> {
+    status.lines().find_map(|line| {
+        Some(
+            line.strip_prefix(name)?
+                .strip_prefix(':')?
+                .trim()
+                .to_owned(),
+        )
+    })
+}

@@ -1,0 +1,64 @@
+//! What the sources themselves have to keep to. Each check is a test, which reads the text.
+
+/// Which file uses which, and which room may use which.
+#[cfg(test)]
+mod arrows;
+/// Names of files in the documentation.
+#[cfg(test)]
+mod documents;
+/// How many lines of code there are.
+pub mod lines;
+/// How long functions and files are.
+#[cfg(test)]
+mod sizes;
+
+use std::path::{Path, PathBuf};
+
+use crate::repository;
+
+/// A file of src, without its tests.
+struct Source {
+    /// Below src.
+    path: PathBuf,
+    /// Up to the first line that begins with `#[cfg(test)]`.
+    text: String,
+}
+
+/// All files of src, in order.
+fn sources() -> Vec<Source> {
+    let root = repository().join("src");
+    let mut found = Vec::new();
+    let mut directories = vec![root.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("src") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(&path).expect("UTF-8");
+                found.push(Source::new(path.strip_prefix(&root).expect("below"), &text));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+impl Source {
+    fn new(path: &Path, text: &str) -> Source {
+        let lines = text.split_inclusive('\n');
+        Source {
+            path: path.to_owned(),
+            text: lines
+                .take_while(|line| !line.starts_with("#[cfg(test)]"))
+                .collect(),
+        }
+    }
+
+    /// The directory below src that it is in, or the file's own name.
+    fn room(&self) -> &str {
+        let first = self.path.components().next().expect("a name");
+        let first = first.as_os_str().to_str().expect("plain");
+        first.strip_suffix(".rs").unwrap_or(first)
+    }
+}

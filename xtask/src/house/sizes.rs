@@ -1,0 +1,96 @@
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use super::{Source, sources};
+
+/// The longest function, in lines, from `fn` to its last brace.
+const FUNCTION: usize = 80;
+/// The longest file, in lines, without its tests.
+const FILE: usize = 600;
+/// Functions that are tables, which may be longer: file and name.
+const TABLES: &[(&str, &str)] = &[];
+
+/// Each function in here: its name, and its lines.
+fn functions(tokens: TokenStream, found: &mut Vec<(String, usize)>) {
+    // The function whose body is yet to come: its name and its first line.
+    let mut begun: Option<(String, usize)> = None;
+    let mut after_fn = None;
+    for token in tokens {
+        match token {
+            TokenTree::Ident(word) if word == "fn" => after_fn = Some(word.span().start().line),
+            TokenTree::Ident(name) => {
+                if let Some(line) = after_fn.take() {
+                    begun = Some((name.to_string(), line));
+                }
+            }
+            TokenTree::Punct(mark) if mark.as_char() == ';' => begun = None,
+            TokenTree::Group(group) => {
+                // A type such as `fn(u8)` has no name.
+                after_fn = None;
+                if group.delimiter() == Delimiter::Brace
+                    && let Some((name, first)) = begun.take()
+                {
+                    found.push((name, group.span_close().end().line + 1 - first));
+                }
+                functions(group.stream(), found);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn functions_of(source: &Source) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let tokens = source.text.parse().expect("Rust");
+    functions(tokens, &mut found);
+    found
+}
+
+#[test]
+fn functions_are_found_with_their_lines() {
+    let text = "trait A { fn declared(&self); }\nconst F: fn(u8) -> u8 = one;\nfn one(x: u8) -> u8 { x }\n\
+        impl A {\n    /// fn not { }\n    pub fn two(&self)\n    where\n        Self: Sized,\n    {\n        fn inner() {\n            let _ = \"}\";\n        }\n    }\n}\n";
+    let source = Source::new(std::path::Path::new("a.rs"), text);
+    let mut found = functions_of(&source);
+    found.sort();
+    let expected = [("inner", 3), ("one", 1), ("two", 8)];
+    assert_eq!(
+        found,
+        expected.map(|(name, lines)| (name.to_owned(), lines))
+    );
+}
+
+#[test]
+#[ignore = "until the rooms of src are rebuilt"]
+fn every_function_reads_in_a_page() {
+    let mut long = Vec::new();
+    for source in sources() {
+        let path = source.path.to_str().expect("plain");
+        for (name, lines) in functions_of(&source) {
+            if lines > FUNCTION && !TABLES.contains(&(path, name.as_str())) {
+                long.push(format!("src/{path}: {name} has {lines} lines"));
+            }
+        }
+    }
+    assert!(
+        long.is_empty(),
+        "over {FUNCTION} lines:\n{}",
+        long.join("\n")
+    );
+}
+
+#[test]
+#[ignore = "until the rooms of src are rebuilt"]
+fn no_file_is_too_long() {
+    let sources = sources();
+    let long: Vec<String> = sources
+        .iter()
+        .map(|source| (source, source.text.lines().count()))
+        .filter(|(_, lines)| *lines > FILE)
+        .map(|(source, lines)| format!("src/{} has {lines} lines", source.path.display()))
+        .collect();
+    assert!(
+        long.is_empty(),
+        "over {FILE} lines without tests:\n{}",
+        long.join("\n")
+    );
+}

@@ -1,0 +1,213 @@
+//! The rooms: what there is to test, and what each takes.
+
+/// What a room runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Run {
+    /// The unit tests of a package's library or program.
+    Unit(&'static str),
+    /// An integration test of the program, so many tests at a time.
+    Tests(&'static str, usize),
+    /// This program with another word.
+    Task(&'static [&'static str]),
+    /// A program of the repository.
+    Script(&'static [&'static str]),
+}
+
+/// A part of the tests that says by itself whether it passed. What it is for stands at the top of its main file.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    pub name: &'static str,
+    pub run: Run,
+    /// How much of a core it keeps busy, in tenths; with two cores rooms run side by side that take twenty together.
+    pub load: u32,
+    /// Seconds after which it is ended.
+    pub limit: u32,
+    /// Debian packages that it takes.
+    pub needs: &'static str,
+    /// Programs of the repository that have to succeed first.
+    pub before: &'static [&'static str],
+    /// When it runs.
+    pub when: When,
+}
+
+/// In which of the sets of rooms a room is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// For every change; a container's root will do.
+    Check,
+    /// Before a change is kept.
+    Test,
+    /// The same; it takes more privilege than a container has.
+    Lab,
+    /// At night: what says something only after long.
+    Nightly,
+    /// When it is asked for by name.
+    Asked,
+}
+
+const ROOM: Room = Room {
+    name: "",
+    run: Run::Script(&[]),
+    load: 10,
+    limit: 1500,
+    needs: "",
+    before: &[],
+    when: When::Test,
+};
+
+/// All rooms. Of those that may start next the first one does, so the long ones stand first.
+pub const ROOMS: &[Room] = &[
+    Room {
+        name: "style",
+        run: Run::Task(&["style"]),
+        load: 20,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "unit",
+        run: Run::Unit("again"),
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "house",
+        run: Run::Unit("xtask"),
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "puppet",
+        run: Run::Tests("puppet", 3),
+        load: 15,
+        needs: "puppet-agent puppetserver",
+        ..ROOM
+    },
+    Room {
+        name: "matrix",
+        run: Run::Script(&["tests/matrix/run"]),
+        load: 15,
+        needs: "puppet-agent debootstrap util-linux mount",
+        when: When::Lab,
+        ..ROOM
+    },
+    Room {
+        name: "lab",
+        run: Run::Tests("lab", 4),
+        load: 15,
+        before: &["tests/lab/setup", "tests/lab/image"],
+        when: When::Lab,
+        ..ROOM
+    },
+    Room {
+        name: "faults",
+        // One at a time: it starts hundreds of processes at once.
+        run: Run::Tests("faults", 1),
+        load: 5,
+        needs: "util-linux xfsprogs libcap2-bin",
+        ..ROOM
+    },
+    Room {
+        name: "module",
+        run: Run::Script(&["tests/module/run"]),
+        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts bundler \
+                python3 puppetdb puppet-terminus-puppetdb postgresql",
+        ..ROOM
+    },
+    Room {
+        name: "package",
+        run: Run::Script(&["tests/package/run"]),
+        needs: "cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3",
+        ..ROOM
+    },
+    Room {
+        name: "process",
+        run: Run::Tests("process", 2),
+        load: 5,
+        needs: "ruby util-linux",
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "operator",
+        run: Run::Tests("operator", 2),
+        needs: "puppet-agent mandoc prometheus zsh fish bash-completion ruby",
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "converge",
+        run: Run::Tests("converge", 2),
+        needs: "puppet-agent ruby",
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "cli",
+        run: Run::Tests("cli", 2),
+        load: 5,
+        needs: "binutils ruby",
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "counts",
+        run: Run::Task(&["counts"]),
+        needs: "valgrind ruby",
+        ..ROOM
+    },
+    Room {
+        name: "demo",
+        run: Run::Script(&["tests/tools/demo", "--check"]),
+        load: 5,
+        needs: "puppet-agent",
+        ..ROOM
+    },
+    Room {
+        name: "morning",
+        run: Run::Script(&["tests/tools/morning", "--check"]),
+        load: 5,
+        needs: "puppet-agent procps",
+        ..ROOM
+    },
+    Room {
+        name: "fuzz",
+        run: Run::Script(&["tests/tools/fuzz", "600"]),
+        needs: "g++",
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "bench",
+        run: Run::Task(&["bench", "--quick"]),
+        load: 20,
+        needs: "puppet-agent python3 gcc libc6-dev binutils ruby",
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "mutants",
+        run: Run::Script(&["tests/tools/mutants"]),
+        load: 20,
+        limit: 10_800,
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "soak",
+        run: Run::Script(&["tests/tools/soak", "600", "1"]),
+        limit: 3000,
+        needs: "gcc python3 util-linux",
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "matrix-all",
+        run: Run::Script(&["tests/matrix/run", "--all"]),
+        load: 20,
+        limit: 3000,
+        needs: "puppet-agent debootstrap util-linux mount",
+        when: When::Asked,
+        ..ROOM
+    },
+];
