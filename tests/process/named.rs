@@ -267,7 +267,7 @@ fn an_apply_needs_its_manifest_and_its_directory() {
     ]);
     elsewhere
         .args(["apply", "named.pp"])
-        .current_dir(scratch.path("out"));
+        .current_dir(scratch.path("bin"));
     assert_eq!(answer(&mut elsewhere).code, Some(0));
     schedule(&scratch, &["--delta", "1h"], &["apply", "named.pp"]);
     assert_eq!(scratch.timers().len(), 2);
