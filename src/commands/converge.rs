@@ -43,7 +43,7 @@ use crate::sys::foreground::{self, Plan};
 use crate::sys::pidfd;
 use crate::sys::process::{self, os};
 use crate::sys::sleep::{Sleeper, Wake, Watch};
-use crate::sys::{clock, localtime};
+use crate::sys::{clock, localtime, terminal};
 use crate::target;
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
@@ -862,7 +862,7 @@ fn environment_of_runs(
 /// itself and what is below it in our process group. From the terminal they have
 /// it already. Returns who knows now.
 fn pass_on(run: Identity, signal: i32, by_terminal: bool) -> Vec<Identity> {
-    let group = foreground::own_group();
+    let group = terminal::own_group();
     let own = process::stat(run.pid).map_or(0, |stat| stat.pgrp);
     std::iter::once((run, own))
         .chain(process::descendants(run.pid))
@@ -962,7 +962,7 @@ impl Screen {
 
     /// Never from the background, where it would write over somebody's prompt.
     fn shows_progress(&self) -> bool {
-        self.terminal && foreground::is_in_foreground()
+        self.terminal && terminal::is_in_foreground()
     }
 
     fn say(&mut self, what: &str) {

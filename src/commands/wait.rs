@@ -957,7 +957,7 @@ impl Waiter {
             Ok(file) => file,
             Err(e) => return anyhow!("cannot open the standard input {}: {e}", input.display()),
         };
-        if let Err(e) = spawn::set_standard_descriptors(input, log) {
+        if let Err(e) = spawn::set_standard_descriptors(&input, log.as_ref()) {
             return anyhow!("cannot set the standard descriptors: {e}");
         }
         let mut variables: Vec<OsString> = order

@@ -1,18 +1,22 @@
-//! Starting a waiter outside the run's session, and becoming a rerun.
+//! Becoming another program: a waiter outside the run's session, a run in the
+//! foreground, a rerun. All share one exec(3), and one way to tell that it failed.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsStr, OsString, c_char};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::attributes::{SignalState, set_signals};
+use super::pidfd::is_readable_by;
 use super::process;
 use crate::model::Identity;
 
@@ -44,57 +48,96 @@ pub struct Plan<'a> {
 /// # Errors
 /// Those of fork(2) and of building the arguments. A failed exec shows in [`await_ready`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::other);
-    let program = text(plan.program.as_os_str().as_bytes())?;
-    let arguments: Vec<CString> = plan
-        .arguments
-        .iter()
-        .map(|a| text(a.as_bytes()))
-        .collect::<Result<_, _>>()?;
-    let environment: Vec<CString> = plan
+    let environment: Vec<OsString> = plan
         .environment
         .iter()
-        .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
-        .collect::<Result<_, _>>()?;
-    let argv = pointers(&arguments);
-    let envp = pointers(&environment);
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+        .map(|(name, value)| [name.as_os_str(), value.as_os_str()].join(OsStr::new("=")))
+        .collect();
+    let program = [plan.program.to_owned()];
+    let image = Exec::new(&program, plan.arguments, &environment)?;
+    let null = null()?;
     close_all_on_exec();
+    fork_exec(&image, plan.signals, ready, || {
+        setsid()?;
+        set_standard_descriptors(&null, Some(&null))?;
+        for fd in plan.keep.iter().chain([&ready]) {
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        if plan.errors_to_ready {
+            dup2_stderr(ready)?;
+        }
+        std::env::set_current_dir("/")
+    })
+}
 
-    // SAFETY: this process has one thread, so the child may use anything.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            // SAFETY: integers only, on descriptors that are open.
-            unsafe {
-                libc::setsid();
-                for fd in 0..=2 {
-                    libc::dup2(null.as_raw_fd(), fd);
-                }
-                for fd in plan.keep {
-                    libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0);
-                }
-                libc::fcntl(ready.as_raw_fd(), libc::F_SETFD, 0);
-                if plan.errors_to_ready {
-                    libc::dup2(ready.as_raw_fd(), 2);
-                }
-            }
-            let _ = std::env::set_current_dir("/");
-            set_signals(plan.signals);
-            // SAFETY: NUL-terminated strings and null-terminated arrays that live on.
-            unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-            let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-            let mut message = vec![FAILED];
-            message.extend_from_slice(&errno.to_ne_bytes());
-            // SAFETY: a valid buffer; _exit runs none of the parent's handlers.
-            unsafe {
-                libc::write(ready.as_raw_fd(), message.as_ptr().cast(), message.len());
-                libc::_exit(127)
+/// A program to become, as exec(3) takes it.
+pub(super) struct Exec {
+    programs: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Exec {
+    /// Of candidates for the program's path, its command line with the first element
+    /// included, and its whole environment, one `NAME=VALUE` each.
+    pub(super) fn new(
+        programs: &[PathBuf],
+        arguments: &[OsString],
+        environment: &[OsString],
+    ) -> io::Result<Self> {
+        let text = |s: &OsStr| -> io::Result<CString> { Ok(CString::new(s.as_bytes())?) };
+        let all = |words: &[OsString]| -> io::Result<Vec<CString>> {
+            words.iter().map(|word| text(word)).collect()
+        };
+        let programs = programs.iter().map(|program| text(program.as_os_str()));
+        Ok(Exec {
+            programs: programs.collect::<io::Result<_>>()?,
+            arguments: all(arguments)?,
+            environment: all(environment)?,
+        })
+    }
+
+    /// Tries the candidates in turn. Returns only on failure: that of the candidate that
+    /// got furthest, which is any error but "no such file", and which one it was.
+    fn exec(&self) -> (Option<&CStr>, Errno) {
+        let mut worst = (None, Errno::ENOENT);
+        for program in &self.programs {
+            let Err(e) = execve(program, &self.arguments, &self.environment);
+            if worst.1 == Errno::ENOENT && e != Errno::ENOENT {
+                worst = (Some(program.as_c_str()), e);
             }
         }
+        worst
+    }
+}
+
+/// Forks a child that makes itself ready, takes the signal state and becomes `image`.
+/// What fails of that goes to `report`, for [`why_not`] to read.
+pub(super) fn fork_exec(
+    image: &Exec,
+    signals: SignalState,
+    report: &OwnedFd,
+    get_ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Identity> {
+    // SAFETY: this process has one thread, so the child may use anything.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let errno = match get_ready() {
+                Ok(()) => {
+                    set_signals(signals);
+                    image.exec().1 as i32
+                }
+                Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
+            };
+            let mut message = vec![FAILED];
+            message.extend_from_slice(&errno.to_ne_bytes());
+            let _ = nix::unistd::write(report, &message);
+            // SAFETY: an integer; it runs none of the parent's handlers.
+            unsafe { libc::_exit(127) }
+        }
         // Not yet reaped, so it is there even if it has ended already.
-        pid => process::stat(pid).map(|stat| Identity {
-            pid,
+        ForkResult::Parent { child } => process::stat(child.as_raw()).map(|stat| Identity {
+            pid: child.as_raw(),
             start: stat.start,
         }),
     }
@@ -118,19 +161,8 @@ pub fn await_ready(ready: OwnedFd, limit: Duration) -> io::Result<()> {
     let mut pipe = File::from(ready);
     let mut text: Vec<u8> = Vec::new();
     loop {
-        let mut poll = libc::pollfd {
-            fd: pipe.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one valid pollfd that outlives the call.
-        match unsafe { libc::poll(&raw mut poll, 1, ms) } {
-            0 => return Err(io::Error::from(io::ErrorKind::TimedOut)),
-            n if n > 0 => {}
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
-            _ => return Err(io::Error::last_os_error()),
+        if !is_readable_by(pipe.as_fd(), deadline)? {
+            return Err(io::ErrorKind::TimedOut.into());
         }
         let mut part = [0; 256];
         let length = pipe.read(&mut part)?;
@@ -144,8 +176,8 @@ pub fn await_ready(ready: OwnedFd, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// What the bytes in a ready pipe say of a program that did not get ready.
-fn why_not(text: &[u8]) -> io::Error {
+/// What the bytes in a pipe say of a program that did not get ready.
+pub(super) fn why_not(text: &[u8]) -> io::Error {
     if let [.., FAILED, a, b, c, d] = text {
         return io::Error::from_raw_os_error(i32::from_ne_bytes([*a, *b, *c, *d]));
     }
@@ -205,42 +237,16 @@ pub struct Image {
 /// (anything rather than "no such file"), with its path.
 pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
     close_all_on_exec();
-    let nul = |s: &OsStr| CString::new(s.as_bytes());
-    let arguments: Result<Vec<CString>, _> = image.arguments.iter().map(|a| nul(a)).collect();
-    let environment: Result<Vec<CString>, _> = image.environment.iter().map(|a| nul(a)).collect();
-    let (Ok(arguments), Ok(environment)) = (arguments, environment) else {
-        return (
-            PathBuf::from(image.arguments.first().cloned().unwrap_or_default()),
-            io::Error::new(io::ErrorKind::InvalidInput, "a NUL byte in an argument"),
-        );
-    };
-    let argv = pointers(&arguments);
-    let envp = pointers(&environment);
-    let mut worst = (
-        PathBuf::from(image.arguments.first().cloned().unwrap_or_default()),
-        io::Error::from_raw_os_error(libc::ENOENT),
-    );
-    for program in &image.programs {
-        let Ok(path) = nul(program.as_os_str()) else {
-            continue;
-        };
-        // SAFETY: NUL-terminated strings and null-terminated arrays that live on.
-        unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-        let error = io::Error::last_os_error();
-        // What is nowhere is named as it was called, not as the last place it is not at.
-        if worst.1.kind() == io::ErrorKind::NotFound && error.kind() != io::ErrorKind::NotFound {
-            worst = (program.clone(), error);
+    // What is nowhere is named as it was called, not as the last place it is not at.
+    let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
+    match Exec::new(&image.programs, &image.arguments, &image.environment) {
+        Err(e) => (called(), e),
+        Ok(exec) => {
+            let (program, errno) = exec.exec();
+            let path = program.map(|program| OsStr::from_bytes(program.to_bytes()).into());
+            (path.unwrap_or_else(called), errno.into())
         }
     }
-    worst
-}
-
-pub(super) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings
-        .iter()
-        .map(|s| s.as_ptr())
-        .chain(std::iter::once(std::ptr::null()))
-        .collect()
 }
 
 /// Marks every descriptor above 2 to be closed on exec, whoever opened it.
@@ -257,26 +263,26 @@ pub fn close_all_on_exec() {
     if done == 0 {
         return;
     }
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     for fd in open
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&fd| fd > 2)
     {
-        // SAFETY: F_SETFD on a number touches no memory.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: only looked at here, which fails if it is not open.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     }
+}
+
+fn null() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null")
 }
 
 /// Puts /dev/null on 0, 1 and 2.
 pub fn silence_standard_descriptors() {
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
-        for fd in 0..=2 {
-            // SAFETY: two descriptors, the first of them open.
-            unsafe { libc::dup2(null.as_raw_fd(), fd) };
-        }
+    if let Ok(null) = null() {
+        let _ = set_standard_descriptors(&null, Some(&null));
     }
 }
 
@@ -284,16 +290,11 @@ pub fn silence_standard_descriptors() {
 ///
 /// # Errors
 /// Those of dup2(2).
-pub fn set_standard_descriptors(input: File, output: Option<File>) -> io::Result<()> {
-    let mut pairs = vec![(input.as_raw_fd(), 0)];
-    if let Some(output) = &output {
-        pairs.extend([(output.as_raw_fd(), 1), (output.as_raw_fd(), 2)]);
-    }
-    for (from, to) in pairs {
-        // SAFETY: two descriptors, the first of them open.
-        if unsafe { libc::dup2(from, to) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
+pub fn set_standard_descriptors(input: &File, output: Option<&File>) -> io::Result<()> {
+    dup2_stdin(input)?;
+    if let Some(output) = output {
+        dup2_stdout(output)?;
+        dup2_stderr(output)?;
     }
     Ok(())
 }
