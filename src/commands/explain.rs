@@ -185,7 +185,7 @@ fn tree(seen: &Observation) -> Vec<String> {
 
 fn words(line: &[Vec<u8>]) -> String {
     line.iter()
-        .map(|word| super::run::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
+        .map(|word| crate::layout::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
         .collect::<Vec<_>>()
         .join(" ")
 }

@@ -31,7 +31,7 @@ use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process;
 use crate::sys::process::is_alive;
-use crate::sys::sleep::{Sleeper, Wake, Watch};
+use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::spawn::{self, Image};
 use crate::sys::{clock, localtime, title, user};
 
@@ -256,8 +256,6 @@ struct Files {
 const FIRST_PAUSE: Span = Span::from_secs(1);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// How often a held timer looks where no directory can be watched.
-pub(super) const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// Whether an error may pass, so that it is worth to try again. A missing or damaged
 /// record does not come back.
