@@ -22,7 +22,7 @@ use crate::state::order::{Order, Ticket, encode};
 use crate::state::record::{Leaving, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::spawn::{self, Plan};
+use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::{attributes::SignalState, clock, title};
 
 /// How long systemd may take to make a scope.
@@ -304,15 +304,20 @@ impl Starting {
             None => program,
         };
         // Of all that a waiter is told by us, the rerun gets nothing.
-        let log_level = std::env::var_os("AGAIN_LOG").map(|level| ("AGAIN_LOG".into(), level));
-        let environment: Vec<(OsString, OsString)> = log_level.into_iter().collect();
+        let log_level = std::env::var_os("AGAIN_LOG").map(|level| {
+            let mut entry = OsString::from("AGAIN_LOG=");
+            entry.push(level);
+            entry
+        });
         let mut keep = vec![memory, lock, &go_reader, &ready_writer];
         keep.extend(run_fd);
         let waiter = spawn::start(
             &Plan {
-                program: &program,
-                arguments: &arguments,
-                environment: &environment,
+                image: Image {
+                    programs: vec![program.clone()],
+                    arguments,
+                    environment: log_level.into_iter().collect(),
+                },
                 keep: &keep,
                 signals: SignalState::default(),
                 errors_to_ready: scope.is_some(),

@@ -8,6 +8,7 @@ use crate::converge::{self, Command};
 use crate::model::Usage;
 use crate::observe;
 use crate::sys::attributes::SignalState;
+use crate::sys::spawn::Image;
 
 /// Drives the command to the end. The exit status of this process.
 ///
@@ -28,9 +29,11 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     // Requests below find us by it, however it was named on our own command line.
     let named = global.state_dir.is_some() || global.config.is_some();
     let command = Command {
-        environment: converge::environment(&around, named.then_some(settings.state_dir.as_path())),
-        words: &args.command,
-        programs: line.programs,
+        image: Image {
+            programs: line.programs,
+            arguments: args.command.clone(),
+            environment: converge::environment(&around, named.then_some(&settings.state_dir)),
+        },
         signals,
     };
     let known = converge::Known::of(line.invocation.as_ref(), line.paths);

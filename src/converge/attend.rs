@@ -2,23 +2,19 @@
 
 use std::time::Duration;
 
-use super::screen::Screen;
-use super::verdict::Ending;
+use super::driving::{Driving, Ending};
 use crate::model::{Boottime, End, Identity, Span};
 use crate::sys::clock::boottime;
-use crate::sys::sleep::{Sleeper, Wake};
+use crate::sys::sleep::Wake;
 use crate::sys::{foreground, pidfd, process, terminal};
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
 const GRACE: Span = Span::from_secs(10);
 
 /// A run under way.
-#[derive(Debug)]
-pub struct Attended<'a> {
+struct Attended<'a, 'b> {
+    driving: &'a mut Driving<'b>,
     run: Identity,
-    sleeper: &'a mut Sleeper,
-    screen: &'a mut Screen,
-    deadline: Option<Boottime>,
     /// Why it was made to end, if it was.
     ending: Option<Ending>,
     /// Who was told to end.
@@ -28,41 +24,34 @@ pub struct Attended<'a> {
     kill_at: Option<Boottime>,
 }
 
-impl<'a> Attended<'a> {
-    /// A run that has just been released, and has until `deadline`.
-    pub fn new(
-        run: Identity,
-        deadline: Option<Boottime>,
-        sleeper: &'a mut Sleeper,
-        screen: &'a mut Screen,
-    ) -> Self {
-        Attended {
-            run,
-            sleeper,
-            screen,
-            deadline,
-            ending: None,
-            told: Vec::new(),
-            signals: 0,
-            kill_at: None,
-        }
-    }
+/// Waits for the run to end, and passes on what we are told. How it ended, and why it
+/// was made to, if it was.
+///
+/// # Errors
+/// What went wrong on our side.
+pub fn attend(driving: &mut Driving<'_>, run: Identity) -> Result<(End, Option<Ending>), Ending> {
+    let mut attended = Attended {
+        driving,
+        run,
+        ending: None,
+        told: Vec::new(),
+        signals: 0,
+        kill_at: None,
+    };
+    let end = attended.wait()?;
+    attended.see_off()?;
+    Ok((end, attended.ending))
+}
 
-    /// Waits for the run to end, and passes on what we are told. How it ended, and
-    /// whether it was made to.
-    ///
-    /// # Errors
-    /// What went wrong on our side.
-    pub fn wait(mut self) -> Result<(End, Option<Ending>), Ending> {
-        let end = loop {
+impl Attended<'_, '_> {
+    fn wait(&mut self) -> Result<End, Ending> {
+        loop {
             // Until something ends the run for certain.
-            match self
-                .sleeper
-                .sleep(None, self.kill_at.or(self.deadline), None)?
-            {
+            let until = self.kill_at.or(self.driving.deadline());
+            match self.driving.sleeper.sleep(None, until, None)? {
                 Wake::Child => {
                     if let Some(end) = foreground::reap(self.run.pid) {
-                        break end;
+                        return Ok(end);
                     }
                 }
                 Wake::Signal {
@@ -73,9 +62,7 @@ impl<'a> Attended<'a> {
                 // What is pending is known only when the run has ended.
                 Wake::Ended | Wake::Changed | Wake::Hurry | Wake::NoMore => {}
             }
-        };
-        self.see_off()?;
-        Ok((end, self.ending))
+        }
     }
 
     fn on_signal(&mut self, number: i32, by_terminal: bool) {
@@ -85,12 +72,12 @@ impl<'a> Attended<'a> {
         self.tell(number, by_terminal);
         self.ending.get_or_insert(Ending::Signal(number));
         match self.signals {
-            1 => self.screen.say(&format!(
+            1 => self.driving.screen.say(&format!(
                 "signal {number}: waits for the run to end (pid {pid})"
             )),
             2 => {
                 self.kill_at.get_or_insert(now + GRACE);
-                self.screen.say(&format!(
+                self.driving.screen.say(&format!(
                     "signal {number} again: the run is killed in {GRACE} if it does not end"
                 ));
             }
@@ -105,7 +92,7 @@ impl<'a> Attended<'a> {
             // Once more, for what was forked meanwhile.
             self.kill_at = Some(now + Span::from_secs(1));
         } else {
-            self.screen.say(&format!(
+            self.driving.screen.say(&format!(
                 "the time is over: the run is ended (pid {}), and killed in {GRACE} if it does not end",
                 self.run.pid
             ));
@@ -152,7 +139,11 @@ impl<'a> Attended<'a> {
         let patience = self.kill_at.unwrap_or(boottime() + GRACE);
         let mut kill = self.kill_at.is_some();
         while let Some(handle) = self.told.iter().find_map(|who| pidfd::open(*who).ok()) {
-            match self.sleeper.sleep(Some(&handle), Some(patience), None)? {
+            match self
+                .driving
+                .sleeper
+                .sleep(Some(&handle), Some(patience), None)?
+            {
                 Wake::Child => {
                     foreground::reap(0);
                 }

@@ -4,54 +4,47 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::config::Surroundings;
 use crate::layout::quoted;
 use crate::puppet::environment;
 use crate::sys::attributes::SignalState;
-use crate::sys::foreground::{self, Held, Plan};
+use crate::sys::foreground::{self, Held};
 use crate::sys::process::os;
+use crate::sys::spawn::Image;
 
 /// What every run is started from.
 #[derive(Debug)]
-pub struct Command<'a> {
-    /// The command line.
-    pub words: &'a [OsString],
-    /// Where its program may be found, the best first.
-    pub programs: Vec<PathBuf>,
-    /// The environment, without what tells one run from another.
-    pub environment: Vec<OsString>,
+pub struct Command {
+    /// The program; its environment lacks what tells one run from another.
+    pub image: Image,
     /// The signal state that this process was started with.
     pub signals: SignalState,
 }
 
-impl Command<'_> {
+impl Command {
     /// Starts a run, which waits until it is released. These variables are its own.
     ///
     /// # Errors
     /// Those of fork(2) and of building the arguments.
     pub fn fork(&self, variables: &[(&str, &str)]) -> io::Result<Held> {
+        let mut image = self.image.clone();
         let own = variables
             .iter()
             .map(|(name, v)| format!("{name}={v}").into());
-        let environment: Vec<OsString> = self.environment.iter().cloned().chain(own).collect();
-        foreground::fork(&Plan {
-            programs: &self.programs,
-            arguments: self.words,
-            environment: &environment,
-            signals: self.signals,
-        })
+        image.environment.extend(own);
+        foreground::fork(&image, self.signals)
     }
 
     /// The command line for people, cut short.
     pub fn shown(&self) -> String {
-        shown(self.words)
+        shown(&self.image.arguments)
     }
 
     /// Its first word, for people.
     pub fn name(&self) -> String {
-        shown(&self.words[..1])
+        shown(&self.image.arguments[..1])
     }
 }
 
@@ -67,7 +60,7 @@ fn shown(words: &[OsString]) -> String {
 
 /// The environment of every run: ours, without what marks a rerun, and with the
 /// state directory, if it is named here.
-pub fn environment(around: &Surroundings, state_dir: Option<&Path>) -> Vec<OsString> {
+pub fn environment(around: &Surroundings, state_dir: Option<&PathBuf>) -> Vec<OsString> {
     let entries = around
         .environment
         .iter()

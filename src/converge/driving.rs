@@ -4,11 +4,10 @@ use anyhow::Result;
 
 use super::command::{Command, Input};
 use super::known::Known;
-use super::screen::{Row, Screen};
-use super::verdict::Ending;
+use super::screen::Screen;
 use crate::cli::Converge;
-use crate::model::{Boottime, Moment, Span};
-use crate::policy::converge::{Ask, Drive, Timer};
+use crate::model::{Boottime, End, Exit, Moment, Span};
+use crate::policy::converge::{Ask, Drive, Finish, Timer};
 use crate::policy::delay;
 use crate::state::change::{self, Change};
 use crate::state::driver::{Desk, Driver};
@@ -19,12 +18,41 @@ use crate::sys::foreground;
 use crate::sys::pidfd::Handle;
 use crate::sys::sleep::{Sleeper, Wake, Watch};
 
+/// Why a driver ends.
+#[derive(Debug)]
+pub enum Ending {
+    /// As the policy decided.
+    Finish(Finish),
+    /// By a signal.
+    Signal(i32),
+    /// An operator wanted no further run.
+    Stopped,
+    /// A run was ended because the time was over.
+    TimedOut,
+    /// The command could not be executed, and the exit status that says so.
+    NotExecuted(String, Exit),
+    /// What went wrong on our side.
+    Error(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Ending {
+    fn from(error: anyhow::Error) -> Self {
+        Ending::Error(error)
+    }
+}
+
+impl From<std::io::Error> for Ending {
+    fn from(error: std::io::Error) -> Self {
+        Ending::Error(error.into())
+    }
+}
+
 /// A driver at work.
 pub struct Driving<'a> {
     /// What was typed.
     pub args: &'a Converge,
     /// What it runs.
-    pub command: Command<'a>,
+    pub command: Command,
     /// What every run reads.
     pub input: Option<Input>,
     /// What is known of a run.
@@ -41,8 +69,8 @@ pub struct Driving<'a> {
     pub sleeper: Sleeper,
     /// Standard error.
     pub screen: Screen,
-    /// The runs that have ended.
-    pub rows: Vec<Row>,
+    /// How the process of the last run ended.
+    pub last: Option<End>,
 }
 
 impl Driving<'_> {

@@ -52,8 +52,8 @@ impl Known {
     /// What is to be compared after the run.
     pub fn before(&self) -> Before {
         let path = self.paths.lastrunfile.as_ref()?.path();
-        let stamp = Stamp::of(&path);
-        Some((path, stamp))
+        let version = stamp(&path);
+        Some((path, version))
     }
 
     /// How a run went, and what that is known by.
@@ -90,7 +90,7 @@ impl Known {
         let path = self.paths.lastrunfile.as_ref().map(Bytes::path)?;
         let summary = Summary::parse(&outcome::read_summary(&path).ok()?);
         let is_fresh = match before.as_ref().filter(|(known, _)| *known == path) {
-            Some((_, stamp)) => *stamp != Stamp::of(&path),
+            Some((_, version)) => *version != stamp(&path),
             // Only now is it known where it is; Puppet gives whole seconds.
             None => summary.last_run()? >= started.wall.millis() / 1000,
         };
@@ -99,18 +99,9 @@ impl Known {
 }
 
 /// What tells one version of a file from the next: Puppet replaces its summary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    inode: u64,
-    changed: (i64, i64),
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }
 
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let meta = std::fs::metadata(path).ok()?;
-        Some(Stamp {
-            inode: meta.ino(),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        })
-    }
-}
+type Stamp = (u64, i64, i64);

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::command::{Command, Input};
-use super::driving::Driving;
+use super::driving::{Driving, Ending};
 use super::known::Known;
 use super::run::run;
 use super::screen::Screen;
-use super::verdict::{Done, Ending};
+use super::verdict::verdict;
 use crate::cli::Converge;
 use crate::config::Settings;
 use crate::model::{Boottime, Identity, Span};
@@ -31,7 +31,7 @@ pub fn main(
     args: &Converge,
     settings: &Settings,
     target: String,
-    command: Command<'_>,
+    command: Command,
     known: Known,
 ) -> Result<i32> {
     let store = Store::open(&settings.state_dir)?;
@@ -62,7 +62,7 @@ pub fn main(
         sleeper: Sleeper::new(command.signals).context("cannot take over the signals")?,
         input: Input::now(),
         screen: Screen::new(),
-        rows: Vec::new(),
+        last: None,
         args,
         command,
         known,
@@ -189,20 +189,13 @@ impl Driving<'_> {
     /// Says how it all ended, and gives the exit status.
     fn conclude(mut self, ending: Ending) -> Result<i32> {
         let now = moment();
-        let (status, text) = ending.verdict(&Done {
-            drive: &self.drive,
-            until: self.args.until,
-            timeout: self.args.timeout,
-            max_runs: self.record.max_runs,
-            last: self.rows.last().map(|row| row.end),
-            took: now.uptime.since(self.record.began.uptime),
-        });
+        let (status, text) = verdict(&self, &ending, now.uptime);
         for (name, timer) in self.drive.timers() {
             self.note_timer(name, timer, What::Stopped, &text);
         }
         self.note(What::Closed, now, &text);
         self.log(&format!("'again converge' ends: {text}"));
-        self.screen.table(&self.rows);
+        self.screen.table();
         // The record goes before the last word: who reads it finds us gone.
         drop(self.desk);
         if let Ending::Error(e) = ending {

@@ -2,11 +2,9 @@
 
 use anyhow::{Context, Result};
 
-use super::attend::Attended;
-use super::driving::Driving;
+use super::attend::attend;
+use super::driving::{Driving, Ending};
 use super::known::Before;
-use super::screen::Row;
-use super::verdict::Ending;
 use crate::model::{End, Exit, Moment};
 use crate::policy::converge::{Because, Timer};
 use crate::state::change::Change;
@@ -70,9 +68,7 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
         };
         return Err(Ending::NotExecuted(reason, exit));
     }
-    let deadline = driving.deadline();
-    let (sleeper, screen) = (&mut driving.sleeper, &mut driving.screen);
-    let (end, ending) = Attended::new(child, deadline, sleeper, screen).wait()?;
+    let (end, ending) = attend(driving, child)?;
     driving.store.forget_rerun(child);
     driving.record.child = None;
     conclude(driving, begun, end);
@@ -178,14 +174,9 @@ fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
     let painted = driving.screen.painted(outcome);
     driving.screen.say(&line(&painted));
     driving.log(&line(outcome.kind()));
-    driving.rows.push(Row {
-        run: number,
-        started: begun.started.wall,
-        took,
-        outcome,
-        end,
-        asked_by: begun.asked_by,
-    });
+    let (at, asked_by) = (begun.started.wall, &begun.asked_by);
+    driving.screen.row(number, at, took, outcome, asked_by);
+    driving.last = Some(end);
     // Readers of the record see what is pending; it serves nothing else.
     if let Err(e) = driving.publish() {
         tracing::warn!("{e:#}");

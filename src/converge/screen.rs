@@ -3,25 +3,8 @@
 use std::io::{IsTerminal, Write, stderr};
 
 use crate::layout::{Look, Tone, complain};
-use crate::model::{End, Outcome, Span, Walltime};
+use crate::model::{Outcome, Span, Walltime};
 use crate::sys::{localtime, terminal};
-
-/// A run in the summary at the end.
-#[derive(Debug)]
-pub struct Row {
-    /// Its number.
-    pub run: u32,
-    /// When it began.
-    pub started: Walltime,
-    /// How long it took.
-    pub took: Span,
-    /// How it went.
-    pub outcome: Outcome,
-    /// How its process ended.
-    pub end: End,
-    /// Why it started.
-    pub asked_by: String,
-}
 
 /// The widest progress line: one that fits a terminal of the usual size.
 const WIDEST: usize = 79;
@@ -33,6 +16,8 @@ pub struct Screen {
     look: Look,
     /// A progress line stands there without a line feed.
     progress: bool,
+    /// The lines of the table at the end.
+    rows: Vec<String>,
 }
 
 impl Screen {
@@ -46,6 +31,7 @@ impl Screen {
             terminal,
             look: Look::new(width, no_color.as_deref(), term.as_deref()),
             progress: false,
+            rows: Vec::new(),
         }
     }
 
@@ -84,29 +70,31 @@ impl Screen {
         self.paint(outcome.kind(), !outcome.is_failure())
     }
 
+    /// Keeps a line of the table: a run, when it began and how long it took, how it went
+    /// and why it started.
+    pub fn row(&mut self, run: u32, at: Walltime, took: Span, outcome: Outcome, asked_by: &str) {
+        let at = localtime::local(at);
+        let at = at.split(' ').nth(1).unwrap_or(&at);
+        let took = took.to_string();
+        let outcome = self.paint(&format!("{:<9}", outcome.kind()), !outcome.is_failure());
+        self.rows.push(format!(
+            "{run:>5}  {at:<9}  {took:<6}  {outcome}  {asked_by}"
+        ));
+    }
+
     /// The runs, one line each.
-    pub fn table(&mut self, rows: &[Row]) {
+    pub fn table(&mut self) {
         self.clear();
-        if !rows.is_empty() {
+        if !self.rows.is_empty() {
             complain("  run  started    took    outcome    asked by");
         }
-        for row in rows {
-            let at = localtime::local(row.started);
-            let time = at.split(' ').nth(1).unwrap_or(&at);
-            let outcome = format!("{:<9}", row.outcome.kind());
-            complain(&format!(
-                "{:>5}  {time:<9}  {:<6}  {}  {}",
-                row.run,
-                row.took.to_string(),
-                self.paint(&outcome, !row.outcome.is_failure()),
-                row.asked_by
-            ));
+        for row in &self.rows {
+            complain(row);
         }
     }
 
     /// The last word.
-    pub fn verdict(&mut self, text: &str, good: bool) {
-        self.clear();
+    pub fn verdict(&self, text: &str, good: bool) {
         complain(&format!("again: {}", self.paint(text, good)));
     }
 }

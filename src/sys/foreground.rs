@@ -1,30 +1,15 @@
 //! Starting a run in the foreground, and reaping it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{WaitOptions, wait};
 
 use super::attributes::{SignalState, set_signals};
-use super::spawn::{self, Exec};
+use super::spawn::{self, Exec, Image};
 use crate::model::{End, Identity};
-
-/// What to start.
-#[derive(Debug)]
-pub struct Plan<'a> {
-    /// Candidates for the program's path, tried in turn.
-    pub programs: &'a [PathBuf],
-    /// The command line, the first element included.
-    pub arguments: &'a [OsString],
-    /// The whole environment, one `NAME=VALUE` each.
-    pub environment: &'a [OsString],
-    /// The signal state it is to start with.
-    pub signals: SignalState,
-}
 
 /// A process that has not become the run yet.
 #[derive(Debug)]
@@ -35,18 +20,18 @@ pub struct Held {
     failed: File,
 }
 
-/// Starts `plan` by fork(2), in our own process group, with our standard
+/// Starts `image` by fork(2), in our own process group, with our standard
 /// descriptors. The child waits before its exec(3) until it is released, so that
 /// it can be put on record first. Call while single-threaded.
 ///
 /// # Errors
 /// Those of fork(2) and of building the arguments.
-pub fn fork(plan: &Plan<'_>) -> io::Result<Held> {
-    let image = Exec::new(plan.programs, plan.arguments, plan.environment)?;
+pub fn fork(image: &Image, signals: SignalState) -> io::Result<Held> {
+    let image = Exec::new(image)?;
     let (go_reader, go_writer) = spawn::pipe()?;
     let (failed_reader, failed_writer) = spawn::pipe()?;
     let mut go_writer = Some(go_writer);
-    let process = spawn::fork_exec(&image, plan.signals, &failed_writer, || {
+    let process = spawn::fork_exec(&image, signals, &failed_writer, || {
         // Else it would wait for ever if the parent were killed now.
         drop(go_writer.take());
         File::from(go_reader).read_exact(&mut [0])

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -25,15 +25,22 @@ const READY: u8 = 0x06;
 /// The byte before the errno of an exec that failed (ASCII's NAK).
 const FAILED: u8 = 0x15;
 
-/// What to start, in a session of its own.
+/// A program to become.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// Candidates for the program's path, tried in turn.
+    pub programs: Vec<PathBuf>,
+    /// The command line, the first element included.
+    pub arguments: Vec<OsString>,
+    /// The whole environment, one `NAME=VALUE` each.
+    pub environment: Vec<OsString>,
+}
+
+/// What to start in a session of its own.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Path of the program.
-    pub program: &'a Path,
-    /// Its command line, the first element included.
-    pub arguments: &'a [OsString],
-    /// Its whole environment.
-    pub environment: &'a [(OsString, OsString)],
+    /// The program.
+    pub image: Image,
     /// Descriptors it keeps under the same numbers. All others above 2 are closed.
     pub keep: &'a [&'a OwnedFd],
     /// The signal state it is to start with.
@@ -48,13 +55,7 @@ pub struct Plan<'a> {
 /// # Errors
 /// Those of fork(2) and of building the arguments. A failed exec shows in [`await_ready`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
-    let environment: Vec<OsString> = plan
-        .environment
-        .iter()
-        .map(|(name, value)| [name.as_os_str(), value.as_os_str()].join(OsStr::new("=")))
-        .collect();
-    let program = [plan.program.to_owned()];
-    let image = Exec::new(&program, plan.arguments, &environment)?;
+    let image = Exec::new(&plan.image)?;
     let null = null()?;
     close_all_on_exec();
     fork_exec(&image, plan.signals, ready, || {
@@ -70,7 +71,7 @@ pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
     })
 }
 
-/// A program to become, as exec(3) takes it.
+/// An [`Image`] as exec(3) takes it.
 pub(super) struct Exec {
     programs: Vec<CString>,
     arguments: Vec<CString>,
@@ -78,22 +79,19 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// Of candidates for the program's path, its command line with the first element
-    /// included, and its whole environment, one `NAME=VALUE` each.
-    pub(super) fn new(
-        programs: &[PathBuf],
-        arguments: &[OsString],
-        environment: &[OsString],
-    ) -> io::Result<Self> {
-        let text = |s: &OsStr| -> io::Result<CString> { Ok(CString::new(s.as_bytes())?) };
-        let all = |words: &[OsString]| -> io::Result<Vec<CString>> {
-            words.iter().map(|word| text(word)).collect()
-        };
-        let programs = programs.iter().map(|program| text(program.as_os_str()));
+    /// # Errors
+    /// `InvalidInput` for a NUL byte.
+    pub(super) fn new(image: &Image) -> io::Result<Self> {
+        fn all<T: AsRef<OsStr>>(words: &[T]) -> io::Result<Vec<CString>> {
+            let texts = words
+                .iter()
+                .map(|word| CString::new(word.as_ref().as_bytes()));
+            Ok(texts.collect::<Result<_, _>>()?)
+        }
         Ok(Exec {
-            programs: programs.collect::<io::Result<_>>()?,
-            arguments: all(arguments)?,
-            environment: all(environment)?,
+            programs: all(&image.programs)?,
+            arguments: all(&image.arguments)?,
+            environment: all(&image.environment)?,
         })
     }
 
@@ -220,17 +218,6 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd>
     Ok(file.into())
 }
 
-/// What a waiter becomes.
-#[derive(Debug)]
-pub struct Image {
-    /// Candidates for the program's path, tried in turn.
-    pub programs: Vec<PathBuf>,
-    /// The command line, the first element included.
-    pub arguments: Vec<OsString>,
-    /// The whole environment, one `NAME=VALUE` each.
-    pub environment: Vec<OsString>,
-}
-
 /// Replaces this process by `image`. Every descriptor above 2 is closed.
 ///
 /// Returns only on failure: the error of the candidate that got furthest
@@ -239,7 +226,7 @@ pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
     close_all_on_exec();
     // What is nowhere is named as it was called, not as the last place it is not at.
     let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
-    match Exec::new(&image.programs, &image.arguments, &image.environment) {
+    match Exec::new(image) {
         Err(e) => (called(), e),
         Ok(exec) => {
             let (program, errno) = exec.exec();
