@@ -1,7 +1,6 @@
 //! `again explain`: what would be run again and why, or why not. Changes nothing.
 
 use anyhow::{Result, bail};
-use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::say;
 use crate::cli::{Explain, Global};
@@ -18,8 +17,8 @@ use crate::state::record::Record;
 use crate::state::store::{Disabled, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::process::{self, is_alive, split_block};
-use crate::sys::user;
+use crate::sys::process::{is_alive, split_block};
+use crate::sys::{clock, process, user};
 
 /// Explains: goes the way of a request as far as the judgement, and shows it.
 ///
@@ -85,17 +84,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
 
 /// The processes, with a mark at the one that is taken for the run.
 fn tree(seen: &Observation) -> Vec<String> {
-    let pid = |pid: i32| u32::try_from(pid).ok().map(Pid::from_u32);
-    let pids: Vec<Pid> = seen
-        .chain
-        .iter()
-        .filter_map(|s| pid(s.identity.pid))
-        .collect();
-    let mut system = System::new().ok();
-    if let Some(system) = &mut system {
-        let wanted = ProcessesToUpdate::Some(&pids);
-        system.refresh_processes_specifics(wanted, false, ProcessRefreshKind::nothing());
-    }
+    let now = clock::boottime();
     let line = |(at, s): (usize, &Seen)| {
         let words = split_block(&s.cmdline);
         let words = words.iter().filter(|word| !word.is_empty());
@@ -106,17 +95,14 @@ fn tree(seen: &Observation) -> Vec<String> {
         if title.is_empty() {
             title = String::from_utf8_lossy(&s.comm).into_owned();
         }
-        let known = pid(s.identity.pid).and_then(|pid| system.as_ref()?.process(pid));
-        let age = known.map_or_else(String::new, |p| {
-            format!(", up {}", Span::from_secs(p.run_time()))
-        });
+        let age = Span::from_secs(now.since(s.identity.started()).secs());
         let mark = if seen.run == Some(at) {
             "  <- the run"
         } else {
             ""
         };
         let (pid, user) = (s.identity.pid, user_of(s.identity.pid));
-        format!("  {pid} {title} ({user}{age}){mark}")
+        format!("  {pid} {title} ({user}, up {age}){mark}")
     };
     seen.chain.iter().enumerate().map(line).collect()
 }

@@ -137,7 +137,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
     if let (Some(command), Some(order)) = (target.command(), &target.order) {
         let words: Vec<String> = command
             .iter()
-            .map(|word| super::run::quoted(word))
+            .map(|word| crate::layout::quoted(word))
             .collect();
         let place = match record.kind {
             Kind::Apply => format!(" (in {})", order.directory.lossy()),

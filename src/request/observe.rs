@@ -11,7 +11,7 @@ use crate::config::{Settings, Surroundings};
 use crate::model::{Identity, Refusal};
 use crate::puppet::ancestry::{Found, Line, Seen, find_run, read, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
-use crate::puppet::live::{all_pids, chain_from, read_pid, see, setup};
+use crate::puppet::live::{chain_from, read_pid, see, setup};
 use crate::puppet::paths::Paths;
 use crate::puppet::rerun;
 use crate::sys::attributes::SignalState;
@@ -95,7 +95,7 @@ impl Asked<'_> {
         let paths = setup(None, exe, self.home()).paths(&self.given, &self.settings.paths);
         let named = paths.pidfile.and_then(|path| read_pid(&path.path()));
         named.and_then(look).or_else(|| {
-            let mut daemons = all_pids().into_iter().filter_map(look);
+            let mut daemons = process::all_pids().into_iter().filter_map(look);
             let first = daemons.next()?;
             // Of two that differ, which one it would be is a guess.
             daemons.all(|other| other.1 == first.1).then_some(first)
