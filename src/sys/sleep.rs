@@ -17,7 +17,7 @@ use super::attributes::{SignalState, set_disposition};
 use super::memory;
 use super::pidfd::Handle;
 use super::process::is_alive;
-use crate::model::Boottime;
+use crate::model::{Boottime, Span};
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,9 @@ const ENDING: [Signal; 4] = [
 pub const HURRY: i32 = libc::SIGUSR1;
 /// Asks a driver to start no further run.
 pub const NO_MORE: i32 = libc::SIGUSR2;
+
+/// How often what holds a run is looked at where no directory can be watched.
+pub const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// How often a process is looked at where there is no pidfd_open(2).
 const LOOK_EVERY_MS: u16 = 500;

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -24,7 +24,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::model::Identity;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::spawn::{self, Plan};
+use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::title;
 
 /// The verb, which the ordinary command line does not know.
@@ -111,14 +111,19 @@ impl Starting {
             " ".repeat(title::ROOM).into(),
         ]);
         // Of all that a waiter is told by us, the rerun gets nothing.
-        let log_level = std::env::var_os("AGAIN_LOG").map(|level| ("AGAIN_LOG".into(), level));
-        let environment: Vec<(OsString, OsString)> = log_level.into_iter().collect();
+        let log_level = std::env::var_os("AGAIN_LOG").map(|level| {
+            let mut entry = OsString::from("AGAIN_LOG=");
+            entry.push(level);
+            entry
+        });
         let mut keep = vec![given.order, given.lock, &go, &is_ready];
         keep.extend(run);
         let plan = Plan {
-            program: through.first().map_or(&own, Path::new),
-            arguments: &arguments,
-            environment: &environment,
+            image: Image {
+                programs: vec![through.first().map_or(own, PathBuf::from)],
+                arguments,
+                environment: log_level.into_iter().collect(),
+            },
             keep: &keep,
             signals: SignalState::default(),
             errors_to_ready: !through.is_empty(),
