@@ -7,9 +7,11 @@
 //! are left over. Where they differ, so does this.
 
 use std::borrow::Cow;
+use std::iter::Peekable;
+use std::slice::Iter;
 
 pub use super::options::Application;
-use super::options::{FLAGS, Takes, VALUED, of_application};
+use super::options::{FLAGS, RUBYS_VALUED, Takes, VALUED, of_application};
 
 /// A puppet command line, understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,14 +20,8 @@ pub struct Invocation {
     pub script: usize,
     /// The application.
     pub application: Application,
-    /// `onetime`, as the command line sets it.
-    pub onetime: Option<bool>,
-    /// `daemonize`.
-    pub daemonize: Option<bool>,
-    /// `splay`.
-    pub splay: Option<bool>,
-    /// `noop`.
-    pub noop: Option<bool>,
+    /// Settings that are true or false, in order; the last of a name counts.
+    pub flags: Vec<(String, bool)>,
     /// Indices of words that do nothing but ask to daemonise.
     pub daemonize_words: Vec<usize>,
     /// Other settings with their values, in order; the last of a name counts.
@@ -48,13 +44,16 @@ pub struct Invocation {
 }
 
 impl Invocation {
+    /// What the command line sets a flag to.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        let mut flags = self.flags.iter().rev();
+        flags.find(|(n, _)| n == name).map(|(_, is_on)| *is_on)
+    }
+
     /// A setting's last value on the command line.
     pub fn value(&self, name: &str) -> Option<&[u8]> {
-        self.values
-            .iter()
-            .rev()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.as_slice())
+        let mut values = self.values.iter().rev();
+        values.find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
     }
 
     /// `apply` takes its manifest from standard input when nothing names one.
@@ -107,27 +106,17 @@ pub fn find_script(argv: &[Vec<u8>]) -> Option<usize> {
     if !is_ruby_name(name) {
         return None;
     }
+    let takes_next = |word| std::str::from_utf8(word).is_ok_and(|w| RUBYS_VALUED.contains(w));
     let mut at = 1;
-    loop {
-        let word = argv.get(at)?.as_slice();
+    while let word = argv.get(at)?.as_slice()
+        && word.starts_with(b"-")
+    {
+        at += 1;
         match word {
-            // Ruby's options that take the next word (ruby(1)).
-            b"-I"
-            | b"-r"
-            | b"-C"
-            | b"-E"
-            | b"-X"
-            | b"--encoding"
-            | b"--external-encoding"
-            | b"--internal-encoding" => at += 2,
-            b"--" => {
-                at += 1;
-                break;
-            }
+            b"--" => break,
             // A program in the command line has no script.
             b"-e" | b"-" => return None,
-            _ if word.starts_with(b"-") => at += 1,
-            _ => break,
+            _ => at += usize::from(takes_next(word)),
         }
     }
     is_puppet_name(base_name(argv.get(at)?)).then_some(at)
@@ -152,25 +141,7 @@ fn is_puppet_name(name: &[u8]) -> bool {
 }
 
 /// The words behind the application's name, as one of the parsers goes over them.
-struct Words<'a> {
-    words: &'a [Vec<u8>],
-    at: usize,
-}
-
-impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let word = self.words.get(self.at)?;
-        self.at += 1;
-        Some(word)
-    }
-
-    /// The next word, if it can be a value.
-    fn value(&mut self, can_be: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let next = self.words.get(self.at).filter(|next| can_be(next))?;
-        self.at += 1;
-        Some(next.clone())
-    }
-}
+type Words<'a> = Peekable<Iter<'a, Vec<u8>>>;
 
 /// The name of a long option, and the value that is joined to it.
 fn long(word: &[u8]) -> Option<(String, Option<Vec<u8>>)> {
@@ -181,48 +152,38 @@ fn long(word: &[u8]) -> Option<(String, Option<Vec<u8>>)> {
 
 /// The first parser: settings.
 fn read_settings(words: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
-    let mut words = Words { words, at: 0 };
-    while let Some(word) = words.next().filter(|word| *word != b"--") {
-        let index = first + words.at - 1;
+    let can_be_value = |next: &&Vec<u8>| !is_option(next);
+    let mut left: Words<'_> = words.iter().peekable();
+    while let Some(word) = left.next().filter(|word| *word != b"--") {
+        let index = first + words.len() - left.len() - 1;
+        let mut is_only_daemonize = word == b"-D";
         if let Some((name, joined)) = long(word) {
             let flag = name.strip_prefix("no-").unwrap_or(&name);
+            is_only_daemonize = name == "daemonize";
             if FLAGS.contains(flag) {
-                set_flag(invocation, flag, flag == name);
+                invocation.flags.push((flag.to_owned(), flag == name));
             } else if VALUED.contains(&name)
-                && let Some(value) = joined.or_else(|| words.value(|next| !is_option(next)))
+                && let Some(value) = joined.or_else(|| left.next_if(can_be_value).cloned())
             {
-                invocation.values.push((name.clone(), value));
+                invocation.values.push((name, value));
             }
-            if name == "daemonize" {
-                invocation.daemonize_words.push(index);
-            }
-        } else if let [b'-', letters @ ..] = word {
+        } else if let [b'-', letters @ ..] = word.as_slice() {
             for letter in letters {
                 match letter {
-                    b'D' => set_flag(invocation, "daemonize", true),
-                    b'o' => set_flag(invocation, "onetime", true),
+                    b'D' => invocation.flags.push(("daemonize".to_owned(), true)),
+                    b'o' => invocation.flags.push(("onetime".to_owned(), true)),
                     b'E' => {
-                        let value = words.value(|next| !is_option(next));
+                        let value = left.next_if(can_be_value).cloned();
                         let named = value.map(|value| ("environment".to_owned(), value));
                         invocation.values.extend(named);
                     }
                     _ => {}
                 }
             }
-            if word == b"-D" {
-                invocation.daemonize_words.push(index);
-            }
         }
-    }
-}
-
-fn set_flag(invocation: &mut Invocation, name: &str, value: bool) {
-    match name {
-        "onetime" => invocation.onetime = Some(value),
-        "daemonize" => invocation.daemonize = Some(value),
-        "splay" => invocation.splay = Some(value),
-        "noop" => invocation.noop = Some(value),
-        _ => {}
+        if is_only_daemonize {
+            invocation.daemonize_words.push(index);
+        }
     }
 }
 
@@ -240,10 +201,8 @@ fn is_option(word: &[u8]) -> bool {
 fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
     let dashed = |b| if b == b'_' { b'-' } else { b };
     let is_begun = |candidate: &str| {
-        candidate.len() >= name.len()
-            && name
-                .bytes()
-                .eq(candidate.bytes().take(name.len()).map(dashed))
+        let begin = candidate.bytes().take(name.len()).map(dashed);
+        name.bytes().eq(begin)
     };
     let own = of_application(application).map(|(long, _, takes)| (Cow::from(long), takes));
     let flags = FLAGS.iter().map(|flag| (Cow::from(flag), Takes::Nothing));
@@ -268,11 +227,10 @@ fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
 
 /// The second parser: application options, and the words that are left.
 fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
-    let mut words = Words { words, at: 0 };
+    let mut words: Words<'_> = words.iter().peekable();
     while let Some(word) = words.next() {
         if word == b"--" {
-            let rest = words.words.get(words.at..).unwrap_or_default();
-            invocation.loose.extend_from_slice(rest);
+            invocation.loose.extend(words.cloned());
             break;
         }
         if let Some((name, joined)) = long(word) {
@@ -281,16 +239,16 @@ fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
                 complete(invocation.application, &name).unwrap_or((name, Takes::Perhaps));
             let value = joined.or_else(|| match takes {
                 Takes::Nothing => None,
-                Takes::Value => words.value(|_| true),
-                Takes::Perhaps => words.value(|next| !next.starts_with(b"-")),
+                Takes::Value => words.next().cloned(),
+                Takes::Perhaps => words.next_if(|next| !next.starts_with(b"-")).cloned(),
             });
             note_option(invocation, &name, value);
-        } else if let [b'-', letters @ ..] = word
+        } else if let [b'-', letters @ ..] = word.as_slice()
             && !letters.is_empty()
         {
             read_letters(letters, &mut words, invocation);
         } else {
-            invocation.loose.push(word.to_vec());
+            invocation.loose.push(word.clone());
         }
     }
 }
@@ -307,7 +265,7 @@ fn read_letters(mut letters: &[u8], words: &mut Words<'_>, invocation: &mut Invo
             Some((name, Takes::Value)) => {
                 letters = &[];
                 let joined = (!rest.is_empty()).then(|| rest.to_vec());
-                let value = joined.or_else(|| words.value(|_| true));
+                let value = joined.or_else(|| words.next().cloned());
                 note_option(invocation, name, value);
             }
             Some((name, _)) => note_option(invocation, name, None),
@@ -368,22 +326,31 @@ mod tests {
 
     #[test]
     fn settings_go_by_exact_names_and_the_last_one_wins() {
-        assert_eq!(read("agent --onetime --no-daemonize").onetime, Some(true));
-        assert_eq!(read("agent --onetim").onetime, None);
         assert_eq!(
-            read("agent --daemonize --no-daemonize").daemonize,
+            read("agent --onetime --no-daemonize").flag("onetime"),
+            Some(true)
+        );
+        assert_eq!(read("agent --onetim").flag("onetime"), None);
+        assert_eq!(
+            read("agent --daemonize --no-daemonize").flag("daemonize"),
             Some(false)
         );
-        assert_eq!(read("agent --no-daemonize -D").daemonize, Some(true));
-        assert_eq!(read("agent --server --noop").noop, Some(true));
+        assert_eq!(
+            read("agent --no-daemonize -D").flag("daemonize"),
+            Some(true)
+        );
+        assert_eq!(read("agent --server --noop").flag("noop"), Some(true));
         assert_eq!(
             read("agent --server noop --vardir=/v --vardir /w").value("vardir"),
             Some(&b"/w"[..])
         );
-        assert_eq!(read("agent -- --noop").noop, None);
+        assert_eq!(read("agent -- --noop").flag("noop"), None);
         // The first parser does not know that -e takes a value.
-        assert_eq!(read("apply -e --noop").noop, Some(true));
-        assert_eq!(read("apply --noop --no-noop x.pp").noop, Some(false));
+        assert_eq!(read("apply -e --noop").flag("noop"), Some(true));
+        assert_eq!(
+            read("apply --noop --no-noop x.pp").flag("noop"),
+            Some(false)
+        );
     }
 
     #[test]

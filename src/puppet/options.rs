@@ -82,6 +82,10 @@ pub const VALUED: Names = Names(
 ",
 );
 
+/// Options of ruby itself that take the next word (ruby(1)).
+pub const RUBYS_VALUED: Names =
+    Names("-I -r -C -E -X --encoding --external-encoding --internal-encoding");
+
 /// How an application option takes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {

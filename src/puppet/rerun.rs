@@ -18,16 +18,22 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
     let is_daemon = is_daemon(invocation, conf);
     let daemonizes = || is_daemon || conf.flag("daemonize") != Some(false);
     let splays = || is_daemon || conf.flag("splay") != Some(false) && !conf.is_without("splay");
-    let is_daemonized = invocation.daemonize.unwrap_or_else(daemonizes);
+    let is_daemonized = invocation.flag("daemonize").unwrap_or_else(daemonizes);
     let mut add = |is_wanted: bool, word: &str| {
         if is_wanted {
             line.insert(invocation.end, word.into());
         }
     };
     // The last one goes in first.
-    add(invocation.splay.unwrap_or_else(splays), "--no-splay");
+    add(
+        invocation.flag("splay").unwrap_or_else(splays),
+        "--no-splay",
+    );
     add(is_daemonized, "--no-daemonize");
-    add(is_daemon && invocation.onetime != Some(true), "--onetime");
+    add(
+        is_daemon && invocation.flag("onetime") != Some(true),
+        "--onetime",
+    );
     for at in invocation.daemonize_words.iter().rev() {
         line.remove(*at);
     }
@@ -88,7 +94,7 @@ pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
     let is_once = || conf.flag("onetime") == Some(true);
     invocation.application == Application::Agent
         && !invocation.test
-        && !invocation.onetime.unwrap_or_else(is_once)
+        && !invocation.flag("onetime").unwrap_or_else(is_once)
 }
 
 #[cfg(test)]
@@ -204,8 +210,8 @@ mod tests {
             prop_assert!(explained.is_some(), "{:?} {:?}", argv, once);
             prop_assert_eq!(explained == Some(Vec::new()), argv == once);
             if !invocation.test {
-                prop_assert_ne!(read.daemonize, Some(true));
-                prop_assert_ne!(read.splay, Some(true));
+                prop_assert_ne!(read.flag("daemonize"), Some(true));
+                prop_assert_ne!(read.flag("splay"), Some(true));
             }
             prop_assert!(!is_daemon(&read, &conf));
             prop_assert_eq!(rewrite(&once, &read, &conf), once);

@@ -169,7 +169,7 @@ fn plan(
 /// What says that a run of Puppet is a noop run, if it is one.
 fn noop(setup: &Setup) -> Option<&'static str> {
     let line = setup.invocation.as_ref()?;
-    match line.noop {
+    match line.flag("noop") {
         Some(is_on) => is_on.then_some("--noop"),
         None => {
             let is_on = setup.conf.is_noop(line.application);
