@@ -43,6 +43,14 @@ pub fn write_out(file: &File) -> io::Result<()> {
     }
 }
 
+/// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
+/// commit brings both to the disk (`tests/faults/power.rs`).
+pub fn is_synced_with_its_name(file: &File) -> bool {
+    use nix::sys::statfs::{EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+    let journals = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC];
+    fstatfs(file).is_ok_and(|system| journals.contains(&system.filesystem_type()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,6 +75,7 @@ const SI_KERNEL: i32 = 0x80;
 pub struct Sleeper {
     signals: SignalFd,
     timer: TimerFd,
+    told_to_end: bool,
 }
 
 impl Sleeper {
@@ -98,22 +99,25 @@ impl Sleeper {
         Ok(Sleeper {
             signals: SignalFd::with_flags(&set, flags)?,
             timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?,
+            told_to_end: false,
         })
     }
 
-    /// Whether a signal that asks to end is pending. All that are pending are taken: what
+    /// Whether a signal has asked to end so far. All that are pending are taken: what
     /// [`HURRY`] says is then to be looked up, and no program that we become gets it.
     pub fn is_told_to_end(&mut self) -> bool {
-        let mut told = false;
-        while let Ok(Some(wake)) = self.take_signal() {
-            told |= matches!(wake, Wake::Signal { .. });
-        }
-        told
+        while let Ok(Some(_)) = self.take_signal() {}
+        self.told_to_end
+    }
+
+    /// Whether a signal that was taken has asked to end.
+    pub fn was_told_to_end(&self) -> bool {
+        self.told_to_end
     }
 
     fn take_signal(&mut self) -> io::Result<Option<Wake>> {
         let info = self.signals.read_signal()?;
-        Ok(info.map(|info| match info.ssi_signo.cast_signed() {
+        let wake = info.map(|info| match info.ssi_signo.cast_signed() {
             libc::SIGCHLD => Wake::Child,
             HURRY => Wake::Hurry,
             NO_MORE => Wake::NoMore,
@@ -121,7 +125,9 @@ impl Sleeper {
                 number,
                 by_terminal: info.ssi_code == SI_KERNEL,
             },
-        }))
+        });
+        self.told_to_end |= matches!(wake, Some(Wake::Signal { .. }));
+        Ok(wake)
     }
 
     /// Sleeps until a signal arrives, the process has ended, the time has come or the
