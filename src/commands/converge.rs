@@ -1,15 +1,12 @@
 //! `again converge`: runs a command in the foreground until nothing asks for more.
 
-use std::os::unix::ffi::OsStrExt;
-
 use anyhow::{Context, Result};
 
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Surroundings};
 use crate::converge::{self, Command};
 use crate::model::{Usage, target_id};
-use crate::puppet::command::{self, Command as Line};
-use crate::puppet::environment;
+use crate::puppet::command::{Command as Line, Place};
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::SignalState;
 use crate::sys::spawn::Image;
@@ -29,14 +26,10 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
         let what = "the settings cannot be used: --max-runs must be at least 1";
         return Err(Usage(what.into()).into());
     }
-    let directory = std::env::current_dir().context("cannot see the working directory")?;
-    let place = command::Place {
-        environment: &environment::entries(&around.environment),
-        directory: &directory,
-        home: around.home.as_deref().filter(|_| around.uid != 0),
-    };
-    let words = args.command.iter().map(|word| word.as_bytes().to_vec());
-    let line = Line::named(words.collect(), place);
+    let home = around.home.as_deref().filter(|_| around.uid != 0);
+    let place =
+        Place::here(&around.environment, home).context("cannot see the working directory")?;
+    let line = Line::named(&args.command, &place);
     let target = target_id(around.uid, None, &line.words);
     let paths = line.setup.paths(&Paths::default(), &settings.paths);
     // Requests below find us by it, however it was named on our own command line.

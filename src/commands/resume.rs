@@ -32,7 +32,7 @@ pub fn main(global: &Global) -> Result<Exit> {
     let resume = Resume {
         store: &store,
         settings: &settings,
-        scope: crate::request::wants_scope(&settings, around.uid),
+        scope: crate::request::waiter::wants_scope(&settings, around.uid),
     };
     let mut account = Account::new(&store, &[]);
     account.each_target(store.targets(), |account, id| {

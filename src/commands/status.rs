@@ -9,8 +9,8 @@ use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, say};
 use crate::model::{DriverState, Exit, Kind, Moment, Outcome, Span, TimerState, Walltime};
-use crate::puppet::paths::Paths;
-use crate::request::observe::{Asked, observe, parent};
+use crate::request::asked::Request;
+use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
 use crate::state::history::What;
 use crate::state::record::Ended;
@@ -52,14 +52,10 @@ fn this_run(
     around: &Surroundings,
     now: &Moment,
 ) -> Option<Value> {
-    let asked = Asked {
-        command: &[],
-        given: Paths::default(),
-        settings,
-        around,
-        signals: SignalState::default(),
-    };
-    let seen = observe(parent(), &asked).ok()?;
+    let run = Run::default();
+    let (settings, around) = (settings.clone(), around.clone());
+    let request = Request::of(&run, settings, around, SignalState::default());
+    let seen = observe(parent(), &request).ok()?;
     let plan = seen.plan.as_ref().ok()?;
     let mut above = seen.chain.iter().skip(seen.run?);
     let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot));

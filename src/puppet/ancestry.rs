@@ -69,6 +69,11 @@ pub enum Found {
 }
 
 impl Found {
+    fn run(at: usize, line: Line, daemon: Option<usize>) -> Self {
+        let line = Box::new(line);
+        Found::Run { at, line, daemon }
+    }
+
     /// Why that process and no other is taken for the run, in a line for people.
     /// `daemon` is the one whose command line is used; none, if there is no run.
     pub fn why(&self, daemon: Option<i32>) -> Option<String> {
@@ -104,17 +109,14 @@ pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Seen, &Invocation) -> bool) 
     let is_daemon = |at: usize, line: &Line| is_daemon(&chain[at], &line.invocation);
     for (at, seen) in chain.iter().enumerate() {
         let daemon = chain.get(at + 1).and_then(read);
-        let by_daemon = daemon.filter(|line| is_daemon(at + 1, line)).map(Box::new);
+        let by_daemon = daemon.filter(|line| is_daemon(at + 1, line));
         match (read(seen), by_daemon) {
             (Some(line), _) if !is_daemon(at, &line) => {
-                let line = Box::new(line);
-                let daemon = None;
-                return Found::Run { at, line, daemon };
+                return Found::run(at, line, None);
             }
             (Some(_), None) => return Found::DaemonItself { at },
             (own, Some(line)) if own.is_some() || is_titled(seen, &chain[at + 1]) => {
-                let daemon = Some(at + 1);
-                return Found::Run { at, line, daemon };
+                return Found::run(at, line, Some(at + 1));
             }
             (None, _) if seen.cmdline.starts_with(TITLE) && runs_ruby(seen) => {
                 return Found::Orphan { at };
@@ -148,10 +150,8 @@ fn is_titled(seen: &Seen, daemon: &Seen) -> bool {
 fn is_one_text(cmdline: &[u8]) -> bool {
     let mut parts = cmdline.splitn(2, |&b| b == 0);
     let title = parts.next().unwrap_or_default();
-    title.contains(&b' ')
-        && parts
-            .next()
-            .is_none_or(|rest| rest.iter().all(|b| *b == 0 || *b == b' '))
+    let is_padding = |rest: &[u8]| rest.iter().all(|b| *b == 0 || *b == b' ');
+    title.contains(&b' ') && parts.next().is_none_or(is_padding)
 }
 
 fn runs_ruby(seen: &Seen) -> bool {

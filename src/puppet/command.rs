@@ -1,9 +1,10 @@
 //! A command line before it is run: where its program is, and what it says if it is
 //! Puppet's.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::ancestry::Line;
@@ -26,41 +27,48 @@ pub struct Command {
 }
 
 /// Where a command line is run.
-#[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+#[derive(Debug)]
+pub struct Place {
     /// `NAME=VALUE` each.
-    pub environment: &'a [Vec<u8>],
+    pub environment: Vec<Vec<u8>>,
     /// The working directory.
-    pub directory: &'a Path,
+    pub directory: PathBuf,
     /// The user's home; none for root, whose Puppet has its files elsewhere.
-    pub home: Option<&'a Path>,
+    pub home: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where this process is.
+    ///
+    /// # Errors
+    /// Those of getcwd(3).
+    pub fn here(variables: &[(OsString, OsString)], home: Option<&Path>) -> io::Result<Self> {
+        Ok(Place {
+            environment: environment::without_ours(environment::entries(variables)),
+            directory: std::env::current_dir()?,
+            home: home.map(Path::to_owned),
+        })
+    }
 }
 
 impl Command {
     /// The command line of a run. `exe` is what its process executes.
-    pub fn of_run(line: Line, exe: Option<&Path>, place: Place<'_>) -> Self {
+    pub fn of_run(line: Line, exe: Option<&Path>, place: &Place) -> Self {
+        let path = exe.unwrap_or(Path::new(""));
         Command {
             programs: programs(exe, line.argv.first(), place),
-            setup: setup(
-                Some(line.invocation),
-                exe.unwrap_or(Path::new("")),
-                place.home,
-            ),
+            setup: setup(Some(line.invocation), path, place.home.as_deref()),
             words: line.argv,
         }
     }
 
     /// A command that somebody named. One that runs no catalog, such as
     /// `puppet agent --disable`, counts as any program.
-    pub fn named(mut words: Vec<Vec<u8>>, place: Place<'_>) -> Self {
+    pub fn named(words: &[OsString], place: &Place) -> Self {
+        let mut words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         // Two programs of the same relative name in two directories are two targets.
         if let Some(first) = words.first_mut().filter(|first| first.contains(&b'/')) {
-            *first = place
-                .directory
-                .join(os(first))
-                .as_os_str()
-                .as_bytes()
-                .to_vec();
+            *first = place.directory.join(os(first)).into_os_string().into_vec();
         }
         let programs = programs(None, words.first(), place);
         // A link may lead to where the packages keep their own.
@@ -70,7 +78,7 @@ impl Command {
         let line = Line::parse(words.clone()).filter(|line| !line.invocation.is_no_run);
         let invocation = line.map(|line| line.invocation);
         Command {
-            setup: setup(invocation, &exe.unwrap_or_default(), place.home),
+            setup: setup(invocation, &exe.unwrap_or_default(), place.home.as_deref()),
             programs,
             words,
         }
@@ -88,67 +96,52 @@ impl Command {
     /// the kernel puts a script's interpreter in front of it (execve(2)), and the
     /// wrapper of the all-in-one packages executes their own ruby and puppet.
     pub fn as_run(&self, words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let is_script = self
-            .setup
-            .invocation
-            .as_ref()
-            .is_some_and(|line| line.script == 0);
-        let Some(program) = self.programs.iter().find(|program| program.is_file()) else {
+        let line = self.setup.invocation.as_ref();
+        let program = self.programs.iter().find(|program| program.is_file());
+        let found = program.filter(|_| line.is_some_and(|line| line.script == 0));
+        let Some(mut front) = found.and_then(|program| interpreter(program)) else {
             return words;
-        };
-        if !is_script {
-            return words;
-        }
-        let is_aio = || {
-            program
-                .canonicalize()
-                .is_ok_and(|path| path.starts_with("/opt/puppetlabs"))
-        };
-        let mut front = match interpreter(program) {
-            Some(mut interpreter) => {
-                interpreter.push(program.as_os_str().as_bytes().to_vec());
-                interpreter
-            }
-            None if is_aio() => ["ruby", "puppet"]
-                .map(|name| format!("/opt/puppetlabs/puppet/bin/{name}").into_bytes())
-                .to_vec(),
-            None => return words,
         };
         front.extend(words.into_iter().skip(1));
         front
     }
 }
 
-/// The ruby that a script names in its first line, and that ruby's option.
+/// What the kernel makes of a script of ruby's: its interpreter, that one's option, and
+/// the script; what the wrapper of the all-in-one packages makes of itself.
 fn interpreter(script: &Path) -> Option<Vec<Vec<u8>>> {
     let mut head = Vec::new();
-    File::open(script)
-        .ok()?
-        .take(256)
-        .read_to_end(&mut head)
-        .ok()?;
+    let file = File::open(script).ok()?;
+    file.take(256).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
     let mut words = line.trim_ascii().splitn(2, |&b| b == b' ');
-    let program = words.next()?;
-    let option = words.next().map(|option| option.trim_ascii().to_vec());
-    match option {
-        Some(ruby) if base_name(program) == b"env" && is_ruby_name(&ruby) => Some(vec![ruby]),
-        option if is_ruby_name(base_name(program)) => {
-            Some([program.to_vec()].into_iter().chain(option).collect())
-        }
-        _ => None,
-    }
+    let (program, option) = (words.next()?, words.next().map(<[u8]>::trim_ascii));
+    let path = script.as_os_str().as_bytes();
+    let words = match (base_name(program), option) {
+        (b"env", Some(ruby)) if is_ruby_name(ruby) => vec![ruby, path],
+        (name, None) if is_ruby_name(name) => vec![program, path],
+        (name, Some(option)) if is_ruby_name(name) => vec![program, option, path],
+        _ if script.canonicalize().ok()?.starts_with("/opt/puppetlabs") => AIO.to_vec(),
+        _ => return None,
+    };
+    Some(words.into_iter().map(<[u8]>::to_vec).collect())
 }
+
+/// What the wrapper of the all-in-one packages executes.
+const AIO: [&[u8]; 2] = [
+    b"/opt/puppetlabs/puppet/bin/ruby",
+    b"/opt/puppetlabs/puppet/bin/puppet",
+];
 
 /// Where the program of a command line may be found: what its run executes; what its
 /// first word names. If the file was replaced meanwhile, the name goes first, then what
 /// is now at its old place.
-fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: Place<'_>) -> Vec<PathBuf> {
+fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: &Place) -> Vec<PathBuf> {
     let first = first.map(Vec::as_slice).unwrap_or_default();
     let named: Vec<PathBuf> = if first.contains(&b'/') {
         vec![place.directory.join(os(first))]
     } else {
-        let path = environment::value(place.environment, b"PATH").unwrap_or(environment::PATH);
+        let path = environment::value(&place.environment, b"PATH").unwrap_or(environment::PATH);
         path.split(|&b| b == b':')
             // An empty or relative element would make it depend on a directory.
             .filter(|dir| dir.starts_with(b"/"))
@@ -167,8 +160,16 @@ fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: Place<'_>) -> Ve
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<Vec<u8>> {
-        text.split(' ').map(|w| w.as_bytes().to_vec()).collect()
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    fn place(path: &str) -> Place {
+        Place {
+            environment: vec![format!("PATH={path}").into_bytes()],
+            directory: PathBuf::from("/d"),
+            home: None,
+        }
     }
 
     fn text(words: &[Vec<u8>]) -> String {
@@ -178,13 +179,9 @@ mod tests {
 
     #[test]
     fn a_replaced_program_is_looked_up_by_name_first() {
-        let place = Place {
-            environment: &[b"PATH=/a:rel::/b".to_vec()],
-            directory: Path::new("/d"),
-            home: None,
-        };
+        let place = place("/a:rel::/b");
         let list = |exe: &str, first: &[u8]| -> Vec<String> {
-            programs(Some(Path::new(exe)), Some(&first.to_vec()), place)
+            programs(Some(Path::new(exe)), Some(&first.to_vec()), &place)
                 .iter()
                 .map(|p| p.display().to_string())
                 .collect()
@@ -219,14 +216,10 @@ mod tests {
             ("", "puppet agent -t".to_owned()),
         ] {
             std::fs::write(&script, head).expect("written");
-            let place = Place {
-                environment: &[[b"PATH=", directory.path().as_os_str().as_bytes()].concat()],
-                directory: Path::new("/"),
-                home: None,
-            };
-            let command = Command::named(words("puppet agent -t"), place);
+            let place = place(&directory.path().display().to_string());
+            let command = Command::named(&words("puppet agent -t"), &place);
             assert_eq!(text(&command.as_run(command.arguments())), shown, "{head}");
-            let command = Command::named(words("puppet config print"), place);
+            let command = Command::named(&words("puppet config print"), &place);
             assert_eq!(
                 text(&command.as_run(command.arguments())),
                 "puppet config print"
@@ -236,11 +229,7 @@ mod tests {
 
     #[test]
     fn what_runs_no_catalog_counts_as_any_program() {
-        let place = Place {
-            environment: &[],
-            directory: Path::new("/d"),
-            home: None,
-        };
+        let place = place("/nowhere");
         for (line, arguments) in [
             (
                 "puppet agent",
@@ -255,7 +244,7 @@ mod tests {
             ("wrapper agent", "wrapper agent"),
         ] {
             assert_eq!(
-                text(&Command::named(words(line), place).arguments()),
+                text(&Command::named(&words(line), &place).arguments()),
                 arguments
             );
         }

@@ -4,7 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::ancestry::{Seen, read};
+use super::ancestry::{Line, Seen, read};
 use super::cmdline::Invocation;
 use super::conf::Conf;
 use super::locks;
@@ -56,11 +56,8 @@ const LARGEST_CONF: u64 = 1 << 20;
 /// interpreter, as far as it is known; `home` is set for everyone but root.
 pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) -> Setup {
     let layout = paths::layout(exe, home, |path| path.exists());
-    let conf = match read_regular(
-        &paths::conf_file(invocation.as_ref(), &layout),
-        LARGEST_CONF,
-        0,
-    ) {
+    let file = paths::conf_file(invocation.as_ref(), &layout);
+    let conf = match read_regular(&file, LARGEST_CONF, 0) {
         Ok(text) => Conf::parse(&text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
         Err(_) => Conf::unreadable(),
@@ -107,23 +104,17 @@ pub fn agent_disabled(paths: &Paths) -> Option<String> {
 /// Whether an agent daemon lives: the one that asked, the one in the pid file, or,
 /// since a new daemon writes that only seconds after its start, one that is to write it.
 pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
-    is_alive(daemon)
-        || paths
-            .pidfile
-            .as_ref()
-            .and_then(|path| read_pid(&path.path()))
-            .is_some_and(|pid| our_puppet(pid).is_some())
-        || process::all_pids()
-            .into_iter()
-            .any(|pid| is_daemon_of(pid, paths))
+    let named = || our_puppet(read_pid(&paths.pidfile.as_ref()?.path())?);
+    let is_one = |pid: &i32| is_daemon_of(*pid, paths);
+    is_alive(daemon) || named().is_some() || process::all_pids().iter().any(is_one)
 }
 
 /// Whether this process is an agent daemon of our own user with that pid file.
 fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
     let uid = user::effective();
-    let is_ours = || process::status(pid).is_ok_and(|status| status.euid == uid);
-    let Some(seen) = see(pid) else { return false };
-    let Some(line) = read(&seen).filter(|_| is_ours()) else {
+    let is_ours = |_: &Line| process::status(pid).is_ok_and(|status| status.euid == uid);
+    let found = see(pid).and_then(|seen| Some((read(&seen).filter(is_ours)?, seen)));
+    let Some((line, seen)) = found else {
         return false;
     };
     let home = if uid == 0 { None } else { user::home(uid) };

@@ -46,11 +46,8 @@ impl Paths {
     /// Relative paths, as a run's options may name them, seen from its directory.
     #[must_use]
     pub fn from_directory(self, directory: &Path) -> Self {
-        Paths::of(|name| {
-            Some(Bytes::from(
-                directory.join(self.get(name)?.path()).as_path(),
-            ))
-        })
+        let seen = |path: &Bytes| Bytes::from(directory.join(path.path()).as_path());
+        Paths::of(|name| self.get(name).map(seen))
     }
 }
 
@@ -108,12 +105,9 @@ pub fn layout(exe: &Path, home: Option<&Path>, exists: impl Fn(&Path) -> bool) -
 pub fn conf_file(invocation: Option<&Invocation>, layout: &Layout) -> PathBuf {
     let value = |name| invocation?.value(name).map(|path| PathBuf::from(os(path)));
     value("config").unwrap_or_else(|| {
-        let confdir = value("confdir");
         let usual = || layout.directory("confdir").map(Path::to_owned);
-        confdir
-            .or_else(usual)
-            .unwrap_or_default()
-            .join("puppet.conf")
+        let confdir = value("confdir").or_else(usual);
+        confdir.unwrap_or_default().join("puppet.conf")
     })
 }
 
@@ -130,17 +124,10 @@ pub struct Setup {
 }
 
 /// Puppet's own defaults (lib/puppet/defaults.rb).
-const DEFAULTS: [(&str, &str); 6] = [
-    ("statedir", "$vardir/state"),
-    ("run_mode", "agent"),
-    (
-        "agent_catalog_run_lockfile",
-        "$statedir/agent_catalog_run.lock",
-    ),
-    ("agent_disabled_lockfile", "$statedir/agent_disabled.lock"),
-    ("lastrunfile", "$publicdir/last_run_summary.yaml"),
-    ("pidfile", "$rundir/$run_mode.pid"),
-];
+const DEFAULTS: &str = "statedir=$vardir/state run_mode=agent \
+    agent_catalog_run_lockfile=$statedir/agent_catalog_run.lock \
+    agent_disabled_lockfile=$statedir/agent_disabled.lock \
+    lastrunfile=$publicdir/last_run_summary.yaml pidfile=$rundir/$run_mode.pid";
 
 /// Deeper than any real configuration refers to itself.
 const DEEPEST: u8 = 8;
@@ -158,22 +145,12 @@ impl Setup {
     fn value(&self, name: &str, depth: u8) -> Option<Vec<u8>> {
         let on_line = self.invocation.as_ref().and_then(|line| line.value(name));
         let in_file = || self.conf.agent(name).map(str::as_bytes);
-        let usual = || {
-            self.layout
-                .directory(name)
-                .map(|path| path.as_os_str().as_bytes())
-        };
-        let raw = on_line.or_else(in_file).or_else(usual);
-        let raw = raw.or_else(|| {
-            let mut defaults = DEFAULTS.iter();
-            let (_, value) = defaults.find(|(known, _)| *known == name)?;
-            Some(value.as_bytes())
-        })?;
-        interpolate(raw, |name| {
-            (depth < DEEPEST)
-                .then(|| self.value(name, depth + 1))
-                .flatten()
-        })
+        let packaged = || Some(self.layout.directory(name)?.as_os_str().as_bytes());
+        let is_it = |pair: &'static str| pair.strip_prefix(name)?.strip_prefix('=');
+        let usual = || Some(DEFAULTS.split(' ').find_map(is_it)?.as_bytes());
+        let raw = on_line.or_else(in_file).or_else(packaged).or_else(usual)?;
+        let deeper = Some(depth + 1).filter(|depth| *depth <= DEEPEST);
+        interpolate(raw, |name| self.value(name, deeper?))
     }
 }
 

@@ -18,19 +18,16 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
     let is_daemon = is_daemon(invocation, conf);
     let daemonizes = || is_daemon || conf.flag("daemonize") != Some(false);
     let splays = || is_daemon || conf.flag("splay") != Some(false) && !conf.is_without("splay");
-    let wanted: [(bool, &[u8]); 3] = [
-        (is_daemon && invocation.onetime != Some(true), b"--onetime"),
-        (
-            invocation.daemonize.unwrap_or_else(daemonizes),
-            b"--no-daemonize",
-        ),
-        (invocation.splay.unwrap_or_else(splays), b"--no-splay"),
-    ];
-    let added = wanted.iter().filter(|(is_wanted, _)| *is_wanted);
-    line.splice(
-        invocation.end..invocation.end,
-        added.map(|(_, word)| word.to_vec()),
-    );
+    let is_daemonized = invocation.daemonize.unwrap_or_else(daemonizes);
+    let mut add = |is_wanted: bool, word: &str| {
+        if is_wanted {
+            line.insert(invocation.end, word.into());
+        }
+    };
+    // The last one goes in first.
+    add(invocation.splay.unwrap_or_else(splays), "--no-splay");
+    add(is_daemonized, "--no-daemonize");
+    add(is_daemon && invocation.onetime != Some(true), "--onetime");
     for at in invocation.daemonize_words.iter().rev() {
         line.remove(*at);
     }
@@ -40,8 +37,8 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
 /// A word that a rerun's command line has and the run's has not, or the other way round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Whether the rerun has it.
-    pub added: bool,
+    /// `added`, or `taken away`.
+    pub how: &'static str,
     /// The word.
     pub word: Vec<u8>,
     /// Why.
@@ -62,13 +59,13 @@ pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>
             }
             (Some(word), _) if word.starts_with(b"--daemonize") || *word == b"-D" => {
                 found.push(Difference {
-                    added: false,
+                    how: "taken away",
                     why: "a rerun stays in the foreground",
                     word: left.next()?.clone(),
                 });
             }
             (_, Some(word)) if why_added(word).is_some() => found.push(Difference {
-                added: true,
+                how: "added",
                 why: why_added(word)?,
                 word: right.next()?.clone(),
             }),
@@ -79,9 +76,7 @@ pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>
 
 fn why_added(word: &[u8]) -> Option<&'static str> {
     match word {
-        b"--onetime" => {
-            Some("one run, where this command line starts a daemon; no daemon is touched")
-        }
+        b"--onetime" => Some("it would start a daemon; one that runs is left alone"),
         b"--no-daemonize" => Some("it would go to the background"),
         b"--no-splay" => Some("it would wait at random once more, after our own jitter"),
         _ => None,

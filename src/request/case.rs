@@ -1,6 +1,6 @@
 //! What a request is judged by: the one place that puts it together.
 
-use super::Request;
+use super::asked::Request;
 use super::observe::Observation;
 use crate::model::{Moment, Refusal, Use};
 use crate::policy::cap;

@@ -2,9 +2,11 @@
 
 use anyhow::Result;
 
+use super::asked::{Answer, Request};
+use super::case::case;
+use super::line;
 use super::observe::Observation;
-use super::{Answer, Request, case, line};
-use crate::model::{Identity, Moment};
+use crate::model::{Exit, Identity};
 use crate::policy::judge::{Verdict, judge};
 use crate::state::change::Change;
 use crate::state::driver::{self, Driver, Handed};
@@ -44,7 +46,7 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
         .transpose()?
         .flatten();
     let token = token();
-    let change = |what, now: &Moment| {
+    let change = |what| {
         Change::of(Entry {
             target: driver.target.clone(),
             timer: request.name.clone(),
@@ -58,10 +60,8 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
     let not_before = match judge(&case) {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
-            let change = change(What::Refused, &now).refused(&refusal);
-            store.note(&change.entry);
-            change.log();
-            return Ok(Answer::Refused(refusal));
+            let change = change(What::Refused).refused(&refusal);
+            return Ok(Answer::of(&store, change, refusal.exit()));
         }
     };
     let handed = Handed {
@@ -88,9 +88,8 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
     if let Some(resource) = &handed.resource {
         how.push_str(&format!(", by {resource}"));
     }
-    let line = line::taken_by_driver(driver, &handed);
-    let change = change(What::Requested, &now).because(how).saying(line);
-    store.note(&change.entry);
-    change.log();
-    Ok(Answer::Taken(change))
+    let change = change(What::Requested)
+        .because(how)
+        .saying(line::taken_by_driver(driver, &handed));
+    Ok(Answer::of(&store, change, Exit::Success))
 }

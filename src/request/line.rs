@@ -1,6 +1,6 @@
 //! What is said of a request.
 
-use super::Request;
+use super::asked::Request;
 use super::observe::Observation;
 use crate::layout::quoted;
 use crate::model::{Base, Kind, Span, Use};

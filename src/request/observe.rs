@@ -1,21 +1,18 @@
 //! What is above a request: the puppet run, and what is to be run again or why nothing
 //! can be. Reads /proc and Puppet's files.
 
-use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
 
+use super::asked::Request;
 use super::order::{self, Plan};
-use crate::config::{Settings, Surroundings};
 use crate::model::{Identity, Refusal};
 use crate::puppet::ancestry::{Found, Line, Seen, find_run, read, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::live::{chain_from, read_pid, see, setup};
-use crate::puppet::paths::Paths;
 use crate::puppet::rerun;
-use crate::sys::attributes::SignalState;
-use crate::sys::{process, user};
+use crate::sys::process;
 
 /// What was seen above a request.
 #[derive(Debug)]
@@ -37,116 +34,47 @@ impl Observation {
     }
 }
 
-/// What an observation needs to know of a request.
-#[derive(Debug)]
-pub struct Asked<'a> {
-    /// The command that was named, if one was.
-    pub command: &'a [OsString],
-    /// Puppet's files, as the request names them.
-    pub given: Paths,
-    /// What is set.
-    pub settings: &'a Settings,
-    /// Who asks.
-    pub around: &'a Surroundings,
-    /// The signals that a named command is to have.
-    pub signals: SignalState,
-}
-
-impl Asked<'_> {
-    /// The home of anyone but root, whose Puppet has its files elsewhere.
-    pub fn home(&self) -> Option<&Path> {
-        self.around.home.as_deref().filter(|_| self.around.uid != 0)
-    }
-
-    /// The command that takes the place of the run's own, if there is one.
-    pub fn replacement(&self) -> &[OsString] {
-        if self.command.is_empty() {
-            self.settings.command.as_deref().unwrap_or_default()
-        } else {
-            self.command
-        }
-    }
-
-    fn is_daemon(&self, seen: &Seen, invocation: &Invocation) -> bool {
-        // The file is read for an agent only: an apply never is one.
-        invocation.application == Application::Agent && {
-            let exe = seen.exe.as_deref().unwrap_or(Path::new(""));
-            let setup = setup(Some(invocation.clone()), exe, self.home());
-            rerun::is_daemon(invocation, &setup.conf)
-        }
-    }
-
-    /// The agent daemon that lives now, when the one that started a run was restarted
-    /// meanwhile, perhaps by that very run: the one that the pid file names, or, since
-    /// a new daemon writes that only seconds after its start, the only one there is.
-    fn living_daemon(&self, run: &Seen) -> Option<(Seen, Line)> {
-        let euid = process::status(run.identity.pid).ok()?.euid;
-        let look = |pid: i32| {
-            // Asked first: what another user's command line names is not even opened.
-            let is_alike = |seen: &Seen| {
-                seen.exe == run.exe && process::status(pid).is_ok_and(|status| status.euid == euid)
-            };
-            let daemon = see(pid).filter(is_alike)?;
-            let line = read(&daemon)?;
-            self.is_daemon(&daemon, &line.invocation)
-                .then_some((daemon, line))
-        };
-        let exe = run.exe.as_deref().unwrap_or(Path::new(""));
-        let paths = setup(None, exe, self.home()).paths(&self.given, &self.settings.paths);
-        let named = paths.pidfile.and_then(|path| read_pid(&path.path()));
-        named.and_then(look).or_else(|| {
-            let mut daemons = process::all_pids().into_iter().filter_map(look);
-            let first = daemons.next()?;
-            // Of two that differ, which one it would be is a guess.
-            daemons.all(|other| other.1 == first.1).then_some(first)
-        })
-    }
-}
-
 /// Our parent's pid.
 pub fn parent() -> i32 {
     nix::unistd::getppid().as_raw()
-}
-
-/// The name of the user whom a process acts as, where that can be seen.
-pub fn user_of(pid: i32) -> String {
-    process::status(pid).map_or_else(|_| "?".to_owned(), |status| user::name(status.euid))
 }
 
 /// Looks at the processes from `from` upwards.
 ///
 /// # Errors
 /// What could not be read of the run, and why.
-pub fn observe(from: i32, asked: &Asked<'_>) -> Result<Observation> {
+pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     let chain = chain_from(from);
-    let found = find_run(&chain, |seen, invocation| asked.is_daemon(seen, invocation));
+    let found = find_run(&chain, |seen, invocation| {
+        is_daemon(request, seen, invocation)
+    });
     let run = match &found {
         Found::Run { at, line, daemon } => {
             let daemon = daemon.and_then(|at| chain.get(at)).cloned();
             Some((*at, Line::clone(line), daemon))
         }
-        Found::Orphan { at } => asked
-            .living_daemon(&chain[*at])
-            .map(|(daemon, line)| (*at, line, Some(daemon))),
+        Found::Orphan { at } => {
+            living_daemon(request, &chain[*at]).map(|(daemon, line)| (*at, line, Some(daemon)))
+        }
         // Its words serve to tell what kind of run it is; what is run is the command that was set.
-        Found::Retitled { at } if !asked.replacement().is_empty() => {
+        Found::Retitled { at } if request.replacement().is_some() => {
             titled_words(&chain[*at].cmdline).map(|line| (*at, line, None))
         }
         _ => None,
     };
-    let (run, why, plan) = match run {
+    let daemon = run
+        .as_ref()
+        .and_then(|(_, _, daemon)| Some(daemon.as_ref()?.identity.pid));
+    let why = run.as_ref().and_then(|_| found.why(daemon));
+    let (run, plan) = match run {
         Some((at, line, daemon)) => {
-            let plan = order::of_run(asked, &chain[at], line, daemon.as_ref())?;
-            (
-                Some(at),
-                found.why(daemon.map(|daemon| daemon.identity.pid)),
-                plan,
-            )
+            let plan = order::of_run(request, &chain[at], line, daemon.as_ref())?;
+            (Some(at), plan)
         }
-        None if found == Found::Nothing && !asked.command.is_empty() => {
-            (None, None, Ok(order::of_command(asked)?))
+        None if found == Found::Nothing && !request.run.command.is_empty() => {
+            (None, Ok(order::of_command(request)?))
         }
-        None => (None, None, Err(refusal(&found, &chain))),
+        None => (None, Err(refusal(&found, &chain))),
     };
     Ok(Observation {
         chain,
@@ -160,14 +88,48 @@ pub fn observe(from: i32, asked: &Asked<'_>) -> Result<Observation> {
 fn refusal(found: &Found, chain: &[Seen]) -> Refusal {
     let pid_at = |at: usize| chain.get(at).map_or(0, |seen| seen.identity.pid);
     let name = |seen: &Seen| String::from_utf8_lossy(&seen.comm).into_owned();
-    match found {
-        Found::Orphan { at } => Refusal::Orphan { pid: pid_at(*at) },
-        Found::Retitled { at } => Refusal::Retitled { pid: pid_at(*at) },
-        Found::DaemonItself { at } => Refusal::DaemonItself { pid: pid_at(*at) },
+    match *found {
+        Found::Orphan { at } => Refusal::Orphan { pid: pid_at(at) },
+        Found::Retitled { at } => Refusal::Retitled { pid: pid_at(at) },
+        Found::DaemonItself { at } => Refusal::DaemonItself { pid: pid_at(at) },
         Found::Nothing | Found::Run { .. } => Refusal::NoRun {
             parents: chain.iter().map(name).collect(),
         },
     }
+}
+
+fn is_daemon(request: &Request<'_>, seen: &Seen, invocation: &Invocation) -> bool {
+    // The file is read for an agent only: an apply never is one.
+    invocation.application == Application::Agent && {
+        let exe = seen.exe.as_deref().unwrap_or(Path::new(""));
+        let setup = setup(Some(invocation.clone()), exe, request.home());
+        rerun::is_daemon(invocation, &setup.conf)
+    }
+}
+
+/// The agent daemon that lives now, when the one that started a run was restarted
+/// meanwhile, perhaps by that very run: the one that the pid file names, or, since
+/// a new daemon writes that only seconds after its start, the only one there is.
+fn living_daemon(request: &Request<'_>, run: &Seen) -> Option<(Seen, Line)> {
+    let euid = process::status(run.identity.pid).ok()?.euid;
+    let look = |pid: i32| {
+        // Asked first: what another user's command line names is not even opened.
+        let is_alike = |seen: &Seen| {
+            seen.exe == run.exe && process::status(pid).is_ok_and(|status| status.euid == euid)
+        };
+        let daemon = see(pid).filter(is_alike)?;
+        let line = read(&daemon)?;
+        is_daemon(request, &daemon, &line.invocation).then_some((daemon, line))
+    };
+    let exe = run.exe.as_deref().unwrap_or(Path::new(""));
+    let paths = setup(None, exe, request.home()).paths(&request.given, &request.settings.paths);
+    let named = paths.pidfile.and_then(|path| read_pid(&path.path()));
+    named.and_then(look).or_else(|| {
+        let mut daemons = process::all_pids().into_iter().filter_map(look);
+        let first = daemons.next()?;
+        // Of two that differ, which one it would be is a guess.
+        daemons.all(|other| other.1 == first.1).then_some(first)
+    })
 }
 
 #[cfg(test)]

@@ -2,15 +2,19 @@
 
 use anyhow::{Context, Result};
 
+use super::asked::{Answer, Request};
+use super::case::case;
+use super::line;
 use super::observe::Observation;
 use super::order::Plan;
-use super::{Answer, Request, case, line, place};
+use super::place::{self, Place};
 use crate::config::{Scope, Settings};
-use crate::model::{Base, Identity, Moment, Span};
+use crate::model::{Base, Exit, Identity, Moment, Span};
 use crate::outcome;
 use crate::policy::delay;
 use crate::policy::judge::{Verdict, judge};
 use crate::state::change::Change;
+use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::Order;
 use crate::state::record::Timer;
@@ -52,31 +56,32 @@ fn judge_and_take(
     let now = moment();
     let settled = outcome::settle(&mut locked.record, &now);
     if let Some(who) = seen.run_identity() {
-        locked.record.note_run(&started(who, &now));
+        let (boot, uptime) = (now.boot.clone(), who.started());
+        let wall = now.wall - now.uptime.since(uptime);
+        locked.record.note_run(&Moment { boot, uptime, wall });
     }
     let case = case(request, seen, None, store, Some(&locked.record), &now);
-    let place = place(seen, store, &locked.record, &now);
-    let mut timer = request.timer(&place, &now);
-    let (target, name) = (plan.target.as_str(), request.name.as_str());
+    let place = place::find(seen, store, &locked.record, &now);
+    // With the service that a chain began in, all of it stops.
+    let daemon = plan.order.daemon.or(place.daemon);
+    let mut timer = timer(request, place, &now);
+    let name = request.name.as_str();
+    let change = |timer: &Timer, what| Change::of_timer(&plan.target, name, timer, what, moment());
     let not_before = match judge(&case) {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
-            locked.record.note_refused(name, &refusal, now.clone());
+            locked.record.note_refused(name, &refusal, now);
             locked.commit()?;
             drop(locked);
             settled.note(store);
-            let change =
-                Change::of_timer(target, name, &timer, What::Refused, now).refused(&refusal);
-            store.note(&change.entry);
-            change.log();
-            return Ok(Answer::Refused(refusal));
+            let change = change(&timer, What::Refused).refused(&refusal);
+            return Ok(Answer::of(store, change, refusal.exit()));
         }
     };
-    let range = request.jitter_range(place.run);
+    let range = request.jitter_range(timer.run);
     set_wait(&mut timer, not_before, range, run, &now);
     let order = Order {
-        // With the service that a chain began in, all of it stops.
-        daemon: plan.order.daemon.or(place.daemon),
+        daemon,
         ..plan.order.clone()
     };
     let armed = start(request, store, &mut locked, timer, &order, run);
@@ -84,12 +89,34 @@ fn judge_and_take(
     let armed = armed?;
     settled.note(store);
     let line = line::scheduled(request, seen, &armed, order.kind, range, case.usage);
-    let change = Change::of_timer(target, name, &armed.timer, What::Requested, moment())
-        .because(line::wait(request, &armed.timer))
-        .saying(line);
-    store.note(&change.entry);
-    change.log();
-    Ok(Answer::Taken(change))
+    let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
+    let change = change.saying(line);
+    Ok(Answer::of(store, change, Exit::Success))
+}
+/// A timer for the request, not yet judged.
+fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
+    Timer {
+        token: token(),
+        chain: place.chain,
+        run: place.run,
+        origin: place.origin,
+        resource: request.resource(),
+        delta: request.delta(),
+        jitter: Span::ZERO,
+        base: request.base(),
+        requested: now.clone(),
+        waits_for: None,
+        due: None,
+        due_wall: None,
+        hurry: false,
+        put_off: Span::ZERO,
+        held: None,
+        waiter: None,
+        boot: now.boot.clone(),
+        cap: request.settings.cap,
+        on_cap: request.settings.on_cap,
+        scope: None,
+    }
 }
 
 /// Sets how long a timer waits, and when it is due where that is known.
@@ -134,15 +161,5 @@ pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
         ScopeWish::Own
     } else {
         ScopeWish::Refused("only root gets one")
-    }
-}
-
-/// When a process started, on both clocks.
-fn started(who: Identity, now: &Moment) -> Moment {
-    let uptime = who.started();
-    Moment {
-        boot: now.boot.clone(),
-        uptime,
-        wall: now.wall - now.uptime.since(uptime),
     }
 }

@@ -189,7 +189,7 @@ fn a_daemon_becomes_one_run() {
     let explained = named(&scratch, &["explain"], &words).out;
     for line in [
         "  taken away --daemonize: ",
-        "  added --onetime: one run, where this command line starts a daemon",
+        "  added --onetime: it would start a daemon; one that runs is left alone",
         "  added --no-daemonize: ",
         "  added --no-splay: ",
         "run 1\n",
@@ -267,7 +267,7 @@ fn an_apply_needs_its_manifest_and_its_directory() {
     ]);
     elsewhere
         .args(["apply", "named.pp"])
-        .current_dir(scratch.path("out"));
+        .current_dir(scratch.path("bin"));
     assert_eq!(answer(&mut elsewhere).code, Some(0));
     schedule(&scratch, &["--delta", "1h"], &["apply", "named.pp"]);
     assert_eq!(scratch.timers().len(), 2);

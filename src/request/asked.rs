@@ -1,0 +1,134 @@
+//! What is asked for, and what is answered.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::cli::{Global, Run};
+use crate::config::{self, Settings, Surroundings};
+use crate::model::{Base, Exit, Span, Usage};
+use crate::policy::delay;
+use crate::puppet::paths::Paths;
+use crate::state::change::Change;
+use crate::state::store::Store;
+use crate::sys::attributes::SignalState;
+
+/// The name of a timer that got none.
+const DEFAULT_NAME: &str = "again";
+
+/// A request: what was typed, what is set, and who asks.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// What was typed.
+    pub run: &'a Run,
+    /// What is set.
+    pub settings: Settings,
+    /// Who asks.
+    pub around: Surroundings,
+    /// The timer's name.
+    pub name: String,
+    /// Puppet's files, as the request names them.
+    pub given: Paths,
+    /// The signals that a named command is to have.
+    pub signals: SignalState,
+}
+
+/// What is said of a request, and its exit status.
+#[derive(Debug)]
+pub struct Answer {
+    /// The line.
+    pub line: String,
+    /// The exit status.
+    pub exit: Exit,
+}
+
+impl Answer {
+    /// Notes a change in the history, and tells it to the system's log and to the caller.
+    pub(super) fn of(store: &Store, change: Change, exit: Exit) -> Self {
+        store.note(&change.entry);
+        change.log();
+        let line = change.line;
+        Answer { line, exit }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Puts together what was typed and what is set.
+    ///
+    /// # Errors
+    /// A [`Usage`]: what of it is wrong.
+    pub fn new(global: &Global, run: &'a Run, signals: SignalState) -> Result<Self> {
+        let around = Surroundings::of_this_process();
+        let settings = config::settings(global, run, &around)?;
+        let request = Request::of(run, settings, around, signals);
+        let name = &request.name;
+        if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+            return Err(Usage(format!(
+                "a timer cannot have this name: use 1 to 200 bytes without control characters ('{}')",
+                name.escape_debug()
+            ))
+            .into());
+        }
+        if run.command.first().is_some_and(|word| word.is_empty()) {
+            return Err(Usage("the command has no name: its first word is empty".into()).into());
+        }
+        Ok(request)
+    }
+
+    /// A request by settings that were read already.
+    pub fn of(
+        run: &'a Run,
+        settings: Settings,
+        around: Surroundings,
+        signals: SignalState,
+    ) -> Self {
+        Request {
+            name: run.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned()),
+            given: config::given_paths(run),
+            run,
+            settings,
+            around,
+            signals,
+        }
+    }
+
+    /// The home of anyone but root, whose Puppet has its files elsewhere.
+    pub fn home(&self) -> Option<&Path> {
+        self.around.home.as_deref().filter(|_| self.around.uid != 0)
+    }
+
+    /// The command that takes the place of the run's own, if there is one.
+    pub fn replacement(&self) -> Option<&[OsString]> {
+        let typed = Some(self.run.command.as_slice()).filter(|words| !words.is_empty());
+        typed.or(self.settings.command.as_deref())
+    }
+
+    /// The least wait that was asked for.
+    pub fn delta(&self) -> Span {
+        self.run.delta.unwrap_or(Span::ZERO)
+    }
+
+    /// The widest jitter that run `number` of a chain gets.
+    pub fn jitter_range(&self, number: u32) -> Span {
+        let (asked, most) = (self.settings.jitter, self.settings.max_jitter);
+        delay::jitter_range(self.delta(), asked, most, number.saturating_sub(1))
+    }
+
+    /// From when on its wait counts.
+    pub fn base(&self) -> Base {
+        if self.run.start_timer_now {
+            Base::Request
+        } else {
+            Base::End
+        }
+    }
+
+    /// The resource that asks. It is only shown, so nothing about it is an error.
+    pub fn resource(&self) -> Option<String> {
+        let text = self.run.resource.as_ref()?.to_string_lossy();
+        let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let text: String = text.chars().take(200).map(plain).collect();
+        (!text.is_empty()).then_some(text)
+    }
+}
