@@ -13,8 +13,9 @@
 #   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
 #   without a matching tag cannot ask. The rerun has the same `--tags`.
 # - Under noop nothing is asked for.
-# - The Execs wait for the helper and its settings only, not for this class as a whole. To order something after the installation, require
-#   `Class['common::again::install']`; a `require => Class['common::again']` would wait for everything that notifies the Exec.
+# - The Execs are not contained in this class, and wait for the helper and its settings only. `contain common::again` in a profile that
+#   others come after, `require => Class['common::again']` and `Class['common::again'] -> …` order the installation, and whatever they
+#   order may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
 # - Declare the class with parameters before anything includes it, or set them in Hiera.
 #
 # @param ensure
@@ -243,22 +244,6 @@ class common::again (
     Class['common::again::stop'] -> Class['common::again::install']
   }
 
-  exec { 'again':
-    command     => common::again::request('--resource=Exec[again]'),
-    refreshonly => true,
-    *           => $exec,
-  }
-
-  # Depends on nothing, so that nothing that fails can keep it from asking.
-  if $on_failure != false and $ensure == 'present' {
-    $delta = $on_failure ? {
-      true    => [],
-      default => ["--delta=${on_failure}"],
-    }
-
-    again_on_failure { 'again-on-failure':
-      command => common::again::request('--name=again-on-failure', '--resource=Class[Common::Again]', *$delta),
-      tag     => $exec['tag'],
-    }
-  }
+  # Not contained: see there.
+  include common::again::requests
 }

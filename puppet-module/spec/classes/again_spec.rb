@@ -10,6 +10,7 @@ describe 'common::again' do
       context 'with defaults' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_class('common::again::install').that_comes_before('Class[common::again::extras]') }
+        it { is_expected.to contain_class('common::again::requests') }
         it { is_expected.not_to contain_class('common::again::stop') }
         it { is_expected.not_to contain_package('again') }
 
@@ -220,6 +221,37 @@ describe 'common::again' do
         let(:params) { { 'tags' => ['profile::db'] } }
 
         it { expect(catalogue.resource('exec', 'again').tags.to_a).to include('again', 'profile::db') }
+      end
+
+      # The usual layout: what comes after the profile that contains the class notifies the Exec.
+      {
+        'a contained class'    => "class a { contain common::again } class b { notify { 'x': notify => Exec['again'] } } include b contain a Class['a'] -> Class['b']",
+        'require of the class' => "notify { 'x': require => Class['common::again'], notify => Exec['again'] } include common::again",
+        'an arrow'             => "include common::again Class['common::again'] -> notify { 'x': notify => Exec['again'] }",
+        'two profiles'         => "class a { include common::again notify { 'x': notify => Exec['again'] } } class b { contain common::again notify { 'y': notify => Exec['again'] } } include a include b",
+        'the last stage'       => "stage { 'last': require => Stage['main'] } class { 'common::again': stage => 'last' } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'last' } notify { 'y': notify => Exec['again'] }",
+        'an early notifier'    => "stage { 'setup': before => Stage['main'] } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'setup' } include common::again",
+      }.each do |what, manifest|
+        context "with #{what}" do
+          let(:pre_condition) { manifest }
+
+          it { is_expected.to compile.with_all_deps }
+        end
+      end
+
+      # As the README says.
+      {
+        'in an early stage'             => "stage { 'setup': before => Stage['main'] } class { 'common::again': stage => 'setup' } notify { 'x': notify => Exec['again'] }",
+        'notified from a later stage'   => "stage { 'last': require => Stage['main'] } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'last' } include common::again",
+        'contained twice, in an order'  => "class a { contain common::again } class b { contain common::again } include a include b Class['a'] -> Class['b']",
+        'with a delta in what is first' => "class a { contain common::again common::again::delta { 'd': } } class b { notify { 'x': notify => Exec['again-delta-d'] } } include a include b Class['a'] -> Class['b']",
+      }.each do |what, manifest|
+        context what do
+          let(:pre_condition) { manifest }
+
+          # The matcher for errors of the compilation sees no cycle.
+          it { expect { is_expected.to compile }.to raise_error(RSpec::Expectations::ExpectationNotMetError, %r{dependency cycles found}) }
+        end
       end
 
       context 'with Exec defaults of the site' do
