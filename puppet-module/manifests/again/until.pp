@@ -47,6 +47,8 @@ define common::again::until (
 ) {
   include common::again
 
+  # Not the bare title, which a delta may have too.
+  $timer = "until ${common::again::timer('common::again::until', $title)}"
   $argv = $check ? {
     String  => ['/bin/sh', '-c', $check],
     default => $check,
@@ -62,9 +64,8 @@ define common::again::until (
     .filter |$_option, $value| { $value =~ NotUndef }
     .map |$option, $value| { "${option}=${value}" }
 
-  # The name of the timer is not the bare title, which a delta may have too.
   exec { "again-until-${title}":
-    command     => common::again::request("--name=until ${title}", "--delta=${delta}", "--resource=Common::Again::Until[${title}]", *$cap),
+    command     => common::again::request("--name=${timer}", "--delta=${delta}", "--resource=Common::Again::Until[${title}]", *$cap),
     unless      => [$unless],
     refreshonly => false,
     *           => $common::again::exec + { timeout => $timeout + 60 },

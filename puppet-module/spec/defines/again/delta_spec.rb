@@ -69,6 +69,14 @@ describe 'common::again::delta' do
         it { is_expected.to compile.with_all_deps }
       end
 
+      ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
+        context "with the title #{name.inspect}" do
+          let(:title) { name }
+
+          it { is_expected.to compile.and_raise_error(%r{common::again::delta: '#{name}' (names a timer of the module itself|cannot be)}) }
+        end
+      end
+
       context 'with the class absent' do
         let(:pre_condition) do
           "class { 'common::again': ensure => absent } notify { 'x': notify => [Exec['again'], Common::Again::Delta['cluster']] }"

@@ -32,6 +32,14 @@ describe 'common::again::until' do
         end
       end
 
+      ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
+        context "with the title #{name.inspect}" do
+          let(:title) { name }
+
+          it { is_expected.to compile.and_raise_error(%r{common::again::until: '#{name}' (names a timer of the module itself|cannot be)}) }
+        end
+      end
+
       context 'with the class absent' do
         let(:pre_condition) { "class { 'common::again': ensure => absent }" }
 
