@@ -16,19 +16,33 @@
 # - The Execs are not contained in this class, and wait for the helper and its settings only. `contain common::again` in a profile that
 #   others come after, `require => Class['common::again']` and `Class['common::again'] -> …` order the installation, and whatever they
 #   order may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
-# - Declare the class with parameters before anything includes it, or set them in Hiera.
+# - Set parameters in Hiera. A declaration with parameters (`class { 'common::again': … }`) has to be evaluated before anything includes the
+#   class, and the defines of this module do.
 #
 # @param ensure
 #   `absent` stops what is pending and then takes away what this class had put there, including state and logs. Where the helper goes,
 #   waiters of other users are ended too. The Execs stay in the catalog, so that manifests which notify them still compile, but ask for
 #   nothing.
 #
+# @param unsupported
+#   What to do on a kernel other than Linux, for which there is no helper: `fail`; or `ignore`, so that a profile which is shared with such
+#   systems compiles there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed.
+#
 # @param manage_binary
-#   Where the helper comes from: `file`, from this module's files for the node's architecture; `package`, from a package; `none`, from
-#   elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
+#   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
+#   `none`, from elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
+#
+# @param source
+#   Where the helper is fetched from, with `manage_binary => file`, instead of this module's files: anything that `source` of a File takes,
+#   such as `puppet:///modules/profile/again` or an https address. This also serves architectures which the module's files lack.
+#
+# @param checksum
+#   The SHA-256 of the helper. Nothing else is put in place, and what is in place is fetched anew only if it has another one. A source on
+#   the web needs it.
 #
 # @param binary
-#   Path of the helper. Defaults to /usr/local/bin/again, or /usr/bin/again with `manage_binary => package`.
+#   Path of the helper. By default /usr/local/bin/again, or ~/.local/bin/again where Puppet does not run as root; /usr/bin/again with
+#   `manage_binary => package`.
 #
 # @param package_name
 #   Name of the package, with `manage_binary => package`.
@@ -40,8 +54,9 @@
 #   Whether to write the configuration file. Without it the settings below have no effect.
 #
 # @param config_file
-#   Path of the configuration file. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there, and in the
-#   environment of Puppet for the fact.
+#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root. `again` on the
+#   command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. So does the fact in the environment of Puppet, unless the
+#   path is the default.
 #
 # @param manage_man
 #   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
@@ -56,7 +71,7 @@
 #   Puppet runs as root; `true` is for images that are built without it.
 #
 # @param share_dir
-#   Directory under which manual pages and completions go.
+#   Directory under which manual pages and completions go. By default /usr/local/share, or ~/.local/share where Puppet does not run as root.
 #
 # @param unit_dir
 #   Directory of systemd's units.
@@ -125,37 +140,34 @@
 #     notify => Exec['again'],
 #   }
 #
-# @example A cap of six reruns in half an hour, and the helper from a package
-#   class { 'common::again':
-#     manage_binary => 'package',
-#     max_runs      => 6,
-#     window        => '30m',
-#   }
+# @example In Hiera: a cap of six reruns in half an hour, and the helper from a package
+#   common::again::manage_binary: 'package'
+#   common::again::max_runs: 6
+#   common::again::window: '30m'
 #
-# @example A node that is being set up tries again after failures, a minute later
-#   class { 'common::again':
-#     on_failure => '1m',
-#   }
+# @example In Hiera: a node that is being set up tries again after failures, a minute later
+#   common::again::on_failure: '1m'
 #
-# @example Take it away again
-#   class { 'common::again':
-#     ensure => absent,
-#   }
+# @example In Hiera: take it away again
+#   common::again::ensure: 'absent'
 #
 # @api public
 class common::again (
-  Common::Again::Path $config_file,
-  Common::Again::Path $share_dir,
-  Common::Again::Path $unit_dir,
   Enum['present', 'absent'] $ensure = 'present',
+  Enum['fail', 'ignore'] $unsupported = 'fail',
   Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Common::Again::Source] $source = undef,
+  Optional[Common::Again::Checksum] $checksum = undef,
   Optional[Common::Again::Path] $binary = undef,
   String[1] $package_name = 'again',
   String[1] $package_ensure = 'installed',
   Boolean $manage_config = true,
+  Optional[Common::Again::Path] $config_file = undef,
   Boolean $manage_man = true,
   Boolean $manage_completions = true,
   Optional[Boolean] $manage_boot_unit = undef,
+  Optional[Common::Again::Path] $share_dir = undef,
+  Common::Again::Path $unit_dir = '/etc/systemd/system',
   Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
   Optional[Common::Again::Duration] $jitter = undef,
@@ -174,21 +186,40 @@ class common::again (
   Optional[Common::Again::Absolutepath] $lastrunfile = undef,
   Optional[Common::Again::Absolutepath] $pidfile = undef,
 ) {
-  $binary_path = $binary ? {
-    undef   => $manage_binary ? { 'package' => '/usr/bin/again', default => '/usr/local/bin/again' },
-    default => $binary,
-  }
-
   # Missing in a first run without pluginsync.
   $fact = $facts['again'] ? {
     Hash    => $facts['again'],
     default => {},
   }
 
+  $supported = $facts['kernel'] == 'Linux'
+  $active = $supported and $ensure == 'present'
+  if !$supported and $unsupported == 'fail' {
+    fail("${title}: Linux only, and this node runs ${facts['kernel']}: set ${title}::unsupported to 'ignore' to have nothing done there")
+  }
+
+  # A user's own Puppet keeps to the home directory.
+  $privileged = $facts.dig('identity', 'privileged') != false
+  $home = $fact['home']
+  if $supported and !$privileged and $home !~ Common::Again::Path and undef in [$binary, $config_file, $share_dir] {
+    fail("${title}: cannot tell where files of this user go: set ${title}::binary, ${title}::config_file and ${title}::share_dir")
+  }
+  [$base, $default_config] = $privileged ? {
+    true    => ['/usr/local', '/etc/again.toml'],
+    default => ["${home}/.local", "${home}/.config/again.toml"],
+  }
+  $default_binary = $manage_binary ? {
+    'package' => '/usr/bin/again',
+    default   => "${base}/bin/again",
+  }
+  $binary_path = $binary.lest || { $default_binary }
+  $config_path = $config_file.lest || { $default_config }
+  $share_path = $share_dir.lest || { "${base}/share" }
+
   # The helper looks in /etc by itself.
-  $config_option = $config_file ? {
+  $config_option = $config_path ? {
     '/etc/again.toml' => [],
-    default           => ["--config=${config_file}"],
+    default           => ["--config=${config_path}"],
   }
 
   # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
@@ -210,40 +241,67 @@ class common::again (
       'pidfile'                    => $pidfile,
   }).filter |$_key, $value| { $value =~ NotUndef }
 
-  # The parts of a request that every Exec of this module shares. `logoutput`, because otherwise Puppet hides the line of a request that
-  # succeeded. The undefs, because a site's `Exec { … }` defaults are meant for its own commands: another user or umask would be taken
-  # for the run's.
+  # All that an Exec can have, but for the command and what stays the site's (`noop`, `audit`): its `Exec { … }` defaults are meant for its
+  # own commands. Another user or umask would be taken for the run's; `logoutput`, because otherwise Puppet hides the line of a request
+  # that succeeded.
+  [$provider, $path] = $facts['kernel'] ? {
+    'windows' => ['windows', ['C:\\Windows\\System32', $facts['system32']].filter |$directory| { $directory }],
+    default   => ['posix', undef],
+  }
+  $requires = $supported ? {
+    true    => Class['common::again::install'],
+    default => undef,
+  }
   $exec = {
-    provider    => 'posix',
-    logoutput   => true,
-    timeout     => 60,
-    tag         => ['again'] + $tags,
-    require     => Class['common::again::install'],
-    user        => undef,
-    group       => undef,
-    umask       => undef,
-    cwd         => undef,
-    path        => undef,
-    environment => undef,
+    'provider'    => $provider,
+    'path'        => $path,
+    'logoutput'   => true,
+    'loglevel'    => 'notice',
+    'timeout'     => 60,
+    'tries'       => 1,
+    'try_sleep'   => 0,
+    'returns'     => 0,
+    'tag'         => ['again'] + $tags,
+    'require'     => $requires,
+    'before'      => undef,
+    'notify'      => undef,
+    'subscribe'   => undef,
+    'schedule'    => undef,
+    'user'        => undef,
+    'group'       => undef,
+    'umask'       => undef,
+    'cwd'         => undef,
+    'environment' => undef,
+    'refresh'     => undef,
+    'refreshonly' => false,
+    'creates'     => undef,
+    'onlyif'      => undef,
+    'unless'      => undef,
   }
 
   $file_ensure = $ensure ? {
     'present' => 'file',
     default   => 'absent',
   }
-  $file = { ensure => $file_ensure, owner => 'root', group => 'root' }
-
-  contain common::again::install
-  contain common::again::extras
-
-  Class['common::again::install'] -> Class['common::again::extras']
-
-  if $ensure == 'absent' {
-    contain common::again::stop
-
-    Class['common::again::stop'] -> Class['common::again::install']
+  $file_owner = $privileged ? {
+    true    => 'root',
+    default => undef,
   }
+  $file = { 'ensure' => $file_ensure, 'owner' => $file_owner, 'group' => $file_owner, 'replace' => true }
 
   # Not contained: see there.
   include common::again::requests
+
+  if $supported {
+    contain common::again::install
+    contain common::again::extras
+
+    Class['common::again::install'] -> Class['common::again::extras']
+
+    if $ensure == 'absent' {
+      contain common::again::stop
+
+      Class['common::again::stop'] -> Class['common::again::install']
+    }
+  }
 }

@@ -35,9 +35,9 @@ define common::again::delta (
     default => [],
   }
 
+  $command = common::again::request("--name=${timer}", "--delta=${delta}", "--resource=Common::Again::Delta[${title}]", *$base)
+
   exec { "again-delta-${title}":
-    command     => common::again::request("--name=${timer}", "--delta=${delta}", "--resource=Common::Again::Delta[${title}]", *$base),
-    refreshonly => true,
-    *           => $common::again::exec,
+    * => $common::again::exec + { 'command' => $command, 'refreshonly' => true },
   }
 }

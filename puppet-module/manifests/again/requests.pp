@@ -14,13 +14,11 @@ class common::again::requests {
   }
 
   exec { 'again':
-    command     => common::again::request('--resource=Exec[again]'),
-    refreshonly => true,
-    *           => $common::again::exec,
+    * => $common::again::exec + { 'command' => common::again::request('--resource=Exec[again]'), 'refreshonly' => true },
   }
 
   # Depends on nothing, so that nothing that fails can keep it from asking.
-  if $common::again::on_failure != false and $common::again::ensure == 'present' {
+  if $common::again::on_failure != false and $common::again::active {
     $delta = $common::again::on_failure ? {
       true    => [],
       default => ["--delta=${common::again::on_failure}"],
