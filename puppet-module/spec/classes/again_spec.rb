@@ -62,6 +62,7 @@ describe 'common::again' do
         it 'enables the boot unit' do
           is_expected.to contain_file('/etc/systemd/system/again-resume.service').with_ensure('file')
             .with_content(%r{^ExecStart=/usr/local/bin/again resume$}).with_content(%r{^KillMode=process$})
+            .with_content(%r{^Wants=network-online.target$}).without_content(%r{^Wants=.*puppet})
           is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-resume.service')
             .with_ensure('link').with_target('/etc/systemd/system/again-resume.service')
         end
