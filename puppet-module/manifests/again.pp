@@ -186,6 +186,12 @@ class common::again (
   Optional[Common::Again::Absolutepath] $lastrunfile = undef,
   Optional[Common::Again::Absolutepath] $pidfile = undef,
 ) {
+  # The same module under its other name, which would manage the same files.
+  $other = (['again', 'common::again'] - $title)[0] # both names
+  if defined(Class["${other}::requests"]) {
+    fail("${title} and ${other} are one module under two names, and this catalog has both: use one name everywhere, also in Hiera")
+  }
+
   # Missing in a first run without pluginsync.
   $fact = $facts['again'] ? {
     Hash    => $facts['again'],

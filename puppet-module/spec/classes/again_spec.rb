@@ -282,6 +282,13 @@ describe 'common::again' do
         end
       end
 
+      context 'beside the same module under its other name' do
+        other = MODULE_NAME == 'common' ? 'again' : 'common::again' # both names
+        let(:pre_condition) { "class #{other}::requests {} include #{other}::requests" }
+
+        it { is_expected.to compile.and_raise_error(%r{common::again and #{other} are one module under two names, .*: use one name everywhere}) }
+      end
+
       # As the README says.
       {
         'in an early stage'             => "stage { 'setup': before => Stage['main'] } class { 'common::again': stage => 'setup' } notify { 'x': notify => Exec['again'] }",

@@ -18,7 +18,7 @@ describe 'common::again::timer' do
   it { is_expected.to run.with_params('d', '').and_raise_error(ArgumentError) }
 
   # Whoever names a timer has its name looked at: a new define is no exception.
-  Dir[File.expand_path('../../../manifests/**/*.pp', __dir__)].sort.each do |file|
+  Dir["#{ROOT}/manifests/**/*.pp"].sort.each do |file|
     source = File.read(file)
     next unless source.match?(/^define /)
 
