@@ -41,8 +41,8 @@
 #   the web needs it.
 #
 # @param binary
-#   Path of the helper. By default /usr/local/bin/again, or ~/.local/bin/again where Puppet does not run as root; /usr/bin/again with
-#   `manage_binary => package`.
+#   Path of the helper. By default /usr/local/bin/again, /usr/bin/again with `manage_binary => package`, and ~/.local/bin/again with
+#   `manage_binary => file` where Puppet does not run as root.
 #
 # @param package_name
 #   Name of the package, with `manage_binary => package`.
@@ -54,9 +54,9 @@
 #   Whether to write the configuration file. Without it the settings below have no effect.
 #
 # @param config_file
-#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root. `again` on the
-#   command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. So does the fact in the environment of Puppet, unless the
-#   path is the default.
+#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root and the file is
+#   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. So does the fact in the environment
+#   of Puppet, unless the path is the default.
 #
 # @param manage_man
 #   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
@@ -204,23 +204,31 @@ class common::again (
     fail("${title}: Linux only, and this node runs ${facts['kernel']}: set ${title}::unsupported to 'ignore' to have nothing done there")
   }
 
-  # A user's own Puppet keeps to the home directory.
+  # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.
   $privileged = $facts.dig('identity', 'privileged') != false
   $home = $fact['home']
-  if $supported and !$privileged and $home !~ Common::Again::Path and undef in [$binary, $config_file, $share_dir] {
-    fail("${title}: cannot tell where files of this user go: set ${title}::binary, ${title}::config_file and ${title}::share_dir")
-  }
-  [$base, $default_config] = $privileged ? {
-    true    => ['/usr/local', '/etc/again.toml'],
-    default => ["${home}/.local", "${home}/.config/again.toml"],
+  $at_home = { 'binary' => $manage_binary == 'file', 'share_dir' => $manage_binary == 'file', 'config_file' => $manage_config }
+    .filter |$_parameter, $managed| { $managed and $supported and !$privileged }
+  $homeless = $at_home.filter |$parameter, $_at_home| { getvar($parameter) == undef }
+  if $home !~ Common::Again::Path and !empty($homeless) {
+    $missing = $homeless.keys.map |$parameter| { "${title}::${parameter}" }
+    fail("${title}: cannot tell where files of this user go: set ${join($missing, ', ')}")
   }
   $default_binary = $manage_binary ? {
     'package' => '/usr/bin/again',
-    default   => "${base}/bin/again",
+    default   => $at_home['binary'] ? { true => "${home}/.local/bin/again", default => '/usr/local/bin/again' },
+  }
+  $default_config = $at_home['config_file'] ? {
+    true    => "${home}/.config/again.toml",
+    default => '/etc/again.toml',
+  }
+  $default_share = $at_home['share_dir'] ? {
+    true    => "${home}/.local/share",
+    default => '/usr/local/share',
   }
   $binary_path = $binary.lest || { $default_binary }
   $config_path = $config_file.lest || { $default_config }
-  $share_path = $share_dir.lest || { "${base}/share" }
+  $share_path = $share_dir.lest || { $default_share }
 
   # The helper looks in /etc by itself.
   $config_option = $config_path ? {

@@ -152,6 +152,14 @@ describe 'common::again' do
           it { is_expected.to contain_file('/home/u/.local/bin/again').without_owner.without_group }
         end
 
+        context 'and the helper and its settings are the system\'s' do
+          let(:facts) { os_facts.merge('again' => FACT, 'identity' => { 'privileged' => false }) }
+          let(:params) { { 'manage_binary' => 'none', 'manage_config' => false } }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS]) }
+        end
+
         context 'and takes it away' do
           let(:params) { { 'ensure' => 'absent' } }
 
@@ -165,7 +173,7 @@ describe 'common::again' do
           context "and its home is #{home.inspect}" do
             let(:facts) { super().merge('again' => FACT.merge('home' => home)) }
 
-            it { is_expected.to compile.and_raise_error(%r{cannot tell where files of this user go: set common::again::binary, }) }
+            it { is_expected.to compile.and_raise_error(%r{go: set common::again::binary, common::again::share_dir, common::again::config_file}) }
 
             context 'but everything has a place' do
               let(:params) { { 'binary' => '/h/again', 'config_file' => '/h/again.toml', 'share_dir' => '/h/share' } }
