@@ -50,7 +50,7 @@ SYSTEMS = %w[
   debian-12 debian-13 redhat-8 redhat-9 rocky-8 rocky-9 almalinux-8 almalinux-9 sles-15 alpine-3
 ].to_h { |system| [system, facts_of(system)] }.freeze
 # For which there is no helper.
-OTHER_SYSTEMS = %w[windows-2016 windows-2019 darwin-20 freebsd-12 freebsd-13].to_h { |system| [system, facts_of(system)] }.freeze
+OTHER_SYSTEMS = %w[windows-2019 darwin-20 freebsd-13].to_h { |system| [system, facts_of(system)] }.freeze
 
 # What the fact says of a run on a node where everything is in place.
 PATHS = {

@@ -43,12 +43,6 @@ describe 'common::again' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_package('again') }
       end
-
-      context 'with ensure => absent' do
-        let(:params) { { 'ensure' => 'absent' } }
-
-        it { is_expected.to compile.with_all_deps }
-      end
     end
   end
 
@@ -58,7 +52,7 @@ describe 'common::again' do
 
       it { is_expected.to compile.and_raise_error(%r{Linux only, and this node runs #{os_facts[:kernel]}: set common::again::unsupported to 'ignore'}) }
 
-      [{}, { 'ensure' => 'absent' }, { 'manage_binary' => 'package', 'on_failure' => true }].each do |more|
+      [{}, { 'ensure' => 'absent', 'manage_binary' => 'package', 'on_failure' => true }].each do |more|
         context "with unsupported => ignore and #{more}" do
           let(:params) { { 'unsupported' => 'ignore' }.merge(more) }
 
