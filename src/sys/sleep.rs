@@ -296,6 +296,8 @@ mod tests {
         let soon = super::super::clock::boottime() + Span::from_nanos(1_000_000);
         assert_eq!(rest(Some(soon)), Wake::Time);
 
+        assert!(sleeper.was_told_to_end(), "which nothing takes back");
+        let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
         raise(Signal::SIGUSR1).expect("raised");
         assert!(!sleeper.is_told_to_end());
         raise(Signal::SIGUSR1).expect("raised");

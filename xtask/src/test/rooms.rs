@@ -110,8 +110,8 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "module",
         run: Run::Script(&["tests/module/run"]),
-        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts bundler \
-                python3 puppetdb puppet-terminus-puppetdb postgresql",
+        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
+                puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
     },
     Room {
