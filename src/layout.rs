@@ -2,6 +2,17 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::io::{self, Write};
+
+/// Writes a line to standard error; there is nobody to tell if that fails.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// `s` if there is not just one of them.
+pub fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
 
 /// How text is to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +111,16 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     lines.push(line);
     lines
+}
+
+/// A word as it can be typed into a shell.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]

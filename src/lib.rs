@@ -12,7 +12,7 @@
 //! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
 //! signalfd, and does not wake up to look where the kernel can tell it.
 //!
-//! A converge driver ([`commands::converge`]) runs a command in the foreground. A
+//! A converge driver ([`mod@converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])
 //! rather than to a waiter, and [`policy::converge`] decides what comes next.
 //!
@@ -23,6 +23,7 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod converge;
 pub mod layout;
 pub mod model;
 pub mod observe;

@@ -15,7 +15,7 @@ use crate::puppet::ancestry::{Found, Seen, find_run, titled_words};
 use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::conf::Conf;
 use crate::puppet::environment;
-use crate::puppet::live::{all_pids, chain_from, is_deleted, read_conf, read_pid, see};
+use crate::puppet::live::{chain_from, is_deleted, read_conf, read_pid, see};
 use crate::puppet::paths::{self, Layout, Paths};
 use crate::puppet::rerun::{Started, is_daemon, rewrite};
 use crate::state::order::Order;
@@ -222,7 +222,7 @@ fn living_daemon(
         return named;
     }
     let mut found: Option<(Seen, Vec<Vec<u8>>, Invocation)> = None;
-    for pid in all_pids() {
+    for pid in process::all_pids() {
         let Some(daemon) = look(pid) else { continue };
         if found.as_ref().is_some_and(|(_, argv, _)| *argv != daemon.1) {
             // Two that differ: which one it would be is a guess.

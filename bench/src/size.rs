@@ -62,7 +62,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
             "clap_builder" | "clap" | "clap_lex" | "anstyle" | "strsim" => "clap",
             "rand" | "rand_core" | "chacha20" | "getrandom" => "rand",
             "tracing" | "tracing_core" => "tracing",
-            "signal_hook" | "signal_hook_registry" => "signal-hook",
+            "rustix" | "linux_raw_sys" => "rustix",
             other => other,
         };
         *sizes.entry(name.to_owned()).or_default() += u64::from_str_radix(size, 16)?;

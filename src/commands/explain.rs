@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use anyhow::{Result, bail};
-use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::say;
 use crate::cli::{Explain, Global};
@@ -22,7 +21,7 @@ use crate::state::store::{Disabled, Store};
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
-use crate::sys::{process, user};
+use crate::sys::{clock, process, user};
 use crate::target;
 
 /// Explains.
@@ -152,19 +151,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
 
 /// The processes, with a mark at the one that is taken for the run.
 fn tree(seen: &Observation) -> Vec<String> {
-    let pids: Vec<Pid> = seen
-        .chain
-        .iter()
-        .filter_map(|s| u32::try_from(s.identity.pid).ok().map(Pid::from_u32))
-        .collect();
-    let mut system = System::new().ok();
-    if let Some(system) = &mut system {
-        system.refresh_processes_specifics(
-            ProcessesToUpdate::Some(&pids),
-            false,
-            ProcessRefreshKind::nothing(),
-        );
-    }
+    let now = clock::boottime();
     seen.chain
         .iter()
         .enumerate()
@@ -175,19 +162,15 @@ fn tree(seen: &Observation) -> Vec<String> {
                 .map(|word| String::from_utf8_lossy(word).trim().to_owned())
                 .collect();
             let line: String = words.join(" ").chars().take(100).collect();
-            let age = u32::try_from(s.identity.pid)
-                .ok()
-                .and_then(|pid| system.as_ref()?.process(Pid::from_u32(pid)))
-                .map_or_else(String::new, |p| {
-                    format!(", up {}", Span::from_secs(p.run_time()))
-                });
+            let age = now.since(s.identity.started()).nanos() / 1_000_000_000;
+            let age = Span::from_secs(age);
             let mark = if seen.run == Some(at) {
                 "  <- the run"
             } else {
                 ""
             };
             format!(
-                "  {} {} ({}{age}){mark}",
+                "  {} {} ({}, up {age}){mark}",
                 s.identity.pid,
                 if line.is_empty() {
                     String::from_utf8_lossy(&s.comm).into_owned()
@@ -202,7 +185,7 @@ fn tree(seen: &Observation) -> Vec<String> {
 
 fn words(line: &[Vec<u8>]) -> String {
     line.iter()
-        .map(|word| super::run::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
+        .map(|word| crate::layout::quoted(&OsString::from_vec(word.clone()).to_string_lossy()))
         .collect::<Vec<_>>()
         .join(" ")
 }

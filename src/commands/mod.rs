@@ -20,6 +20,7 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 
+pub use crate::layout::{complain, plural};
 use crate::model::{Exit, Moment};
 use crate::outcome;
 use crate::state::change::Change;
@@ -65,22 +66,12 @@ pub fn say_logged(line: &str) -> io::Result<()> {
     say(line)
 }
 
-/// Writes a line to standard error; there is nobody to tell if that fails.
-pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
 /// Whether a timer has a waiter that lives: seen by its pid or, from another pid
 /// namespace, by the lock that it holds.
 pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
     timer.boot == boot
         && (timer.waiter.is_some_and(is_alive)
             || store.order_is_held(id, &timer.token) == Some(true))
-}
-
-/// `s` if there is not just one of them.
-pub fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 /// Ends a command over several timers: says which of the names asked for are not

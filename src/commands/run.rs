@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use super::{complain, say};
 use crate::cli::{Global, Run};
 use crate::config::{self, Scope, Settings, Surroundings};
+use crate::layout::quoted;
 use crate::model::{Base, Exit, Identity, Moment, Refusal, Span, Usage, Use};
 use crate::observe::{self, Observation};
 use crate::outcome;
@@ -372,19 +373,6 @@ fn scheduled_line(
         ));
     }
     line
-}
-
-/// A word as it can be typed into a shell.
-pub fn quoted(word: &str) -> String {
-    if !word.is_empty()
-        && word
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b))
-    {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }
 
 /// A timer's name as it can be given to `again stop`.

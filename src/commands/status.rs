@@ -524,7 +524,7 @@ fn target_text(target: &TargetReport, now: &Moment, look: &Look) -> Vec<String> 
     if let Some(command) = &target.command {
         let words: Vec<String> = command
             .iter()
-            .map(|word| super::run::quoted(word))
+            .map(|word| crate::layout::quoted(word))
             .collect();
         let place = match (target.kind, &target.directory) {
             (Kind::Apply, Some(directory)) => format!(" (in {directory})"),

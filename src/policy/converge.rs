@@ -150,11 +150,6 @@ impl Drive {
         &self.timers
     }
 
-    /// How the last run went.
-    pub fn last(&self) -> Option<Outcome> {
-        self.last
-    }
-
     /// Decides the next step, while no run is under way.
     pub fn next(&self, now: Boottime) -> Next {
         let another = self.another();

@@ -49,24 +49,6 @@ fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
     Some((seen, stat.ppid))
 }
 
-/// The pids of all processes that can be seen.
-pub fn all_pids() -> Vec<i32> {
-    use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-    let Ok(mut system) = System::new() else {
-        return Vec::new();
-    };
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::All,
-        false,
-        ProcessRefreshKind::nothing(),
-    );
-    system
-        .processes()
-        .keys()
-        .filter_map(|pid| i32::try_from(pid.as_u32()).ok())
-        .collect()
-}
-
 /// A command line may name any file as its configuration.
 const LARGEST_CONF: u64 = 1 << 20;
 
@@ -121,7 +103,9 @@ pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
             .as_ref()
             .and_then(|path| read_pid(&path.path()))
             .is_some_and(|pid| our_puppet(pid).is_some())
-        || all_pids().into_iter().any(|pid| is_daemon_of(pid, paths))
+        || process::all_pids()
+            .into_iter()
+            .any(|pid| is_daemon_of(pid, paths))
 }
 
 /// Whether this process is an agent daemon of our own user with that pid file.

@@ -156,63 +156,55 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
     for (driver, alive) in all(store) {
         let lives = |who: Identity| driver.boot == now.boot && is_alive(who);
-        if alive || driver.child.is_some_and(lives) {
-            continue;
+        if !alive && !driver.child.is_some_and(lives) {
+            bury(store, &driver, now);
         }
-        // Of several who notice, one removes it and tells.
-        if std::fs::remove_file(directory.join(format!("{}.json", driver.token))).is_err() {
-            continue;
-        }
-        remove_inbox(&directory, &driver.token);
-        if let Some(child) = driver.child {
-            store.forget_rerun(child);
-        }
-        let reason = format!(
-            "'again converge' was killed (pid {}) after {} runs began",
-            driver.process.pid, driver.run
-        );
-        let change = Change::of_driver(&driver, What::Closed, now.clone());
-        store.note(&change.because(reason).entry);
     }
     for token in tokens(store, "") {
         let inbox = directory.join(&token);
-        let has_driver = || directory.join(format!("{token}.json")).exists();
         // Held until it is gone: a driver that has just made it looks whether it still is
         // there when it has the lock.
-        let ours = File::options()
+        let file = File::options()
             .read(true)
             .custom_flags(GUARDED)
-            .open(&inbox)
-            .ok()
-            .filter(|file| file.try_lock().is_ok());
-        if ours.is_some() && !has_driver() {
+            .open(&inbox);
+        let ours = file.ok().filter(|file| file.try_lock().is_ok());
+        if ours.is_some() && !directory.join(format!("{token}.json")).exists() {
             let _ = std::fs::remove_dir(inbox);
         }
     }
-    for entry in std::fs::read_dir(&directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let path = entry.path();
-        if store::is_temporary(&entry.file_name().to_string_lossy())
-            && store::is_older_than_a_minute(&path)
-        {
+    for name in store::names(&directory).filter(|name| store::is_temporary(name)) {
+        let path = directory.join(name);
+        if store::is_older_than_a_minute(&path) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
+/// Removes what a killed driver left, and tells of it. Of several who try, one does.
+fn bury(store: &Store, driver: &Driver, now: &Moment) {
+    let directory = directory(store);
+    if std::fs::remove_file(directory.join(format!("{}.json", driver.token))).is_err() {
+        return;
+    }
+    remove_inbox(&directory, &driver.token);
+    if let Some(child) = driver.child {
+        store.forget_rerun(child);
+    }
+    let reason = format!(
+        "'again converge' was killed (pid {}) after {} runs began",
+        driver.process.pid, driver.run
+    );
+    let change = Change::of_driver(driver, What::Closed, now.clone());
+    store.note(&change.because(reason).entry);
+}
+
 /// The names in the directory of drivers that look like tokens, less this ending.
 fn tokens(store: &Store, ending: &str) -> Vec<String> {
-    let mut tokens: Vec<String> = std::fs::read_dir(directory(store))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
-        .filter(|token| store::is_id(token))
-        .collect();
+    let directory = directory(store);
+    let tokens =
+        store::names(&directory).filter_map(|name| name.strip_suffix(ending).map(str::to_owned));
+    let mut tokens: Vec<String> = tokens.filter(|token| store::is_id(token)).collect();
     tokens.sort_unstable();
     tokens
 }
@@ -231,10 +223,8 @@ fn make_inbox(inbox: &Path) -> io::Result<File> {
 fn remove_inbox(directory: &Path, token: &str) {
     let _ = std::fs::remove_dir_all(directory.join(token));
     let under_way = format!("{token}.new-");
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&under_way) {
-            let _ = std::fs::remove_file(entry.path());
-        }
+    for name in store::names(directory).filter(|name| name.starts_with(&under_way)) {
+        let _ = std::fs::remove_file(directory.join(name));
     }
 }
 

@@ -527,7 +527,7 @@ pub(super) fn is_older_than_a_minute(path: &Path) -> bool {
 }
 
 /// The names in a directory that are UTF-8, as all of ours are.
-fn names(directory: &Path) -> impl Iterator<Item = String> {
+pub(super) fn names(directory: &Path) -> impl Iterator<Item = String> {
     std::fs::read_dir(directory)
         .into_iter()
         .flatten()

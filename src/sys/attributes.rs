@@ -142,10 +142,8 @@ pub fn apply(attributes: &Attributes) -> Vec<String> {
     }
     if let Some(nice) = attributes.nice {
         // The level that we have already takes no privilege.
-        // SAFETY: three integers; 0 means this process.
-        let done = unsafe { libc::setpriority(libc::PRIO_PROCESS as _, 0, nice) };
-        if done != 0 {
-            failed.push(format!("nice level {nice}: {}", io::Error::last_os_error()));
+        if let Err(e) = rustix::process::setpriority_process(None, nice) {
+            failed.push(format!("nice level {nice}: {e}"));
         }
     }
     set_signals(SignalState {

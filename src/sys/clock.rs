@@ -9,7 +9,10 @@ use crate::model::{Boottime, Moment, Walltime};
 /// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
     match clock_gettime(ClockId::CLOCK_BOOTTIME) {
-        Ok(t) => Boottime::from_nanos(nanos(t.tv_sec(), t.tv_nsec())),
+        Ok(t) => {
+            let since = std::time::Duration::from(t).as_nanos();
+            Boottime::from_nanos(u64::try_from(since).unwrap_or(u64::MAX))
+        }
         // CLOCK_BOOTTIME exists since Linux 2.6.39; Rust itself needs 3.2.
         Err(_) => unreachable!("the kernel has no CLOCK_BOOTTIME"),
     }
@@ -43,11 +46,4 @@ pub fn moment() -> Moment {
         uptime: boottime(),
         wall: walltime(),
     }
-}
-
-fn nanos(seconds: i64, nanoseconds: i64) -> u64 {
-    u64::try_from(seconds)
-        .unwrap_or(0)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(u64::try_from(nanoseconds).unwrap_or(0))
 }

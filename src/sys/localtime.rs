@@ -1,59 +1,42 @@
 //! Wall-clock times for people (local) and for machines (UTC, RFC 3339).
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
+
 use crate::model::Walltime;
 
 fn broken_down(at: Walltime, utc: bool) -> Option<libc::tm> {
     // Its type is left to inference: libc's name for it is about to change with musl.
     let seconds = (at.millis() / 1000).try_into().ok()?;
-    // SAFETY: tm is plain data; both conversions fill it in or return null.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: two valid pointers that outlive the call.
-    let done = unsafe {
-        if utc {
-            libc::gmtime_r(&raw const seconds, &raw mut tm)
+    let mut tm = MaybeUninit::<libc::tm>::uninit();
+    // SAFETY: two valid pointers that outlive the call, which fills tm in or returns null.
+    unsafe {
+        let done = if utc {
+            libc::gmtime_r(&raw const seconds, tm.as_mut_ptr())
         } else {
-            libc::localtime_r(&raw const seconds, &raw mut tm)
-        }
+            libc::localtime_r(&raw const seconds, tm.as_mut_ptr())
+        };
+        (!done.is_null()).then(|| tm.assume_init())
+    }
+}
+
+fn text(at: Walltime, utc: bool, separator: char) -> String {
+    let Some(tm) = broken_down(at, utc) else {
+        return format!("@{}", at.millis() / 1000);
     };
-    (!done.is_null()).then_some(tm)
+    let (year, month, day) = (tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday);
+    let (hour, minute, second) = (tm.tm_hour, tm.tm_min, tm.tm_sec);
+    format!("{year:04}-{month:02}-{day:02}{separator}{hour:02}:{minute:02}:{second:02}")
 }
 
 /// `2026-11-21 14:03:07`, in the machine's time zone.
 pub fn local(at: Walltime) -> String {
-    broken_down(at, false).map_or_else(
-        || format!("@{}", at.millis() / 1000),
-        |tm| {
-            format!(
-                "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
-                tm.tm_year + 1900,
-                tm.tm_mon + 1,
-                tm.tm_mday,
-                tm.tm_hour,
-                tm.tm_min,
-                tm.tm_sec
-            )
-        },
-    )
+    text(at, false, ' ')
 }
 
 /// `2026-11-21T14:03:07.123Z`.
 pub fn utc(at: Walltime) -> String {
-    broken_down(at, true).map_or_else(
-        || format!("@{}", at.millis() / 1000),
-        |tm| {
-            format!(
-                "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
-                tm.tm_year + 1900,
-                tm.tm_mon + 1,
-                tm.tm_mday,
-                tm.tm_hour,
-                tm.tm_min,
-                tm.tm_sec,
-                at.millis() % 1000
-            )
-        },
-    )
+    format!("{}.{:03}Z", text(at, true, 'T'), at.millis() % 1000)
 }
 
 #[cfg(test)]

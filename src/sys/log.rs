@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 struct Log {
     stderr: LevelFilter,
     system: LevelFilter,
-    /// What this process is about, as it says by spans: their fields go with every event.
-    spans: Mutex<Vec<Text>>,
+    /// What this process is about, as it says by spans: it goes with every event.
+    about: Mutex<Vec<(&'static str, String)>>,
 }
 
 /// Where events go that no system log takes.
@@ -96,7 +96,7 @@ fn install(stderr: LevelFilter, system: LevelFilter) {
     let _ = tracing::subscriber::set_global_default(Log {
         stderr,
         system,
-        spans: Mutex::default(),
+        about: Mutex::default(),
     });
 }
 
@@ -109,23 +109,22 @@ struct Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.message, "{value:?}");
-        } else {
-            self.fields.push((field.name(), format!("{value:?}")));
-        }
+        self.put(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.message.push_str(value);
-        } else {
-            self.fields.push((field.name(), value.to_owned()));
-        }
+        self.put(field, value.to_owned());
     }
 }
 
 impl Text {
+    fn put(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "message" => self.message = value,
+            name => self.fields.push((name, value)),
+        }
+    }
+
     /// The message and its fields on one line.
     fn line(&self) -> String {
         let mut line = self.message.replace('\n', " ");
@@ -161,24 +160,14 @@ impl Text {
     }
 }
 
-/// As the program's other messages name it.
-fn name(level: Level) -> &'static str {
+/// As the program's other messages name it, and its severity as syslog(3) counts it.
+fn name(level: Level) -> (&'static str, u8) {
     match level {
-        Level::ERROR => "error",
-        Level::WARN => "warning",
-        Level::INFO => "info",
-        Level::DEBUG => "debug",
-        Level::TRACE => "trace",
-    }
-}
-
-/// Severity as syslog(3) counts it.
-fn priority(level: Level) -> u8 {
-    match level {
-        Level::ERROR => 3,
-        Level::WARN => 4,
-        Level::INFO => 6,
-        _ => 7,
+        Level::ERROR => ("error", 3),
+        Level::WARN => ("warning", 4),
+        Level::INFO => ("info", 6),
+        Level::DEBUG => ("debug", 7),
+        Level::TRACE => ("trace", 7),
     }
 }
 
@@ -220,23 +209,17 @@ impl Subscriber for Log {
         let level = *event.metadata().level();
         let mut text = Text::default();
         event.record(&mut text);
-        if let Ok(spans) = self.spans.lock() {
+        if let Ok(about) = self.about.lock() {
             let said: Vec<_> = text.fields.iter().map(|(name, _)| *name).collect();
-            for (name, value) in spans.iter().flat_map(|span| &span.fields) {
-                // What the event says itself goes first, and a later span before an earlier.
-                match text.fields.iter_mut().find(|(known, _)| known == name) {
-                    Some(_) if said.contains(name) => {}
-                    Some((_, known)) => known.clone_from(value),
-                    None => text.fields.push((name, value.clone())),
-                }
-            }
+            let rest = about.iter().filter(|(name, _)| !said.contains(name));
+            text.fields.extend(rest.cloned());
         }
+        let (name, priority) = name(level);
         if level <= self.stderr {
-            let line = format!("again: {}: {}\n", name(level), text.line());
+            let line = format!("again: {name}: {}\n", text.line());
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
         if level <= self.system {
-            let priority = priority(level);
             // 3 is the facility of daemons.
             let syslog = || {
                 let pid = std::process::id();
@@ -252,16 +235,16 @@ impl Subscriber for Log {
         }
     }
 
-    /// A process opens its spans for good, one within the other.
+    /// A process opens its spans for good, and a later one replaces what it says anew.
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut text = Text::default();
         attributes.record(&mut text);
-        let mut count = 1;
-        if let Ok(mut spans) = self.spans.lock() {
-            spans.push(text);
-            count = spans.len();
+        if let Ok(mut about) = self.about.lock() {
+            let said = |name| text.fields.iter().any(|(other, _)| *other == name);
+            about.retain(|(name, _)| !said(*name));
+            about.append(&mut text.fields);
         }
-        Id::from_u64(count as u64)
+        Id::from_u64(1)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}

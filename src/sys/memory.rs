@@ -5,6 +5,8 @@ use libc::{Elf64_Phdr, PF_W, PT_LOAD, PT_PHDR};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout};
 
+use super::start::auxiliary;
+
 /// poll(2), for a long sleep: tells the kernel before it that the clean pages of our
 /// own program are not needed. They are read again from the page cache when something
 /// happens, hours later perhaps; until then a waiter holds little more than its stack.
@@ -48,16 +50,7 @@ const PAGE: usize = if cfg!(target_arch = "x86_64") {
 
 /// Our program headers, as the kernel mapped them: getauxval(3), AT_PHDR.
 fn headers() -> &'static [Elf64_Phdr] {
-    // SAFETY: constants; they read what the kernel put beside our arguments.
-    let (at, count) = unsafe {
-        (
-            libc::getauxval(libc::AT_PHDR),
-            libc::getauxval(libc::AT_PHNUM),
-        )
-    };
-    let (Ok(at), Ok(count)) = (usize::try_from(at), usize::try_from(count)) else {
-        return &[];
-    };
+    let (at, count) = (auxiliary(libc::AT_PHDR), auxiliary(libc::AT_PHNUM));
     if at == 0 {
         return &[];
     }

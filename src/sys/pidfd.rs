@@ -2,12 +2,16 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use super::process;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::process::{self, is_alive};
 use crate::model::Identity;
-use crate::sys::process::is_alive;
 
 /// A process to wait for or to signal, verified when it was taken hold of.
 #[derive(Debug)]
@@ -24,24 +28,17 @@ pub enum Handle {
 /// `NotFound` if it has ended, whatever runs under its pid now; `PermissionDenied` for
 /// one that /proc does not show us.
 pub fn open(who: Identity) -> io::Result<Handle> {
-    // SAFETY: pidfd_open takes two integers and returns a descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, who.pid, 0) };
-    let handle = if fd >= 0 {
-        let fd = i32::try_from(fd).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        // SAFETY: the kernel has just given us this descriptor, close-on-exec.
-        Handle::Pidfd(unsafe { OwnedFd::from_raw_fd(fd) }, who)
-    } else {
-        match io::Error::last_os_error().raw_os_error() {
-            // A kernel before 5.3, or a filter in front of it.
-            Some(libc::ENOSYS | libc::EPERM) => Handle::Looked(who),
-            Some(libc::ESRCH) => return Err(io::Error::from(io::ErrorKind::NotFound)),
-            _ => return Err(io::Error::last_os_error()),
-        }
+    let pid = rustix::process::Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => Handle::Pidfd(fd, who),
+        // A kernel before 5.3, or a filter in front of it.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Handle::Looked(who),
+        Err(e) => return Err(not_found(e.into())),
     };
     // Looked at after the pidfd was opened: whoever it is, it is the one the pidfd holds.
     match process::identify(who.pid) {
         Ok(now) if now == who => Ok(handle),
-        Ok(_) => Err(io::Error::from(io::ErrorKind::NotFound)),
+        Ok(_) => Err(io::ErrorKind::NotFound.into()),
         // Hidden from us (proc(5), hidepid), and so nobody that can be told from another.
         Err(e) if e.kind() == io::ErrorKind::NotFound && !handle.wait(Duration::ZERO) => {
             Err(io::Error::from_raw_os_error(libc::EPERM))
@@ -81,80 +78,65 @@ impl Handle {
     /// # Errors
     /// `NotFound` if it has ended; `PermissionDenied` for another user's process.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        let done = match self {
-            // SAFETY: a descriptor we own, a signal number, and no siginfo.
-            Handle::Pidfd(fd, _) => unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    fd.as_raw_fd(),
-                    signal,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                )
-            },
-            Handle::Looked(who) => {
-                if !is_alive(*who) {
-                    return Err(io::Error::from(io::ErrorKind::NotFound));
-                }
-                // SAFETY: two integers. The start time was compared just before.
-                i64::from(unsafe { libc::kill(who.pid, signal) })
+        let sent = match self {
+            Handle::Pidfd(fd, _) => {
+                let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
+                pidfd_send_signal(fd, signal).map_err(io::Error::from)
             }
+            Handle::Looked(who) if !is_alive(*who) => Err(io::ErrorKind::NotFound.into()),
+            // The start time was compared just before.
+            Handle::Looked(who) => nix::sys::signal::Signal::try_from(signal)
+                .and_then(|signal| {
+                    nix::sys::signal::kill(nix::unistd::Pid::from_raw(who.pid), signal)
+                })
+                .map_err(io::Error::from),
         };
-        if done == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error() {
-            e if e.raw_os_error() == Some(libc::ESRCH) => {
-                Err(io::Error::from(io::ErrorKind::NotFound))
-            }
-            e => Err(e),
-        }
+        sent.map_err(not_found)
     }
 
     /// Waits until the process has ended, at most `limit`. True if it has.
-    pub fn wait(&self, limit: std::time::Duration) -> bool {
-        let deadline = std::time::Instant::now() + limit;
-        loop {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            match self {
-                Handle::Pidfd(fd, _) => {
-                    let mut poll = libc::pollfd {
-                        fd: fd.as_raw_fd(),
-                        events: libc::POLLIN,
-                        revents: 0,
-                    };
-                    let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-                    // SAFETY: one valid pollfd, which outlives the call.
-                    match unsafe { libc::poll(&raw mut poll, 1, ms) } {
-                        n if n > 0 => return true,
-                        0 => return false,
-                        _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                        _ => return !is_alive(self.identity()),
-                    }
-                }
-                Handle::Looked(who) => {
-                    if !is_alive(*who) {
-                        return true;
-                    }
-                    if left.is_zero() {
-                        return false;
-                    }
-                    std::thread::sleep(left.min(std::time::Duration::from_millis(20)));
-                }
+    pub fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let who = match self {
+            Handle::Pidfd(fd, who) => match is_readable_by(fd.as_fd(), deadline) {
+                Ok(has_ended) => return has_ended,
+                Err(_) => return !is_alive(*who),
+            },
+            Handle::Looked(who) => *who,
+        };
+        while is_alive(who) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
             }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
         }
+        true
     }
 }
 
-/// Lets a descriptor survive the next exec(2), and gives its number.
+/// Says of a process that is not there what is said of a file.
+fn not_found(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),
+        _ => error,
+    }
+}
+
+/// Waits until there is something to read, or the end of it: poll(2). False if the time
+/// is over first.
 ///
 /// # Errors
-/// Those of fcntl(2).
-pub fn keep_across_exec(fd: &OwnedFd) -> io::Result<i32> {
-    // SAFETY: F_SETFD on a descriptor we own.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) } {
-        0 => Ok(fd.as_raw_fd()),
-        _ => Err(io::Error::last_os_error()),
+/// Those of poll(2).
+pub fn is_readable_by(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 
@@ -165,12 +147,11 @@ pub fn keep_across_exec(fd: &OwnedFd) -> io::Result<i32> {
 /// `InvalidInput` for a number below 3; those of fcntl(2) if it is not open.
 pub fn inherit(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: F_SETFD on a number touches no memory, and fails if it is not open.
-    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: only looked at here, which fails if it is not open.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     // SAFETY: it is open, was passed to this process for this purpose, and is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -188,14 +188,18 @@ pub fn own_identity() -> io::Result<Identity> {
     identify(i32::try_from(std::process::id()).unwrap_or(i32::MAX))
 }
 
+/// The pids of all processes that can be seen.
+pub fn all_pids() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
 /// The processes below `pid`, all generations, each with its process group.
 pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let all: Vec<(i32, Stat)> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let all: Vec<(i32, Stat)> = all_pids()
+        .into_iter()
         .filter_map(|pid| Some((pid, stat(pid).ok()?)))
         .collect();
     let mut found = Vec::new();

@@ -17,7 +17,7 @@ use super::attributes::{SignalState, set_disposition};
 use super::memory;
 use super::pidfd::Handle;
 use super::process::is_alive;
-use crate::model::Boottime;
+use crate::model::{Boottime, Span};
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,9 @@ const ENDING: [Signal; 4] = [
 pub const HURRY: i32 = libc::SIGUSR1;
 /// Asks a driver to start no further run.
 pub const NO_MORE: i32 = libc::SIGUSR2;
+
+/// How often what holds a run is looked at where no directory can be watched.
+pub const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// How often a process is looked at where there is no pidfd_open(2).
 const LOOK_EVERY_MS: u16 = 500;
@@ -237,6 +240,21 @@ mod tests {
 
     const NOW: Option<Boottime> = Some(Boottime::from_nanos(0));
 
+    /// The next wake that is not of another test's child.
+    fn next(
+        sleeper: &mut Sleeper,
+        process: Option<&Handle>,
+        until: Option<Boottime>,
+        watch: Option<&Watch>,
+    ) -> Wake {
+        loop {
+            let wake = sleeper.sleep(process, until, watch).expect("slept");
+            if wake != Wake::Child {
+                return wake;
+            }
+        }
+    }
+
     #[test]
     fn signals_go_first_and_the_rest_has_an_order() {
         let ignored = 1 << (Signal::SIGHUP as i32 - 1);
@@ -252,12 +270,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let watch = Watch::on([dir.path(), Path::new("/nowhere/at/all")]).expect("a watch");
         std::fs::write(dir.path().join("file"), b"").expect("written");
-        let mut child = std::process::Command::new("sleep")
-            .arg("0.2")
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
             .spawn()
-            .expect("sleep");
+            .expect("cat");
         let who = super::super::process::identify(child.id().cast_signed());
         let handle = super::super::pidfd::open(who.expect("alive")).expect("a handle");
+        drop(child.stdin.take());
         assert!(handle.wait(std::time::Duration::from_secs(60)));
         raise(Signal::SIGTERM).expect("raised");
         raise(Signal::SIGUSR2).expect("raised");
@@ -267,29 +286,21 @@ mod tests {
             by_terminal: false,
         };
         for wake in [Wake::Hurry, Wake::NoMore, terminated, Wake::Ended] {
-            let woken = sleeper.sleep(Some(&handle), NOW, Some(&watch));
-            assert_eq!(woken.expect("slept"), wake);
+            let woken = next(&mut sleeper, Some(&handle), NOW, Some(&watch));
+            assert_eq!(woken, wake);
         }
         child.wait().expect("reaped");
-        assert_eq!(
-            sleeper.sleep(None, NOW, Some(&watch)).ok(),
-            Some(Wake::Time)
-        );
-        assert_eq!(
-            sleeper.sleep(None, None, Some(&watch)).ok(),
-            Some(Wake::Changed)
-        );
-        let soon = super::super::clock::boottime() + crate::model::Span::from_nanos(1_000_000);
-        assert_eq!(
-            sleeper.sleep(None, Some(soon), Some(&watch)).ok(),
-            Some(Wake::Time)
-        );
+        let mut rest = |until| next(&mut sleeper, None, until, Some(&watch));
+        assert_eq!(rest(NOW), Wake::Time);
+        assert_eq!(rest(None), Wake::Changed);
+        let soon = super::super::clock::boottime() + Span::from_nanos(1_000_000);
+        assert_eq!(rest(Some(soon)), Wake::Time);
 
         raise(Signal::SIGUSR1).expect("raised");
         assert!(!sleeper.is_told_to_end());
         raise(Signal::SIGUSR1).expect("raised");
         raise(Signal::SIGTERM).expect("raised");
         assert!(sleeper.is_told_to_end());
-        assert_eq!(sleeper.sleep(None, NOW, None).ok(), Some(Wake::Time));
+        assert_eq!(next(&mut sleeper, None, NOW, None), Wake::Time);
     }
 }

@@ -1,15 +1,18 @@
-//! Starting a waiter outside the run's session, and becoming a rerun.
+//! Becoming another program: a waiter outside the run's session, a run in the
+//! foreground, a rerun. All share one exec(3), and one way to tell that it failed.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsStr, OsString, c_char};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::attributes::{SignalState, set_signals};
 use super::process;
@@ -18,15 +21,22 @@ use crate::model::Identity;
 /// The byte before the errno of an exec that failed (ASCII's NAK).
 const FAILED: u8 = 0x15;
 
-/// What to start, in a session of its own.
+/// A program to become.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// Candidates for the program's path, tried in turn.
+    pub programs: Vec<PathBuf>,
+    /// The command line, the first element included.
+    pub arguments: Vec<OsString>,
+    /// The whole environment, one `NAME=VALUE` each.
+    pub environment: Vec<OsString>,
+}
+
+/// What to start in a session of its own.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Path of the program.
-    pub program: &'a Path,
-    /// Its command line, the first element included.
-    pub arguments: &'a [OsString],
-    /// Its whole environment.
-    pub environment: &'a [(OsString, OsString)],
+    /// The program.
+    pub image: Image,
     /// Descriptors it keeps under the same numbers. All others above 2 are closed.
     pub keep: &'a [&'a OwnedFd],
     /// The signal state it is to start with.
@@ -41,57 +51,87 @@ pub struct Plan<'a> {
 /// # Errors
 /// Those of fork(2) and of building the arguments. A failed exec shows in the ready pipe: [`failed_exec`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::other);
-    let program = text(plan.program.as_os_str().as_bytes())?;
-    let arguments: Vec<CString> = plan
-        .arguments
-        .iter()
-        .map(|a| text(a.as_bytes()))
-        .collect::<Result<_, _>>()?;
-    let environment: Vec<CString> = plan
-        .environment
-        .iter()
-        .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
-        .collect::<Result<_, _>>()?;
-    let argv = pointers(&arguments);
-    let envp = pointers(&environment);
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let image = Exec::new(&plan.image)?;
+    let null = null()?;
     close_all_on_exec();
+    fork_exec(&image, plan.signals, ready, || {
+        setsid()?;
+        set_standard_descriptors(&null, Some(&null))?;
+        for fd in plan.keep.iter().chain([&ready]) {
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        if plan.errors_to_ready {
+            dup2_stderr(ready)?;
+        }
+        std::env::set_current_dir("/")
+    })
+}
 
-    // SAFETY: this process has one thread, so the child may use anything.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            // SAFETY: integers only, on descriptors that are open.
-            unsafe {
-                libc::setsid();
-                for fd in 0..=2 {
-                    libc::dup2(null.as_raw_fd(), fd);
-                }
-                for fd in plan.keep {
-                    libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0);
-                }
-                libc::fcntl(ready.as_raw_fd(), libc::F_SETFD, 0);
-                if plan.errors_to_ready {
-                    libc::dup2(ready.as_raw_fd(), 2);
-                }
-            }
-            let _ = std::env::set_current_dir("/");
-            set_signals(plan.signals);
-            // SAFETY: NUL-terminated strings and null-terminated arrays that live on.
-            unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-            let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-            let mut message = vec![FAILED];
-            message.extend_from_slice(&errno.to_ne_bytes());
-            // SAFETY: a valid buffer; _exit runs none of the parent's handlers.
-            unsafe {
-                libc::write(ready.as_raw_fd(), message.as_ptr().cast(), message.len());
-                libc::_exit(127)
+/// An [`Image`] as exec(3) takes it.
+pub(super) struct Exec {
+    programs: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Exec {
+    /// # Errors
+    /// `InvalidInput` for a NUL byte.
+    pub(super) fn new(image: &Image) -> io::Result<Self> {
+        fn all<T: AsRef<OsStr>>(words: &[T]) -> io::Result<Vec<CString>> {
+            let texts = words
+                .iter()
+                .map(|word| CString::new(word.as_ref().as_bytes()));
+            Ok(texts.collect::<Result<_, _>>()?)
+        }
+        Ok(Exec {
+            programs: all(&image.programs)?,
+            arguments: all(&image.arguments)?,
+            environment: all(&image.environment)?,
+        })
+    }
+
+    /// Tries the candidates in turn. Returns only on failure: that of the candidate that
+    /// got furthest, which is any error but "no such file", and which one it was.
+    fn exec(&self) -> (Option<&CStr>, Errno) {
+        let mut worst = (None, Errno::ENOENT);
+        for program in &self.programs {
+            let Err(e) = execve(program, &self.arguments, &self.environment);
+            if worst.1 == Errno::ENOENT && e != Errno::ENOENT {
+                worst = (Some(program.as_c_str()), e);
             }
         }
+        worst
+    }
+}
+
+/// Forks a child that makes itself ready, takes the signal state and becomes `image`.
+/// What fails of that goes to `report`, for [`failed_exec`] to read.
+pub(super) fn fork_exec(
+    image: &Exec,
+    signals: SignalState,
+    report: &OwnedFd,
+    get_ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Identity> {
+    // SAFETY: this process has one thread, so the child may use anything.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let errno = match get_ready() {
+                Ok(()) => {
+                    set_signals(signals);
+                    image.exec().1 as i32
+                }
+                Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
+            };
+            let mut message = vec![FAILED];
+            message.extend_from_slice(&errno.to_ne_bytes());
+            let _ = nix::unistd::write(report, &message);
+            // SAFETY: an integer; it runs none of the parent's handlers.
+            unsafe { libc::_exit(127) }
+        }
         // Not yet reaped, so it is there even if it has ended already.
-        pid => process::stat(pid).map(|stat| Identity {
-            pid,
+        ForkResult::Parent { child } => process::stat(child.as_raw()).map(|stat| Identity {
+            pid: child.as_raw(),
             start: stat.start,
         }),
     }
@@ -148,59 +188,22 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd>
     Ok(file.into())
 }
 
-/// What a waiter becomes.
-#[derive(Debug)]
-pub struct Image {
-    /// Candidates for the program's path, tried in turn.
-    pub programs: Vec<PathBuf>,
-    /// The command line, the first element included.
-    pub arguments: Vec<OsString>,
-    /// The whole environment, one `NAME=VALUE` each.
-    pub environment: Vec<OsString>,
-}
-
 /// Replaces this process by `image`. Every descriptor above 2 is closed.
 ///
 /// Returns only on failure: the error of the candidate that got furthest
 /// (anything rather than "no such file"), with its path.
 pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
     close_all_on_exec();
-    let nul = |s: &OsStr| CString::new(s.as_bytes());
-    let arguments: Result<Vec<CString>, _> = image.arguments.iter().map(|a| nul(a)).collect();
-    let environment: Result<Vec<CString>, _> = image.environment.iter().map(|a| nul(a)).collect();
-    let (Ok(arguments), Ok(environment)) = (arguments, environment) else {
-        return (
-            PathBuf::from(image.arguments.first().cloned().unwrap_or_default()),
-            io::Error::new(io::ErrorKind::InvalidInput, "a NUL byte in an argument"),
-        );
-    };
-    let argv = pointers(&arguments);
-    let envp = pointers(&environment);
-    let mut worst = (
-        PathBuf::from(image.arguments.first().cloned().unwrap_or_default()),
-        io::Error::from_raw_os_error(libc::ENOENT),
-    );
-    for program in &image.programs {
-        let Ok(path) = nul(program.as_os_str()) else {
-            continue;
-        };
-        // SAFETY: NUL-terminated strings and null-terminated arrays that live on.
-        unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-        let error = io::Error::last_os_error();
-        // What is nowhere is named as it was called, not as the last place it is not at.
-        if worst.1.kind() == io::ErrorKind::NotFound && error.kind() != io::ErrorKind::NotFound {
-            worst = (program.clone(), error);
+    // What is nowhere is named as it was called, not as the last place it is not at.
+    let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
+    match Exec::new(image) {
+        Err(e) => (called(), e),
+        Ok(exec) => {
+            let (program, errno) = exec.exec();
+            let path = program.map(|program| OsStr::from_bytes(program.to_bytes()).into());
+            (path.unwrap_or_else(called), errno.into())
         }
     }
-    worst
-}
-
-pub(super) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings
-        .iter()
-        .map(|s| s.as_ptr())
-        .chain(std::iter::once(std::ptr::null()))
-        .collect()
 }
 
 /// Marks every descriptor above 2 to be closed on exec, whoever opened it.
@@ -217,26 +220,26 @@ pub fn close_all_on_exec() {
     if done == 0 {
         return;
     }
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     for fd in open
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&fd| fd > 2)
     {
-        // SAFETY: F_SETFD on a number touches no memory.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: only looked at here, which fails if it is not open.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     }
+}
+
+fn null() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null")
 }
 
 /// Puts /dev/null on 0, 1 and 2.
 pub fn silence_standard_descriptors() {
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
-        for fd in 0..=2 {
-            // SAFETY: two descriptors, the first of them open.
-            unsafe { libc::dup2(null.as_raw_fd(), fd) };
-        }
+    if let Ok(null) = null() {
+        let _ = set_standard_descriptors(&null, Some(&null));
     }
 }
 
@@ -244,16 +247,11 @@ pub fn silence_standard_descriptors() {
 ///
 /// # Errors
 /// Those of dup2(2).
-pub fn set_standard_descriptors(input: File, output: Option<File>) -> io::Result<()> {
-    let mut pairs = vec![(input.as_raw_fd(), 0)];
-    if let Some(output) = &output {
-        pairs.extend([(output.as_raw_fd(), 1), (output.as_raw_fd(), 2)]);
-    }
-    for (from, to) in pairs {
-        // SAFETY: two descriptors, the first of them open.
-        if unsafe { libc::dup2(from, to) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
+pub fn set_standard_descriptors(input: &File, output: Option<&File>) -> io::Result<()> {
+    dup2_stdin(input)?;
+    if let Some(output) = output {
+        dup2_stdout(output)?;
+        dup2_stderr(output)?;
     }
     Ok(())
 }

@@ -3,7 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsString, c_char, c_int};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStringExt;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 /// The command line as owned strings, empty elements kept.
 ///
@@ -22,18 +26,23 @@ pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString
 /// Opens /dev/null on each of 0, 1 and 2 that is closed, so that no file of
 /// ours lands there and is written to as if it were an output.
 pub fn fill_standard_descriptors() {
-    for fd in 0..=2 {
-        // SAFETY: F_GETFD on a number touches no memory.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
-            // SAFETY: a constant NUL-terminated path; the lowest free number is `fd`,
-            // because the lower ones were found open or have just been opened.
-            unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    // The kernel gives the lowest number that is free. Not closed on exec.
+    while let Ok(null) = open("/dev/null", OFlag::O_RDWR, Mode::empty()) {
+        if null.as_raw_fd() > 2 {
+            return;
         }
+        let _ = null.into_raw_fd();
     }
 }
 
 /// Whether this program was given privilege by its file: getauxval(3), AT_SECURE.
 pub fn is_raised() -> bool {
-    // SAFETY: a constant; it reads what the kernel put beside our arguments.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+    auxiliary(libc::AT_SECURE) != 0
+}
+
+/// What the kernel put beside our arguments: getauxval(3). 0 for what it did not.
+pub(super) fn auxiliary(kind: libc::c_ulong) -> usize {
+    // SAFETY: an integer; it reads memory that stays as it is.
+    let value = unsafe { libc::getauxval(kind) };
+    usize::try_from(value).unwrap_or(0)
 }

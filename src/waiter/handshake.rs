@@ -14,18 +14,15 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-use anyhow::Result;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::model::Identity;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::spawn::{self, Plan};
+use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::title;
+use anyhow::Result;
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -94,14 +91,19 @@ impl Starting {
             " ".repeat(title::ROOM).into(),
         ]);
         // Of all that a waiter is told by us, the rerun gets nothing.
-        let log_level = std::env::var_os("AGAIN_LOG").map(|level| ("AGAIN_LOG".into(), level));
-        let environment: Vec<(OsString, OsString)> = log_level.into_iter().collect();
+        let log_level = std::env::var_os("AGAIN_LOG").map(|level| {
+            let mut entry = OsString::from("AGAIN_LOG=");
+            entry.push(level);
+            entry
+        });
         let mut keep = vec![order, lock, &go, &is_ready];
         keep.extend(run);
         let plan = Plan {
-            program: through.first().map_or(&own, Path::new),
-            arguments: &arguments,
-            environment: &environment,
+            image: Image {
+                programs: vec![through.first().map_or(own, PathBuf::from)],
+                arguments,
+                environment: log_level.into_iter().collect(),
+            },
             keep: &keep,
             signals: SignalState::default(),
             errors_to_ready: !through.is_empty(),
@@ -137,18 +139,7 @@ impl Starting {
 fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
     let deadline = Instant::now() + limit;
     let mut text: Vec<u8> = Vec::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(
-            &mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)],
-            timeout,
-        ) {
-            Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(e) => return Err(io::Error::from(e).into()),
-        }
+    while pidfd::is_readable_by(ready.as_fd(), deadline)? {
         let mut part = [0; 256];
         let length = ready.read(&mut part)?;
         text.extend_from_slice(&part[..length]);
@@ -163,6 +154,7 @@ fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
             return Err(NotReady::Said(words));
         }
     }
+    Err(io::Error::from(io::ErrorKind::TimedOut).into())
 }
 
 /// What a waiter was started with.

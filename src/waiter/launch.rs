@@ -148,7 +148,8 @@ fn become_rerun(name: &str, order: &Order, timer: &Timer, log: Option<File>) -> 
     let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
-    spawn::set_standard_descriptors(input, log).context("cannot set the standard descriptors")?;
+    spawn::set_standard_descriptors(&input, log.as_ref())
+        .context("cannot set the standard descriptors")?;
     let environment = order.environment.clone().unwrap_or_else(clean_environment);
     let mut variables: Vec<OsString> = environment.iter().map(Bytes::os).collect();
     variables.extend([

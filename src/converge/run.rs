@@ -1,0 +1,184 @@
+//! One run of a driver, from its start to the judgement of it.
+
+use anyhow::{Context, Result};
+
+use super::attend::attend;
+use super::driving::{Driving, Ending};
+use super::known::Before;
+use crate::model::{End, Exit, Moment};
+use crate::policy::converge::{Because, Timer};
+use crate::state::change::Change;
+use crate::state::history::{FIRST, What};
+use crate::state::store::Rerun;
+use crate::sys::clock::moment;
+use crate::sys::foreground::Held;
+
+/// The timer of a run that no timer asked for.
+const NO_TIMER: &str = "converge";
+
+/// A run, as it began.
+struct Begun {
+    number: u32,
+    started: Moment,
+    /// The timer that asked, and its request's token.
+    timer: String,
+    token: String,
+    asked_by: String,
+    before: Before,
+}
+
+impl Begun {
+    /// What became of it.
+    fn change(&self, driving: &Driving<'_>, what: What, at: Moment) -> Change {
+        let mut change = Change::of_driver(&driving.record, what, at);
+        change.entry.timer.clone_from(&self.timer);
+        change.entry.token.clone_from(&self.token);
+        change.entry.run = self.number;
+        if self.number == 1 {
+            FIRST.clone_into(&mut change.entry.kind);
+        }
+        change
+    }
+}
+
+/// One run, from its start to the judgement of it.
+///
+/// # Errors
+/// Why the driver ends with it.
+pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
+    let started = moment();
+    let done = driving.drive.begin(started.uptime);
+    let begun = begin(driving, because, &done, started);
+    let held = fork(driving, &begun)?;
+    let child = held.process;
+    let change = begun.change(driving, What::Started, begun.started.clone());
+    driving.store.note(&change.because(&begun.asked_by).entry);
+    for (name, other) in done.iter().filter(|(name, _)| *name != begun.timer) {
+        let reason = format!("run {} started after it was due", begun.number);
+        driving.note_timer(name, other, What::Satisfied, &reason);
+    }
+    if let Err(e) = held.release() {
+        driving.store.forget_rerun(child);
+        let reason = format!("cannot execute {}: {e}", driving.command.name());
+        let change = begun.change(driving, What::Failed, moment());
+        driving.store.note(&change.because(&reason).entry);
+        let exit = match e.kind() {
+            std::io::ErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::CannotExecute,
+        };
+        return Err(Ending::NotExecuted(reason, exit));
+    }
+    let (end, ending) = attend(driving, child)?;
+    driving.store.forget_rerun(child);
+    driving.record.child = None;
+    conclude(driving, begun, end);
+    ending.map_or(Ok(()), Err)
+}
+
+/// Says that a run begins, and makes ready for it.
+fn begin(
+    driving: &mut Driving<'_>,
+    because: &Because,
+    done: &[(String, Timer)],
+    started: Moment,
+) -> Begun {
+    let number = driving.drive.runs();
+    driving.record.run = number;
+    let most = driving.record.max_runs;
+    let command = driving.command.shown();
+    let line = format!("run {number} of at most {most}: {command}");
+    driving.screen.say(&line);
+    driving.log(&line);
+    if let Some(input) = &mut driving.input {
+        input.rewind();
+    }
+    let asking = done
+        .iter()
+        .find(|(name, _)| matches!(because, Because::Due(due) if due == name));
+    let (timer, token) = match asking {
+        Some((name, timer)) => (name.clone(), timer.token.clone()),
+        None => (NO_TIMER.to_owned(), driving.record.token.clone()),
+    };
+    Begun {
+        number,
+        started,
+        timer,
+        token,
+        asked_by: asked_by(because, done),
+        before: driving.known.before(),
+    }
+}
+
+/// Why a run starts, in the words of the table.
+fn asked_by(because: &Because, done: &[(String, Timer)]) -> String {
+    match because {
+        Because::First => "-".to_owned(),
+        Because::NotClean => "--until clean".to_owned(),
+        Because::Busy => "the run before was skipped".to_owned(),
+        Because::Due(_) => done
+            .iter()
+            .map(|(name, timer)| format!("'{name}' in run {}", timer.asked_by))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// The process of the run, on record before it can ask for anything.
+fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
+    let number = begun.number.to_string();
+    let marks = [
+        ("AGAIN_CHAIN", driving.record.chain.as_str()),
+        ("AGAIN_RUN", &number),
+        ("AGAIN_TIMER", &begun.timer),
+    ];
+    let marks = if begun.number > 1 { &marks[..] } else { &[] };
+    let held = driving.command.fork(marks);
+    let held = held.context("cannot start a process")?;
+    let child = held.process;
+    driving.record.child = Some(child);
+    let on_record = driving.publish().and_then(|()| {
+        driving.store.note_rerun(&Rerun {
+            process: child,
+            boot: driving.record.boot.clone(),
+            target: driving.record.target.clone(),
+            chain: driving.record.chain.clone(),
+            run: begun.number,
+            timer: begun.timer.clone(),
+            daemon: None,
+        })
+    });
+    if let Err(e) = on_record {
+        // It waits for us, and ends when it is not released.
+        drop(held);
+        driving.store.forget_rerun(child);
+        return Err(e);
+    }
+    Ok(held)
+}
+
+/// Takes what the run asked for, judges it and tells of it.
+fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
+    let ended = moment();
+    let asked = driving.take_requests(ended.uptime);
+    let (outcome, evidence) = driving.known.judge(end, &begun.before, &begun.started);
+    driving.drive.end(outcome);
+    let took = ended.uptime.since(begun.started.uptime);
+    let change = begun.change(driving, What::Ended, ended);
+    driving.store.note(&change.ended(outcome, &evidence).entry);
+    let asks = match asked.as_slice() {
+        [] => "nothing new asked for".to_owned(),
+        names => format!("asked for again by {}", names.join(", ")),
+    };
+    let number = begun.number;
+    let line = |outcome: &str| format!("run {number} {outcome} after {took} ({evidence}); {asks}");
+    let painted = driving.screen.painted(outcome);
+    driving.screen.say(&line(&painted));
+    driving.log(&line(outcome.kind()));
+    let (at, asked_by) = (begun.started.wall, &begun.asked_by);
+    driving.screen.row(number, at, took, outcome, asked_by);
+    driving.last = Some(end);
+    // Readers of the record see what is pending; it serves nothing else.
+    if let Err(e) = driving.publish() {
+        tracing::warn!("{e:#}");
+    }
+}

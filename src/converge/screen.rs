@@ -1,0 +1,100 @@
+//! Standard error, and what a driver writes there.
+
+use std::io::{IsTerminal, Write, stderr};
+
+use crate::layout::{Look, Tone, complain};
+use crate::model::{Outcome, Span, Walltime};
+use crate::sys::{localtime, terminal};
+
+/// The widest progress line: one that fits a terminal of the usual size.
+const WIDEST: usize = 79;
+
+/// Standard error, and what may be done on it.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: bool,
+    look: Look,
+    /// A progress line stands there without a line feed.
+    progress: bool,
+    /// The lines of the table at the end.
+    rows: Vec<String>,
+}
+
+impl Screen {
+    /// Standard error as it is now.
+    pub fn new() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
+        let terminal = stderr().is_terminal() && term.as_ref().is_some_and(|term| term != "dumb");
+        let width = terminal.then_some(WIDEST);
+        Screen {
+            terminal,
+            look: Look::new(width, no_color.as_deref(), term.as_deref()),
+            progress: false,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Never from the background, where it would write over somebody's prompt.
+    pub fn shows_progress(&self) -> bool {
+        self.terminal && terminal::is_in_foreground()
+    }
+
+    /// Says a line of ours.
+    pub fn say(&mut self, what: &str) {
+        self.clear();
+        complain(&format!("again: converge: {what}"));
+    }
+
+    /// Replaces the progress line.
+    pub fn progress(&mut self, what: &str) {
+        let line = format!("again: converge: {what}");
+        let line: String = line.chars().take(WIDEST).collect();
+        let _ = write!(stderr(), "\r\x1b[2K{line}");
+        self.progress = true;
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.progress) {
+            let _ = write!(stderr(), "\r\x1b[2K");
+        }
+    }
+
+    fn paint(&self, text: &str, good: bool) -> String {
+        let tone = if good { Tone::Good } else { Tone::Bad };
+        self.look.paint(tone, text)
+    }
+
+    /// An outcome in its colour.
+    pub fn painted(&self, outcome: Outcome) -> String {
+        self.paint(outcome.kind(), !outcome.is_failure())
+    }
+
+    /// Keeps a line of the table: a run, when it began and how long it took, how it went
+    /// and why it started.
+    pub fn row(&mut self, run: u32, at: Walltime, took: Span, outcome: Outcome, asked_by: &str) {
+        let at = localtime::local(at);
+        let at = at.split(' ').nth(1).unwrap_or(&at);
+        let took = took.to_string();
+        let outcome = self.paint(&format!("{:<9}", outcome.kind()), !outcome.is_failure());
+        self.rows.push(format!(
+            "{run:>5}  {at:<9}  {took:<6}  {outcome}  {asked_by}"
+        ));
+    }
+
+    /// The runs, one line each.
+    pub fn table(&mut self) {
+        self.clear();
+        if !self.rows.is_empty() {
+            complain("  run  started    took    outcome    asked by");
+        }
+        for row in &self.rows {
+            complain(row);
+        }
+    }
+
+    /// The last word.
+    pub fn verdict(&self, text: &str, good: bool) {
+        complain(&format!("again: {}", self.paint(text, good)));
+    }
+}
