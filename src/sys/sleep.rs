@@ -265,7 +265,9 @@ mod tests {
         let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
         let blocked = SigSet::thread_get_mask().expect("a mask");
         assert!(blocked.contains(Signal::SIGTERM) && !blocked.contains(Signal::SIGHUP));
-        assert!(!sleeper.is_told_to_end());
+        raise(Signal::SIGUSR1).expect("raised");
+        assert!(!sleeper.is_told_to_end(), "it does not ask to end");
+        assert_eq!(next(&mut sleeper, None, NOW, None), Wake::Time, "taken");
 
         let dir = tempfile::tempdir().expect("a directory");
         let watch = Watch::on([dir.path(), Path::new("/nowhere/at/all")]).expect("a watch");
@@ -289,6 +291,7 @@ mod tests {
             let woken = next(&mut sleeper, Some(&handle), NOW, Some(&watch));
             assert_eq!(woken, wake);
         }
+        assert!(sleeper.was_told_to_end());
         child.wait().expect("reaped");
         let mut rest = |until| next(&mut sleeper, None, until, Some(&watch));
         assert_eq!(rest(NOW), Wake::Time);
@@ -298,8 +301,6 @@ mod tests {
 
         assert!(sleeper.was_told_to_end(), "which nothing takes back");
         let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
-        raise(Signal::SIGUSR1).expect("raised");
-        assert!(!sleeper.is_told_to_end());
         raise(Signal::SIGUSR1).expect("raised");
         raise(Signal::SIGTERM).expect("raised");
         assert!(sleeper.is_told_to_end());

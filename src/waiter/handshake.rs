@@ -17,15 +17,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::model::Identity;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::title;
+use anyhow::Result;
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
@@ -142,18 +139,7 @@ impl Starting {
 fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
     let deadline = Instant::now() + limit;
     let mut text: Vec<u8> = Vec::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(
-            &mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)],
-            timeout,
-        ) {
-            Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(e) => return Err(io::Error::from(e).into()),
-        }
+    while pidfd::is_readable_by(ready.as_fd(), deadline)? {
         let mut part = [0; 256];
         let length = ready.read(&mut part)?;
         text.extend_from_slice(&part[..length]);
@@ -168,6 +154,7 @@ fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
             return Err(NotReady::Said(words));
         }
     }
+    Err(io::Error::from(io::ErrorKind::TimedOut).into())
 }
 
 /// What a waiter was started with.

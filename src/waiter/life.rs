@@ -18,7 +18,7 @@ use crate::state::order::Order;
 use crate::state::record::Record;
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::sleep::{Sleeper, Wake, Watch};
+use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::{localtime, title};
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
@@ -26,8 +26,6 @@ use crate::sys::{localtime, title};
 const FIRST_PAUSE: Span = Span::from_secs(1);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// How often a held timer looks where no directory can be watched.
-const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// A waiter.
 #[derive(Debug)]
