@@ -13,21 +13,36 @@
 #   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
 #   without a matching tag cannot ask. The rerun has the same `--tags`.
 # - Under noop nothing is asked for.
-# - The Execs wait for the helper and its settings only, not for this class as a whole. To order something after the installation, require
-#   `Class['common::again::install']`; a `require => Class['common::again']` would wait for everything that notifies the Exec.
-# - Declare the class with parameters before anything includes it, or set them in Hiera.
+# - The Execs are not contained in this class, and wait for the helper and its settings only. `contain common::again` in a profile that
+#   others come after, `require => Class['common::again']` and `Class['common::again'] -> …` order the installation, and whatever they
+#   order may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
+# - Set parameters in Hiera. A declaration with parameters (`class { 'common::again': … }`) has to be evaluated before anything includes the
+#   class, and the defines of this module do.
 #
 # @param ensure
 #   `absent` stops what is pending and then takes away what this class had put there, including state and logs. Where the helper goes,
 #   waiters of other users are ended too. The Execs stay in the catalog, so that manifests which notify them still compile, but ask for
 #   nothing.
 #
+# @param unsupported
+#   What to do on a kernel other than Linux, for which there is no helper: `fail`; or `ignore`, so that a profile which is shared with such
+#   systems compiles there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed.
+#
 # @param manage_binary
-#   Where the helper comes from: `file`, from this module's files for the node's architecture; `package`, from a package; `none`, from
-#   elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
+#   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
+#   `none`, from elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
+#
+# @param source
+#   Where the helper is fetched from, with `manage_binary => file`, instead of this module's files: anything that `source` of a File takes,
+#   such as `puppet:///modules/profile/again` or an https address. This also serves architectures which the module's files lack.
+#
+# @param checksum
+#   The SHA-256 of the helper. Nothing else is put in place, and what is in place is fetched anew only if it has another one. A source on
+#   the web needs it.
 #
 # @param binary
-#   Path of the helper. Defaults to /usr/local/bin/again, or /usr/bin/again with `manage_binary => package`.
+#   Path of the helper. By default /usr/local/bin/again, /usr/bin/again with `manage_binary => package`, and ~/.local/bin/again with
+#   `manage_binary => file` where Puppet does not run as root.
 #
 # @param package_name
 #   Name of the package, with `manage_binary => package`.
@@ -39,8 +54,9 @@
 #   Whether to write the configuration file. Without it the settings below have no effect.
 #
 # @param config_file
-#   Path of the configuration file. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there, and in the
-#   environment of Puppet for the fact.
+#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root and the file is
+#   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. So does the fact in the environment
+#   of Puppet, unless the path is the default.
 #
 # @param manage_man
 #   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
@@ -55,7 +71,7 @@
 #   Puppet runs as root; `true` is for images that are built without it.
 #
 # @param share_dir
-#   Directory under which manual pages and completions go.
+#   Directory under which manual pages and completions go. By default /usr/local/share, or ~/.local/share where Puppet does not run as root.
 #
 # @param unit_dir
 #   Directory of systemd's units.
@@ -124,37 +140,34 @@
 #     notify => Exec['again'],
 #   }
 #
-# @example A cap of six reruns in half an hour, and the helper from a package
-#   class { 'common::again':
-#     manage_binary => 'package',
-#     max_runs      => 6,
-#     window        => '30m',
-#   }
+# @example In Hiera: a cap of six reruns in half an hour, and the helper from a package
+#   common::again::manage_binary: 'package'
+#   common::again::max_runs: 6
+#   common::again::window: '30m'
 #
-# @example A node that is being set up tries again after failures, a minute later
-#   class { 'common::again':
-#     on_failure => '1m',
-#   }
+# @example In Hiera: a node that is being set up tries again after failures, a minute later
+#   common::again::on_failure: '1m'
 #
-# @example Take it away again
-#   class { 'common::again':
-#     ensure => absent,
-#   }
+# @example In Hiera: take it away again
+#   common::again::ensure: 'absent'
 #
 # @api public
 class common::again (
-  Common::Again::Path $config_file,
-  Common::Again::Path $share_dir,
-  Common::Again::Path $unit_dir,
   Enum['present', 'absent'] $ensure = 'present',
+  Enum['fail', 'ignore'] $unsupported = 'fail',
   Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Common::Again::Source] $source = undef,
+  Optional[Common::Again::Checksum] $checksum = undef,
   Optional[Common::Again::Path] $binary = undef,
   String[1] $package_name = 'again',
   String[1] $package_ensure = 'installed',
   Boolean $manage_config = true,
+  Optional[Common::Again::Path] $config_file = undef,
   Boolean $manage_man = true,
   Boolean $manage_completions = true,
   Optional[Boolean] $manage_boot_unit = undef,
+  Optional[Common::Again::Path] $share_dir = undef,
+  Common::Again::Path $unit_dir = '/etc/systemd/system',
   Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
   Optional[Common::Again::Duration] $jitter = undef,
@@ -173,9 +186,10 @@ class common::again (
   Optional[Common::Again::Absolutepath] $lastrunfile = undef,
   Optional[Common::Again::Absolutepath] $pidfile = undef,
 ) {
-  $binary_path = $binary ? {
-    undef   => $manage_binary ? { 'package' => '/usr/bin/again', default => '/usr/local/bin/again' },
-    default => $binary,
+  # The same module under its other name, which would manage the same files.
+  $other = (['again', 'common::again'] - $title)[0] # both names
+  if defined(Class["${other}::requests"]) {
+    fail("${title} and ${other} are one module under two names, and this catalog has both: use one name everywhere, also in Hiera")
   }
 
   # Missing in a first run without pluginsync.
@@ -184,10 +198,42 @@ class common::again (
     default => {},
   }
 
+  $supported = $facts['kernel'] == 'Linux'
+  $active = $supported and $ensure == 'present'
+  if !$supported and $unsupported == 'fail' {
+    fail("${title}: Linux only, and this node runs ${facts['kernel']}: set ${title}::unsupported to 'ignore' to have nothing done there")
+  }
+
+  # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.
+  $privileged = $facts.dig('identity', 'privileged') != false
+  $home = $fact['home']
+  $at_home = { 'binary' => $manage_binary == 'file', 'share_dir' => $manage_binary == 'file', 'config_file' => $manage_config }
+    .filter |$_parameter, $managed| { $managed and $supported and !$privileged }
+  $homeless = $at_home.filter |$parameter, $_at_home| { getvar($parameter) == undef }
+  if $home !~ Common::Again::Path and !empty($homeless) {
+    $missing = $homeless.keys.map |$parameter| { "${title}::${parameter}" }
+    fail("${title}: cannot tell where files of this user go: set ${join($missing, ', ')}")
+  }
+  $default_binary = $manage_binary ? {
+    'package' => '/usr/bin/again',
+    default   => $at_home['binary'] ? { true => "${home}/.local/bin/again", default => '/usr/local/bin/again' },
+  }
+  $default_config = $at_home['config_file'] ? {
+    true    => "${home}/.config/again.toml",
+    default => '/etc/again.toml',
+  }
+  $default_share = $at_home['share_dir'] ? {
+    true    => "${home}/.local/share",
+    default => '/usr/local/share',
+  }
+  $binary_path = $binary.lest || { $default_binary }
+  $config_path = $config_file.lest || { $default_config }
+  $share_path = $share_dir.lest || { $default_share }
+
   # The helper looks in /etc by itself.
-  $config_option = $config_file ? {
+  $config_option = $config_path ? {
     '/etc/again.toml' => [],
-    default           => ["--config=${config_file}"],
+    default           => ["--config=${config_path}"],
   }
 
   # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
@@ -209,56 +255,67 @@ class common::again (
       'pidfile'                    => $pidfile,
   }).filter |$_key, $value| { $value =~ NotUndef }
 
-  # The parts of a request that every Exec of this module shares. `logoutput`, because otherwise Puppet hides the line of a request that
-  # succeeded. The undefs, because a site's `Exec { … }` defaults are meant for its own commands: another user or umask would be taken
-  # for the run's.
+  # All that an Exec can have, but for the command and what stays the site's (`noop`, `audit`): its `Exec { … }` defaults are meant for its
+  # own commands. Another user or umask would be taken for the run's; `logoutput`, because otherwise Puppet hides the line of a request
+  # that succeeded.
+  [$provider, $path] = $facts['kernel'] ? {
+    'windows' => ['windows', ['C:\\Windows\\System32', $facts['system32']].filter |$directory| { $directory }],
+    default   => ['posix', undef],
+  }
+  $requires = $supported ? {
+    true    => Class['common::again::install'],
+    default => undef,
+  }
   $exec = {
-    provider    => 'posix',
-    logoutput   => true,
-    timeout     => 60,
-    tag         => ['again'] + $tags,
-    require     => Class['common::again::install'],
-    user        => undef,
-    group       => undef,
-    umask       => undef,
-    cwd         => undef,
-    path        => undef,
-    environment => undef,
+    'provider'    => $provider,
+    'path'        => $path,
+    'logoutput'   => true,
+    'loglevel'    => 'notice',
+    'timeout'     => 60,
+    'tries'       => 1,
+    'try_sleep'   => 0,
+    'returns'     => 0,
+    'tag'         => ['again'] + $tags,
+    'require'     => $requires,
+    'before'      => undef,
+    'notify'      => undef,
+    'subscribe'   => undef,
+    'schedule'    => undef,
+    'user'        => undef,
+    'group'       => undef,
+    'umask'       => undef,
+    'cwd'         => undef,
+    'environment' => undef,
+    'refresh'     => undef,
+    'refreshonly' => false,
+    'creates'     => undef,
+    'onlyif'      => undef,
+    'unless'      => undef,
   }
 
   $file_ensure = $ensure ? {
     'present' => 'file',
     default   => 'absent',
   }
-  $file = { ensure => $file_ensure, owner => 'root', group => 'root' }
-
-  contain common::again::install
-  contain common::again::extras
-
-  Class['common::again::install'] -> Class['common::again::extras']
-
-  if $ensure == 'absent' {
-    contain common::again::stop
-
-    Class['common::again::stop'] -> Class['common::again::install']
+  $file_owner = $privileged ? {
+    true    => 'root',
+    default => undef,
   }
+  $file = { 'ensure' => $file_ensure, 'owner' => $file_owner, 'group' => $file_owner, 'replace' => true }
 
-  exec { 'again':
-    command     => common::again::request('--resource=Exec[again]'),
-    refreshonly => true,
-    *           => $exec,
-  }
+  # Not contained: see there.
+  include common::again::requests
 
-  # Depends on nothing, so that nothing that fails can keep it from asking.
-  if $on_failure != false and $ensure == 'present' {
-    $delta = $on_failure ? {
-      true    => [],
-      default => ["--delta=${on_failure}"],
-    }
+  if $supported {
+    contain common::again::install
+    contain common::again::extras
 
-    again_on_failure { 'again-on-failure':
-      command => common::again::request('--name=again-on-failure', '--resource=Class[Common::Again]', *$delta),
-      tag     => $exec['tag'],
+    Class['common::again::install'] -> Class['common::again::extras']
+
+    if $ensure == 'absent' {
+      contain common::again::stop
+
+      Class['common::again::stop'] -> Class['common::again::install']
     }
   }
 }

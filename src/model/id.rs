@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::Identity;
+use super::identity::Identity;
 
 /// The id of a target: user and command line, and for `puppet apply` the working
 /// directory. 16 hexadecimal digits.

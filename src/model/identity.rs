@@ -17,8 +17,8 @@ const NANOS_PER_TICK: u64 = 10_000_000;
 
 impl Identity {
     /// When the process started, rounded down to a tick: never later than it was.
-    pub fn started(self) -> super::Boottime {
-        super::Boottime::from_nanos(self.start.saturating_mul(NANOS_PER_TICK))
+    pub fn started(self) -> super::time::Boottime {
+        super::time::Boottime::from_nanos(self.start.saturating_mul(NANOS_PER_TICK))
     }
 }
 

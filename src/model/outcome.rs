@@ -9,7 +9,7 @@ pub enum End {
     Signal(i32),
 }
 
-super::words! {
+super::words::words! {
     /// How a catalog run went, as records, history and JSON name it.
     pub enum Outcome {
         /// It changed something.

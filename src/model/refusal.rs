@@ -1,6 +1,7 @@
 //! Why a request is not granted, and why a timer that is due does not run.
 
-use super::{Cap, Exit, Use};
+use super::exit::Exit;
+use super::run::{Cap, Use};
 
 /// Why a request is not granted: the evidence, which [`std::fmt::Display`] puts into
 /// one line with the cause and what to do next.
@@ -249,7 +250,7 @@ impl std::fmt::Display for Satisfied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Span;
+    use crate::model::time::Span;
 
     fn cap(fails: bool) -> Refusal {
         Refusal::Cap {

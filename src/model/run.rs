@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::time::Span;
 
-super::words! {
+super::words::words! {
     /// What kind of run a target is.
     pub enum Kind {
         /// `puppet apply`.
@@ -82,7 +82,7 @@ impl Use {
     }
 }
 
-super::words! {
+super::words::words! {
     /// What a pending timer waits for.
     pub enum TimerState {
         /// The run that asked has to end first.
@@ -98,7 +98,7 @@ super::words! {
     }
 }
 
-super::words! {
+super::words::words! {
     /// What a converge driver does.
     pub enum DriverState {
         /// Its command runs.

@@ -1,11 +1,8 @@
 //! What earlier versions wrote, read as today's: they kept prose where kinds are kept now.
 
-use super::history::{Entry, What};
+use super::entry::{Entry, FIRST, KINDS, What};
 use super::record::Record;
 use crate::model::Outcome;
-
-/// The version from which on entries of the history have a kind and an outcome.
-pub const KINDS: u32 = 2;
 
 /// Gives an entry of the history what its version lacks.
 pub fn entry(mut entry: Entry) -> Entry {
@@ -14,7 +11,7 @@ pub fn entry(mut entry: Entry) -> Entry {
     }
     // A rerun was run 2 at least; run 1 was a converge driver's own first.
     if matches!(entry.what, What::Started | What::Ended) && entry.run <= 1 {
-        entry.kind = super::history::FIRST.to_owned();
+        entry.kind = FIRST.to_owned();
     }
     match entry.what {
         What::Ended => {

@@ -6,104 +6,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::before;
+pub use super::entry::{Entry, FIRST, What};
 use super::files::private_file;
-use crate::model::{Moment, Outcome, outcome_of, words};
-
-words! {
-    /// What happened.
-    pub enum What {
-        /// A timer was set.
-        Requested = "requested",
-        /// A request was not granted.
-        Refused = "refused",
-        /// A newer request of the same name took its place.
-        Merged = "merged",
-        /// The rerun was started.
-        Started = "started",
-        /// The rerun ended.
-        Ended = "ended",
-        /// Another run had done its job.
-        Satisfied = "satisfied",
-        /// Somebody stopped it, or the service it belongs to.
-        Stopped = "stopped",
-        /// It was due and could not be run.
-        Failed = "failed",
-        /// A converge driver began.
-        Opened = "opened",
-        /// A converge driver ended, and how.
-        Closed = "closed",
-        /// It lost its waiter, and got another.
-        Resumed = "resumed",
-        /// It lost its waiter, and what it was to run cannot be known.
-        Lost = "lost",
-        /// The reruns that counted towards the target's cap were forgotten.
-        Reset = "reset",
-    }
-}
-
-/// One line of the history.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// The record's version.
-    pub version: u32,
-    /// When.
-    pub at: Moment,
-    /// What.
-    pub what: What,
-    /// The target's id.
-    pub target: String,
-    /// The timer's name.
-    pub timer: String,
-    /// The request's token.
-    pub token: String,
-    /// The chain.
-    pub chain: String,
-    /// The number of the rerun in its chain.
-    pub run: u32,
-    /// For a refusal [`crate::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    /// How an ended run ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
-    /// Why, or what is known of it, for people.
-    pub reason: String,
-}
-
-/// The kind of a converge driver's own first run, which runs nothing again.
-pub const FIRST: &str = "first";
-
-impl Entry {
-    /// An entry about nothing yet.
-    pub fn new(what: What, at: Moment) -> Self {
-        Entry {
-            version: before::KINDS,
-            at,
-            what,
-            target: String::new(),
-            timer: String::new(),
-            token: String::new(),
-            chain: String::new(),
-            run: 0,
-            kind: String::new(),
-            outcome: None,
-            reason: String::new(),
-        }
-    }
-
-    /// The reason in a line for people: how a run ended, or how a refusal is called,
-    /// and why.
-    pub fn text(&self) -> String {
-        match (self.what, self.outcome) {
-            (_, Some(outcome)) => format!("{outcome} ({})", self.reason),
-            (What::Refused, _) => format!("{}: {}", outcome_of(&self.kind), self.reason),
-            _ => self.reason.clone(),
-        }
-    }
-}
 
 /// The size at which a new file is begun, in bytes. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
@@ -235,6 +140,7 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
 mod tests {
     use super::*;
     use crate::model::{Boottime, Walltime};
+    use crate::model::{Moment, Outcome};
 
     fn entry(what: What, reason: &str) -> Entry {
         let at = Moment {

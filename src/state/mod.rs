@@ -6,6 +6,7 @@ pub mod before;
 pub mod change;
 pub mod directory;
 pub mod driver;
+pub mod entry;
 pub mod files;
 pub mod history;
 pub mod leaving;

@@ -14,7 +14,7 @@ use crate::model::{
 };
 use crate::policy::hurry::Pending;
 use crate::policy::resume::Wait;
-use crate::state::history::What;
+use crate::state::entry::What;
 
 /// The version written into records.
 pub const VERSION: u32 = 1;

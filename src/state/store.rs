@@ -30,7 +30,7 @@ use super::history::{self, Entry};
 use super::logs;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind};
-use crate::sys::file::write_out;
+use crate::sys::file::{is_synced_with_its_name, write_out};
 use crate::sys::process::is_alive;
 use crate::sys::user;
 
@@ -98,9 +98,6 @@ impl Store {
     pub fn open(root: &Path) -> Result<Self> {
         let store = Store::existing(root);
         store.check()?;
-        make_own_directory(&root.join("targets"), 0o755)?;
-        make_own_directory(&root.join("reruns"), 0o755)?;
-        store.is_checked.set(true);
         Ok(store)
     }
 
@@ -112,14 +109,20 @@ impl Store {
         }
     }
 
-    /// Fails unless the directory is ours alone to write to.
+    /// Makes the directory if it is missing, and fails unless it is ours alone to write to.
     ///
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn check(&self) -> Result<()> {
+        if self.is_checked.get() {
+            return Ok(());
+        }
         make_directory(&self.root, 0o755)?;
         // Not before it is known to be ours.
         crate::sys::log::last_resort(self.root.join("again.log"));
+        make_own_directory(&self.root.join("targets"), 0o755)?;
+        make_own_directory(&self.root.join("reruns"), 0o755)?;
+        self.is_checked.set(true);
         Ok(())
     }
 
@@ -174,14 +177,8 @@ impl Store {
     }
 
     fn make_target(&self, directory: &Path) -> Result<()> {
-        if self.is_checked.get() {
-            make_own_directory(directory, 0o755)?;
-        } else {
-            self.check()?;
-            make_own_directory(&self.root.join("targets"), 0o755)?;
-            make_own_directory(directory, 0o755)?;
-            self.is_checked.set(true);
-        }
+        self.check()?;
+        make_own_directory(directory, 0o755)?;
         make_own_directory(&directory.join("orders"), 0o700)
     }
 
@@ -448,16 +445,15 @@ impl Store {
 
     /// Whether, why and since when requests are refused. An unreadable file counts.
     pub fn disabled(&self) -> Option<Disabled> {
+        let unreadable = |reason: String| Disabled { reason, since: 0 };
         match read_bounded(&self.root.join(DISABLED)) {
-            Ok(text) => Some(serde_json::from_slice(&text).unwrap_or(Disabled {
-                reason: "the file 'disabled' in the state directory cannot be read".into(),
-                since: 0,
+            Ok(text) => Some(serde_json::from_slice(&text).unwrap_or_else(|_| {
+                unreadable("the file 'disabled' in the state directory cannot be read".into())
             })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => Some(Disabled {
-                reason: format!("cannot read the file 'disabled' in the state directory: {e}"),
-                since: 0,
-            }),
+            Err(e) => Some(unreadable(format!(
+                "cannot read the file 'disabled' in the state directory: {e}"
+            ))),
         }
     }
 }
@@ -484,14 +480,18 @@ impl Locked {
     /// [`Locked::commit`] for the start of a rerun: it is on the disk before the exec.
     ///
     /// The content is written out first, since a file system may commit a rename before
-    /// the content of the file; then one commit of its journal takes size and name, and
-    /// the directory's sync finds nothing left to do (measured on ext4 and XFS).
+    /// the content of the file; then one commit of its journal takes size and name. Where
+    /// that is not known of a file system, the directory is synced too, which elsewhere
+    /// would only have the disk flush its cache once more.
     ///
     /// # Errors
     /// What failed. The new record may be in place then, and has to be taken back.
     pub fn commit_start(&self) -> Result<()> {
         let file = self.unsynced()?.on_disk(write_out)?.publish()?;
         file.sync_all().context("cannot sync the record")?;
+        if is_synced_with_its_name(&file) {
+            return Ok(());
+        }
         sync_directory(&self.directory)
     }
 

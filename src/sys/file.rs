@@ -43,6 +43,14 @@ pub fn write_out(file: &File) -> io::Result<()> {
     }
 }
 
+/// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
+/// commit brings both to the disk (`tests/faults/power.rs`).
+pub fn is_synced_with_its_name(file: &File) -> bool {
+    // Those of ext4 and XFS: statfs(2).
+    const JOURNALS: [u64; 2] = [0xef53, 0x5846_5342];
+    rustix::fs::fstatfs(file).is_ok_and(|system| JOURNALS.contains(&(system.f_type as u64)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

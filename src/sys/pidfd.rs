@@ -125,7 +125,10 @@ fn not_found(error: io::Error) -> io::Error {
 
 /// Waits until there is something to read, or the end of it: poll(2). False if the time
 /// is over first.
-pub(super) fn is_readable_by(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+///
+/// # Errors
+/// Those of poll(2).
+pub fn is_readable_by(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);

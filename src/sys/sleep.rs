@@ -75,6 +75,7 @@ const SI_KERNEL: i32 = 0x80;
 pub struct Sleeper {
     signals: SignalFd,
     timer: TimerFd,
+    told_to_end: bool,
 }
 
 impl Sleeper {
@@ -98,22 +99,25 @@ impl Sleeper {
         Ok(Sleeper {
             signals: SignalFd::with_flags(&set, flags)?,
             timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?,
+            told_to_end: false,
         })
     }
 
-    /// Whether a signal that asks to end is pending. All that are pending are taken: what
+    /// Whether a signal has asked to end so far. All that are pending are taken: what
     /// [`HURRY`] says is then to be looked up, and no program that we become gets it.
     pub fn is_told_to_end(&mut self) -> bool {
-        let mut told = false;
-        while let Ok(Some(wake)) = self.take_signal() {
-            told |= matches!(wake, Wake::Signal { .. });
-        }
-        told
+        while let Ok(Some(_)) = self.take_signal() {}
+        self.told_to_end
+    }
+
+    /// Whether a signal that was taken has asked to end.
+    pub fn was_told_to_end(&self) -> bool {
+        self.told_to_end
     }
 
     fn take_signal(&mut self) -> io::Result<Option<Wake>> {
         let info = self.signals.read_signal()?;
-        Ok(info.map(|info| match info.ssi_signo.cast_signed() {
+        let wake = info.map(|info| match info.ssi_signo.cast_signed() {
             libc::SIGCHLD => Wake::Child,
             HURRY => Wake::Hurry,
             NO_MORE => Wake::NoMore,
@@ -121,7 +125,9 @@ impl Sleeper {
                 number,
                 by_terminal: info.ssi_code == SI_KERNEL,
             },
-        }))
+        });
+        self.told_to_end |= matches!(wake, Some(Wake::Signal { .. }));
+        Ok(wake)
     }
 
     /// Sleeps until a signal arrives, the process has ended, the time has come or the
@@ -234,6 +240,21 @@ mod tests {
 
     const NOW: Option<Boottime> = Some(Boottime::from_nanos(0));
 
+    /// The next wake that is not of another test's child.
+    fn next(
+        sleeper: &mut Sleeper,
+        process: Option<&Handle>,
+        until: Option<Boottime>,
+        watch: Option<&Watch>,
+    ) -> Wake {
+        loop {
+            let wake = sleeper.sleep(process, until, watch).expect("slept");
+            if wake != Wake::Child {
+                return wake;
+            }
+        }
+    }
+
     #[test]
     fn signals_go_first_and_the_rest_has_an_order() {
         let ignored = 1 << (Signal::SIGHUP as i32 - 1);
@@ -244,17 +265,20 @@ mod tests {
         let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
         let blocked = SigSet::thread_get_mask().expect("a mask");
         assert!(blocked.contains(Signal::SIGTERM) && !blocked.contains(Signal::SIGHUP));
-        assert!(!sleeper.is_told_to_end());
+        raise(Signal::SIGUSR1).expect("raised");
+        assert!(!sleeper.is_told_to_end(), "it does not ask to end");
+        assert_eq!(next(&mut sleeper, None, NOW, None), Wake::Time, "taken");
 
         let dir = tempfile::tempdir().expect("a directory");
         let watch = Watch::on([dir.path(), Path::new("/nowhere/at/all")]).expect("a watch");
         std::fs::write(dir.path().join("file"), b"").expect("written");
-        let mut child = std::process::Command::new("sleep")
-            .arg("0.2")
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
             .spawn()
-            .expect("sleep");
+            .expect("cat");
         let who = super::super::process::identify(child.id().cast_signed());
         let handle = super::super::pidfd::open(who.expect("alive")).expect("a handle");
+        drop(child.stdin.take());
         assert!(handle.wait(std::time::Duration::from_secs(60)));
         raise(Signal::SIGTERM).expect("raised");
         raise(Signal::SIGUSR2).expect("raised");
@@ -264,29 +288,22 @@ mod tests {
             by_terminal: false,
         };
         for wake in [Wake::Hurry, Wake::NoMore, terminated, Wake::Ended] {
-            let woken = sleeper.sleep(Some(&handle), NOW, Some(&watch));
-            assert_eq!(woken.expect("slept"), wake);
+            let woken = next(&mut sleeper, Some(&handle), NOW, Some(&watch));
+            assert_eq!(woken, wake);
         }
+        assert!(sleeper.was_told_to_end());
         child.wait().expect("reaped");
-        assert_eq!(
-            sleeper.sleep(None, NOW, Some(&watch)).ok(),
-            Some(Wake::Time)
-        );
-        assert_eq!(
-            sleeper.sleep(None, None, Some(&watch)).ok(),
-            Some(Wake::Changed)
-        );
-        let soon = super::super::clock::boottime() + crate::model::Span::from_nanos(1_000_000);
-        assert_eq!(
-            sleeper.sleep(None, Some(soon), Some(&watch)).ok(),
-            Some(Wake::Time)
-        );
+        let mut rest = |until| next(&mut sleeper, None, until, Some(&watch));
+        assert_eq!(rest(NOW), Wake::Time);
+        assert_eq!(rest(None), Wake::Changed);
+        let soon = super::super::clock::boottime() + Span::from_nanos(1_000_000);
+        assert_eq!(rest(Some(soon)), Wake::Time);
 
-        raise(Signal::SIGUSR1).expect("raised");
-        assert!(!sleeper.is_told_to_end());
+        assert!(sleeper.was_told_to_end(), "which nothing takes back");
+        let mut sleeper = Sleeper::new(inherited).expect("a sleeper");
         raise(Signal::SIGUSR1).expect("raised");
         raise(Signal::SIGTERM).expect("raised");
         assert!(sleeper.is_told_to_end());
-        assert_eq!(sleeper.sleep(None, NOW, None).ok(), Some(Wake::Time));
+        assert_eq!(next(&mut sleeper, None, NOW, None), Wake::Time);
     }
 }

@@ -4,7 +4,7 @@
 //! requester                                       waiter
 //! Starting::begin   "again wait ORDER LOCK RUN GO READY"   Inherited::take
 //! Starting::finish  <── READY: one byte, or why not ──     Inherited::is_ready, cannot
-//! Go::say           ── GO: one byte, or closed ──>         Inherited::is_ready
+//! record, close GO  ── GO: its end ──>                     Inherited::is_ready
 //! ```
 //!
 //! The five are numbers of descriptors. The order is in memory: its environment may not
@@ -17,32 +17,18 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::model::Identity;
 use crate::sys::attributes::SignalState;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::title;
+use anyhow::Result;
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
 
-/// The byte by which a waiter says that it is there, and is told to go on (ASCII's ACK).
+/// The byte by which a waiter says that it is there (ASCII's ACK).
 const READY: u8 = 0x06;
-
-/// What a waiter is given.
-#[derive(Debug, Clone, Copy)]
-pub struct Given<'a> {
-    /// The order, in memory.
-    pub order: &'a OwnedFd,
-    /// The order's file, locked.
-    pub lock: &'a OwnedFd,
-    /// The run to wait for.
-    pub run: Option<&'a Handle>,
-}
 
 /// A waiter that has been started and is not ready yet.
 #[derive(Debug)]
@@ -69,32 +55,26 @@ impl From<io::Error> for NotReady {
     }
 }
 
-/// The way to tell a waiter that is ready to go on.
-#[derive(Debug)]
-pub struct Go(File);
-
-impl Go {
-    /// Tells it. It goes on without, too: the record says who is in charge.
-    pub fn say(mut self) {
-        let _ = self.0.write_all(&[READY]);
-    }
-}
-
 impl Starting {
     /// How long a program may take to start.
     const LIMIT: Duration = Duration::from_secs(30);
     /// How long one that starts the waiter elsewhere may take.
     const LIMIT_THROUGH: Duration = Duration::from_secs(10);
 
-    /// Starts a waiter; with words, by the command line of a program that starts it
-    /// elsewhere, and becomes it.
+    /// Starts a waiter for what is in the order, with the order's file locked; with words,
+    /// by the command line of a program that starts it elsewhere, and becomes it.
     ///
     /// # Errors
     /// Those of pipe(2) and fork(2).
-    pub fn begin(given: Given<'_>, through: &[OsString]) -> io::Result<Self> {
+    pub fn begin(
+        order: &OwnedFd,
+        lock: &OwnedFd,
+        run: Option<&Handle>,
+        through: &[OsString],
+    ) -> io::Result<Self> {
         let (go, go_on) = spawn::pipe()?;
         let (ready, is_ready) = spawn::pipe()?;
-        let run = given.run.and_then(Handle::pidfd);
+        let run = run.and_then(Handle::pidfd);
         let own = spawn::own_program();
         let mut arguments = match through {
             [] => vec!["again".into()],
@@ -103,8 +83,8 @@ impl Starting {
         let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
         arguments.extend([
             NAME.into(),
-            number(given.order),
-            number(given.lock),
+            number(order),
+            number(lock),
             run.map_or_else(|| "-".into(), number),
             number(&go),
             number(&is_ready),
@@ -116,7 +96,7 @@ impl Starting {
             entry.push(level);
             entry
         });
-        let mut keep = vec![given.order, given.lock, &go, &is_ready];
+        let mut keep = vec![order, lock, &go, &is_ready];
         keep.extend(run);
         let plan = Plan {
             image: Image {
@@ -140,33 +120,26 @@ impl Starting {
         })
     }
 
-    /// Waits until it says that it is there.
+    /// Waits until it says that it is there. It goes on once what this gives is closed, and
+    /// finds by the record whether it is in charge.
     ///
     /// # Errors
-    /// Why it is not; it is none any more then.
-    pub fn finish(self) -> Result<Go, NotReady> {
-        await_ready(File::from(self.ready), self.limit).inspect_err(|_| {
-            spawn::end_child(self.waiter.pid);
-        })?;
-        Ok(Go(File::from(self.go)))
+    /// Why it is not there; it is none any more then.
+    pub fn finish(self) -> Result<OwnedFd, NotReady> {
+        match await_ready(File::from(self.ready), self.limit) {
+            Ok(()) => Ok(self.go),
+            Err(e) => {
+                spawn::end_child(self.waiter.pid);
+                Err(e)
+            }
+        }
     }
 }
 
 fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
     let deadline = Instant::now() + limit;
     let mut text: Vec<u8> = Vec::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(
-            &mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)],
-            timeout,
-        ) {
-            Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(e) => return Err(io::Error::from(e).into()),
-        }
+    while pidfd::is_readable_by(ready.as_fd(), deadline)? {
         let mut part = [0; 256];
         let length = ready.read(&mut part)?;
         text.extend_from_slice(&part[..length]);
@@ -181,6 +154,7 @@ fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
             return Err(NotReady::Said(words));
         }
     }
+    Err(io::Error::from(io::ErrorKind::TimedOut).into())
 }
 
 /// What a waiter was started with.
@@ -217,8 +191,8 @@ impl Inherited {
         let _ = self.ready.write_all(why.as_bytes());
     }
 
-    /// Says that the waiter is there, and waits to be told to go on, or to be left alone:
-    /// either way the record says who is in charge. The order, its lock, and the run.
+    /// Says that the waiter is there, and waits until the requester has seen to the record,
+    /// or is dead. The order, its lock, and the run.
     pub fn is_ready(mut self, run: Option<Identity>) -> (File, File, Option<Handle>) {
         let _ = self.ready.write_all(&[READY]);
         drop(self.ready);

@@ -18,7 +18,7 @@ use crate::state::order::Order;
 use crate::state::record::Record;
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::sleep::{Sleeper, Wake, Watch};
+use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::{localtime, title};
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
@@ -26,8 +26,6 @@ use crate::sys::{localtime, title};
 const FIRST_PAUSE: Span = Span::from_secs(1);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// How often a held timer looks where no directory can be watched.
-const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// A waiter.
 #[derive(Debug)]
@@ -35,7 +33,6 @@ pub struct Life {
     world: World,
     ledger: Ledger,
     sleeper: Sleeper,
-    told_to_end: bool,
     /// What is to be run, once it was needed.
     order: Option<Order>,
     /// What the log was told last.
@@ -64,7 +61,6 @@ impl Life {
             ledger: Ledger::new(&world.ticket, &clock::boot_id()),
             world,
             sleeper,
-            told_to_end: false,
             order: None,
             shown: String::new(),
             pause: FIRST_PAUSE,
@@ -87,7 +83,7 @@ impl Life {
         }
         loop {
             match self.go_on() {
-                Err(e) if may_pass(&e) && !self.told_to_end => self.pause(&e)?,
+                Err(e) if may_pass(&e) && !self.sleeper.was_told_to_end() => self.pause(&e)?,
                 ended => return ended,
             }
         }
@@ -102,22 +98,14 @@ impl Life {
         if let Err(e) = kept.and_then(|()| world.store.sync_all(target)) {
             tracing::warn!("a loss of power could lose the timer: {e:#}");
         }
-        let told_to_end = &mut self.told_to_end;
-        let mut is_interrupted = || {
-            *told_to_end |= sleeper.is_told_to_end();
-            *told_to_end
-        };
+        let mut is_interrupted = || sleeper.is_told_to_end();
         if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
             tracing::warn!("cannot clean up: {e:#}");
         }
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
-        let trouble = format!("{error:#}");
-        if trouble != self.trouble {
-            tracing::warn!("will retry within a minute: {trouble}");
-            self.trouble = trouble;
-        }
+        self.complain(&format!("will retry within a minute: {error:#}"));
         // Not by `show`: the log has its one line.
         let name = &self.world.ticket.name;
         title::set(&format!("again: timer '{name}' tries again what failed"));
@@ -141,7 +129,15 @@ impl Life {
             let rest = match next {
                 Step::Finish(finish) => return self.finish(&finish),
                 Step::Launch => {
-                    self.launch()?;
+                    let Life {
+                        world,
+                        ledger,
+                        sleeper,
+                        order,
+                        ..
+                    } = self;
+                    let order = order.as_ref().context("no order was read")?;
+                    launch(world, ledger, order, &mut || sleeper.is_told_to_end())?;
                     None
                 }
                 next => self.rest(&next, watch.as_ref().is_some_and(Option::is_none))?,
@@ -165,7 +161,7 @@ impl Life {
             }
             let order = self.order.as_ref().filter(|_| looks);
             let mut view = self.world.view(&self.ledger, record, order)?;
-            view.told_to_end = self.told_to_end;
+            view.told_to_end = self.sleeper.was_told_to_end();
             match step(&view) {
                 Step::SetDue(due) => {
                     self.ledger.set_due(record, due, view.now);
@@ -247,12 +243,19 @@ impl Life {
         watch: Option<&Watch>,
     ) -> Result<()> {
         let woken = self.sleeper.sleep(process, until, watch);
-        match woken.context("cannot wait")? {
-            Wake::Signal { .. } => self.told_to_end = true,
-            Wake::Hurry => self.ledger.forget_put_off(),
-            Wake::NoMore | Wake::Child | Wake::Ended | Wake::Time | Wake::Changed => {}
+        // The sleeper knows whether it was told to end, and the next look tells the rest.
+        if woken.context("cannot wait")? == Wake::Hurry {
+            self.ledger.forget_put_off();
         }
         Ok(())
+    }
+
+    /// Tells the log once of trouble that goes on.
+    fn complain(&mut self, trouble: &str) {
+        if trouble != self.trouble {
+            trouble.clone_into(&mut self.trouble);
+            tracing::warn!("{trouble}");
+        }
     }
 
     /// Says what is waited for: to who looks at processes and, once, to the log.
@@ -280,27 +283,8 @@ impl Life {
             Ok(())
         };
         if let Err(e) = write() {
-            let trouble = format!("{e:#}");
-            if trouble != self.trouble {
-                tracing::warn!("{trouble}");
-                self.trouble = trouble;
-            }
+            self.complain(&format!("{e:#}"));
         }
-    }
-
-    fn launch(&mut self) -> Result<()> {
-        let Life {
-            world,
-            ledger,
-            sleeper,
-            told_to_end,
-            ..
-        } = self;
-        let order = self.order.as_ref().context("no order was read")?;
-        launch(world, ledger, order, &mut || {
-            *told_to_end |= sleeper.is_told_to_end();
-            *told_to_end
-        })
     }
 
     fn finish(&self, finish: &Finish) -> Result<()> {

@@ -11,9 +11,8 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, bail};
 
-use super::handshake::{Given, Go, NotReady, Starting};
+use super::handshake::{NotReady, Starting};
 use crate::state::change::Change;
-use crate::state::files::Draft;
 use crate::state::history::What;
 use crate::state::order::{Order, Ticket, encode};
 use crate::state::record::Timer;
@@ -93,12 +92,6 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
     let armed = spawn::memory_file(c"again-order", &full)
         .context("cannot pass the order to the waiter")
         .and_then(|order| start(locked, &mut arm, &order, &lock))
-        // Where there is no record, the waiter finds that none names it, and ends.
-        .and_then(|started| {
-            started.draft?.publish()?;
-            started.go.say();
-            Ok(started.scope_failed)
-        })
         .inspect_err(|_| {
             store.remove_order(&id, &ticket.token);
             locked.record = before;
@@ -116,22 +109,14 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
     })
 }
 
-/// A waiter that is ready, and the record that names it.
-struct Started {
-    go: Go,
-    draft: Result<Draft>,
-    scope_failed: Option<String>,
-}
-
-/// Starts the waiter: in a scope if one is wanted, without if there is none to be had.
+/// Starts the waiter and commits the record that names it: in a scope if one is wanted,
+/// without if there is none to be had. Why there is none.
 fn start(
     locked: &mut Locked,
     arm: &mut Arm<'_>,
     order: &OwnedFd,
     lock: &OwnedFd,
-) -> Result<Started> {
-    let run = arm.run;
-    let given = Given { order, lock, run };
+) -> Result<Option<String>> {
     let mut scope_failed = match arm.scope {
         ScopeWish::Refused(why) => Some(why.to_owned()),
         ScopeWish::None | ScopeWish::Own => None,
@@ -144,7 +129,7 @@ fn start(
             unit::scope(unit, &format!("again: timer '{}'", arm.name), with_policy)
         });
         let mut attempt = || -> Result<_, NotReady> {
-            let starting = Starting::begin(given, &through)?;
+            let starting = Starting::begin(order, lock, arm.run, &through)?;
             arm.timer.waiter = Some(starting.waiter);
             arm.timer.scope.clone_from(&unit);
             let timers = &mut locked.record.timers;
@@ -155,11 +140,10 @@ fn start(
         };
         let why = match attempt() {
             Ok((go, draft)) => {
-                return Ok(Started {
-                    go,
-                    draft,
-                    scope_failed,
-                });
+                // Where there is no record, the waiter finds that none names it, and ends.
+                draft?.publish()?;
+                drop(go);
+                return Ok(scope_failed);
             }
             Err(NotReady::Said(words)) if with_policy && unit::is_unknown_property(&words) => {
                 with_policy = false;

@@ -211,6 +211,23 @@ fn a_daemons_run_gets_one_rerun_and_the_daemon_is_left_alone() {
     scratch.settle(LONG);
 }
 
+/// A site's `Exec { … }` must not reach the module's Execs: the class sets every attribute that this Puppet knows.
+#[test]
+fn the_class_sets_every_attribute_of_an_exec() {
+    let class = fs::read_to_string(repository().join("puppet-module/manifests/again.pp"))
+        .expect("the class");
+    let (_, hash) = class.split_once("  $exec = {\n").expect("the attributes");
+    let set = hash.lines().take_while(|line| *line != "  }");
+    let set = set.filter_map(|line| line.trim().strip_prefix('\''));
+    let mut known: BTreeSet<&str> = set.filter_map(|line| line.split('\'').next()).collect();
+    // The command, which is each Exec's own; a class's; and what stays the site's.
+    known.extend(["command", "stage", "alias", "audit", "noop"]);
+    let script = "require 'puppet'; puts Puppet::Type.type(:exec).allattrs";
+    let (status, listed) = said(&plain(&["ruby", "-W0", "-e", script]));
+    assert_eq!(status, Some(0), "{listed}");
+    assert_eq!(listed.lines().collect::<BTreeSet<_>>(), known);
+}
+
 /// Everything by default: the class installs the helper, changes nothing the second time, and its paths are those of this layout.
 #[test]
 fn the_class_as_it_comes() {
@@ -336,8 +353,9 @@ fn a_run_with_a_failure_is_run_again_if_the_class_says_so() {
     let command = scratch.puppet_apply(&["site.pp", "--detailed-exitcodes"]);
     let (run, starts) = run_twice(&scratch, command, 6);
     assert!(
-        run.out
-            .contains("/Common::Again/Again_on_failure[again-on-failure]: again: scheduled: "),
+        run.out.contains(
+            "/Common::Again::Requests/Again_on_failure[again-on-failure]: again: scheduled: "
+        ),
         "{}",
         run.out
     );

@@ -4,19 +4,28 @@
 # Puppet's own paths come from the fact, which was evaluated inside this very run: no file that another run wrote, no second Puppet.
 # Without the fact no path is passed, and the helper looks for itself. A path that the class sets is in the configuration file.
 #
+# Where there is nothing to ask for, a command that says so, for whatever provider the node has.
+#
 # @param options
 #   Options of `again run`.
 #
-# @return [Array[String[1]]]
+# @return [Variant[String[1], Array[String[1]]]]
 #   The command and its arguments.
 #
 # @example
 #   common::again::request('--name=cluster', '--delta=120')
 #
 # @api private
-function common::again::request(String[1] *$options) >> Array[String[1]] {
-  if $common::again::ensure == 'absent' {
-    ['/bin/sh', '-c', 'echo "again: nothing to do: removed from this node (common::again has ensure absent)"']
+function common::again::request(String[1] *$options) >> Variant[String[1], Array[String[1]]] {
+  if !$common::again::active {
+    $reason = $common::again::supported ? {
+      true    => 'removed from this node (common::again has ensure absent)',
+      default => "Linux only, and this node runs ${facts['kernel']}",
+    }
+    $facts['kernel'] ? {
+      'windows' => "cmd.exe /c echo again: nothing to do: ${reason}",
+      default   => ['/bin/sh', '-c', "echo 'again: nothing to do: ${reason}'"],
+    }
   } else {
     $known = $common::again::fact['paths'] ? {
       Hash    => $common::again::fact['paths'],

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require 'etc'
 require 'json'
 
 # What a manifest, and the Execs of this module, can know of `again`. Facts are evaluated inside the run, so Puppet's paths are those of
@@ -13,7 +14,22 @@ module AgainFact
     fact = { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false }
     fact.merge!(reported)
     # The directory is sd_booted(3)'s test.
-    fact.merge('systemd' => File.directory?('/run/systemd/system'), 'paths' => paths)
+    compact(fact.merge('systemd' => File.directory?('/run/systemd/system'), 'paths' => paths, 'home' => home))
+  end
+
+  # Where the class puts the files of a user's own Puppet: by the user database, as the helper goes by it, and not by HOME.
+  def home
+    return if root?
+
+    begin
+      Etc.getpwuid(Process.euid).dir
+    rescue ArgumentError
+      ENV['HOME']
+    end
+  end
+
+  def root?
+    Process.euid.zero?
   end
 
   # Both locks and the pid file are the agent's: `puppet apply` would name its own pid file (user.pid) and leave out what puppet.conf says
@@ -39,7 +55,7 @@ module AgainFact
   # Whatever calls itself `again` on this node, and whatever it says.
   def reported
     program = binary
-    program ? from_status(JSON.parse(output(program, 'status', '--json'))) : {}
+    program ? from_status(JSON.parse(output(program, 'status', '--json', *config_option))) : {}
   rescue StandardError => e
     Facter.debug("again: no status: #{e}")
     {}
@@ -76,15 +92,26 @@ module AgainFact
 
   def binary
     places = [configured, '/usr/local/bin/again', '/usr/bin/again', '/usr/local/sbin/again', '/opt/again/bin/again']
+    places.insert(1, "#{home}/.local/bin/again") if home
     places = [ENV['AGAIN_BIN']] if ENV['AGAIN_BIN']
     places.compact.find { |path| File.file?(path) && File.executable?(path) }
   end
 
   # The class notes in the configuration file where it has put the helper.
   def configured
-    File.open(ENV['AGAIN_CONFIG'] || '/etc/again.toml', 'r:UTF-8') { |file| file.read(4096).to_s.scrub[%r{^# binary: (/\S+)$}, 1] }
+    File.open(config, 'r:UTF-8') { |file| file.read(4096).to_s.scrub[%r{^# binary: (/\S+)$}, 1] }
   rescue SystemCallError
     nil
+  end
+
+  def config
+    own = "#{home}/.config/again.toml"
+    ENV['AGAIN_CONFIG'] || (home && File.file?(own) ? own : '/etc/again.toml')
+  end
+
+  # The helper knows the variable and the file in /etc by itself.
+  def config_option
+    ENV['AGAIN_CONFIG'] || config == '/etc/again.toml' ? [] : ["--config=#{config}"]
   end
 
   # What the helper prints, without a shell, and no longer than two seconds.

@@ -2,7 +2,8 @@
 #   Asks for another Puppet run after a while: `notify => Common::Again::Delta['title']`
 #
 # The define can be notified, and so can its `Exec["again-delta-title"]`. Deltas of different titles stay apart: each gets its run. A
-# request under the title of one that is still pending replaces it.
+# request under the title of one that is still pending replaces it. So `again`, and what begins with `again-` or `until `, are no titles:
+# these are the names of other timers of this module.
 #
 # @param delta
 #   How long after the end of this run the next one is due at the earliest: seconds as a number or as a string of digits, or a string with
@@ -28,14 +29,15 @@ define common::again::delta (
 ) {
   include common::again
 
+  $timer = common::again::timer('common::again::delta', $title)
   $base = $start_timer_now ? {
     true    => ['--start-timer-now'],
     default => [],
   }
 
+  $command = common::again::request("--name=${timer}", "--delta=${delta}", "--resource=Common::Again::Delta[${title}]", *$base)
+
   exec { "again-delta-${title}":
-    command     => common::again::request("--name=${title}", "--delta=${delta}", "--resource=Common::Again::Delta[${title}]", *$base),
-    refreshonly => true,
-    *           => $common::again::exec,
+    * => $common::again::exec + { 'command' => $command, 'refreshonly' => true },
   }
 }

@@ -13,7 +13,7 @@ class common::again::extras {
   }
 
   $present = $common::again::ensure == 'present'
-  $share = $common::again::share_dir
+  $share = $common::again::share_path
   $units = $common::again::unit_dir
 
   # A package has its own pages and completions.
@@ -21,7 +21,7 @@ class common::again::extras {
   $man = $own and $common::again::manage_man
   $completions = $own and $common::again::manage_completions
   $boot_unit = $common::again::manage_boot_unit ? {
-    undef   => !$present or ($common::again::fact['systemd'] == true and $facts.dig('identity', 'privileged') != false),
+    undef   => $common::again::privileged and (!$present or $common::again::fact['systemd'] == true),
     default => $common::again::manage_boot_unit,
   }
 
@@ -42,13 +42,8 @@ class common::again::extras {
   $targets = $carried.map |$entry| { "${entry[1]}/${entry[2]}" } + [$unit, $link].filter |$_path| { $boot_unit }
 
   if $present and !empty($directories) {
-    # No File resources: these directories are everyone's, and another module may well manage them.
     exec { 'again-directories':
-      command     => ['/bin/sh', '-c', 'umask 022; mkdir -p -- "$@"', 'sh'] + $directories,
-      unless      => [['/bin/sh', '-c', 'for d; do test -d "$d" || exit 1; done', 'sh'] + $directories],
-      before      => File[$targets],
-      refreshonly => false,
-      *           => $common::again::exec - ['require', 'logoutput'],
+      * => common::again::directories(*$directories) + { 'before' => File[$targets] },
     }
   }
 
@@ -92,9 +87,13 @@ class common::again::extras {
 
   unless $present {
     # Of directories that the site chose, only those that are plainly ours: `state_dir => '/srv'` must not cost /srv.
+    $defaults = $common::again::privileged ? {
+      true    => ['/var/lib/again', '/var/log/again'],
+      default => ["${common::again::home}/.local/state/again", "${common::again::home}/.local/state/again"],
+    }
     [
-      [$common::again::state_dir, '/var/lib/again'],
-      [$common::again::log_dir, '/var/log/again'],
+      [$common::again::state_dir, $defaults[0]],
+      [$common::again::log_dir, $defaults[1]],
     ].map |$pair| { $pair[0].lest || { $pair[1] } }
       .filter |$path| { $path =~ /again[^\/]*\z/ }
       .unique

@@ -16,20 +16,26 @@ class common::again::install {
   if $common::again::manage_binary == 'file' {
     $architecture = $facts['os']['hardware']
     $path = "${architecture}/again"
-    if $present and ($facts['kernel'] != 'Linux' or !find_file("${module_name}/${path}")) {
-      $remedy = "build files/${path}, or set manage_binary to 'package' or 'none'"
-      fail("common::again: no helper for ${facts['kernel']} on ${architecture}: ${remedy}")
+    if $present and $common::again::source == undef and !find_file("${module_name}/${path}") {
+      $remedy = "build files/${path}, or set common::again::source, or manage_binary to 'package' or 'none'"
+      fail("common::again: no helper for ${architecture} among the module's files: ${remedy}")
     }
-    $source = $present ? {
-      true    => "puppet:///modules/${module_name}/${path}",
-      default => undef,
+    if $common::again::source =~ Pattern[/\Ahttps?:/] and $common::again::checksum == undef {
+      fail('common::again: a helper from the web needs common::again::checksum, its SHA-256')
+    }
+    $content = $present ? {
+      true    => { 'source' => $common::again::source.lest || { "puppet:///modules/${module_name}/${path}" } },
+      default => {},
+    }
+    $checked = $common::again::checksum ? {
+      undef   => {},
+      default => { 'checksum' => 'sha256', 'checksum_value' => $common::again::checksum },
     }
 
     file { $binary:
-      source => $source,
       mode   => '0755',
       backup => false,
-      *      => $common::again::file,
+      *      => $common::again::file + $content + $checked,
     }
   }
 
@@ -44,14 +50,27 @@ class common::again::install {
     }
   }
 
+  # In /usr/local and /etc everything has its place; a user's home directory may lack all of it.
+  $managed = [
+    [$common::again::manage_binary == 'file', $binary],
+    [$common::again::manage_config, $common::again::config_path],
+  ].filter |$pair| { $pair[0] }.map |$pair| { $pair[1] }
+  if $present and !$common::again::privileged and !empty($managed) {
+    $directories = $managed.map |$file| { regsubst($file, '/[^/]+\z', '') }.unique
+
+    exec { 'again-home':
+      * => common::again::directories(*$directories) + { 'before' => File[$managed] },
+    }
+  }
+
   if $common::again::manage_config {
-    $content = $present ? {
+    $settings = $present ? {
       true    => epp("${module_name}/again.toml.epp", { 'binary' => $binary, 'settings' => $common::again::settings }),
       default => undef,
     }
 
-    file { $common::again::config_file:
-      content => $content,
+    file { $common::again::config_path:
+      content => $settings,
       mode    => '0644',
       *       => $common::again::file,
     }

@@ -20,10 +20,11 @@ class common::again::stop {
 
   exec { 'again-stop':
     # Through a shell, because an Exec wants the file that is its command in place first, and this one has to be removed afterwards.
-    command     => ['/bin/sh', '-c', 'exec "$0" stop "$@"', $binary] + $options,
-    onlyif      => [['/bin/sh', '-c', $pending, $binary] + $options],
-    refreshonly => false,
-    *           => $common::again::exec - ['require'],
+    * => $common::again::exec + {
+      'command' => ['/bin/sh', '-c', 'exec "$0" stop "$@"', $binary] + $options,
+      'onlyif'  => [['/bin/sh', '-c', $pending, $binary] + $options],
+      'require' => undef,
+    },
   }
   # Waiters of other users and of other state directories, which no record names that `again stop` reads here. Once the helper has gone,
   # nobody could list or stop them. A package sees to that by itself.
@@ -49,11 +50,11 @@ class common::again::stop {
       | SH
 
     exec { 'again-stop-others':
-      command     => ['/bin/sh', '-c', $others, $binary, 'end'],
-      onlyif      => [['/bin/sh', '-c', $others, $binary, 'find']],
-      refreshonly => false,
-      require     => Exec['again-stop'],
-      *           => $common::again::exec - ['require'],
+      * => $common::again::exec + {
+        'command' => ['/bin/sh', '-c', $others, $binary, 'end'],
+        'onlyif'  => [['/bin/sh', '-c', $others, $binary, 'find']],
+        'require' => Exec['again-stop'],
+      },
     }
   }
 }

@@ -47,26 +47,27 @@ define common::again::until (
 ) {
   include common::again
 
+  # Not the bare title, which a delta may have too.
+  $timer = "until ${common::again::timer('common::again::until', $title)}"
   $argv = $check ? {
     String  => ['/bin/sh', '-c', $check],
     default => $check,
   }
-  # Puppet would take a check that is missing (127) for an error and one that exceeds the Exec's timeout for a success. With nothing to ask
-  # for, nothing is checked, or every report would show a change.
-  $unless = $common::again::ensure ? {
-    'absent' => ['/bin/sh', '-c', ':'],
-    default  => ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1', String($timeout)] + $argv,
+  # Puppet would take a check that is missing (127) for an error and one that exceeds the Exec's timeout for a success.
+  $unless = ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1', String($timeout)] + $argv
+  # With nothing to ask for, nothing is checked, or every report would show a change.
+  $when = $common::again::active ? {
+    true    => { 'unless' => [$unless] },
+    default => { 'refreshonly' => true },
   }
 
   $cap = { '--max-runs' => $max_runs, '--on-cap' => $on_cap }
     .filter |$_option, $value| { $value =~ NotUndef }
     .map |$option, $value| { "${option}=${value}" }
 
-  # The name of the timer is not the bare title, which a delta may have too.
+  $command = common::again::request("--name=${timer}", "--delta=${delta}", "--resource=Common::Again::Until[${title}]", *$cap)
+
   exec { "again-until-${title}":
-    command     => common::again::request("--name=until ${title}", "--delta=${delta}", "--resource=Common::Again::Until[${title}]", *$cap),
-    unless      => [$unless],
-    refreshonly => false,
-    *           => $common::again::exec + { timeout => $timeout + 60 },
+    * => $common::again::exec + { 'command' => $command, 'timeout' => $timeout + 60 } + $when,
   }
 }

@@ -3,13 +3,14 @@
 require 'spec_helper'
 
 describe 'common::again' do
-  on_supported_os(hardwaremodels: ['x86_64']).each do |os, os_facts|
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
     context "on #{os}" do
       let(:facts) { os_facts.merge('again' => FACT) }
 
       context 'with defaults' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_class('common::again::install').that_comes_before('Class[common::again::extras]') }
+        it { is_expected.to contain_class('common::again::requests') }
         it { is_expected.not_to contain_class('common::again::stop') }
         it { is_expected.not_to contain_package('again') }
 
@@ -61,6 +62,7 @@ describe 'common::again' do
         it 'enables the boot unit' do
           is_expected.to contain_file('/etc/systemd/system/again-resume.service').with_ensure('file')
             .with_content(%r{^ExecStart=/usr/local/bin/again resume$}).with_content(%r{^KillMode=process$})
+            .with_content(%r{^Wants=network-online.target$}).without_content(%r{^Wants=.*puppet})
           is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-resume.service')
             .with_ensure('link').with_target('/etc/systemd/system/again-resume.service')
         end
@@ -127,9 +129,59 @@ describe 'common::again' do
       end
 
       context 'when Puppet does not run as root' do
-        let(:facts) { super().merge('identity' => { 'privileged' => false }) }
+        let(:facts) { os_facts.merge('again' => FACT.merge('home' => '/home/u'), 'identity' => { 'privileged' => false }) }
 
+        it { is_expected.to compile.with_all_deps }
         it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
+        it { is_expected.to contain_file('/home/u/.local/bin/again').with_ensure('file').with_mode('0755').without_owner.without_group }
+        it { is_expected.to contain_file('/home/u/.config/again.toml').without_owner.without_group.with_content(%r{^# binary: /home/u/.local/bin/again$}) }
+        it { is_expected.to contain_file('/home/u/.local/share/man/man8/again.8').without_owner.without_group }
+
+        it 'makes the directories of the helper and its settings first' do
+          is_expected.to contain_exec('again-home').with_command(['/bin/sh', '-c', 'umask 022; mkdir -p -- "$@"', 'sh', '/home/u/.local/bin', '/home/u/.config'])
+            .that_comes_before(['File[/home/u/.local/bin/again]', 'File[/home/u/.config/again.toml]'])
+        end
+
+        it 'asks with its own settings' do
+          is_expected.to contain_exec('again').with_command(['/home/u/.local/bin/again', 'run', '--config=/home/u/.config/again.toml', '--resource=Exec[again]', *PATH_FLAGS])
+        end
+
+        context 'and a site has owners of its own for files' do
+          let(:pre_condition) { "File { owner => 'root', group => 'root' }" }
+
+          it { is_expected.to contain_file('/home/u/.local/bin/again').without_owner.without_group }
+        end
+
+        context 'and the helper and its settings are the system\'s' do
+          let(:facts) { os_facts.merge('again' => FACT, 'identity' => { 'privileged' => false }) }
+          let(:params) { { 'manage_binary' => 'none', 'manage_config' => false } }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS]) }
+        end
+
+        context 'and takes it away' do
+          let(:params) { { 'ensure' => 'absent' } }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_file('/home/u/.local/state/again').with_ensure('absent').without_owner }
+          it { is_expected.not_to contain_file('/var/lib/again') }
+          it { is_expected.not_to contain_file('/etc/systemd/system/again-resume.service') }
+        end
+
+        [nil, '', '/home/a b', 7].each do |home|
+          context "and its home is #{home.inspect}" do
+            let(:facts) { super().merge('again' => FACT.merge('home' => home)) }
+
+            it { is_expected.to compile.and_raise_error(%r{go: set common::again::binary, common::again::share_dir, common::again::config_file}) }
+
+            context 'but everything has a place' do
+              let(:params) { { 'binary' => '/h/again', 'config_file' => '/h/again.toml', 'share_dir' => '/h/share' } }
+
+              it { is_expected.to compile.with_all_deps }
+            end
+          end
+        end
       end
 
       context 'with every setting' do
@@ -222,11 +274,42 @@ describe 'common::again' do
         it { expect(catalogue.resource('exec', 'again').tags.to_a).to include('again', 'profile::db') }
       end
 
-      context 'with Exec defaults of the site' do
-        let(:pre_condition) { "Exec { path => '/bin', user => 'nobody', environment => ['A=1'], logoutput => on_failure, umask => '077', refreshonly => true }" }
+      # The usual layout: what comes after the profile that contains the class notifies the Exec.
+      {
+        'a contained class'    => "class a { contain common::again } class b { notify { 'x': notify => Exec['again'] } } include b contain a Class['a'] -> Class['b']",
+        'require of the class' => "notify { 'x': require => Class['common::again'], notify => Exec['again'] } include common::again",
+        'an arrow'             => "include common::again Class['common::again'] -> notify { 'x': notify => Exec['again'] }",
+        'two profiles'         => "class a { include common::again notify { 'x': notify => Exec['again'] } } class b { contain common::again notify { 'y': notify => Exec['again'] } } include a include b",
+        'the last stage'       => "stage { 'last': require => Stage['main'] } class { 'common::again': stage => 'last' } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'last' } notify { 'y': notify => Exec['again'] }",
+        'an early notifier'    => "stage { 'setup': before => Stage['main'] } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'setup' } include common::again",
+      }.each do |what, manifest|
+        context "with #{what}" do
+          let(:pre_condition) { manifest }
 
-        it { is_expected.to contain_exec('again').without_user.without_path.without_environment.without_umask.with_logoutput(true) }
-        it { is_expected.to contain_exec('again-directories').without_user.with_refreshonly(false) }
+          it { is_expected.to compile.with_all_deps }
+        end
+      end
+
+      context 'beside the same module under its other name' do
+        other = MODULE_NAME == 'common' ? 'again' : 'common::again' # both names
+        let(:pre_condition) { "class #{other}::requests {} include #{other}::requests" }
+
+        it { is_expected.to compile.and_raise_error(%r{common::again and #{other} are one module under two names, .*: use one name everywhere}) }
+      end
+
+      # As the README says.
+      {
+        'in an early stage'             => "stage { 'setup': before => Stage['main'] } class { 'common::again': stage => 'setup' } notify { 'x': notify => Exec['again'] }",
+        'notified from a later stage'   => "stage { 'last': require => Stage['main'] } class b { notify { 'x': notify => Exec['again'] } } class { 'b': stage => 'last' } include common::again",
+        'contained twice, in an order'  => "class a { contain common::again } class b { contain common::again } include a include b Class['a'] -> Class['b']",
+        'with a delta in what is first' => "class a { contain common::again common::again::delta { 'd': } } class b { notify { 'x': notify => Exec['again-delta-d'] } } include a include b Class['a'] -> Class['b']",
+      }.each do |what, manifest|
+        context what do
+          let(:pre_condition) { manifest }
+
+          # The matcher for errors of the compilation sees no cycle.
+          it { expect { is_expected.to compile }.to raise_error(RSpec::Expectations::ExpectationNotMetError, %r{dependency cycles found}) }
+        end
       end
 
       context 'with ensure => absent' do
@@ -235,7 +318,7 @@ describe 'common::again' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_class('common::again::stop').that_comes_before('Class[common::again::install]') }
         it { is_expected.to contain_exec('again-stop').with_command(['/bin/sh', '-c', 'exec "$0" stop "$@"', '/usr/local/bin/again']) }
-        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', %r{\Aecho "again: nothing to do: }]).with_refreshonly(true) }
+        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', %r{\Aecho 'again: nothing to do: removed}]).with_refreshonly(true) }
         it { is_expected.not_to contain_exec('again-directories') }
 
         %w[
@@ -288,13 +371,49 @@ describe 'common::again' do
       context 'on an architecture that the module has no helper for' do
         let(:facts) { os_facts.merge('os' => os_facts[:os].merge('hardware' => 'riscv64')) }
 
-        it { is_expected.to compile.and_raise_error(%r{no helper for Linux on riscv64: build files/riscv64/again, or set manage_binary}) }
+        it { is_expected.to compile.and_raise_error(%r{no helper for riscv64 among the module's files: build files/riscv64/again, or set common::again::source,}) }
+
+        context 'but a source' do
+          let(:params) { { 'source' => 'puppet:///modules/profile/again-riscv64' } }
+
+          it { is_expected.to contain_file('/usr/local/bin/again').with_source('puppet:///modules/profile/again-riscv64') }
+        end
       end
 
-      context 'on another kernel' do
-        let(:facts) { os_facts.merge('kernel' => 'Darwin') }
+      context 'with a source on the web' do
+        let(:params) { { 'source' => 'https://files.example.com/again', 'checksum' => '0' * 64 } }
 
-        it { is_expected.to compile.and_raise_error(%r{no helper for Darwin on x86_64}) }
+        it { is_expected.to compile.with_all_deps }
+
+        it 'wants what has this checksum, and nothing else' do
+          is_expected.to contain_file('/usr/local/bin/again').with_source('https://files.example.com/again')
+            .with_checksum('sha256').with_checksum_value('0' * 64).with_mode('0755').with_owner('root')
+        end
+
+        context 'without a checksum' do
+          let(:params) { super().reject { |name| name == 'checksum' } }
+
+          it { is_expected.to compile.and_raise_error(%r{a helper from the web needs common::again::checksum, its SHA-256}) }
+        end
+
+        context 'to be taken away' do
+          let(:params) { super().merge('ensure' => 'absent') }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_file('/usr/local/bin/again').with_ensure('absent').without_source }
+        end
+      end
+
+      context 'with a checksum for a file of the module' do
+        let(:params) { { 'checksum' => 'a' * 64 } }
+
+        it { is_expected.to contain_file('/usr/local/bin/again').with_checksum_value('a' * 64).with_source('puppet:///modules/common/x86_64/again') }
+      end
+
+      context 'with unsupported => ignore' do
+        let(:params) { { 'unsupported' => 'ignore' } }
+
+        it('changes nothing on Linux') { is_expected.to contain_exec('again').with_command(['/usr/local/bin/again', 'run', '--resource=Exec[again]', *PATH_FLAGS]) }
       end
 
       {
@@ -308,6 +427,9 @@ describe 'common::again' do
         'command'     => [[], 'puppet agent -t', ['']],
         'state_dir'   => ['relative', "/a\tb"],
         'ensure'      => ['latest'],
+        'unsupported' => [true, 'absent'],
+        'source'      => ['again', 'ftp://x/y'],
+        'checksum'    => ['md5', 'A' * 64],
         'tags'        => ['one', ['']],
       }.each do |name, values|
         values.each do |value|

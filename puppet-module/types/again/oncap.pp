@@ -1,4 +1,3 @@
 # @summary
-#   What a request does once the cap is reached: `fail` (the Exec fails, the report shows it), `wait` (it is put off until the window
-#   allows a run again), `skip` (it does nothing and says so)
+#   At the cap: `fail` (the report shows it), `wait` (the request is put off until a run is allowed), `skip` (nothing is done, and said)
 type Common::Again::OnCap = Enum['fail', 'wait', 'skip']

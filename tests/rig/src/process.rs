@@ -59,6 +59,11 @@ pub fn environment(raw: &[u8]) -> BTreeMap<String, String> {
         .collect()
 }
 
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 impl Process {
     /// The process that has this pid now, unless it is a zombie.
     pub fn now(pid: i32) -> Option<Process> {
@@ -73,12 +78,19 @@ impl Process {
         })
     }
 
-    /// All processes there are, kernel threads and zombies left out.
+    /// All processes there are, zombies left out.
     pub fn all() -> Vec<Process> {
-        let mut all: Vec<Process> = fs::read_dir("/proc")
-            .expect("/proc")
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        let mut all: Vec<Process> = pids().filter_map(Process::now).collect();
+        all.sort();
+        all
+    }
+
+    /// Those that run a program of this directory, or one that was there when they started.
+    pub fn with_program_of(dir: &Path) -> Vec<Process> {
+        let mut all: Vec<Process> = pids()
+            .filter(|pid| {
+                fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(dir))
+            })
             .filter_map(Process::now)
             .collect();
         all.sort();
@@ -250,10 +262,10 @@ pub fn of_directory(dir: &Path) -> Vec<Process> {
         .into_iter()
         .filter(|process| process.pid != std::process::id() as i32)
         .filter(|process| {
-            mentions(&process.raw_command())
-                || mentions(&process.bytes("environ"))
-                || within(process.link("exe"))
+            within(process.link("exe"))
                 || within(process.link("cwd"))
+                || mentions(&process.raw_command())
+                || mentions(&process.bytes("environ"))
         })
         .collect()
 }

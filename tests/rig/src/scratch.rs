@@ -462,9 +462,9 @@ impl Scratch {
         of_directory(self.dir.path())
     }
 
-    /// The waiters among them: `again` in the background.
+    /// The waiters: `again` in the background.
     pub fn waiters(&self) -> Vec<Process> {
-        self.processes()
+        Process::with_program_of(self.dir.path())
             .into_iter()
             .filter(|process| is_waiter(&process.raw_command()))
             .collect()
@@ -473,7 +473,7 @@ impl Scratch {
     /// The processes that run the binary under test: waiters, and requesters while they last.
     pub fn agains(&self) -> Vec<Process> {
         let binary = self.path("bin/again");
-        Process::all()
+        Process::with_program_of(self.dir.path())
             .into_iter()
             .filter(|process| process.link("exe").as_deref() == Some(&binary))
             .collect()

@@ -29,7 +29,6 @@ fn names_of_files_are_found_and_looked_for() {
 }
 
 #[test]
-#[ignore = "until there is a doc/architecture.md"]
 fn the_architecture_names_files_that_exist() {
     let path = repository().join("doc/architecture.md");
     let text = std::fs::read_to_string(path).expect("doc/architecture.md");

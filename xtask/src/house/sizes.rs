@@ -60,7 +60,6 @@ fn functions_are_found_with_their_lines() {
 }
 
 #[test]
-#[ignore = "until the rooms of src are rebuilt"]
 fn every_function_reads_in_a_page() {
     let mut long = Vec::new();
     for source in sources() {
@@ -79,7 +78,6 @@ fn every_function_reads_in_a_page() {
 }
 
 #[test]
-#[ignore = "until the rooms of src are rebuilt"]
 fn no_file_is_too_long() {
     let sources = sources();
     let long: Vec<String> = sources

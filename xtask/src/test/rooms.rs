@@ -101,8 +101,8 @@ pub const ROOMS: &[Room] = &[
     },
     Room {
         name: "faults",
-        // One at a time: it starts hundreds of processes at once.
-        run: Run::Tests("faults", 1),
+        // No more at a time: it starts hundreds of processes at once.
+        run: Run::Tests("faults", 2),
         load: 5,
         needs: "util-linux xfsprogs libcap2-bin",
         ..ROOM
@@ -110,8 +110,8 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "module",
         run: Run::Script(&["tests/module/run"]),
-        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts bundler \
-                python3 puppetdb puppet-terminus-puppetdb postgresql",
+        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
+                puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
     },
     Room {
@@ -122,7 +122,7 @@ pub const ROOMS: &[Room] = &[
     },
     Room {
         name: "process",
-        run: Run::Tests("process", 2),
+        run: Run::Tests("process", 4),
         load: 5,
         needs: "ruby util-linux",
         when: When::Check,
@@ -130,21 +130,21 @@ pub const ROOMS: &[Room] = &[
     },
     Room {
         name: "operator",
-        run: Run::Tests("operator", 2),
+        run: Run::Tests("operator", 4),
         needs: "puppet-agent mandoc prometheus zsh fish bash-completion ruby",
         when: When::Check,
         ..ROOM
     },
     Room {
         name: "converge",
-        run: Run::Tests("converge", 2),
+        run: Run::Tests("converge", 4),
         needs: "puppet-agent ruby",
         when: When::Check,
         ..ROOM
     },
     Room {
         name: "cli",
-        run: Run::Tests("cli", 2),
+        run: Run::Tests("cli", 4),
         load: 5,
         needs: "binutils ruby",
         when: When::Check,

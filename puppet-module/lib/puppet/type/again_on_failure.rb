@@ -6,7 +6,7 @@
 # @api private
 Puppet::Type.newtype(:again_on_failure) do
   @doc = <<~DOC
-    Asks for another Puppet run at the end of one in which resources have failed: `on_failure` of the class `common::again`.
+    @summary Asks for another Puppet run at the end of one in which resources have failed: `on_failure` of `common::again`
 
     There is nothing to evaluate, so that it never changes or fails by itself, and it depends on no other resource. Its provider looks at
     the run once everything has been evaluated, and runs the command if anything has failed.

@@ -4,7 +4,7 @@ require 'spec_helper'
 
 # What it declares is in the spec of the class that contains it.
 describe 'common::again::install' do
-  on_supported_os(hardwaremodels: ['x86_64']).each do |os, os_facts|
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
     context "on #{os}" do
       let(:facts) { os_facts.merge('again' => FACT) }
 

@@ -3,7 +3,7 @@
 require 'spec_helper'
 
 describe 'common::again::stop' do
-  on_supported_os(hardwaremodels: ['x86_64']).each do |os, os_facts|
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
     context "on #{os}" do
       let(:facts) { os_facts.merge('again' => FACT) }
 

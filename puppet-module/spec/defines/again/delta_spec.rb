@@ -5,7 +5,7 @@ require 'spec_helper'
 describe 'common::again::delta' do
   let(:title) { 'cluster' }
 
-  on_supported_os.each do |os, os_facts|
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
     context "on #{os}" do
       let(:facts) { os_facts.merge('again' => FACT) }
 
@@ -69,13 +69,21 @@ describe 'common::again::delta' do
         it { is_expected.to compile.with_all_deps }
       end
 
+      ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
+        context "with the title #{name.inspect}" do
+          let(:title) { name }
+
+          it { is_expected.to compile.and_raise_error(%r{common::again::delta: '#{name}' (names a timer of the module itself|cannot be)}) }
+        end
+      end
+
       context 'with the class absent' do
         let(:pre_condition) do
           "class { 'common::again': ensure => absent } notify { 'x': notify => [Exec['again'], Common::Again::Delta['cluster']] }"
         end
 
         it { is_expected.to compile.with_all_deps }
-        it { is_expected.to contain_exec('again-delta-cluster').with_command(['/bin/sh', '-c', %r{\Aecho "again: nothing to do: }]) }
+        it { is_expected.to contain_exec('again-delta-cluster').with_command(['/bin/sh', '-c', %r{\Aecho 'again: nothing to do: removed}]) }
       end
 
       { 'delta' => [-1, '5 m', '1y', 1.5, true, ''], 'start_timer_now' => ['true', 1] }.each do |name, values|

@@ -6,7 +6,7 @@ describe 'common::again::until' do
   let(:title) { 'peers joined' }
   let(:guard) { ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1'] }
 
-  on_supported_os.each do |os, os_facts|
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
     context "on #{os}" do
       let(:facts) { os_facts.merge('again' => FACT) }
       let(:params) { { 'check' => ['/usr/bin/test', '-f', '/x'] } }
@@ -32,11 +32,19 @@ describe 'common::again::until' do
         end
       end
 
+      ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
+        context "with the title #{name.inspect}" do
+          let(:title) { name }
+
+          it { is_expected.to compile.and_raise_error(%r{common::again::until: '#{name}' (names a timer of the module itself|cannot be)}) }
+        end
+      end
+
       context 'with the class absent' do
         let(:pre_condition) { "class { 'common::again': ensure => absent }" }
 
         it { is_expected.to compile.with_all_deps }
-        it { is_expected.to contain_exec('again-until-peers joined').with_unless([['/bin/sh', '-c', ':']]) }
+        it { is_expected.to contain_exec('again-until-peers joined').with_refreshonly(true).without_unless }
       end
 
       {

@@ -3,7 +3,7 @@
 require 'spec_helper'
 
 describe 'common::again::request' do
-  let(:facts) { on_supported_os.values.first.merge('again' => FACT) }
+  let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
 
   context 'with the class' do
     let(:pre_condition) { 'include common::again' }
@@ -30,7 +30,7 @@ describe 'common::again::request' do
 
     it 'asks for nothing and says so' do
       is_expected.to run.with_params('--name=x')
-        .and_return(['/bin/sh', '-c', 'echo "again: nothing to do: removed from this node (common::again has ensure absent)"'])
+        .and_return(['/bin/sh', '-c', "echo 'again: nothing to do: removed from this node (common::again has ensure absent)'"])
     end
   end
 end

@@ -132,4 +132,46 @@ describe 'the fact again' do
     load File.expand_path('../../../lib/facter/again.rb', __dir__)
     expect(Facter.value(:again)).to include('run' => 3)
   end
+
+  it 'does not tell where root is at home' do
+    allow(Process).to receive(:euid).and_return(0)
+    expect(fact).not_to have_key('home')
+  end
+
+  context 'when Puppet does not run as root' do
+    before do
+      allow(Process).to receive(:euid).and_return(4711)
+      allow(Etc).to receive(:getpwuid).with(4711).and_return(instance_double(Etc::Passwd, dir: scratch))
+      allow(ENV).to receive(:[]).and_call_original
+      allow(ENV).to receive(:[]).with('AGAIN_BIN').and_return(nil)
+      allow(ENV).to receive(:[]).with('AGAIN_CONFIG').and_return(nil)
+    end
+
+    def install(path, script)
+      FileUtils.mkdir_p(File.dirname(path))
+      File.write(path, script)
+      File.chmod(0o755, path)
+    end
+
+    it 'tells where the user is at home' do
+      expect(fact['home']).to eq(scratch)
+    end
+
+    it 'takes HOME where the user database does not know the user' do
+      allow(Etc).to receive(:getpwuid).and_raise(ArgumentError)
+      allow(ENV).to receive(:[]).with('HOME').and_return('/h')
+      expect(fact['home']).to eq('/h')
+    end
+
+    it 'asks the helper in the home directory' do
+      install("#{scratch}/.local/bin/again", "#!/bin/sh\ntest \"$*\" = 'status --json' || exit 9; echo '{\"schema\":1,\"version\":\"8\"}'\n")
+      expect(fact['version']).to eq('8')
+    end
+
+    it 'asks it with the settings there' do
+      install("#{scratch}/.config/again.toml", "# binary: #{scratch}/b/again\n")
+      install("#{scratch}/b/again", "#!/bin/sh\necho \"{\\\"schema\\\":1,\\\"version\\\":\\\"$3\\\"}\"\n")
+      expect(fact['version']).to eq("--config=#{scratch}/.config/again.toml")
+    end
+  end
 end

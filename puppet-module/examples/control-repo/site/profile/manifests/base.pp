@@ -1,0 +1,5 @@
+# @summary
+#   What every node has
+class profile::base {
+  contain common::again
+}
