@@ -8,10 +8,10 @@ use super::line;
 use super::observe::Observation;
 use crate::model::{Exit, Identity};
 use crate::policy::judge::{Verdict, judge};
-use crate::state::change::Change;
+use crate::state::change::About;
 use crate::state::driver::{self, Driver, Handed};
 use crate::state::files::token;
-use crate::state::history::{Entry, What};
+use crate::state::history::What;
 use crate::state::record::VERSION;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
@@ -46,21 +46,18 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
         .transpose()?
         .flatten();
     let token = token();
-    let change = |what| {
-        Change::of(Entry {
-            target: driver.target.clone(),
-            timer: request.name.clone(),
-            token: token.clone(),
-            chain: driver.chain.clone(),
-            run: driver.run.saturating_add(1),
-            ..Entry::new(what, now.clone())
-        })
+    let about = About {
+        target: driver.target.clone(),
+        timer: request.name.clone(),
+        token: token.clone(),
+        chain: driver.chain.clone(),
+        run: driver.run.saturating_add(1),
     };
     let case = case(request, seen, Some(above), &store, record.as_ref(), &now);
     let not_before = match judge(&case) {
         Verdict::Schedule { not_before } => not_before,
         Verdict::Refuse(refusal) => {
-            let change = change(What::Refused).refused(&refusal);
+            let change = about.became(What::Refused, now).refused(&refusal);
             return Ok(Answer::of(&store, change, refusal.exit()));
         }
     };
@@ -88,7 +85,8 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
     if let Some(resource) = &handed.resource {
         how.push_str(&format!(", by {resource}"));
     }
-    let change = change(What::Requested)
+    let change = about
+        .became(What::Requested, now)
         .because(how)
         .saying(line::taken_by_driver(driver, &handed));
     Ok(Answer::of(&store, change, Exit::Success))

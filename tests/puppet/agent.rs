@@ -142,7 +142,7 @@ fn a_daemons_run_is_explained() {
 /// chain, and what asks in it gets run 2 of the same target.
 #[test]
 fn a_named_agent_waits_for_the_run_under_way() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_puppet();
     let root = scratch.root();
     let hold = hold_until("hold", &text(scratch.path("go")));
     let ask = format!(
