@@ -146,10 +146,11 @@ impl Driving<'_> {
         }
         self.record.held = what.map(str::to_owned);
         if let Some(what) = what {
-            self.screen.say(what);
+            // Before it is said: whoever reads it may look.
             if let Err(e) = self.publish() {
                 tracing::debug!("{e:#}");
             }
+            self.screen.say(what);
         }
     }
 
