@@ -134,7 +134,7 @@ fn a_bare_notify_never_is_clean() {
     assert_eq!(ended.status(), 75, "{ended:?}");
     assert!(ended.err.contains("the last run changed something"));
     let help = scratch.again(&["converge", "--help"]).out;
-    assert!(help.contains("bare notify never is clean"), "{help}");
+    assert!(help.contains("bare notify is never clean"), "{help}");
     scratch.is_clean();
 }
 

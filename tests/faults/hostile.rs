@@ -758,7 +758,7 @@ fn set_user_id() {
         }
         assert_eq!(done.code, Some(1), "{kind}: {done:?}");
         assert!(
-            done.err.contains("more privilege than whoever started it"),
+            done.err.contains("more privilege than its caller"),
             "{kind}: {done:?}"
         );
         kinds += 1;
