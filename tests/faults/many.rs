@@ -168,7 +168,7 @@ fn killed_at_random_moments() {
         for _ in 0..12 {
             std::thread::sleep(Duration::from_micros(dice.below(3_000)));
             let mut live: Vec<(Process, &str)> = scratch
-                .processes()
+                .processes_at_a_glance()
                 .into_iter()
                 .map(|process| (process, role(&scratch, process)))
                 .collect();

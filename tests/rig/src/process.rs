@@ -253,10 +253,30 @@ impl Process {
     }
 }
 
+/// Whether these bytes name a directory or something in it.
+fn mention(bytes: &[u8], dir: &Path) -> bool {
+    let root = dir.as_os_str().as_encoded_bytes();
+    bytes.windows(root.len()).any(|window| window == root)
+}
+
+/// Everything that runs and comes from a directory by its program or its arguments: not all, but quick enough to meet what lives
+/// for a moment. Not this process.
+pub fn at_a_glance(dir: &Path) -> Vec<Process> {
+    let within = |path: PathBuf| path.starts_with(dir);
+    let me = std::process::id() as i32;
+    pids()
+        .filter(|pid| *pid != me)
+        .filter(|pid| {
+            let file = |name: &str| format!("/proc/{pid}/{name}");
+            fs::read_link(file("exe")).is_ok_and(within)
+                || fs::read(file("cmdline")).is_ok_and(|words| mention(&words, dir))
+        })
+        .filter_map(Process::now)
+        .collect()
+}
+
 /// Everything that runs and comes from a directory: by its program, arguments, environment or working directory. Not this process.
 pub fn of_directory(dir: &Path) -> Vec<Process> {
-    let root = dir.as_os_str().as_encoded_bytes();
-    let mentions = |bytes: &[u8]| bytes.windows(root.len()).any(|window| window == root);
     let within = |path: Option<PathBuf>| path.is_some_and(|path| path.starts_with(dir));
     Process::all()
         .into_iter()
@@ -264,8 +284,8 @@ pub fn of_directory(dir: &Path) -> Vec<Process> {
         .filter(|process| {
             within(process.link("exe"))
                 || within(process.link("cwd"))
-                || mentions(&process.raw_command())
-                || mentions(&process.bytes("environ"))
+                || mention(&process.raw_command(), dir)
+                || mention(&process.bytes("environ"), dir)
         })
         .collect()
 }

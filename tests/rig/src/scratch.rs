@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::command::{Ended, Started, answer, lossy};
 use super::help::open_to_all;
-use super::process::{Process, of_directory};
+use super::process::{Process, at_a_glance, of_directory};
 use super::{
     SHORT, binary_under_test, copy_program, helper, rig_file, search_path, text, wait_for,
     wait_until, write_program,
@@ -460,6 +460,11 @@ impl Scratch {
     /// Everything that runs and comes from here: by its program, arguments, environment or working directory.
     pub fn processes(&self) -> Vec<Process> {
         of_directory(self.dir.path())
+    }
+
+    /// Those of them that can be told by their program or their arguments, at once.
+    pub fn processes_at_a_glance(&self) -> Vec<Process> {
+        at_a_glance(self.dir.path())
     }
 
     /// The waiters: `again` in the background.
