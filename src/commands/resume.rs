@@ -143,6 +143,7 @@ impl Resume<'_> {
         let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
         let drawn = delay::draw(range, &mut rand::rng());
         let waits = run.is_some() && old.due.is_none();
+        let rebooted = old.boot != now.boot;
         let due = (!waits).then(|| resume::due(&old.wait(&now.boot), now, drawn));
         let timer = Timer {
             token: token(),
@@ -152,6 +153,12 @@ impl Resume<'_> {
             waiter: None,
             scope: None,
             held: None,
+            promises: if rebooted {
+                Vec::new()
+            } else {
+                old.promises.clone()
+            },
+            jitter: if rebooted { drawn } else { old.jitter },
             due,
             due_wall: due.map(|due| now.wall + due.since(now.uptime)),
             ..old.clone()

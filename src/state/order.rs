@@ -19,6 +19,9 @@ pub struct Ticket {
     pub token: String,
     /// The run to wait for.
     pub run: Option<Identity>,
+    /// The runs that asked before under the same name, to be waited for too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Identity>,
 }
 
 /// The rerun itself.
@@ -111,6 +114,7 @@ mod tests {
                     name,
                     token: "t".into(),
                     run: Some(Identity { pid, start }),
+                    others: vec![Identity { pid, start }],
                 };
                 let order = Order {
                     version: 1,

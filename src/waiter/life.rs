@@ -159,12 +159,13 @@ impl Life {
             if looks && self.order.is_none() {
                 self.order = Some(self.world.read_order()?);
             }
+            self.world.look_at_runs(&mut self.ledger);
             let order = self.order.as_ref().filter(|_| looks);
             let mut view = self.world.view(&self.ledger, record, order)?;
             view.told_to_end = self.sleeper.was_told_to_end();
             match step(&view) {
-                Step::SetDue(due) => {
-                    self.ledger.set_due(record, due, view.now);
+                Step::PutOff(due) => {
+                    self.ledger.put_off(record, due, view.now);
                     looks = false;
                 }
                 Step::LookAround => looks = true,
@@ -178,9 +179,9 @@ impl Life {
         let mut rest = Rest::default();
         let again = Some(clock::boottime() + LOOK_AGAIN);
         rest.what = match step {
-            Step::AwaitRun => {
-                rest.process.clone_from(&self.world.run);
-                let run = self.world.ticket.run.map_or(0, |who| who.pid);
+            Step::AwaitRuns => {
+                rest.process = self.world.runs.first().cloned();
+                let run = rest.process.as_ref().map_or(0, |run| run.identity().pid);
                 format!("waits for the run with pid {run} to end")
             }
             Step::AwaitDue(due) => {
@@ -217,7 +218,7 @@ impl Life {
                 rest.held = Some(reason.to_string());
                 format!("is due, held: {reason}")
             }
-            Step::SetDue(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
+            Step::PutOff(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
         };
         Ok(Some(rest))
     }
