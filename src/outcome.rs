@@ -6,10 +6,11 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 
-use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
+use crate::model::{Boottime, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::change::{About, Change};
 use crate::state::history::What;
+use crate::state::logs;
 use crate::state::record::{Ended, Record, Running};
 use crate::state::store::{Locked, Store};
 use crate::sys::file::read_regular;
@@ -18,14 +19,15 @@ use crate::sys::process::is_alive;
 /// Reruns that were taken out of a record.
 #[derive(Debug)]
 #[must_use]
-pub struct Settled(Vec<(Identity, Change)>);
+pub struct Settled(Vec<(Running, Change)>);
 
 impl Settled {
     /// Notes how they ended. Call when the record without them is in place: else
     /// whoever looks next takes them out once more.
     pub fn note(self, store: &Store) {
-        for (process, change) in self.0 {
-            store.forget_rerun(process);
+        for (rerun, change) in self.0 {
+            store.forget_rerun(rerun.process);
+            logs::settle(Path::new(&rerun.log), rerun.log_limit);
             store.note(&change.entry);
         }
     }
@@ -39,7 +41,7 @@ pub fn settle(record: &mut Record, now: &Moment) -> Settled {
         let change = About::rerun(&record.id, &ended.rerun)
             .became(What::Ended, ended.moment())
             .ended(ended.outcome, ended.evidence);
-        (ended.rerun.process, change)
+        (ended.rerun, change)
     };
     Settled(ended.into_iter().map(change).collect())
 }

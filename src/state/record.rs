@@ -129,6 +129,12 @@ pub struct Running {
     pub started: Moment,
     /// The file with its output.
     pub log: String,
+    /// Why there is none, if its output is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_lost: Option<String>,
+    /// How large that may be once it has ended, in bytes; 0 is no limit.
+    #[serde(default)]
+    pub log_limit: u64,
     /// Puppet's summary, by which its outcome can be told.
     #[serde(default)]
     pub lastrunfile: Option<String>,

@@ -34,9 +34,9 @@ pub struct World {
 
 impl World {
     /// The world of the waiter that this ticket and order are for.
-    pub fn new(ticket: Ticket, order: File, run: Option<Handle>) -> Self {
+    pub fn new(ticket: Ticket, store: Store, order: File, run: Option<Handle>) -> Self {
         World {
-            store: Store::existing(&ticket.state_dir.path()),
+            store,
             ticket,
             run: run.map(Rc::new),
             order,

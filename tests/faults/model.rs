@@ -732,6 +732,8 @@ impl World {
             timer: name.clone(),
             started: now,
             log: String::new(),
+            log_lost: None,
+            log_limit: 0,
             lastrunfile: None,
             stopped: None,
         };
