@@ -122,7 +122,13 @@ fn plan(
         Some(Application::Agent) => Kind::Agent,
         None => Kind::Command,
     };
-    facts.directory_gone = facts.directory_gone.filter(|_| kind == Kind::Apply);
+    let needs_directory = puppet
+        .invocation
+        .as_ref()
+        .is_some_and(Invocation::depends_on_directory);
+    facts.directory_gone = facts
+        .directory_gone
+        .filter(|_| kind == Kind::Apply && needs_directory);
     let reads = |line: &Invocation| line.reads_standard_input();
     let mut input = None;
     if puppet.invocation.as_ref().is_some_and(reads) {
