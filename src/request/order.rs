@@ -160,7 +160,7 @@ fn plan(
         paths,
         daemon: None,
         log_dir: path(&request.settings.log_dir),
-        keep_logs: request.settings.keep_logs,
+        logs: request.settings.logs,
     };
     let apply_in = (kind == Kind::Apply).then_some(directory.as_os_str().as_bytes());
     Ok(Plan {

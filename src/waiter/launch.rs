@@ -68,7 +68,7 @@ pub fn launch(
     tracing::info!("starts the rerun");
     match &log {
         // Nothing is removed from a directory that others could have put there.
-        Ok((path, _)) => store.prune_logs(&order.log_dir.path(), order.keep_logs, Some(path)),
+        Ok((path, _)) => store.prune_logs(&order.log_dir.path(), order.logs.keep, Some(path)),
         Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
     }
     let Err(e) = become_rerun(&ticket.name, order, &timer, log.ok().map(|(_, file)| file));
