@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,7 @@ use super::history::{self, Entry};
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind};
 use crate::sys::file::{is_synced_with_its_name, write_out};
+use crate::sys::flock;
 use crate::sys::process::is_alive;
 use crate::sys::user;
 
@@ -39,7 +41,16 @@ pub struct Store {
     root: PathBuf,
     /// It, once it was opened to be written to.
     held: OnceCell<Directory>,
+    /// How long it waits for a lock.
+    patience: Duration,
 }
+
+/// How long whoever changes something waits for a lock that another holds.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same of a request, of which hundreds may come at once: well below the timeout of
+/// its Exec, which the class sets to 60 s.
+const PATIENCE_OF_REQUESTS: Duration = Duration::from_secs(30);
 
 /// A target's record, with its lock held until this is dropped.
 #[derive(Debug)]
@@ -92,12 +103,14 @@ const BEFORE: &str = "state.json.before";
 const DISABLED: &str = "disabled";
 
 impl Store {
-    /// The directory, made if it is missing, and checked to be ours alone to write to.
+    /// The directory for a request: made if it is missing, and checked to be ours alone to
+    /// write to.
     ///
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn open(root: &Path) -> Result<Self> {
-        let store = Store::existing(root);
+        let mut store = Store::existing(root);
+        store.patience = PATIENCE_OF_REQUESTS;
         store.check()?;
         Ok(store)
     }
@@ -107,6 +120,7 @@ impl Store {
         Store {
             root: root.to_owned(),
             held: OnceCell::new(),
+            patience: PATIENCE,
         }
     }
 
@@ -183,6 +197,21 @@ impl Store {
         }
     }
 
+    /// This directory for those who only look: they wait for no lock.
+    #[must_use]
+    pub fn without_waiting(&self) -> Self {
+        let patience = Duration::ZERO;
+        Store {
+            patience,
+            ..self.clone()
+        }
+    }
+
+    /// The file whose lock is a target's.
+    pub fn lock_path(&self, id: &str) -> PathBuf {
+        self.target_dir(id).join("lock")
+    }
+
     /// Locks a target that exists.
     ///
     /// # Errors
@@ -207,11 +236,11 @@ impl Store {
         let targets = self.below("targets")?;
         targets.below(id, 0o755)?.below("orders", 0o700)?;
         let directory = self.target_dir(id);
-        let lock_path = directory.join("lock");
+        let lock_path = self.lock_path(id);
         let lock = private_file(&lock_path)
             .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
-        lock.lock()
-            .with_context(|| format!("cannot lock {}", shown(&lock_path).display()))?;
+        flock::lock(&lock, &shown(&lock_path), self.patience)
+            .with_context(|| format!("cannot lock target {id}"))?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
             _held: self.held.get().cloned(),

@@ -153,8 +153,11 @@ pub fn may_pass(error: &anyhow::Error) -> bool {
     let io = error
         .chain()
         .find_map(|e| e.downcast_ref::<std::io::Error>());
-    io.and_then(std::io::Error::raw_os_error)
-        .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
+    // A lock that another process holds comes free with that process.
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::TimedOut)
+        || io
+            .and_then(std::io::Error::raw_os_error)
+            .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
 }
 
 /// Reads the first line of an order, and hardly more.

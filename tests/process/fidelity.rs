@@ -448,22 +448,38 @@ fn a_working_directory_that_is_gone_by_then() {
     );
 }
 
+/// What is named by a path from the root needs no directory, and runs again in `/`.
 #[test]
 fn a_working_directory_that_is_gone_already() {
-    let scratch = Scratch::new();
-    let manifest = scratch.write("site.pp", "Dir.rmdir(Dir.pwd); ask('run')");
-    fs::create_dir(scratch.path("work/below")).expect("created");
-    let mut command = scratch.puppet_command(&["apply".into(), manifest.into()]);
-    command.current_dir(scratch.path("work/below"));
-    start(&mut command).finish();
-    let asked = scratch.runs("site")[0].asked();
-    assert_eq!(asked[0].code, 0);
-    assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
-    assert!(
-        asked[0].output.contains("working directory was deleted"),
-        "{asked:?}"
-    );
-    scratch.assert_nothing_left();
+    for is_absolute in [false, true] {
+        let scratch = Scratch::new();
+        let text = "Dir.rmdir(Dir.pwd) if NTH == 1; ask('run') if NTH == 1";
+        let manifest = scratch.write("site.pp", text);
+        fs::create_dir(scratch.path("work/below")).expect("created");
+        let word = if is_absolute {
+            manifest
+        } else {
+            "../../site.pp".into()
+        };
+        let mut command = scratch.puppet_command(&["apply".into(), word.into()]);
+        command.current_dir(scratch.path("work/below"));
+        start(&mut command).finish();
+        let asked = scratch.runs("site")[0].asked();
+        if is_absolute {
+            assert_eq!(again_rig::assert_line(&asked[0].output), "scheduled");
+            let runs = scratch.wait_for_runs("site", 2);
+            assert_eq!(runs[1].text("cwd").trim(), "/");
+            scratch.wait_until_settled();
+        } else {
+            assert_eq!(asked[0].code, 1);
+            assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
+            assert!(
+                asked[0].output.contains("working directory was deleted"),
+                "{asked:?}"
+            );
+        }
+        scratch.assert_nothing_left();
+    }
 }
 
 /// `puppet apply < FILE`.

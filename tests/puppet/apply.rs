@@ -209,7 +209,9 @@ fn a_manifest_from_a_pipe_is_refused() {
         .expect("a pipe")
         .write_all(manifest.as_bytes())
         .expect("written");
+    // The report shows it: the Exec fails.
     let run = run.wait().expect(&[0]);
+    assert!(run.said().contains("returned 1 instead of"), "{run:?}");
     let [line] = &run.lines_of_again()[..] else {
         panic!("{}", run.out)
     };
