@@ -7,7 +7,6 @@
 
 use serde_json::{Value, json};
 
-use super::targets::has_waiter;
 use crate::config::Settings;
 use crate::model::{Bytes, Cap, DriverState, Identity, Moment, Span, TimerState, Use, Walltime};
 use crate::outcome::read_settled;
@@ -15,6 +14,7 @@ use crate::policy::cap;
 use crate::state::driver::{self, Driver};
 use crate::state::order::{Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
+use crate::state::standing::Standing;
 use crate::state::store::{Disabled, Store};
 use crate::sys::localtime::utc;
 use crate::sys::process::is_alive;
@@ -122,6 +122,13 @@ impl Report {
 impl Target {
     fn new(store: &Store, mut record: Record, settings: &Settings, now: &Moment) -> Self {
         let timers = std::mem::take(&mut record.timers);
+        let is_over = |run: &Running| {
+            let stands = store.rerun_stands(&record.id, run, now);
+            matches!(stands, Standing::Foreign { may_live, .. } if !may_live)
+        };
+        let over: Vec<bool> = record.running.iter().map(is_over).collect();
+        let mut over = over.into_iter();
+        record.running.retain(|_| over.next() != Some(true));
         let cap = timers
             .values()
             .next()
@@ -191,12 +198,16 @@ impl Target {
 }
 
 impl Pending {
-    fn new(store: &Store, id: &str, name: String, timer: Timer, now: &Moment) -> Self {
+    fn new(store: &Store, id: &str, name: String, mut timer: Timer, now: &Moment) -> Self {
         let is_of_this_boot = timer.boot == now.boot;
+        let stands = store.waiter_stands(id, &timer, now);
         let run = timer.waits_for.filter(|_| is_of_this_boot);
         let run = run.filter(|run| is_alive(*run));
         let due = timer.due.filter(|_| is_of_this_boot);
-        let state = if !has_waiter(store, id, &timer, &now.boot) {
+        let state = if let Standing::Foreign { whose, .. } = stands {
+            timer.held = Some(format!("it is {}'s", whose.kind()));
+            TimerState::Foreign
+        } else if stands == Standing::Ended {
             TimerState::Dead
         } else if run.is_some() {
             TimerState::ForRun

@@ -8,7 +8,9 @@ use super::report::{Pending, Report, Target, driver_state};
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, say};
-use crate::model::{DriverState, Exit, Kind, Moment, Outcome, Span, TimerState, Walltime};
+use crate::model::{
+    DriverState, Exit, Kind, Moment, Outcome, Provenance, Span, TimerState, Walltime,
+};
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
@@ -58,7 +60,7 @@ fn this_run(
     let seen = observe(parent(), &request).ok()?;
     let plan = seen.plan.as_ref().ok()?;
     let mut above = seen.chain.iter().skip(seen.run?);
-    let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot));
+    let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, now));
     let rerun = rerun.as_ref();
     Some(json!({
         "target": plan.target,
@@ -146,13 +148,18 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         let (label, tone) = match timer.state {
             TimerState::Dead => ("dead", Tone::Bad),
             TimerState::Held => ("held", Tone::Attention),
+            TimerState::Foreign => ("foreign", Tone::Attention),
             _ => ("pending", Tone::Plain),
         };
         lines.push((label, tone, timer_text(timer, now)));
     }
     if let Some(run) = target.running() {
+        let whose = match now.provenance(&run.started.boot, run.started.place) {
+            Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
+            Provenance::Here | Provenance::EarlierBoot => String::new(),
+        };
         let text = format!(
-            "run {} of chain {} for {} (pid {}, timer '{}'; {})",
+            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {})",
             run.run,
             run.chain,
             run.started.age(now),
@@ -195,7 +202,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
             format!("; reached, the next is possible in {left}"),
         ),
     };
-    let (used, cap) = (target.usage.used, target.cap);
+    let (used, cap) = (target.usage.counted(), target.cap);
     let text = format!(
         "{used} of {} reruns within {} used{frees}",
         cap.max_runs, cap.window
@@ -247,6 +254,10 @@ fn timer_text(pending: &Pending, now: &Moment) -> String {
         (TimerState::Dead, ..) => {
             "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
         }
+        (TimerState::Foreign, ..) => format!(
+            "{}, and nothing here resumes it; 'again stop' clears it",
+            timer.held.as_deref().unwrap_or_default()
+        ),
         (TimerState::ForRun, Some(run), _) => {
             format!("{wait} after the run has ended (pid {}){by_cap}", run.pid)
         }

@@ -24,7 +24,7 @@ use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::What;
 use super::record::VERSION;
 use super::store::{self, Store};
-use crate::model::{Base, Boottime, Identity, Kind, Moment, Span};
+use crate::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
 use crate::puppet::paths::Paths;
 use crate::sys::process::is_alive;
 
@@ -174,8 +174,10 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
     let directory = directory(store);
     for (driver, alive) in all(store) {
-        let lives = |who: Identity| driver.boot == now.boot && is_alive(who);
-        if !alive && !driver.child.is_some_and(lives) {
+        let provenance = now.provenance(&driver.boot, driver.began.place);
+        let lives = |who: Identity| provenance == Provenance::Here && is_alive(who);
+        let is_foreign = matches!(provenance, Provenance::Foreign(_));
+        if !alive && !is_foreign && !driver.child.is_some_and(lives) {
             bury(store, &driver, now);
         }
     }
@@ -208,7 +210,7 @@ fn bury(store: &Store, driver: &Driver, now: &Moment) {
     }
     remove_inbox(&directory, &driver.token);
     if let Some(child) = driver.child {
-        store.forget_rerun(child);
+        store.forget_rerun(child, driver.began.place);
     }
     let reason = format!(
         "'again converge' was killed (pid {}) after {} runs began",
@@ -374,11 +376,12 @@ impl Drop for Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Walltime;
+    use crate::model::{Place, Walltime};
 
     fn moment() -> Moment {
         Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(5),
             wall: Walltime::from_millis(5),
         }

@@ -142,12 +142,13 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Walltime};
+    use crate::model::{Boottime, Place, Walltime};
     use crate::model::{Moment, Outcome};
 
     fn entry(what: What, reason: &str) -> Entry {
         let at = Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(0),
             wall: Walltime::from_millis(0),
         };

@@ -29,7 +29,7 @@ use super::files::{
 };
 use super::history::{self, Entry};
 use super::record::{Record, Start, VERSION};
-use crate::model::{Identity, Kind};
+use crate::model::{Identity, Kind, Moment, Place, Provenance};
 use crate::sys::file::{is_synced_with_its_name, write_out};
 use crate::sys::flock;
 use crate::sys::process::is_alive;
@@ -72,6 +72,9 @@ pub struct Rerun {
     pub process: Identity,
     /// Under which boot.
     pub boot: String,
+    /// Where the process is.
+    #[serde(default, skip_serializing_if = "Place::is_unknown")]
+    pub place: Place,
     /// The target's id.
     pub target: String,
     /// The chain.
@@ -369,6 +372,16 @@ impl Store {
         read_bounded(&self.order_path(id, token))
     }
 
+    /// Empties the order of a timer whose rerun begins: nobody needs to know any more what
+    /// is in it, and its lock lives on with the rerun.
+    pub fn empty_order(&self, id: &str, token: &str) {
+        let mut options = File::options();
+        let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
+        if let Err(e) = emptied.open(self.order_path(id, token)) {
+            tracing::debug!("the order of a rerun cannot be emptied: {e}");
+        }
+    }
+
     /// Removes a timer's order once nothing refers to it.
     pub fn remove_order(&self, id: &str, token: &str) {
         let _ = std::fs::remove_file(self.order_path(id, token));
@@ -377,11 +390,12 @@ impl Store {
     /// Removes what a process leaves that was killed at the wrong moment: orders that
     /// no timer refers to and nobody holds, temporary files, and notes of reruns that
     /// have ended. Call with the target's lock held: nobody else writes to its directory then.
-    pub fn remove_strays(&self, record: &Record, boot: &str) {
+    pub fn remove_strays(&self, record: &Record, now: &Moment) {
         let target = self.target_dir(&record.id);
         for token in names(&target.join("orders")).filter(|name| is_id(name)) {
             let is_known = record.timers.values().any(|timer| timer.token == token)
-                || record.leaving.iter().any(|leaving| leaving.token == token);
+                || record.leaving.iter().any(|leaving| leaving.token == token)
+                || record.running.iter().any(|rerun| rerun.token == token);
             if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
                 self.remove_order(&record.id, &token);
             }
@@ -401,8 +415,12 @@ impl Store {
         for name in names(&reruns) {
             let path = reruns.join(&name);
             let is_stray = match read_rerun(&path) {
-                Some(rerun) => rerun.boot != boot || !is_alive(rerun.process),
-                None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
+                Some(rerun) => match now.provenance(&rerun.boot, rerun.place) {
+                    Provenance::Here => !is_alive(rerun.process),
+                    Provenance::EarlierBoot => true,
+                    Provenance::Foreign(_) => false,
+                },
+                None => is_unfinished_by_the_dead(&name, now) || is_older_than_a_minute(&path),
             };
             if is_stray {
                 let _ = std::fs::remove_file(path);
@@ -421,7 +439,7 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
-        let path = self.rerun_path(rerun.process.pid);
+        let path = self.rerun_path(rerun.process, rerun.place);
         let text = serde_json::to_vec(rerun)?;
         // Nobody asks for it before the rerun is there to ask, and it means
         // nothing under another boot: neither a rename nor a sync is worth its time.
@@ -435,21 +453,31 @@ impl Store {
             })
     }
 
-    fn rerun_path(&self, pid: i32) -> PathBuf {
-        self.path().join("reruns").join(pid.to_string())
+    /// Of two processes with one pid, in two places, each has a note of its own.
+    fn rerun_path(&self, who: Identity, place: Place) -> PathBuf {
+        let name = format!("{}{}", who.pid, place.tag());
+        self.path().join("reruns").join(name)
+    }
+
+    /// The note of a process, as this version or the one before wrote it.
+    fn rerun_note(&self, who: Identity, place: Place) -> Option<(PathBuf, Rerun)> {
+        let paths = [place, Place::default()].map(|place| self.rerun_path(who, place));
+        paths.into_iter().find_map(|path| {
+            let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
+            Some((path, rerun))
+        })
     }
 
     /// The rerun that the process `who` is, if it is one.
-    pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
-        read_rerun(&self.rerun_path(who.pid))
-            .filter(|rerun| rerun.process == who && rerun.boot == boot)
+    pub fn rerun_of(&self, who: Identity, now: &Moment) -> Option<Rerun> {
+        let (_, rerun) = self.rerun_note(who, now.place)?;
+        let is_here = now.provenance(&rerun.boot, rerun.place) == Provenance::Here;
+        is_here.then_some(rerun)
     }
 
     /// Forgets the process of a rerun that has ended.
-    pub fn forget_rerun(&self, who: Identity) {
-        let path = self.rerun_path(who.pid);
-        let is_it = read_rerun(&path).is_some_and(|rerun| rerun.process == who);
-        if is_it {
+    pub fn forget_rerun(&self, who: Identity, place: Place) {
+        if let Some((path, _)) = self.rerun_note(who, place) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -555,8 +583,9 @@ fn read_rerun(path: &Path) -> Option<Rerun> {
 }
 
 /// The note of a rerun is written by that very process.
-fn is_unfinished_by_the_dead(name: &str) -> bool {
-    name.parse().is_ok_and(|pid: i32| {
+fn is_unfinished_by_the_dead(name: &str, now: &Moment) -> bool {
+    let pid = name.strip_suffix(&now.place.tag()).unwrap_or(name);
+    pid.parse().is_ok_and(|pid: i32| {
         crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
 }
@@ -625,6 +654,7 @@ mod tests {
     fn at(n: u64) -> crate::model::Moment {
         crate::model::Moment {
             boot: "b".into(),
+            place: crate::model::Place::default(),
             uptime: crate::model::Boottime::from_nanos(n),
             wall: crate::model::Walltime::from_millis(n),
         }
@@ -728,7 +758,7 @@ mod tests {
                 } else {
                     assert_eq!(names, ["starts", "stays"]);
                 }
-                store.remove_strays(&locked.record, "b");
+                store.remove_strays(&locked.record, &at(1));
                 assert!(!before.exists() && path.exists());
             }
         }

@@ -19,7 +19,7 @@ use crate::state::logs::Logs;
 use crate::state::order::Order;
 use crate::state::record::{Running, Timer};
 use crate::state::store::{Locked, Rerun};
-use crate::sys::clock::moment;
+use crate::sys::clock::{self, moment};
 use crate::sys::process::own_identity;
 use crate::sys::spawn::{self, Image};
 use crate::sys::{attributes, user};
@@ -42,7 +42,7 @@ pub fn launch(
     }
     let now = moment();
     let before = locked.record.clone();
-    let settled = outcome::settle(&mut locked.record, &now);
+    let settled = outcome::settle(&world.store, &mut locked.record, &now);
     let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
         return Ok(());
     };
@@ -83,7 +83,8 @@ pub fn launch(
         lost.as_deref().unwrap_or_default(),
     );
     let World { store, ticket, .. } = world;
-    store.remove_order(&ticket.target, &timer.token);
+    // Its lock says for as long as the rerun lives that it does.
+    store.empty_order(&ticket.target, &timer.token);
     tracing::error_span!("run", run = timer.run);
     tracing::info!("starts the rerun");
     if let Some(lost) = lost {
@@ -93,7 +94,7 @@ pub fn launch(
         logs.tidy(path.ok());
     }
     let log = created.as_ref().ok().map(|(_, file)| file);
-    let Err(e) = become_rerun(&ticket.name, order, &timer, log);
+    let Err(e) = become_rerun(world, order, &timer, log);
     let reason = format!("{e:#}");
     take_back(world, &timer, &reason);
     let name = &world.ticket.name;
@@ -130,6 +131,7 @@ fn record(
     world.store.note_rerun(&Rerun {
         process,
         boot: now.boot.clone(),
+        place: now.place,
         target: world.ticket.target.clone(),
         chain: timer.chain.clone(),
         run: timer.run,
@@ -137,7 +139,7 @@ fn record(
         daemon: order.daemon,
     })?;
     let committed = locked.commit_start();
-    committed.inspect_err(|_| world.store.forget_rerun(process))
+    committed.inspect_err(|_| world.store.forget_rerun(process, now.place))
 }
 
 /// Says everywhere that the rerun did not start after all.
@@ -145,7 +147,8 @@ fn take_back(world: &World, timer: &Timer, reason: &str) {
     let (store, name) = (&world.store, &world.ticket.name);
     let forget = || -> Result<()> {
         let me = own_identity()?;
-        store.forget_rerun(me);
+        store.forget_rerun(me, clock::place());
+        store.remove_order(&world.ticket.target, &timer.token);
         let mut locked = store.lock_existing(&world.ticket.target)?;
         let record = &mut locked.record;
         record.running.retain(|rerun| rerun.process != me);
@@ -165,7 +168,7 @@ fn note(world: &World, timer: &Timer, what: What, at: Moment, reason: &str) {
 }
 
 fn become_rerun(
-    name: &str,
+    world: &World,
     order: &Order,
     timer: &Timer,
     log: Option<&File>,
@@ -183,16 +186,17 @@ fn become_rerun(
     variables.extend([
         format!("AGAIN_CHAIN={}", timer.chain).into(),
         format!("AGAIN_RUN={}", timer.run).into(),
-        format!("AGAIN_TIMER={name}").into(),
+        format!("AGAIN_TIMER={}", world.ticket.name).into(),
     ]);
     for failed in attributes::apply(&order.attributes) {
         tracing::warn!("cannot set {failed}");
     }
-    let (program, error) = spawn::become_image(&Image {
+    let image = Image {
         programs: order.programs.iter().map(Bytes::path).collect(),
         arguments: order.arguments.iter().map(Bytes::os).collect(),
         environment: variables,
-    });
+    };
+    let (program, error) = spawn::become_image(&image, &world.lock);
     Err(error).with_context(|| format!("cannot execute {}", program.display()))
 }
 
