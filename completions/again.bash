@@ -62,7 +62,7 @@ _again() {
 
     case "${cmd}" in
         again)
-            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
+            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -97,6 +97,10 @@ _again() {
                     return 0
                     ;;
                 --max-runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-runs-total)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -222,7 +226,7 @@ _again() {
             return 0
             ;;
         again__subcmd__explain)
-            opts="-v -h --pid --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --pid --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -249,6 +253,10 @@ _again() {
                     return 0
                     ;;
                 --max-runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-runs-total)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -464,7 +472,7 @@ _again() {
             return 0
             ;;
         again__subcmd__run)
-            opts="-v -h --delta --jitter --start-timer-now --name --resource --max-runs --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -487,6 +495,10 @@ _again() {
                     return 0
                     ;;
                 --max-runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-runs-total)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_again_global_optspecs
-    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= resource= max-runs= window= on-cap= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
+    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= resource= max-runs= max-runs-total= window= on-cap= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
 end
 
 function __fish_again_needs_command
@@ -32,6 +32,7 @@ complete -c again -n "__fish_again_needs_command" -l jitter -d 'Add a random wai
 complete -c again -n "__fish_again_needs_command" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
 complete -c again -n "__fish_again_needs_command" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_needs_command" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
+complete -c again -n "__fish_again_needs_command" -l max-runs-total -d 'Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]' -r
 complete -c again -n "__fish_again_needs_command" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_needs_command" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
@@ -62,6 +63,7 @@ complete -c again -n "__fish_again_using_subcommand run" -l jitter -d 'Add a ran
 complete -c again -n "__fish_again_using_subcommand run" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_using_subcommand run" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
+complete -c again -n "__fish_again_using_subcommand run" -l max-runs-total -d 'Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
@@ -134,6 +136,7 @@ complete -c again -n "__fish_again_using_subcommand explain" -l jitter -d 'Add a
 complete -c again -n "__fish_again_using_subcommand explain" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l resource -d 'The requesting resource, for status and history to show' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l max-runs -d 'Cap: at most this many reruns of the target within the window [default: 10]' -r
+complete -c again -n "__fish_again_using_subcommand explain" -l max-runs-total -d 'Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l window -d 'The cap\'s window [default: 1h]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'

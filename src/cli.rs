@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::model::{OnCap, Span};
 use crate::policy::converge::Until;
@@ -56,6 +56,21 @@ impl Cli {
             command: Some(Command::Run(Box::new(run))),
         })
     }
+}
+
+/// Reads a whole number.
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse()
+        .map_err(|_| "write a whole number of a sensible size")
+}
+
+/// The command that was perhaps meant by a word that is none.
+pub fn meant(word: &str) -> Option<String> {
+    let commands = Cli::command();
+    let names = commands.get_subcommands().map(clap::Command::get_name);
+    let likeness = |name: &&str| strsim::jaro(word, name);
+    let nearest = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&nearest) > 0.7).then(|| nearest.to_owned())
 }
 
 /// Options that every command takes.
@@ -127,8 +142,11 @@ pub struct Run {
     #[arg(long, value_name = "REFERENCE", hide_short_help = true)]
     pub resource: Option<OsString>,
     /// Cap: at most this many reruns of the target within the window [default: 10]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs: Option<u32>,
+    /// Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]
+    #[arg(long, value_name = "N")]
+    pub max_runs_total: Option<u32>,
     /// The cap's window [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = crate::policy::cap::window)]
     pub window: Option<Span>,
@@ -202,7 +220,7 @@ pub struct History {
     #[arg(long)]
     pub json: bool,
     /// Only the newest N chains [default: 10; with --json all]
-    #[arg(short = 'n', value_name = "N")]
+    #[arg(short = 'n', value_name = "N", value_parser = number::<std::num::NonZeroUsize>)]
     pub newest: Option<std::num::NonZeroUsize>,
     /// Only this chain: its id, or how that begins
     #[arg(long, value_name = "ID")]
@@ -232,7 +250,7 @@ pub struct Log {
 )]
 pub struct Converge {
     /// At most this many runs, the first included [default: max_runs of the settings, 10]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs: Option<u32>,
     /// Give up after this long; a run under way then gets TERM, and 10 seconds later KILL
     #[arg(long, value_name = "DURATION")]
@@ -255,7 +273,7 @@ pub struct Converge {
 #[derive(Debug, Args)]
 pub struct Explain {
     /// Look at this process and its parents, rather than at our own
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = number::<i32>)]
     pub pid: Option<i32>,
     /// The request to judge
     #[command(flatten)]

@@ -10,12 +10,15 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::{Global, Run};
-use crate::model::{Bytes, Cap, OnCap, Span, Usage};
+use crate::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
 use crate::policy::cap;
 use crate::puppet::paths::Paths;
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
+
+/// So many times the cap of one target all targets together may run again.
+const TIMES_TOTAL: u32 = 3;
 
 /// Whether a waiter gets a systemd scope of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -36,8 +39,12 @@ pub struct Settings {
     pub max_jitter: Span,
     /// The cap.
     pub cap: Cap,
+    /// The most reruns of all targets together within the cap's window.
+    pub max_runs_total: u32,
     /// What to do at the cap.
     pub on_cap: OnCap,
+    /// What to do about a run that outlives its time.
+    pub stuck: Stuck,
     /// Whether environments are kept on disk for the time after a reboot.
     pub save_environment: bool,
     /// Whether a waiter gets a systemd scope of its own.
@@ -48,20 +55,11 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the output of reruns is kept.
     pub log_dir: PathBuf,
-    /// How many outputs are kept.
-    pub keep_logs: u32,
+    /// How much of it is kept.
+    pub logs: LogLimits,
     /// Puppet's own files, where an operator named them.
     pub paths: Paths,
 }
-
-#[derive(Debug)]
-struct Duration(Span);
-
-#[derive(Debug)]
-struct Window(Span);
-
-#[derive(Debug)]
-struct Absolute(PathBuf);
 
 /// Reads a whole number or a string of the file as the text of an option is read. The
 /// parser names the line of an error only if a visitor of its value has raised it.
@@ -73,7 +71,7 @@ fn written<'de, D: Deserializer<'de>, T>(
     impl<T> serde::de::Visitor<'_> for Visitor<T> {
         type Value = T;
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a string; for a duration whole seconds, or \"90s\", \"2m\", \"1h\"")
+            f.write_str("a whole number, or a string such as \"2m\"")
         }
         fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
             self.visit_str(&number.to_string())
@@ -85,22 +83,26 @@ fn written<'de, D: Deserializer<'de>, T>(
     deserializer.deserialize_any(Visitor(read))
 }
 
-impl<'de> Deserialize<'de> for Duration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        written(deserializer, duration)
-    }
+/// Types of the file's values, each with the function that reads one.
+macro_rules! values {
+    ($($name:ident($type:ty) $read:ident;)*) => {$(
+        #[derive(Debug)]
+        struct $name($type);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                written(deserializer, $read)
+            }
+        }
+    )*};
 }
 
-impl<'de> Deserialize<'de> for Window {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        written(deserializer, window)
-    }
-}
-
-impl<'de> Deserialize<'de> for Absolute {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        written(deserializer, path)
-    }
+values! {
+    Duration(Span) duration;
+    Window(Span) window;
+    Absolute(PathBuf) path;
+    Number(u32) number;
+    Size(u64) size;
 }
 
 fn text(value: &OsStr) -> Result<&str, String> {
@@ -124,10 +126,27 @@ fn path(value: &OsStr) -> Result<Absolute, String> {
     Err(format!("'{}' is not an absolute path", path.display()))
 }
 
-fn number(value: &OsStr) -> Result<u32, String> {
+fn number(value: &OsStr) -> Result<Number, String> {
     let text = text(value)?;
-    text.parse()
-        .map_err(|_| format!("'{text}' is not a whole number"))
+    let number = text.parse().map(Number);
+    number.map_err(|_| format!("'{text}' is not a whole number from 0 to {}", u32::MAX))
+}
+
+/// A size in bytes, or with one of the units of journald.conf(5): powers of 1024.
+fn size(value: &OsStr) -> Result<Size, String> {
+    let text = text(value)?;
+    let number = text.trim_end_matches(['K', 'M', 'G']);
+    let unit = match &text[number.len()..] {
+        "" => Some(1),
+        "K" => Some(1 << 10),
+        "M" => Some(1 << 20),
+        "G" => Some(1 << 30),
+        _ => None,
+    };
+    let bytes = unit.and_then(|unit| number.parse::<u64>().ok()?.checked_mul(unit));
+    bytes
+        .map(Size)
+        .ok_or_else(|| format!("'{text}' is not a size: a number of bytes, or 500K, 16M, 1G"))
 }
 
 fn boolean(value: &OsStr) -> Result<bool, String> {
@@ -181,15 +200,19 @@ macro_rules! layer {
 layer! {
     jitter: Duration, "AGAIN_JITTER" duration;
     max_jitter: Duration, "AGAIN_MAX_JITTER" duration => Duration(Span::from_secs(300));
-    max_runs: u32, "AGAIN_MAX_RUNS" number => 10;
+    max_runs: Number, "AGAIN_MAX_RUNS" number => Number(10);
+    max_runs_total: Number, "AGAIN_MAX_RUNS_TOTAL" number;
     window: Window, "AGAIN_WINDOW" window => Window(Span::from_secs(3600));
     on_cap: OnCap, "AGAIN_ON_CAP" choice => OnCap::Fail;
+    stuck: Stuck, "AGAIN_STUCK" choice => Stuck::Report;
     save_environment: bool, "AGAIN_SAVE_ENVIRONMENT" boolean => true;
     scope: Scope, "AGAIN_SCOPE" choice => Scope::Auto;
     command: Vec<String>;
     state_dir: Absolute, "AGAIN_STATE_DIR" path;
     log_dir: Absolute, "AGAIN_LOG_DIR" path;
-    keep_logs: u32 => 20;
+    keep_logs: Number;
+    max_log_size: Size;
+    max_logs_size: Size;
     agent_catalog_run_lockfile: Absolute;
     agent_disabled_lockfile: Absolute;
     lastrunfile: Absolute;
@@ -210,7 +233,8 @@ impl Layer {
         };
         Ok(Layer {
             jitter: run.jitter.map(Duration),
-            max_runs: run.max_runs,
+            max_runs: run.max_runs.map(Number),
+            max_runs_total: run.max_runs_total.map(Number),
             window: run.window.map(Window),
             on_cap: run.on_cap,
             state_dir: directory("--state-dir", &global.state_dir)?,
@@ -293,6 +317,9 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         None => state_dir.join("log"),
     };
     let bytes = |path: &Option<Absolute>| path.as_ref().map(|path| path.0.as_path().into());
+    let max_runs = set.max_runs().0;
+    let total = set.max_runs_total.take();
+    let known = LogLimits::default();
     Ok(Settings {
         paths: Paths {
             agent_catalog_run_lockfile: bytes(&set.agent_catalog_run_lockfile),
@@ -302,13 +329,19 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         },
         max_jitter: set.max_jitter().0,
         cap: Cap {
-            max_runs: set.max_runs(),
+            max_runs,
             window: set.window().0,
         },
+        max_runs_total: total.map_or(max_runs.saturating_mul(TIMES_TOTAL), |most| most.0),
         on_cap: set.on_cap(),
+        stuck: set.stuck(),
         save_environment: set.save_environment(),
         scope: set.scope(),
-        keep_logs: set.keep_logs(),
+        logs: LogLimits {
+            keep: set.keep_logs.map_or(known.keep, |most| most.0),
+            each: set.max_log_size.map_or(known.each, |most| most.0),
+            all: set.max_logs_size.map_or(known.all, |most| most.0),
+        },
         jitter: set.jitter.map(|jitter| jitter.0),
         command: set
             .command
@@ -445,6 +478,64 @@ mod tests {
         assert_eq!(runs("max_runs = 3", &[], &none), 3);
         assert_eq!(runs("max_runs = 3", &[("AGAIN_MAX_RUNS", "2")], &none), 2);
         assert_eq!(runs("max_runs = 3", &[("AGAIN_MAX_RUNS", "2")], &flag), 1);
+    }
+
+    #[test]
+    fn all_targets_together_run_three_times_as_often_unless_something_else_is_set() {
+        let total = |file, environment: &[(&str, &str)], run| {
+            let settings = with(file, environment, run).expect("settings");
+            settings.max_runs_total
+        };
+        let (none, flag) = (
+            Run::default(),
+            Run {
+                max_runs_total: Some(1),
+                ..Run::default()
+            },
+        );
+        assert_eq!(total("", &[], &none), 30);
+        assert_eq!(total("max_runs = 4", &[], &none), 12);
+        assert_eq!(total("max_runs = 4000000000", &[], &none), u32::MAX);
+        let file = "max_runs_total = 7";
+        let variable = [("AGAIN_MAX_RUNS_TOTAL", "5")];
+        assert_eq!(total(file, &[], &none), 7);
+        assert_eq!(total(file, &variable, &none), 5);
+        assert_eq!(total(file, &variable, &flag), 1);
+    }
+
+    #[test]
+    fn a_size_is_bytes_or_has_a_unit() {
+        let each = |text: &str| with(&format!("max_log_size = {text}"), &[], &Run::default());
+        for (text, bytes) in [
+            ("0", 0),
+            ("\"1000\"", 1000),
+            ("\"3K\"", 3 << 10),
+            ("\"2M\"", 2 << 20),
+            ("\"1G\"", 1 << 30),
+        ] {
+            assert_eq!(each(text).expect(text).logs.each, bytes);
+        }
+        for text in [
+            "-1",
+            "\"\"",
+            "\"M\"",
+            "\"1MM\"",
+            "\"1T\"",
+            "\"99999999999G\"",
+            "1.5",
+            "true",
+        ] {
+            let error = format!("{:#}", each(text).expect_err(text));
+            assert!(
+                error.contains("line 1") && error.contains("max_log_size"),
+                "{error}"
+            );
+        }
+        let known = with("", &[], &Run::default()).expect("settings").logs;
+        assert_eq!(
+            (known.keep, known.each, known.all),
+            (20, 16 << 20, 256 << 20)
+        );
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod waiter;
 use std::ffi::OsString;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
 use layout::complain;
@@ -89,13 +90,10 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
     let cli = cli.map_err(|e| {
         if e.use_stderr() {
-            // One line, since an Exec logs it; the rest is in the help.
-            let text = e.to_string();
-            let lines = text.lines().map(str::trim);
-            let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-            let what = what.join(" ");
-            let what = what.strip_prefix("error: ").unwrap_or(&what);
-            complain(&format!("again: error: {what}; see 'again --help'"));
+            complain(&format!(
+                "again: error: {}; see 'again --help'",
+                misread(&e, arguments)
+            ));
         } else {
             let _ = e.print();
         }
@@ -108,6 +106,28 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
         return Err(Exit::Usage as i32);
     }
     Ok(cli)
+}
+
+/// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.
+fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
+    let text = error.to_string();
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && error.kind() == ErrorKind::UnknownArgument
+        && !word.starts_with('-')
+        && arguments.get(1).is_some_and(|first| first == word.as_str())
+    {
+        let meant = cli::meant(word);
+        let meant = meant.map_or_else(String::new, |meant| format!("; is '{meant}' meant?"));
+        return format!("there is no command '{word}'{meant}");
+    }
+    let lines = text.lines().map(str::trim);
+    let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let what = what.join(" ");
+    let tip = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("tip: "));
+    let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
+    format!("{}{tip}", what.trim_start_matches("error: "))
 }
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {

@@ -10,6 +10,7 @@ use crate::model::{Boottime, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::change::{About, Change};
 use crate::state::history::What;
+use crate::state::logs;
 use crate::state::record::{Ended, Record, Running};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
@@ -24,9 +25,10 @@ impl Settled {
     /// Notes how they ended. Call when the record without them is in place: else
     /// whoever looks next takes them out once more.
     pub fn note(self, store: &Store) {
-        for (run, change) in self.0 {
-            store.forget_rerun(run.process, run.started.place);
-            store.remove_order(&change.entry.target, &run.token);
+        for (rerun, change) in self.0 {
+            store.forget_rerun(rerun.process, rerun.started.place);
+            store.remove_order(&change.entry.target, &rerun.token);
+            logs::settle(Path::new(&rerun.log), rerun.log_limit);
             store.note(&change.entry);
         }
     }
@@ -69,7 +71,8 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     if !record.running.iter().any(has_ended) {
         return Ok(Some(record));
     }
-    if let Ok(mut locked) = store.lock_existing(id) {
+    // Whoever only looks waits for nobody.
+    if let Ok(mut locked) = store.without_waiting().lock_existing(id) {
         if settle_locked(store, &mut locked, now).is_ok() {
             store.remove_strays(&locked.record, now);
         }

@@ -95,11 +95,18 @@
 # @param max_runs
 #   Setting: at most so many reruns in a window. The helper's default is 10.
 #
+# @param max_runs_total
+#   Setting: at most so many reruns of all commands of a user together in a window. The helper's default is three times `max_runs`.
+#
 # @param window
 #   Setting: the length of the window. The helper's default is one hour.
 #
 # @param on_cap
 #   Setting: what a request does once the cap is reached. The helper's default is `fail`.
+#
+# @param stuck
+#   Setting: what to do about a run that outlives its time and is in the way of a pending request: `report` shows it, `end` ends it. The
+#   helper's default is `report`.
 #
 # @param save_environment
 #   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, for a boot in between.
@@ -118,7 +125,13 @@
 #   Setting: where the output of reruns is kept. `ensure => absent` removes it as it does `state_dir`.
 #
 # @param keep_logs
-#   Setting: how many logs of reruns to keep. The helper's default is 20.
+#   Setting: how many logs of reruns to keep, of each command. The helper's default is 20.
+#
+# @param max_log_size
+#   Setting: how large a log may be once its rerun has ended; of a larger one beginning and end are kept. The helper's default is 16M.
+#
+# @param max_logs_size
+#   Setting: how large all logs together may be. The helper's default is 256M.
 #
 # @param agent_catalog_run_lockfile
 #   Setting: path of the agent's run lock. By default what the fact says of this very run.
@@ -173,14 +186,18 @@ class common::again (
   Optional[Common::Again::Duration] $jitter = undef,
   Optional[Common::Again::Duration] $max_jitter = undef,
   Optional[Integer[0, 4294967295]] $max_runs = undef,
+  Optional[Integer[0, 4294967295]] $max_runs_total = undef,
   Optional[Common::Again::Duration] $window = undef,
   Optional[Common::Again::OnCap] $on_cap = undef,
+  Optional[Enum['report', 'end']] $stuck = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
   Optional[Common::Again::Command] $command = undef,
   Optional[Common::Again::Absolutepath] $state_dir = undef,
   Optional[Common::Again::Absolutepath] $log_dir = undef,
   Optional[Integer[0, 4294967295]] $keep_logs = undef,
+  Optional[Common::Again::Size] $max_log_size = undef,
+  Optional[Common::Again::Size] $max_logs_size = undef,
   Optional[Common::Again::Absolutepath] $agent_catalog_run_lockfile = undef,
   Optional[Common::Again::Absolutepath] $agent_disabled_lockfile = undef,
   Optional[Common::Again::Absolutepath] $lastrunfile = undef,
@@ -242,13 +259,17 @@ class common::again (
   }
   $settings = ($durations + {
       'max_runs'                   => $max_runs,
+      'max_runs_total'             => $max_runs_total,
       'on_cap'                     => $on_cap,
+      'stuck'                      => $stuck,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
       'command'                    => $command,
       'state_dir'                  => $state_dir,
       'log_dir'                    => $log_dir,
       'keep_logs'                  => $keep_logs,
+      'max_log_size'               => $max_log_size,
+      'max_logs_size'              => $max_logs_size,
       'agent_catalog_run_lockfile' => $agent_catalog_run_lockfile,
       'agent_disabled_lockfile'    => $agent_disabled_lockfile,
       'lastrunfile'                => $lastrunfile,

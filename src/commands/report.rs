@@ -179,11 +179,11 @@ impl Target {
             },
             "timers": self.timers.iter().map(|timer| timer.json()).collect::<Vec<_>>(),
             "running": self.running().map(|run| json!({
-                "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log,
+                "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
             })),
             "last": record.last.as_ref().map(|last| json!({
-                "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log,
+                "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
                 "started_at": utc(last.rerun.started.wall), "ended_at": last.ended.map(utc),
                 "outcome": last.outcome, "evidence": last.evidence,
             })),

@@ -15,7 +15,7 @@ use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
 use crate::state::history::What;
-use crate::state::record::Ended;
+use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
@@ -159,12 +159,13 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
             Provenance::Here | Provenance::EarlierBoot => String::new(),
         };
         let text = format!(
-            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; see 'again log -f')",
+            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {})",
             run.run,
             run.chain,
             run.started.age(now),
             run.process.pid,
             run.timer,
+            output(run, "-f"),
         );
         lines.push(("running", Tone::Plain, text));
     }
@@ -219,6 +220,14 @@ fn happened(at: &Moment, timer: &str, now: &Moment) -> String {
     format!("{}, timer '{timer}'", ago(at.wall, now))
 }
 
+/// Where the output of a rerun is.
+fn output(rerun: &Running, which: &str) -> String {
+    match &rerun.log_lost {
+        Some(why) => format!("its output is lost: {why}"),
+        None => format!("see 'again log {which}'"),
+    }
+}
+
 fn last_text(last: &Ended, now: &Moment) -> String {
     let (run, chain) = (last.rerun.run, &last.rerun.chain);
     let started = last.rerun.started.wall;
@@ -226,10 +235,11 @@ fn last_text(last: &Ended, now: &Moment) -> String {
         format!(", after {}", ended.since(started))
     });
     format!(
-        "run {run} of chain {chain}: {}, {}; started {}{ended} (see 'again log {chain}-{run}')",
+        "run {run} of chain {chain}: {}, {}; started {}{ended} ({})",
         last.outcome,
         last.evidence,
         ago(started, now),
+        output(&last.rerun, &format!("{chain}-{run}")),
     )
 }
 

@@ -93,15 +93,14 @@ impl Refusal {
         }
     }
 
-    /// The exit status of the request.
+    /// The exit status of the request: what is not wanted succeeds, what cannot be done
+    /// fails, so that the report shows it.
     pub const fn exit(&self) -> Exit {
         match self {
-            Refusal::NoRun { .. }
-            | Refusal::DaemonItself { .. }
-            | Refusal::Retitled { .. }
-            | Refusal::OtherUser { .. }
-            | Refusal::Cap { fails: true, .. } => Exit::Failure,
-            _ => Exit::Success,
+            Refusal::Noop { .. } | Refusal::Disabled { .. } | Refusal::Cap { fails: false, .. } => {
+                Exit::Success
+            }
+            _ => Exit::Failure,
         }
     }
 
@@ -154,6 +153,10 @@ impl Refusal {
                 "again is disabled ({}); 'again enable' allows reruns",
                 given(reason)
             ),
+            Refusal::Cap { cap, .. } if cap.max_runs == 0 => {
+                "max_runs is 0, which allows no rerun (0 of at most 0 used); set it to 1 or more"
+                    .to_owned()
+            }
             Refusal::Cap { cap, usage, .. } => format!(
                 "the cap is reached: {} of at most {} reruns within {} (the next is possible in {}); this target does not settle: see 'again history', raise max_runs, or 'again reset'",
                 usage.counted(), cap.max_runs, cap.window, usage.frees_in
@@ -279,9 +282,9 @@ mod tests {
         let all = [
             (NoRun { parents }, "error", Exit::Failure, "(parents: bash)"),
             (DaemonItself { pid: 7 }, "error", Exit::Failure, "(pid 7)"),
-            (Orphan { pid: 7 }, "refused", Exit::Success, "(run pid 7)"),
+            (Orphan { pid: 7 }, "refused", Exit::Failure, "(run pid 7)"),
             (Retitled { pid: 7 }, "error", Exit::Failure, "'command'"),
-            (FirstProcess, "refused", Exit::Success, "again converge"),
+            (FirstProcess, "refused", Exit::Failure, "again converge"),
             (OtherUser { user, pid: 7 }, "error", Exit::Failure, "(root"),
             (
                 Noop { said, pid: Some(7) },
@@ -295,14 +298,14 @@ mod tests {
                 Exit::Success,
                 "not started (--noop",
             ),
-            (StandardInput { what }, "refused", Exit::Success, "pipe:[1]"),
+            (StandardInput { what }, "refused", Exit::Failure, "pipe:[1]"),
             (
                 DirectoryGone { directory },
                 "refused",
-                Exit::Success,
+                Exit::Failure,
                 "(/x)",
             ),
-            (DriverGone { pid: 7 }, "refused", Exit::Success, "(pid 7)"),
+            (DriverGone { pid: 7 }, "refused", Exit::Failure, "(pid 7)"),
             (
                 Disabled { reason },
                 "refused",

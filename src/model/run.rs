@@ -47,6 +47,38 @@ pub enum OnCap {
     Skip,
 }
 
+/// What to do about a run that outlives its time and holds up a timer that is due.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Stuck {
+    /// Show it.
+    #[default]
+    Report,
+    /// End it: TERM, then KILL.
+    End,
+}
+
+/// How much output of reruns is kept. 0 bytes are no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// How many logs of one target (`keep_logs`).
+    pub keep: u32,
+    /// How many bytes of one log, once its rerun has ended (`max_log_size`).
+    pub each: u64,
+    /// How many bytes of all logs together (`max_logs_size`).
+    pub all: u64,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        LogLimits {
+            keep: 20,
+            each: 16 << 20,
+            all: 256 << 20,
+        }
+    }
+}
+
 /// From when on delta counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

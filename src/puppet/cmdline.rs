@@ -65,6 +65,19 @@ impl Invocation {
             }
     }
 
+    /// Whether `apply` goes by a path that only its working directory makes whole.
+    pub fn depends_on_directory(&self) -> bool {
+        const PATHS: [&str; 4] = ["dir", "path", "config", "manifest"];
+        let is_relative = |path: &[u8]| !path.starts_with(b"/");
+        let names_path = |name: &str| PATHS.iter().any(|end| name.ends_with(end));
+        self.reads_standard_input()
+            || self.manifest().is_some_and(is_relative)
+            || self
+                .values
+                .iter()
+                .any(|(name, value)| names_path(name) && is_relative(value))
+    }
+
     /// The manifest file or directory that `apply` reads.
     pub fn manifest(&self) -> Option<&[u8]> {
         let is_file = self.application == Application::Apply && !self.execute;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cmdline::Invocation;
 use super::conf::Conf;
-use crate::model::Bytes;
+use crate::model::{Bytes, Span};
 use crate::sys::process::os;
 
 /// Files of the agent, named as Puppet's settings are (lib/puppet/defaults.rb).
@@ -142,6 +142,14 @@ impl Setup {
         })
     }
 
+    /// How long a run may take: the setting `runtimeout`, where somebody has set it. 0 is
+    /// Puppet's word for no limit.
+    pub fn run_timeout(&self) -> Option<Span> {
+        let text = self.value("runtimeout", 0)?;
+        let span = std::str::from_utf8(&text).ok()?.trim().parse().ok();
+        span.filter(|span| *span > Span::ZERO)
+    }
+
     fn value(&self, name: &str, depth: u8) -> Option<Vec<u8>> {
         let on_line = self.invocation.as_ref().and_then(|line| line.value(name));
         let in_file = || self.conf.agent(name).map(str::as_bytes);
@@ -188,6 +196,21 @@ mod tests {
 
     fn debian() -> Layout {
         layout(Path::new("/usr/bin/ruby3.1"), None, |_| false)
+    }
+
+    #[test]
+    fn a_runs_time_is_limited_where_somebody_has_set_it() {
+        let limit = |line: &str, conf: &str| {
+            let argv: Vec<Vec<u8>> = line.split(' ').map(|w| w.as_bytes().to_vec()).collect();
+            setup(parse(&argv), conf).run_timeout().map(Span::secs)
+        };
+        let agent = "ruby puppet agent -t";
+        assert_eq!(limit(agent, ""), None);
+        assert_eq!(limit(agent, "[agent]\nruntimeout = 90m"), Some(5400));
+        assert_eq!(limit(agent, "[main]\nruntimeout = 0"), None);
+        assert_eq!(limit(agent, "runtimeout = soon"), None);
+        let line = "ruby puppet agent -t --runtimeout=20";
+        assert_eq!(limit(line, "runtimeout = 1h"), Some(20));
     }
 
     #[test]

@@ -71,7 +71,10 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
             let plan = order::of_run(request, &chain[at], line, daemon.as_ref())?;
             (Some(at), plan)
         }
-        None if found == Found::Nothing && !request.run.command.is_empty() => {
+        // Not of any run, so it waits for none; the daemon above goes on.
+        None if matches!(found, Found::Nothing | Found::DaemonItself { .. })
+            && !request.run.command.is_empty() =>
+        {
             (None, Ok(order::of_command(request)?))
         }
         None => (None, Err(refusal(&found, &chain))),

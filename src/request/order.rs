@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::asked::Request;
 use crate::config::Surroundings;
-use crate::model::{Bytes, Kind, Refusal, target_id};
+use crate::model::{Bytes, Kind, Refusal, Span, target_id};
 use crate::policy::judge::{Facts, Input, obstacle};
 use crate::puppet::ancestry::{Line, Seen};
 use crate::puppet::cmdline::{Application, Invocation};
@@ -31,6 +31,8 @@ pub struct Plan {
     pub original: Vec<Vec<u8>>,
     /// The run says by its exit status whether anything changed.
     pub detailed: bool,
+    /// Puppet's own limit of a run's time.
+    pub run_timeout: Option<Span>,
     /// What exactly is run.
     pub order: Order,
     /// What stands in the way whatever was set, if anything does.
@@ -122,7 +124,13 @@ fn plan(
         Some(Application::Agent) => Kind::Agent,
         None => Kind::Command,
     };
-    facts.directory_gone = facts.directory_gone.filter(|_| kind == Kind::Apply);
+    let needs_directory = puppet
+        .invocation
+        .as_ref()
+        .is_some_and(Invocation::depends_on_directory);
+    facts.directory_gone = facts
+        .directory_gone
+        .filter(|_| kind == Kind::Apply && needs_directory);
     let reads = |line: &Invocation| line.reads_standard_input();
     let mut input = None;
     if puppet.invocation.as_ref().is_some_and(reads) {
@@ -154,12 +162,13 @@ fn plan(
         paths,
         daemon: None,
         log_dir: path(&request.settings.log_dir),
-        keep_logs: request.settings.keep_logs,
+        logs: request.settings.logs,
     };
     let apply_in = (kind == Kind::Apply).then_some(directory.as_os_str().as_bytes());
     Ok(Plan {
         target: target_id(request.around.uid, apply_in, &command.as_run(arguments)),
         original: command.words.clone(),
+        run_timeout: puppet.run_timeout(),
         detailed: line.is_some_and(|line| line.detailed),
         order,
         obstacle: obstacle(&facts),

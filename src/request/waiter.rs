@@ -66,6 +66,7 @@ fn judge_and_take(
             ..now
         });
     }
+    locked.record.set_run_timeout(plan.run_timeout);
     let case = case(request, seen, None, store, Some(&locked.record), &now);
     let place = place::find(seen, store, &locked.record, &now);
     // With the service that a chain began in, all of it stops.

@@ -9,6 +9,8 @@ use std::path::Path;
 use super::before;
 pub use super::entry::{Entry, FIRST, What};
 use super::files::private_file;
+use super::store::PATIENCE;
+use crate::sys::flock;
 
 /// The size at which a new file is begun, in bytes. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
@@ -39,8 +41,9 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     if is_to_rotate(&file.metadata()?) {
         // Of two that find it full, one locks first; the other finds a new file. The
         // history itself is not locked: whoever may read it could hold that for ever.
-        let lock = private_file(&state_dir.join(".history.lock"))?;
-        lock.lock()?;
+        let beside = state_dir.join(".history.lock");
+        let lock = private_file(&beside)?;
+        flock::lock(&lock, &beside, PATIENCE)?;
         if is_to_rotate(&std::fs::metadata(&path)?) {
             drop_oldest(state_dir)?;
             std::fs::rename(&path, state_dir.join(OLDER))?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Bytes, Identity, Kind};
+use crate::model::{Bytes, Identity, Kind, LogLimits};
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::Attributes;
 
@@ -51,8 +51,9 @@ pub struct Order {
     pub daemon: Option<Identity>,
     /// Where logs of reruns go.
     pub log_dir: Bytes,
-    /// How many of them are kept.
-    pub keep_logs: u32,
+    /// How much of them is kept.
+    #[serde(default)]
+    pub logs: LogLimits,
 }
 
 /// Writes the ticket and the order as two lines of JSON.
@@ -129,7 +130,7 @@ mod tests {
                     paths: Paths::default(),
                     daemon: None,
                     log_dir: one,
-                    keep_logs: 20,
+                    logs: LogLimits::default(),
                 };
                 (ticket, order)
             })

@@ -206,6 +206,12 @@ pub struct Running {
     pub started: Moment,
     /// The file with its output.
     pub log: String,
+    /// Why there is none, if its output is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_lost: Option<String>,
+    /// How large that may be once it has ended, in bytes; 0 is no limit.
+    #[serde(default)]
+    pub log_limit: u64,
     /// Puppet's summary, by which its outcome can be told.
     #[serde(default)]
     pub lastrunfile: Option<String>,
@@ -354,6 +360,9 @@ pub struct Record {
     pub kind: Kind,
     /// Whose it is.
     pub uid: u32,
+    /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
+    #[serde(default = "stuck_after")]
+    pub stuck_after: Span,
     /// When reruns started, oldest first: what the cap counts.
     #[serde(default)]
     pub starts: Vec<Start>,
@@ -385,6 +394,11 @@ pub struct Record {
     pub seen_run: Option<Moment>,
 }
 
+/// After how long a run is stuck of which nothing is known.
+fn stuck_after() -> Span {
+    Span::from_secs(2 * 3600)
+}
+
 /// How many starts are remembered at least, whatever the cap.
 const STARTS_KEPT: usize = 1000;
 
@@ -396,6 +410,7 @@ impl Record {
             id: id.to_owned(),
             kind,
             uid,
+            stuck_after: stuck_after(),
             starts: Vec::new(),
             timers: BTreeMap::new(),
             leaving: Vec::new(),
@@ -406,6 +421,11 @@ impl Record {
             missed: None,
             seen_run: None,
         }
+    }
+
+    /// Takes over Puppet's own limit of a run's time, where there is one.
+    pub fn set_run_timeout(&mut self, limit: Option<Span>) {
+        self.stuck_after = limit.unwrap_or_else(stuck_after);
     }
 
     /// Notes that a request, or a timer that was due, was refused.

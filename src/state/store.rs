@@ -11,26 +11,27 @@
 //! disabled                 there while requests are refused
 //! ```
 
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::before;
-use super::directory::{make_directory, make_own_directory};
+use super::directory::{Directory, Keeps, shown};
 use super::files::{
     self, Draft, GUARDED, cannot_write, private_file, read_bounded, replace_file, sync_directory,
     token,
 };
 use super::history::{self, Entry};
-use super::logs;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind, Moment, Place, Provenance};
 use crate::sys::file::{is_synced_with_its_name, write_out};
+use crate::sys::flock;
 use crate::sys::process::is_alive;
 use crate::sys::user;
 
@@ -38,13 +39,24 @@ use crate::sys::user;
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
-    /// Whether the directories above and its own were looked at.
-    is_checked: Cell<bool>,
+    /// It, once it was opened to be written to.
+    held: OnceCell<Directory>,
+    /// How long it waits for a lock.
+    patience: Duration,
 }
+
+/// How long whoever changes something waits for a lock that another holds.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same of a request, of which hundreds may come at once: well below the timeout of
+/// its Exec, which the class sets to 60 s.
+const PATIENCE_OF_REQUESTS: Duration = Duration::from_secs(30);
 
 /// A target's record, with its lock held until this is dropped.
 #[derive(Debug)]
 pub struct Locked {
+    /// Keeps the directory's path good.
+    _held: Option<Directory>,
     directory: PathBuf,
     /// The record as it was read; change it, then [`Locked::commit`].
     pub record: Record,
@@ -94,12 +106,14 @@ const BEFORE: &str = "state.json.before";
 const DISABLED: &str = "disabled";
 
 impl Store {
-    /// The directory, made if it is missing, and checked to be ours alone to write to.
+    /// The directory for a request: made if it is missing, and checked to be ours alone to
+    /// write to.
     ///
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn open(root: &Path) -> Result<Self> {
-        let store = Store::existing(root);
+        let mut store = Store::existing(root);
+        store.patience = PATIENCE_OF_REQUESTS;
         store.check()?;
         Ok(store)
     }
@@ -108,39 +122,63 @@ impl Store {
     pub fn existing(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
-            is_checked: Cell::new(false),
+            held: OnceCell::new(),
+            patience: PATIENCE,
         }
     }
 
-    /// Makes the directory if it is missing, and fails unless it is ours alone to write to.
+    /// Makes the directory if it is missing, and fails unless it is ours alone to write to,
+    /// and still the one that was opened first. It is used through that descriptor.
     ///
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn check(&self) -> Result<()> {
-        if self.is_checked.get() {
-            return Ok(());
+        let found = Directory::open(&self.root, Keeps::State)?;
+        let held = self.held.get_or_init(|| found.clone());
+        if !held.is(&found) {
+            bail!(
+                "{} is another directory than before: somebody has moved or replaced it",
+                self.root.display()
+            );
         }
-        make_directory(&self.root, 0o755)?;
+        found.below("targets", 0o755)?;
+        found.below("reruns", 0o755)?;
         // Not before it is known to be ours.
-        crate::sys::log::last_resort(self.root.join("again.log"));
-        make_own_directory(&self.root.join("targets"), 0o755)?;
-        make_own_directory(&self.root.join("reruns"), 0o755)?;
-        self.is_checked.set(true);
+        if let Ok(descriptor) = held.descriptor() {
+            crate::sys::log::last_resort(descriptor);
+        }
         Ok(())
     }
 
-    /// Where it is.
+    /// A directory in it, made if it is missing.
+    ///
+    /// # Errors
+    /// As for [`Store::check`].
+    pub(super) fn below(&self, name: &str) -> Result<Directory> {
+        self.check()?;
+        let held = self.held.get().context("the state directory is not open")?;
+        held.below(name, 0o755)
+    }
+
+    /// Where it is, for people.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
+    /// Where it is found: by the descriptor, once there is one.
+    pub fn path(&self) -> PathBuf {
+        self.held
+            .get()
+            .map_or_else(|| self.root.clone(), Directory::path)
+    }
+
     fn target_dir(&self, id: &str) -> PathBuf {
-        self.root.join("targets").join(id)
+        self.path().join("targets").join(id)
     }
 
     /// The ids of all targets, sorted.
     pub fn targets(&self) -> Vec<String> {
-        let mut ids: Vec<String> = names(&self.root.join("targets"))
+        let mut ids: Vec<String> = names(&self.path().join("targets"))
             .filter(|name| is_id(name))
             .collect();
         ids.sort_unstable();
@@ -156,10 +194,25 @@ impl Store {
         match read_bounded(&path) {
             Ok(text) => parse_record(&text, id)
                 .map(Some)
-                .with_context(|| format!("the record {} cannot be used", path.display())),
+                .with_context(|| format!("the record {} cannot be used", shown(&path).display())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", shown(&path).display())),
         }
+    }
+
+    /// This directory for those who only look: they wait for no lock.
+    #[must_use]
+    pub fn without_waiting(&self) -> Self {
+        let patience = Duration::ZERO;
+        Store {
+            patience,
+            ..self.clone()
+        }
+    }
+
+    /// The file whose lock is a target's.
+    pub fn lock_path(&self, id: &str) -> PathBuf {
+        self.target_dir(id).join("lock")
     }
 
     /// Locks a target that exists.
@@ -167,22 +220,11 @@ impl Store {
     /// # Errors
     /// As [`Store::lock`]; also when there is no such target.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
-        let directory = self.target_dir(id);
-        if !directory.join(RECORD).exists() {
+        if !self.target_dir(id).join(RECORD).exists() {
             bail!("there is no target {id} in {}", self.root.display());
         }
-        // Where the directories above are known, only we can have put a record there.
-        if !self.is_checked.get() {
-            self.make_target(&directory)?;
-        }
         // Whose it is, and of what kind, its record says.
-        self.lock_made(id, Kind::Command, user::effective())
-    }
-
-    fn make_target(&self, directory: &Path) -> Result<()> {
-        self.check()?;
-        make_own_directory(directory, 0o755)?;
-        make_own_directory(&directory.join("orders"), 0o700)
+        self.lock(id, Kind::Command, user::effective())
     }
 
     /// Locks a target and reads its record, or begins one.
@@ -194,19 +236,17 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
-        self.make_target(&self.target_dir(id))?;
-        self.lock_made(id, kind, uid)
-    }
-
-    fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
+        let targets = self.below("targets")?;
+        targets.below(id, 0o755)?.below("orders", 0o700)?;
         let directory = self.target_dir(id);
-        let lock_path = directory.join("lock");
+        let lock_path = self.lock_path(id);
         let lock = private_file(&lock_path)
-            .with_context(|| format!("cannot open {}", lock_path.display()))?;
-        lock.lock()
-            .with_context(|| format!("cannot lock {}", lock_path.display()))?;
+            .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
+        flock::lock(&lock, &shown(&lock_path), self.patience)
+            .with_context(|| format!("cannot lock target {id}"))?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
+            _held: self.held.get().cloned(),
             directory: directory.clone(),
             record,
             set_aside: None,
@@ -221,16 +261,17 @@ impl Store {
                     let mut locked = locked(self.with_history(known));
                     let aside = directory.join(format!("state.json.unreadable-{}", token()));
                     std::fs::hard_link(&path, &aside)
-                        .with_context(|| format!("cannot set {} aside", path.display()))?;
+                        .with_context(|| format!("cannot set {} aside", shown(&path).display()))?;
                     locked.commit().inspect_err(|_| {
                         let _ = std::fs::remove_file(&aside);
                     })?;
-                    locked.set_aside = Some(format!("{e:#}; it is now {}", aside.display()));
+                    locked.set_aside =
+                        Some(format!("{e:#}; it is now {}", shown(&aside).display()));
                     Ok(locked)
                 }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(locked(Record::new(id, kind, uid))),
-            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", shown(&path).display())),
         }
     }
 
@@ -242,7 +283,7 @@ impl Store {
 
     /// Adds the starts that only the history knows. What was started is not pending.
     fn with_history(&self, mut record: Record) -> Record {
-        let (entries, _) = history::read(&self.root);
+        let (entries, _) = history::read(&self.path());
         // What the record knows has its resets already.
         let known = record.starts.len();
         for entry in entries
@@ -276,14 +317,9 @@ impl Store {
 
     /// Appends to the history; a failure is logged, since the record is what counts.
     pub fn note(&self, entry: &Entry) {
-        if let Err(e) = history::append(&self.root, entry) {
+        if let Err(e) = history::append(&self.path(), entry) {
             tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
         }
-    }
-
-    /// Removes the oldest logs but for the newest `keep`: [`logs::prune`].
-    pub fn prune_logs(&self, directory: &Path, keep: u32, newest: Option<&Path>) {
-        logs::prune(directory, keep, newest, &self.root.join(".logs.crowded"));
     }
 
     /// Waits until the disk has the names of a target and of a timer of it, which may both
@@ -295,7 +331,7 @@ impl Store {
         let target = self.target_dir(id);
         sync_directory(&target.join("orders"))?;
         sync_directory(&target)?;
-        sync_directory(&self.root.join("targets"))
+        sync_directory(&self.path().join("targets"))
     }
 
     /// Writes a timer's order, readable by its owner only, and locks it. The lock
@@ -369,13 +405,13 @@ impl Store {
         for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
         }
-        for name in names(&self.root).filter(|name| is_temporary(name)) {
-            let path = self.root.join(name);
+        for name in names(&self.path()).filter(|name| is_temporary(name)) {
+            let path = self.path().join(name);
             if is_older_than_a_minute(&path) {
                 let _ = std::fs::remove_file(path);
             }
         }
-        let reruns = self.root.join("reruns");
+        let reruns = self.path().join("reruns");
         for name in names(&reruns) {
             let path = reruns.join(&name);
             let is_stray = match read_rerun(&path) {
@@ -420,7 +456,7 @@ impl Store {
     /// Of two processes with one pid, in two places, each has a note of its own.
     fn rerun_path(&self, who: Identity, place: Place) -> PathBuf {
         let name = format!("{}{}", who.pid, place.tag());
-        self.root.join("reruns").join(name)
+        self.path().join("reruns").join(name)
     }
 
     /// The note of a process, as this version or the one before wrote it.
@@ -451,8 +487,13 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn disable(&self, disabled: &Disabled) -> Result<()> {
-        replace_file(&self.root, DISABLED, &serde_json::to_vec(disabled)?, 0o644)?;
-        sync_directory(&self.root)
+        replace_file(
+            &self.path(),
+            DISABLED,
+            &serde_json::to_vec(disabled)?,
+            0o644,
+        )?;
+        sync_directory(&self.path())
     }
 
     /// Takes that back. False if it was not so.
@@ -460,21 +501,21 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn enable(&self) -> Result<bool> {
-        let path = self.root.join(DISABLED);
-        if path.symlink_metadata().is_ok() {
+        if self.path().join(DISABLED).symlink_metadata().is_ok() {
             self.check()?;
         }
+        let path = self.path().join(DISABLED);
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e).with_context(|| format!("cannot remove {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot remove {}", shown(&path).display())),
         }
     }
 
     /// Whether, why and since when requests are refused. An unreadable file counts.
     pub fn disabled(&self) -> Option<Disabled> {
         let unreadable = |reason: String| Disabled { reason, since: 0 };
-        match read_bounded(&self.root.join(DISABLED)) {
+        match read_bounded(&self.path().join(DISABLED)) {
             Ok(text) => Some(serde_json::from_slice(&text).unwrap_or_else(|_| {
                 unreadable("the file 'disabled' in the state directory cannot be read".into())
             })),

@@ -4,6 +4,7 @@
 pub mod attributes;
 pub mod clock;
 pub mod file;
+pub mod flock;
 pub mod foreground;
 pub mod localtime;
 pub mod log;

@@ -15,7 +15,7 @@ use crate::policy::waiter::{Step, step};
 use crate::puppet::environment;
 use crate::state::change::Change;
 use crate::state::history::What;
-use crate::state::logs::open_log;
+use crate::state::logs::Logs;
 use crate::state::order::Order;
 use crate::state::record::{Running, Timer};
 use crate::state::store::{Locked, Rerun};
@@ -47,11 +47,21 @@ pub fn launch(
         return Ok(());
     };
     timer.run = locked.record.next_number(&timer.chain, timer.run);
-    let log = open_log(&order.log_dir.path(), &timer, now.wall);
-    let path = log.as_ref().ok().map(|(path, _)| path.as_path());
+    let directory = order.log_dir.path();
+    let logs = Logs::open(&directory, order.logs, &world.store.path());
+    let created = logs
+        .as_ref()
+        .map_err(|e| format!("{e:#}"))
+        .and_then(|logs| {
+            let log = logs.create(&world.ticket.target, &timer, now.wall);
+            log.map_err(|e| format!("{e:#}"))
+        });
+    let path = created.as_ref().map(|(path, _)| path.as_path());
     if let Err(e) = record(world, &mut locked, order, &timer, path, &now) {
         // What cannot be recorded is not started: the cap could not be kept.
-        let _ = path.map(std::fs::remove_file);
+        if let (Ok(logs), Ok(path)) = (&logs, path) {
+            logs.remove(path);
+        }
         locked.record = before;
         if let Err(e) = locked.commit() {
             tracing::error!("the record may say that the rerun has started: {e:#}");
@@ -61,18 +71,30 @@ pub fn launch(
     drop(locked);
     settled.note(&world.store);
     // Dated by the moment that the cap counts: a slow disk has put that well before now.
-    note(world, &timer, What::Started, now, "");
+    let lost = created
+        .as_ref()
+        .err()
+        .map(|why| format!("its output is lost: {why}"));
+    note(
+        world,
+        &timer,
+        What::Started,
+        now,
+        lost.as_deref().unwrap_or_default(),
+    );
     let World { store, ticket, .. } = world;
     // Its lock says for as long as the rerun lives that it does.
     store.empty_order(&ticket.target, &timer.token);
     tracing::error_span!("run", run = timer.run);
     tracing::info!("starts the rerun");
-    match &log {
-        // Nothing is removed from a directory that others could have put there.
-        Ok((path, _)) => store.prune_logs(&order.log_dir.path(), order.keep_logs, Some(path)),
-        Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
+    if let Some(lost) = lost {
+        tracing::warn!("{lost}");
     }
-    let Err(e) = become_rerun(world, order, &timer, log.ok().map(|(_, file)| file));
+    if let Ok(logs) = &logs {
+        logs.tidy(path.ok());
+    }
+    let log = created.as_ref().ok().map(|(_, file)| file);
+    let Err(e) = become_rerun(world, order, &timer, log);
     let reason = format!("{e:#}");
     take_back(world, &timer, &reason);
     let name = &world.ticket.name;
@@ -85,7 +107,7 @@ fn record(
     locked: &mut Locked,
     order: &Order,
     timer: &Timer,
-    log: Option<&Path>,
+    log: Result<&Path, &String>,
     now: &Moment,
 ) -> Result<()> {
     let process = own_identity().context("cannot read /proc")?;
@@ -97,7 +119,9 @@ fn record(
         run: timer.run,
         timer: name.clone(),
         started: now.clone(),
-        log: log.map_or_else(String::new, |path| path.display().to_string()),
+        log: log.map_or_else(|_| String::new(), |path| path.display().to_string()),
+        log_lost: log.err().cloned(),
+        log_limit: order.logs.each,
         lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
         stopped: None,
     };
@@ -147,7 +171,7 @@ fn become_rerun(
     world: &World,
     order: &Order,
     timer: &Timer,
-    log: Option<File>,
+    log: Option<&File>,
 ) -> Result<Infallible> {
     let directory = order.directory.path();
     std::env::set_current_dir(&directory)
@@ -156,8 +180,7 @@ fn become_rerun(
     let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
-    spawn::set_standard_descriptors(&input, log.as_ref())
-        .context("cannot set the standard descriptors")?;
+    spawn::set_standard_descriptors(&input, log).context("cannot set the standard descriptors")?;
     let environment = order.environment.clone().unwrap_or_else(clean_environment);
     let mut variables: Vec<OsString> = environment.iter().map(Bytes::os).collect();
     variables.extend([

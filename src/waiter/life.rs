@@ -108,7 +108,9 @@ impl Life {
         self.complain(&format!("will retry within a minute: {error:#}"));
         // Not by `show`: the log has its one line.
         let name = &self.world.ticket.name;
-        title::set(&format!("again: timer '{name}' tries again what failed"));
+        title::set(&format!(
+            "again: timer '{name}' tries again what failed: {error:#}"
+        ));
         let until = clock::boottime() + self.pause;
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
         self.sleep(None, Some(until), None)

@@ -36,10 +36,10 @@ pub struct World {
 
 impl World {
     /// The world of the waiter that this ticket and order are for.
-    pub fn new(ticket: Ticket, order: File, lock: File, run: Option<Handle>) -> Self {
+    pub fn new(ticket: Ticket, store: Store, order: File, lock: File, run: Option<Handle>) -> Self {
         let others = ticket.others.iter().filter_map(|who| pidfd::hold(*who));
         World {
-            store: Store::existing(&ticket.state_dir.path()),
+            store,
             runs: run.into_iter().chain(others).map(Rc::new).collect(),
             ticket,
             lock,
@@ -166,8 +166,11 @@ pub fn may_pass(error: &anyhow::Error) -> bool {
     let io = error
         .chain()
         .find_map(|e| e.downcast_ref::<std::io::Error>());
-    io.and_then(std::io::Error::raw_os_error)
-        .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
+    // A lock that another process holds comes free with that process.
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::TimedOut)
+        || io
+            .and_then(std::io::Error::raw_os_error)
+            .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
 }
 
 /// Reads the first line of an order, and hardly more.

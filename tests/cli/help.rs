@@ -280,6 +280,24 @@ fn usage_errors() {
             .all(|word| done.err.contains(word)),
         "{done:?}"
     );
+    // In words for people, and with the word that was perhaps meant.
+    for (words, wanted) in [
+        (
+            &["statsu"][..],
+            "there is no command 'statsu'; is 'status' meant?",
+        ),
+        (&["frobnicate"], "there is no command 'frobnicate'; see"),
+        (&["status", "--jsn"], "a similar argument exists: '--json'"),
+        (
+            &["run", "--max-runs", "many", "--", "/bin/true"],
+            "for '--max-runs <N>': write a whole number",
+        ),
+        (&["explain", "--pid", "x"], "write a whole number"),
+        (&["history", "-n", "0"], "write a whole number"),
+    ] {
+        let done = scratch.again(words);
+        assert!(done.err.contains(wanted), "{words:?}: {done:?}");
+    }
     println!("{} usage errors", cases.len());
 }
 

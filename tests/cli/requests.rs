@@ -213,7 +213,7 @@ fn standard_input_that_cannot_be_read_again() {
         command.stdin(input);
         start(&mut command).finish();
         let asked = scratch.runs("stdin")[n].asked();
-        assert_eq!(asked[0].code, 0);
+        assert_eq!(asked[0].code, 1, "what cannot be done fails");
         assert_says(&asked[0].output, "refused", &["standard input", evidence]);
     }
     scratch.assert_nothing_left();

@@ -39,7 +39,7 @@ fn assert_wrong(done: &Ended, words: &[&str]) {
 #[test]
 fn an_error_names_file_line_and_key() {
     let scratch = Scratch::new();
-    let cases: [(&str, &[&str]); 18] = [
+    let cases: [(&str, &[&str]); 20] = [
         (
             "max_run = 3\n",
             &["line 1", "max_run", "known are", "max_runs"],
@@ -50,6 +50,11 @@ fn an_error_names_file_line_and_key() {
         ),
         ("max_runs = \"x\"\n", &["line 1", "max_runs"]),
         ("max_runs = -1\n", &["line 1", "max_runs"]),
+        ("stuck = \"kill\"\n", &["line 1", "stuck", "report"]),
+        (
+            "max_log_size = \"1T\"\n",
+            &["line 1", "max_log_size", "16M"],
+        ),
         ("max_runs = 1.5\n", &["line 1", "max_runs"]),
         ("max_runs = 5000000000\n", &["line 1", "max_runs"]),
         ("\n\nwindow = \"1w\"\n", &["line 3", "window", "1w"]),
@@ -119,8 +124,8 @@ fn a_file_that_is_no_settings_file() {
 fn every_key_is_taken() {
     let scratch = Scratch::new();
     let file = format!(
-        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nsave_environment = false\nscope = \"never\"\n\
-         command = [\"/bin/true\"]\nstate_dir = \"{0}/s\"\nlog_dir = \"{0}/l\"\nkeep_logs = 5\nagent_catalog_run_lockfile = \"/a\"\n\
+        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nmax_runs_total = 9\nstuck = \"end\"\nsave_environment = false\nscope = \"never\"\n\
+         command = [\"/bin/true\"]\nstate_dir = \"{0}/s\"\nlog_dir = \"{0}/l\"\nkeep_logs = 5\nmax_log_size = \"1M\"\nmax_logs_size = 0\nagent_catalog_run_lockfile = \"/a\"\n\
          agent_disabled_lockfile = \"/b\"\nlastrunfile = \"/c\"\npidfile = \"/d\"\n",
         scratch.at("dirs")
     );

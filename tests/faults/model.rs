@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use again::model::{Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Place, Span, Walltime};
+use again::model::{
+    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Place, Provenance, Span, Walltime,
+};
 use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
 use again::policy::judge::{Case, Verdict, judge};
@@ -537,7 +539,7 @@ impl World {
             timer.due_wall = Some(now.wall + (timer.delta + timer.jitter));
         }
         if let Some(old) = locked.record.timers.get(name) {
-            timer.keep_promises(old, now.uptime, |who| self.is_alive(who));
+            timer.keep_promises(old, &now, |who| self.is_alive(who));
         }
         let lock = self
             .store
@@ -594,7 +596,8 @@ impl World {
     /// The promises to other runs that stand behind a timer, for a request of this run in its place.
     fn kept(&self, old: &Timer, run: Option<Identity>) -> BTreeSet<usize> {
         let nth = self.tokens[&old.token];
-        if old.boot != self.now().boot {
+        // A run that is not of here is seen by nobody here.
+        if old.provenance(&self.now()) != Provenance::Here {
             return BTreeSet::new();
         }
         let all = self.promises[nth].keeps.iter().copied().chain([nth]);
@@ -602,12 +605,7 @@ impl World {
             let asked = self.promises[*nth].run;
             asked.is_some() && asked != run
         };
-        // A run that is not of here is seen by nobody here.
-        let mut kept: BTreeSet<usize> = all.filter(is_anothers).collect();
-        if old.place != self.now().place {
-            kept.clear();
-        }
-        kept
+        all.filter(is_anothers).collect()
     }
 
     fn dismiss(&mut self, target: usize, timer: &Timer) {
@@ -836,6 +834,8 @@ impl World {
             timer: name.clone(),
             started: now,
             log: String::new(),
+            log_lost: None,
+            log_limit: 0,
             lastrunfile: None,
             stopped: None,
         };

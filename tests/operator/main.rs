@@ -11,6 +11,8 @@ mod completions;
 mod explain;
 /// `again history`.
 mod history;
+/// A lock that a stopped process holds.
+mod locks;
 /// `again log`.
 mod log;
 /// What is logged, where, and how much.

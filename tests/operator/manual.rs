@@ -204,7 +204,7 @@ fn every_default_is_the_programs() {
     let defaults = settings("", 0, "/root");
     let others = settings("", 1000, "/home/u");
     let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
-    let (runs, logs) = (defaults.cap.max_runs, defaults.keep_logs);
+    let (runs, logs) = (defaults.cap.max_runs, defaults.logs.keep);
     let (on_cap, scope) = (name(&defaults.on_cap), name(&defaults.scope));
     let most = defaults.max_jitter;
     assert_eq!(defaults.jitter, None);
@@ -229,7 +229,7 @@ fn every_default_is_the_programs() {
         format!("max_jitter Duration, by default {}.", most.secs()),
         format!("max_runs Whole number, by default {runs}."),
         format!("window Duration, by default {} .", defaults.cap.window),
-        format!("on_cap What to do when the cap is reached: {on_cap} refuse, exit 1; the default,"),
+        format!("on_cap What to do when a cap is reached: {on_cap} refuse, exit 1; the default,"),
         format!(
             "save_environment {} the default or",
             defaults.save_environment
@@ -244,6 +244,18 @@ fn every_default_is_the_programs() {
             defaults.log_dir.display()
         ),
         format!("keep_logs Whole number, by default {logs}."),
+        format!(
+            "max_log_size Size, by default {}M .",
+            defaults.logs.each >> 20
+        ),
+        format!(
+            "max_logs_size Size, by default {}M .",
+            defaults.logs.all >> 20
+        ),
+        format!(
+            "stuck What to do about a run that outlives its time (Puppet's runtimeout, or 2 h) and is in the way of a timer that is due: {} show it; the default or",
+            name(&defaults.stuck)
+        ),
     ] {
         assert!(
             keys.contains(&format!(".It Ic {said}")),
@@ -268,7 +280,7 @@ fn every_default_is_the_programs() {
             defaults.state_dir.display()
         ),
         format!(
-            ".It Pa {}/ The output of the newest {logs} reruns,",
+            ".It Pa {}/ The output of the newest {logs} reruns of each target,",
             defaults.log_dir.display()
         ),
     ] {
@@ -282,7 +294,7 @@ fn every_default_is_the_programs() {
         format!("(`on_cap`: `{on_cap}`, "),
         format!("(a quarter of delta, at least {least} s;"),
         format!(
-            "`{}`, the newest {logs} are kept.",
+            "`{}`, the newest {logs} of each command are kept.",
             defaults.log_dir.display()
         ),
     ] {
@@ -308,6 +320,14 @@ fn every_default_is_the_programs() {
             format!("The helper's default is {}.", defaults.save_environment),
         ),
         ("keep_logs", format!("The helper's default is {logs}.")),
+        (
+            "max_log_size",
+            format!("The helper's default is {}M.", defaults.logs.each >> 20),
+        ),
+        (
+            "max_logs_size",
+            format!("The helper's default is {}M.", defaults.logs.all >> 20),
+        ),
     ] {
         let mut of_key = class.split("@param ");
         let of_key = of_key.find(|text| text.split(' ').next() == Some(key));

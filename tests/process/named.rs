@@ -465,3 +465,29 @@ fn inside_a_run_too() {
     scratch.again_well(&["stop"]);
     scratch.assert_nothing_left();
 }
+
+/// Below an agent daemon that has no run under way, as in a hook of its service: only a command that is named can be
+/// run, and the message that says so is right.
+#[test]
+fn below_a_daemon_without_a_run() {
+    let scratch = Scratch::new();
+    let done = scratch.at("done");
+    let named = format!("ask('run', '--', '/usr/bin/touch', '{done}')");
+    scratch.write("work/idle.pp", &format!("ask('run'); {named}"));
+    let words = ["agent", "--no-daemonize", "--certname", "idle"];
+    start(&mut scratch.puppet_command(&words.map(Into::into))).finish();
+    let asked = scratch.runs("idle")[0].asked();
+    let [bare, named] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert_eq!((bare.code, named.code), (1, 0), "{asked:?}");
+    assert!(
+        bare.output.contains("or with 'again run -- COMMAND'"),
+        "{}",
+        bare.output
+    );
+    assert_eq!(assert_line(&named.output), "scheduled");
+    wait_until("the command", SHORT, || scratch.path("done").exists());
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}

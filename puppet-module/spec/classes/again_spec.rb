@@ -187,10 +187,11 @@ describe 'common::again' do
       context 'with every setting' do
         let(:params) do
           {
-            'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'window' => 1800, 'on_cap' => 'wait', 'save_environment' => false,
+            'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'max_runs_total' => 9, 'window' => 1800, 'on_cap' => 'wait',
+            'stuck' => 'end', 'save_environment' => false,
             'scope' => 'never', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
-            'keep_logs' => 3, 'agent_catalog_run_lockfile' => '/l1', 'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3',
-            'pidfile' => '/l4'
+            'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000, 'agent_catalog_run_lockfile' => '/l1',
+            'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4'
           }
         end
 
@@ -204,13 +205,17 @@ describe 'common::again' do
             max_jitter = "5m"
             window = 1800
             max_runs = 6
+            max_runs_total = 9
             on_cap = "wait"
+            stuck = "end"
             save_environment = false
             scope = "never"
             command = ["/opt/bin/run \\"it\\"", "a\\\\b", "\u00fc\\t"]
             state_dir = "/srv/again"
             log_dir = "/srv/log"
             keep_logs = 3
+            max_log_size = "4M"
+            max_logs_size = 5000000
             agent_catalog_run_lockfile = "/l1"
             agent_disabled_lockfile = "/l2"
             lastrunfile = "/l3"
@@ -422,6 +427,8 @@ describe 'common::again' do
         'jitter'      => [-1, '1w', '2 m', '', '1.5', 1.5],
         'window'      => ["60\n", '99999999999'],
         'max_runs'    => [-1, '10'],
+        'stuck'       => ['kill'],
+        'max_log_size' => [-1, '1T', '1.5M', "1M\n"],
         'on_cap'      => ['never'],
         'scope'       => [true],
         'command'     => [[], 'puppet agent -t', ['']],

@@ -1,0 +1,185 @@
+//! Locks of whole files, flock(2): waited for no longer than a limit, and who holds one.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::process::{self, split_block};
+use super::{clock, process::lossy};
+use crate::model::{Boottime, Identity, Span};
+
+/// The process that took a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Who.
+    pub process: Identity,
+    /// Its command line, or the beginning of that.
+    pub command: String,
+    /// Whether a signal has stopped it (SIGSTOP, ^Z).
+    pub is_stopped: bool,
+}
+
+impl Holder {
+    /// The process with this pid, if it lives.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = process::stat(pid).ok()?;
+        let start = stat.start;
+        let mut words = split_block(&process::cmdline(pid).unwrap_or_default());
+        words.retain(|word| !word.is_empty());
+        if words.is_empty() {
+            words.push(stat.comm);
+        }
+        let command = lossy(words.join(&b' ')).replace(char::is_control, " ");
+        Some(Holder {
+            process: Identity { pid, start },
+            command: command.trim().chars().take(80).collect(),
+            is_stopped: matches!(stat.state, b'T' | b't'),
+        })
+    }
+
+    /// How long it has lived.
+    pub fn age(&self, now: Boottime) -> Span {
+        Span::from_secs(now.since(self.process.started()).secs())
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pid, age) = (self.process.pid, self.age(clock::boottime()));
+        write!(f, "pid {pid}, '{}', up {age}", self.command)?;
+        if self.is_stopped {
+            write!(f, ", stopped by a signal: 'kill -CONT {pid}' lets it go on")?;
+        }
+        Ok(())
+    }
+}
+
+/// A lock that somebody else holds.
+#[derive(Debug)]
+pub struct Busy {
+    path: PathBuf,
+    limit: Duration,
+    holder: Option<Holder>,
+}
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (path, limit) = (self.path.display(), self.limit.as_secs());
+        match &self.holder {
+            Some(holder) => write!(
+                f,
+                "{path} has been locked for {limit}s by another ({holder})"
+            ),
+            None => write!(
+                f,
+                "{path} has been locked for {limit}s by a process that cannot be seen from here"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Busy {}
+
+impl From<Busy> for io::Error {
+    fn from(busy: Busy) -> Self {
+        io::Error::new(io::ErrorKind::TimedOut, busy)
+    }
+}
+
+/// Locks a file, and waits for that no longer than `limit`.
+///
+/// # Errors
+/// Those of flock(2); [`Busy`].
+pub fn lock(file: &File, path: &Path, limit: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + limit;
+    // flock(2) itself knows no limit.
+    let mut pause = Duration::from_micros(500);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                let path = path.to_owned();
+                let holder = Locks::read().holder(&path);
+                return Err(io::Error::from(Busy {
+                    path,
+                    limit,
+                    holder,
+                }));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// All locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
+#[derive(Debug, Default)]
+pub struct Locks(Vec<(u64, i32)>);
+
+impl Locks {
+    /// Those of this moment.
+    pub fn read() -> Self {
+        let text = process::read_whole("/proc/locks").unwrap_or_default();
+        Locks(lossy(text).lines().filter_map(held).collect())
+    }
+
+    /// Who took the lock of this file, if anyone has, and lives.
+    pub fn holder(&self, path: &Path) -> Option<Holder> {
+        if self.0.is_empty() {
+            return None;
+        }
+        // Not by the device, which a layered file system shows differently.
+        let inode = std::fs::symlink_metadata(path).ok()?.ino();
+        let mut holders = self.0.iter().filter(|(at, _)| *at == inode);
+        holders.find_map(|(_, pid)| Holder::of(*pid))
+    }
+}
+
+/// Inode and pid of a line such as `1: FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF`.
+fn held(line: &str) -> Option<(u64, i32)> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    // One that is waited for has an arrow there.
+    words.next().filter(|kind| *kind == "FLOCK")?;
+    let pid = words.nth(2)?.parse().ok()?;
+    let inode = words.next()?.rsplit(':').next()?.parse().ok()?;
+    Some((inode, pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_kernels_table() {
+        let line = "1: FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF";
+        assert_eq!(held(line), Some((4711, 123)));
+        for line in [
+            "1: -> FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF",
+            "2: POSIX  ADVISORY  READ 7 08:01:4711 0 EOF",
+            "3: FLOCK",
+            "",
+        ] {
+            assert_eq!(held(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn gives_up_in_time_and_names_the_holder() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
+        let open = || File::open(path).expect("opened");
+        let (first, second) = (open(), open());
+        lock(&first, path, Duration::ZERO).expect("free");
+        let error = lock(&second, path, Duration::from_millis(30)).expect_err("held");
+        let pid = std::process::id();
+        assert!(
+            error.to_string().contains(&format!("(pid {pid}, '")),
+            "{error}"
+        );
+        drop(first);
+        lock(&second, path, Duration::ZERO).expect("free again");
+    }
+}
