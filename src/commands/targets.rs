@@ -149,12 +149,20 @@ impl<'a> Account<'a> {
                 format!("again: nothing to do: {nothing} (state in {place})"),
             ));
         }
+        self.end()?;
+        Ok(Exit::Success)
+    }
+
+    /// Ends the verb, with what it has to say.
+    ///
+    /// # Errors
+    /// As for [`Account::conclude`].
+    pub fn end(mut self) -> Result<()> {
         self.say();
         if !self.failures.is_empty() {
             bail!("{}", self.failures.join("; "));
         }
-        self.said?;
-        Ok(Exit::Success)
+        Ok(self.said?)
     }
 }
 

@@ -303,7 +303,7 @@ impl Life {
             }
             Finish::Interrupted => {
                 tracing::warn!(
-                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: 'again resume' starts another waiter, 'again stop' cancels it",
+                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: the next request starts another waiter, as 'again resume' does; 'again stop' cancels it",
                     ticket.name,
                     ticket.target,
                     std::process::id()
