@@ -63,6 +63,8 @@ pub struct Due {
 pub struct AtDue {
     /// A run that holds the agent's lock.
     pub holder: Option<Blocker>,
+    /// After how long that is ended, if it is to be.
+    pub ends_after: Option<Span>,
     /// A rerun of the same target.
     pub rerun: Option<Blocker>,
     /// Where a rerun of the same target may be under way that cannot be seen from here.
@@ -99,6 +101,10 @@ pub enum Step {
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
+    /// The same, while it has not outlived its time, which is then.
+    AwaitHolder(Identity, Boottime),
+    /// End that process, which has outlived its time, and sleep until it has ended.
+    EndHolder(Identity),
     /// Sleep for a while, and see whether the rerun there has ended.
     AwaitForeign(Foreign),
     /// Sleep until then, and see whether the service is back.
@@ -158,7 +164,14 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
             let pid = holder.process.pid;
             return Step::Finish(Finish::Satisfied(Satisfied::ByAgent { pid }));
         }
-        return Step::AwaitProcess(holder.process);
+        let who = holder.process;
+        let Some(limit) = at_due.ends_after else {
+            return Step::AwaitProcess(who);
+        };
+        return match who.started() + limit {
+            end if now >= end => Step::EndHolder(who),
+            end => Step::AwaitHolder(who, end),
+        };
     }
     if let Some(rerun) = at_due.rerun {
         return Step::AwaitProcess(rerun.process);
@@ -222,6 +235,7 @@ mod tests {
     fn at_due() -> AtDue {
         AtDue {
             holder: None,
+            ends_after: None,
             rerun: None,
             elsewhere: None,
             newest_run: None,
@@ -314,6 +328,23 @@ mod tests {
             when_due(|a| a.elsewhere = Some(Foreign::Namespace)),
             Step::AwaitForeign(Foreign::Namespace)
         );
+    }
+
+    #[test]
+    fn a_holder_is_ended_when_it_has_outlived_its_time_and_not_before() {
+        // It started 20 ms after the boot.
+        let held = |ends_after| {
+            when_due(|a| {
+                let (process, started) = (OTHER, Boottime::default());
+                a.holder = Some(Blocker { process, started });
+                a.ends_after = ends_after;
+            })
+        };
+        let end = |limit: Span| OTHER.started() + limit;
+        let (short, long) = (Span::from_secs(99), Span::from_secs(100));
+        assert_eq!(held(None), Step::AwaitProcess(OTHER));
+        assert_eq!(held(Some(short)), Step::EndHolder(OTHER));
+        assert_eq!(held(Some(long)), Step::AwaitHolder(OTHER, end(long)));
     }
 
     #[test]
@@ -445,7 +476,9 @@ mod tests {
                         }
                         self.other.map_or(self.clock, |(_, to)| to)
                     }
-                    Step::AwaitForeign(_) => return Err("waits for a stranger".into()),
+                    Step::AwaitForeign(_) | Step::AwaitHolder(..) | Step::EndHolder(_) => {
+                        return Err("waits for a stranger".into());
+                    }
                     Step::Hold(_) => self.disabled.1,
                     Step::Finish(_) => return Ok(None),
                     Step::Launch => {

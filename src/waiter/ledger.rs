@@ -185,6 +185,7 @@ impl Ledger {
         });
         Some(AtDue {
             holder: None,
+            ends_after: None,
             rerun,
             elsewhere,
             newest_run: record.newest_run(&now.boot),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
-use crate::model::{Boottime, Identity, Kind};
+use crate::model::{Boottime, Identity, Kind, Span, Stuck};
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::puppet::live;
 use crate::state::order::{Order, Ticket, decode};
@@ -116,13 +116,19 @@ impl World {
         let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
         let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
         if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
-            view.at_due = Some(self.look(known, order, now.uptime)?);
+            view.at_due = Some(self.look(known, order, now.uptime, record.stuck_after)?);
         }
         Ok(view)
     }
 
     /// Adds to what the record says what only the machine can tell.
-    fn look(&mut self, known: AtDue, order: &Order, now: Boottime) -> Result<AtDue> {
+    fn look(
+        &mut self,
+        known: AtDue,
+        order: &Order,
+        now: Boottime,
+        stuck_after: Span,
+    ) -> Result<AtDue> {
         // Without a descriptor to spare nothing of what follows can be seen, and what
         // cannot be seen must not count as not being there.
         let me = own_identity().context("cannot read /proc")?;
@@ -148,6 +154,7 @@ impl World {
         };
         Ok(AtDue {
             holder,
+            ends_after: (order.stuck == Stuck::End).then_some(stuck_after),
             disabled: self.store.disabled().map(|disabled| disabled.reason),
             agent_disabled: is_agent
                 .then(|| live::agent_disabled(&order.paths))

@@ -710,6 +710,8 @@ impl World {
             Step::AwaitRuns
             | Step::AwaitDue(_)
             | Step::AwaitProcess(_)
+            | Step::AwaitHolder(..)
+            | Step::EndHolder(_)
             | Step::AwaitForeign(_)
             | Step::AwaitService(_) => self.write_down(at, record, None, death)?,
             Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,

@@ -170,6 +170,59 @@ fn a_run_within_the_jitter_does_the_job() {
     scratch.assert_nothing_left();
 }
 
+/// A run that holds the agent's lock for longer than `runtimeout` is waited for, or is ended where that is wanted: only
+/// when its time is over, and by KILL if TERM does not help.
+#[test]
+fn a_stuck_run_is_ended_where_that_is_wanted() {
+    for (stuck, trap) in [("report", ""), ("end", ""), ("end", "trap('TERM') {}; ")] {
+        let scratch = Scratch::new();
+        scratch.settings(&format!("stuck = \"{stuck}\""));
+        let holder = start(&mut scratch.apply("holder", &format!("{trap}hold('never')")));
+        wait_until("the holder", SHORT, || !scratch.runs("holder").is_empty());
+        scratch.write("lock", &holder.process.pid.to_string());
+        let ask = format!(
+            "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
+            scratch.at("lock")
+        );
+        scratch.write("work/site.pp", &ask);
+        let words = "agent --onetime --no-daemonize --no-splay --certname site --runtimeout=4";
+        let words: Vec<_> = words
+            .split(' ')
+            .map(Into::into)
+            .chain([scratch.at("work/site.pp").into()])
+            .collect();
+        start(&mut scratch.puppet_command(&words)).finish();
+        scratch.wait_for_state("again", "due");
+        assert!(holder.process.alive(), "its time is not over");
+        if stuck == "report" {
+            std::thread::sleep(Duration::from_secs(6));
+            assert!(holder.process.alive());
+            scratch.again_well(&["stop"]);
+            holder.kill();
+            continue;
+        }
+        let rerun = &scratch.wait_for_runs("site", 2)[1];
+        let age = rerun.started() / 10_000_000 - holder.process.start;
+        assert!(
+            age >= if trap.is_empty() { 400 } else { 1400 },
+            "{age} ticks"
+        );
+        assert!(!holder.process.alive());
+        let log = scratch.text("state/again.log");
+        assert!(
+            log.contains("is stuck, and is ended by TERM after 4"),
+            "{log}"
+        );
+        assert_eq!(
+            log.contains("is ended by KILL after 14"),
+            !trap.is_empty(),
+            "{log}"
+        );
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
+    }
+}
+
 /// To the nanosecond, by the clock that counts. `helper stamp` notes the time as the first thing it does.
 #[test]
 fn never_early_and_hardly_late() {
