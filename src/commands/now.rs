@@ -38,7 +38,7 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
 fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     // Looked at without its lock first: nothing of it may concern us.
     let concerns_us = store
-        .read(id)?
+        .read_or_mend(id)?
         .is_some_and(|record| record.timers.keys().any(|name| account.wants(name)));
     if !concerns_us {
         return Ok(());

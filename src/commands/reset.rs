@@ -39,7 +39,7 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
 
 fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let is_put_off = |timer: &Timer| timer.put_off > Span::ZERO;
-    let concerns_us = store.read(id)?.is_some_and(|record| {
+    let concerns_us = store.read_or_mend(id)?.is_some_and(|record| {
         record.moments().next().is_some() || record.timers.values().any(is_put_off)
     });
     if !concerns_us {

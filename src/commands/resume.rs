@@ -108,7 +108,9 @@ impl<'a> Resume<'a> {
         }
         drop(locked);
         if let Some(what) = set_aside {
-            complain(&format!("again: warning: a record was unreadable: {what}"));
+            complain(&format!(
+                "again: warning: a record was made anew by the history: {what}"
+            ));
         }
         account.say();
         leaving::clean_up(self.store, id, &mut || false)?;

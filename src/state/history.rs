@@ -120,6 +120,19 @@ pub fn read(state_dir: &Path) -> (Vec<Entry>, usize) {
     (entries, unreadable)
 }
 
+/// What the history has of one target, oldest first. Lines without its id are not parsed.
+pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for name in [OLDER, "history.jsonl"] {
+        let text = read_ours(&state_dir.join(name));
+        let text = String::from_utf8_lossy(&text);
+        let lines = text.lines().filter(|line| line.contains(id));
+        let parsed = lines.filter_map(|line| serde_json::from_str(line).ok());
+        entries.extend(parsed.map(before::entry).filter(|entry| entry.target == id));
+    }
+    entries
+}
+
 /// Reads one of the history's files; nothing, if something else lies there.
 fn read_ours(path: &Path) -> Vec<u8> {
     let most = 64 * ROTATE_AT;
