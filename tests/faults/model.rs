@@ -57,6 +57,10 @@ enum Damage {
     Halved,
     Garbage,
     Newer,
+    /// Gone, as after a restore.
+    Missing,
+    /// A directory lies in its place.
+    Directory,
 }
 
 #[derive(Debug, Clone)]
@@ -160,7 +164,7 @@ fn event(jumps: bool) -> impl Strategy<Value = Event> {
         2 => Just(Event::Elsewhere),
         1 => (1..100_u64).prop_map(|off| Event::Reboot { off }),
         1 => (if jumps { -2 * day..2 * day } else { -2 * day..1 }).prop_map(|seconds| Event::Jump { seconds }),
-        1 => (target, prop_oneof![Just(Damage::Emptied), Just(Damage::Halved), Just(Damage::Garbage), Just(Damage::Newer)])
+        1 => (target, prop_oneof![Just(Damage::Emptied), Just(Damage::Halved), Just(Damage::Garbage), Just(Damage::Newer), Just(Damage::Missing), Just(Damage::Directory)])
             .prop_map(|(target, how)| Event::Damage { target, how }),
         1 => Just(Event::Disable),
         2 => Just(Event::Enable),
@@ -662,6 +666,15 @@ impl World {
             Damage::Newer => String::from_utf8_lossy(&text)
                 .replacen("\"version\":1", "\"version\":99", 1)
                 .into_bytes(),
+            Damage::Missing | Damage::Directory => {
+                std::fs::remove_file(&path).expect("removed");
+                if let Damage::Directory = how {
+                    std::fs::create_dir(&path).expect("made");
+                } else {
+                    self.lose(target);
+                }
+                return;
+            }
         };
         std::fs::write(path, damaged).expect("damaged");
     }
