@@ -75,6 +75,7 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         wakes.push((name.clone(), timer.waiter));
     }
     locked.commit()?;
+    store.discount_starts(&now, id)?;
     // Before anyone starts a rerun: damage to the record must not bring them back.
     let reason = format!("{counted} counted reruns forgotten {}", by_whom());
     let change = About::target(id).became(What::Reset, now);

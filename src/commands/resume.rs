@@ -46,6 +46,7 @@ pub fn main(global: &Global) -> Result<Exit> {
         }
         resume.target(id, account)
     });
+    store.forget_quiet(settings.cap.window, &moment());
     account.conclude("every pending timer has its waiter")
 }
 
@@ -61,7 +62,10 @@ impl Resume<'_> {
         let mut locked = self.store.lock_existing(id)?;
         let set_aside = locked.set_aside.clone();
         let now = moment();
-        outcome::settle_locked(self.store, &mut locked, &now)?;
+        let has_ended = |run| self.store.rerun_stands(id, run, &now) == Standing::Ended;
+        if locked.record.running.iter().any(has_ended) {
+            outcome::settle_locked(self.store, &mut locked, &now)?;
+        }
         for (name, old) in locked.record.timers.clone() {
             match self.store.waiter_stands(id, &old, &now) {
                 Standing::Alive => continue,

@@ -94,7 +94,14 @@ fn judge_and_take(
     drop(locked);
     let armed = armed?;
     settled.note(store);
-    let line = line::scheduled(request, seen, &armed, order.kind, range, case.usage);
+    let line = line::scheduled(
+        request,
+        seen,
+        &armed,
+        order.kind,
+        range,
+        (case.cap, case.usage),
+    );
     let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
     let change = change.saying(line);
     Ok(Answer::of(store, change, Exit::Success))
@@ -121,6 +128,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         boot: now.boot.clone(),
         place: now.place,
         cap: request.settings.cap,
+        max_runs_total: Some(request.settings.max_runs_total),
         on_cap: request.settings.on_cap,
         scope: None,
     }

@@ -14,7 +14,7 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -257,14 +257,8 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
-        let targets = self.below("targets")?;
-        targets.below(id, 0o755)?.below("orders", 0o700)?;
+        let lock = self.lock_file(id)?;
         let directory = self.target_dir(id);
-        let lock_path = self.lock_path(id);
-        let lock = private_file(&lock_path)
-            .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
-        flock::lock(&lock, &shown(&lock_path), self.patience)
-            .with_context(|| format!("cannot lock target {id}"))?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
             _held: self.held.get().cloned(),
@@ -315,6 +309,41 @@ impl Store {
         })?;
         locked.set_aside = Some(format!("{why:#}; it is now {}", shown(&aside).display()));
         Ok(locked)
+    }
+
+    /// A target's lock, held. Its directory may be forgotten while we wait for it, and is
+    /// made again then.
+    fn lock_file(&self, id: &str) -> Result<File> {
+        loop {
+            let targets = self.below("targets")?;
+            targets.below(id, 0o755)?.below("orders", 0o700)?;
+            let path = self.lock_path(id);
+            let lock = match private_file(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => {
+                    opened.with_context(|| format!("cannot open {}", shown(&path).display()))?
+                }
+            };
+            flock::lock(&lock, &shown(&path), self.patience)
+                .with_context(|| format!("cannot lock target {id}"))?;
+            if lock.metadata()?.nlink() > 0 {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Removes all that is kept of a target. Call with its lock held.
+    pub(super) fn forget(&self, id: &str) {
+        let _ = std::fs::remove_dir_all(self.target_dir(id));
+    }
+
+    /// How long ago a target's record, or where there is none its directory, was changed.
+    pub(super) fn age_of(&self, id: &str) -> Option<Span> {
+        let directory = self.target_dir(id);
+        let meta = directory.join(RECORD).symlink_metadata();
+        let meta = meta.or_else(|_| directory.symlink_metadata()).ok()?;
+        let age = meta.modified().ok()?.elapsed().ok()?;
+        Some(Span::from_secs(age.as_secs()))
     }
 
     /// The record before the last start, if there is one that 0.1.0 left.

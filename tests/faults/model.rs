@@ -1140,6 +1140,7 @@ fn live(
         cap: Cap {
             max_runs,
             window: Span::from_secs(window),
+            is_total: false,
         },
         on_cap,
         // A date, so that the clock can be set back.
