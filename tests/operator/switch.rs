@@ -80,7 +80,7 @@ fn reset_forgets_the_count_even_if_the_record_is_damaged() {
         scratch
             .again(&["reset"])
             .ok()
-            .starts_with("again: nothing to do: no rerun is counted (state in ")
+            .starts_with("again: nothing to do: no rerun is counted (the state directory ")
     );
     scratch.shell(ASK);
     wait_for("the rerun", SHORT, || (runs(&scratch) == 2).then_some(()));
