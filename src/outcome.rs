@@ -6,40 +6,43 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 
-use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
+use crate::model::{Boottime, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::change::{About, Change};
 use crate::state::history::What;
+use crate::state::logs;
 use crate::state::record::{Ended, Record, Running};
+use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::file::read_regular;
-use crate::sys::process::is_alive;
 
 /// Reruns that were taken out of a record.
 #[derive(Debug)]
 #[must_use]
-pub struct Settled(Vec<(Identity, Change)>);
+pub struct Settled(Vec<(Running, Change)>);
 
 impl Settled {
     /// Notes how they ended. Call when the record without them is in place: else
     /// whoever looks next takes them out once more.
     pub fn note(self, store: &Store) {
-        for (process, change) in self.0 {
-            store.forget_rerun(process);
+        for (rerun, change) in self.0 {
+            store.forget_rerun(rerun.process, rerun.started.place);
+            store.remove_order(&change.entry.target, &rerun.token);
+            logs::settle(Path::new(&rerun.log), rerun.log_limit);
             store.note(&change.entry);
         }
     }
 }
 
-/// Takes reruns that have ended out of the record.
-pub fn settle(record: &mut Record, now: &Moment) -> Settled {
-    let ended = ended(record, now);
+/// Takes reruns that have ended out of the record. Foreign ones are left in it.
+pub fn settle(store: &Store, record: &mut Record, now: &Moment) -> Settled {
+    let ended = ended(store, record, now);
     record.last = ended.last().cloned().or(record.last.take());
     let change = |ended: Ended| {
         let change = About::rerun(&record.id, &ended.rerun)
             .became(What::Ended, ended.moment())
             .ended(ended.outcome, ended.evidence);
-        (ended.rerun.process, change)
+        (ended.rerun, change)
     };
     Settled(ended.into_iter().map(change).collect())
 }
@@ -49,7 +52,7 @@ pub fn settle(record: &mut Record, now: &Moment) -> Settled {
 /// # Errors
 /// Why the record cannot be written.
 pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result<()> {
-    let settled = settle(&mut locked.record, now);
+    let settled = settle(store, &mut locked.record, now);
     locked.commit()?;
     settled.note(store);
     Ok(())
@@ -64,25 +67,26 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     let Some(mut record) = store.read(id)? else {
         return Ok(None);
     };
-    let has_ended = |run: &Running| run.started.boot != now.boot || !is_alive(run.process);
+    let has_ended = |run: &Running| store.rerun_stands(id, run, now) == Standing::Ended;
     if !record.running.iter().any(has_ended) {
         return Ok(Some(record));
     }
     // Whoever only looks waits for nobody.
     if let Ok(mut locked) = store.without_waiting().lock_existing(id) {
         if settle_locked(store, &mut locked, now).is_ok() {
-            store.remove_strays(&locked.record, &now.boot);
+            store.remove_strays(&locked.record, now);
         }
         return Ok(Some(locked.record.clone()));
     }
     // Another user's: seen the same way, and left as it is.
-    record.last = ended(&mut record, now).pop().or(record.last);
+    record.last = ended(store, &mut record, now).pop().or(record.last);
     Ok(Some(record))
 }
 
 /// Takes reruns that have ended out of the record, oldest first.
-pub fn ended(record: &mut Record, now: &Moment) -> Vec<Ended> {
-    let ended = record.take_ended(&now.boot, is_alive);
+pub fn ended(store: &Store, record: &mut Record, now: &Moment) -> Vec<Ended> {
+    let id = record.id.clone();
+    let ended = record.take_ended(|run| store.rerun_stands(&id, run, now) == Standing::Ended);
     let later = |rerun: &Running| -> Vec<Moment> {
         let starts = record.starts.iter().map(|start| &start.at);
         let known = starts.chain(record.seen_run.as_ref());

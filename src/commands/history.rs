@@ -219,12 +219,13 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Boottime;
+    use crate::model::{Boottime, Place};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {
         let at = Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(seconds * 1_000_000_000),
             wall: Walltime::from_millis(1_795_219_387_000 + seconds * 1000),
         };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::targets::{Account, has_waiter, quoted, wake};
+use super::targets::{Account, quoted, wake};
 use crate::cli::{Global, Names};
 use crate::config;
 use crate::model::{Exit, Moment};
@@ -11,6 +11,7 @@ use crate::policy::hurry::{Hurry, hurry};
 use crate::state::change::About;
 use crate::state::driver::Driver;
 use crate::state::record::{Record, Timer};
+use crate::state::standing::Standing;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
@@ -50,8 +51,15 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         account.found(name);
         let what = format!("timer '{name}' of {}", before.kind);
         let which = format!("run {} of chain {}", timer.run, timer.chain);
-        let is_alive = has_waiter(store, id, timer, &now.boot);
-        match hurry(timer.pending(), is_alive, now.uptime) {
+        let stands = store.waiter_stands(id, timer, &now);
+        if let Standing::Foreign { whose, .. } = stands {
+            account.failed(format!(
+                "timer '{name}' is {}'s, and is brought forward there only ({which})",
+                whose.kind()
+            ));
+            continue;
+        }
+        match hurry(timer.pending(), stands == Standing::Alive, now.uptime) {
             Hurry::Dead => {
                 account.failed(format!(
                     "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"

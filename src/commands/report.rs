@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::targets::has_waiter;
 use crate::config::Settings;
 use crate::model::{
     Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Span, TimerState, Use, Walltime,
@@ -20,6 +19,7 @@ use crate::puppet::live;
 use crate::state::driver::{self, Driver};
 use crate::state::order::{CommandLine, Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
+use crate::state::standing::Standing;
 use crate::state::store::{Disabled, Store};
 use crate::sys::flock::{Holder, Locks};
 use crate::sys::localtime::utc;
@@ -152,6 +152,13 @@ impl Target {
         now: &Moment,
     ) -> Self {
         let timers = std::mem::take(&mut record.timers);
+        let is_over = |run: &Running| {
+            let stands = store.rerun_stands(&record.id, run, now);
+            matches!(stands, Standing::Foreign { may_live, .. } if !may_live)
+        };
+        let over: Vec<bool> = record.running.iter().map(is_over).collect();
+        let mut over = over.into_iter();
+        record.running.retain(|_| over.next() != Some(true));
         let cap = timers
             .values()
             .next()
@@ -234,12 +241,12 @@ impl Target {
             },
             "timers": self.timers.iter().map(|timer| timer.json(self, now)).collect::<Vec<_>>(),
             "running": self.running().map(|run| json!({
-                "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log,
+                "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
                 "stuck": self.is_stuck(run.started.age(now)),
             })),
             "last": record.last.as_ref().map(|last| json!({
-                "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log,
+                "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
                 "started_at": utc(last.rerun.started.wall), "ended_at": last.ended.map(utc),
                 "outcome": last.outcome, "evidence": last.evidence,
             })),
@@ -292,13 +299,17 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn at(&self, name: String, timer: Timer) -> Pending {
+    fn at(&self, name: String, mut timer: Timer) -> Pending {
         let now = self.now;
         let is_of_this_boot = timer.boot == now.boot;
+        let stands = self.store.waiter_stands(&self.record.id, &timer, now);
         let run = timer.waits_for.filter(|_| is_of_this_boot);
         let run = run.filter(|run| is_alive(*run));
         let due = timer.due.filter(|_| is_of_this_boot);
-        let state = if !has_waiter(self.store, &self.record.id, &timer, &now.boot) {
+        let state = if let Standing::Foreign { whose, .. } = stands {
+            timer.held = Some(format!("it is {}'s", whose.kind()));
+            TimerState::Foreign
+        } else if stands == Standing::Ended {
             TimerState::Dead
         } else if run.is_some() {
             TimerState::ForRun
@@ -336,7 +347,7 @@ impl Look<'_> {
             words: None,
         };
         let waiter = timer.waiter.and_then(seen);
-        if state == TimerState::Dead {
+        if matches!(state, TimerState::Dead | TimerState::Foreign) {
             return None;
         }
         if let Some(stopped) = waiter.as_ref().filter(|waiter| waiter.is_stopped) {

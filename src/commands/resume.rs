@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail};
 
-use super::targets::{Account, has_waiter};
+use super::targets::Account;
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::complain;
-use crate::model::{Exit, Kind, Moment};
+use crate::model::{Exit, Foreign, Kind, Moment};
 use crate::outcome;
 use crate::policy::{delay, resume};
 use crate::state::change::About;
@@ -15,8 +15,9 @@ use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::order::{Order, decode};
 use crate::state::record::Timer;
+use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::moment;
+use crate::sys::clock::{self, moment};
 use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
@@ -39,7 +40,7 @@ pub fn main(global: &Global) -> Result<Exit> {
         // A request died before it recorded anything; what it wrote goes.
         if matches!(store.read(id), Ok(None)) {
             if let Ok(locked) = store.lock(id, Kind::Command, around.uid) {
-                store.remove_strays(&locked.record, &moment().boot);
+                store.remove_strays(&locked.record, &moment());
             }
             return Ok(());
         }
@@ -61,9 +62,16 @@ impl Resume<'_> {
         let set_aside = locked.set_aside.clone();
         let now = moment();
         outcome::settle_locked(self.store, &mut locked, &now)?;
-        let mut without_waiter = locked.record.timers.clone();
-        without_waiter.retain(|_, timer| !has_waiter(self.store, id, timer, &now.boot));
-        for (name, old) in without_waiter {
+        for (name, old) in locked.record.timers.clone() {
+            match self.store.waiter_stands(id, &old, &now) {
+                Standing::Alive => continue,
+                Standing::Foreign { whose, .. } => {
+                    account.found(&name);
+                    account.note(left_alone(locked.record.kind, &name, whose));
+                    continue;
+                }
+                Standing::Ended => {}
+            }
             match self.timer(&mut locked, &name, &old, &now) {
                 Ok(line) => {
                     account.found(&name);
@@ -139,6 +147,7 @@ impl Resume<'_> {
         let timer = Timer {
             token: token(),
             boot: now.boot.clone(),
+            place: now.place,
             waits_for: run.map(Handle::identity),
             waiter: None,
             scope: None,
@@ -182,6 +191,18 @@ impl Resume<'_> {
         self.store.remove_order(&locked.record.id, &old.token);
         bail!("it is lost: {reason}")
     }
+}
+
+/// The line about a timer that is not ours to resume.
+fn left_alone(kind: Kind, name: &str, whose: Foreign) -> String {
+    let unsure = match (whose, clock::machine_id()) {
+        (Foreign::Machine, None) => " or an earlier boot's, since this one has no /etc/machine-id",
+        _ => "",
+    };
+    format!(
+        "again: left alone: timer '{name}' of {kind} is {}'s{unsure}; 'again stop' clears it",
+        whose.kind()
+    )
 }
 
 /// Why an order cannot be read.

@@ -10,14 +10,14 @@ use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, cut, plural, quoted, say};
 use crate::model::{
-    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Span, TimerState, Walltime,
+    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Provenance, Span, TimerState, Walltime,
 };
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
 use crate::state::history::What;
 use crate::state::order::CommandLine;
-use crate::state::record::Ended;
+use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
@@ -70,7 +70,7 @@ fn this_run(
     let seen = observe(parent(), &request).ok()?;
     let plan = seen.plan.as_ref().ok()?;
     let mut above = seen.chain.iter().skip(seen.run?);
-    let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, &now.boot));
+    let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, now));
     let rerun = rerun.as_ref();
     Some(json!({
         "target": plan.target,
@@ -158,18 +158,24 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         let (label, tone) = match timer.state {
             TimerState::Dead => ("dead", Tone::Bad),
             TimerState::Held => ("held", Tone::Attention),
+            TimerState::Foreign => ("foreign", Tone::Attention),
             _ => ("pending", Tone::Plain),
         };
         lines.push((label, tone, timer_text(timer, target, now)));
     }
     if let Some(run) = target.running() {
+        let whose = match now.provenance(&run.started.boot, run.started.place) {
+            Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
+            Provenance::Here | Provenance::EarlierBoot => String::new(),
+        };
         let text = format!(
-            "run {} of chain {} for {} (pid {}, timer '{}'; see 'again log -f'){}",
+            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {}){}",
             run.run,
             run.chain,
             run.started.age(now),
             run.process.pid,
             run.timer,
+            output(run, "-f"),
             stuck(
                 target.is_stuck(run.started.age(now)),
                 target,
@@ -211,7 +217,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
             format!("; reached, the next is possible in {left}"),
         ),
     };
-    let (used, cap) = (target.usage.used, target.cap);
+    let (used, cap) = (target.usage.counted(), target.cap);
     let text = format!(
         "{used} of {} reruns within {} used{frees}",
         cap.max_runs, cap.window
@@ -229,6 +235,14 @@ fn happened(at: &Moment, timer: &str, now: &Moment) -> String {
     format!("{}, timer '{timer}'", ago(at.wall, now))
 }
 
+/// Where the output of a rerun is.
+fn output(rerun: &Running, which: &str) -> String {
+    match &rerun.log_lost {
+        Some(why) => format!("its output is lost: {why}"),
+        None => format!("see 'again log {which}'"),
+    }
+}
+
 fn last_text(last: &Ended, now: &Moment) -> String {
     let (run, chain) = (last.rerun.run, &last.rerun.chain);
     let started = last.rerun.started.wall;
@@ -236,10 +250,11 @@ fn last_text(last: &Ended, now: &Moment) -> String {
         format!(", took {}", ended.since(started))
     });
     format!(
-        "run {run} of chain {chain}: {}, {}; started {}{ended} (see 'again log {chain}-{run}')",
+        "run {run} of chain {chain}: {}, {}; started {}{ended} ({})",
         last.outcome,
         last.evidence,
         ago(started, now),
+        output(&last.rerun, &format!("{chain}-{run}")),
     )
 }
 
@@ -305,6 +320,10 @@ fn timer_text(pending: &Pending, target: &Target, now: &Moment) -> String {
         _ if blocked.is_some_and(|by| by.what == Obstacle::Waiter) => {
             blocked.map_or_else(String::new, obstacle)
         }
+        (TimerState::Foreign, ..) => format!(
+            "{}, and nothing here resumes it; 'again stop' clears it",
+            timer.held.as_deref().unwrap_or_default()
+        ),
         (TimerState::ForRun, Some(run), _) => {
             let who = blocked.filter(|by| by.holder.is_some());
             let who = who.map_or_else(|| format!(" (pid {})", run.pid), obstacle);

@@ -15,6 +15,7 @@ use crate::state::driver::Driver;
 use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::record::{Leaving, Running, Timer};
+use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
@@ -56,9 +57,9 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
     let Some(record) = store.read(id)? else {
         return Ok(());
     };
-    let boot = clock::boot_id();
+    let now = moment();
     for run in record.running.iter().filter(|_| !with_runs) {
-        if account.wants(&run.timer) && run.started.boot == boot && is_alive(run.process) {
+        if account.wants(&run.timer) && store.rerun_stands(id, run, &now) == Standing::Alive {
             account.note(format!(
                 "again: left alone: run {} of chain {} is under way (pid {}); 'again stop --run' ends it; {MAY_ASK}",
                 run.run, run.chain, run.process.pid
@@ -122,7 +123,7 @@ fn take_timers(
     account: &Account,
 ) -> Result<Vec<(String, Timer)>> {
     let now = moment();
-    let settled = outcome::settle(&mut locked.record, &now);
+    let settled = outcome::settle(store, &mut locked.record, &now);
     let mut names: Vec<String> = locked.record.timers.keys().cloned().collect();
     names.retain(|name| account.wants(name));
     let timers: Vec<(String, Timer)> = names
@@ -133,7 +134,7 @@ fn take_timers(
         // On a full disk, say. Without their waiters the timers start nothing either,
         // and their orders make room for another try.
         let leaving: Vec<Leaving> = timers.iter().map(|(_, timer)| timer.into()).collect();
-        leaving::dismiss_all(store, id, &leaving, &now.boot, &mut || false);
+        leaving::dismiss_all(store, id, &leaving, &now, &mut || false);
         locked
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
@@ -145,11 +146,26 @@ fn take_timers(
 /// Ends reruns, and notes on the record who did.
 fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Account) -> Result<()> {
     let mut ended = Vec::new();
+    let (now, mut cleared) = (moment(), Vec::new());
     for run in running {
         let which = format!(
             "run {} of chain {} (pid {}",
             run.run, run.chain, run.process.pid
         );
+        if let Standing::Foreign { whose, may_live } = store.rerun_stands(id, &run, &now) {
+            let whose = whose.kind();
+            if may_live {
+                account.failed(format!("{which}) may be under way, and is {whose}'s"));
+            } else {
+                account.found(&run.timer);
+                let line = format!("again: cleared: {which}, which was {whose}'s, and is over)");
+                account.did(About::rerun(id, &run), line);
+                store.remove_order(id, &run.token);
+                store.forget_rerun(run.process, run.started.place);
+                cleared.push(run.token);
+            }
+            continue;
+        }
         match end_run(&run) {
             Ok(how) => {
                 account.found(&run.timer);
@@ -166,10 +182,12 @@ fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Accoun
         }
     }
     account.say();
-    if ended.is_empty() {
+    if ended.is_empty() && cleared.is_empty() {
         return Ok(());
     }
     let mut locked = store.lock_existing(id)?;
+    let running = &mut locked.record.running;
+    running.retain(|run| !cleared.contains(&run.token));
     for (process, how) in ended {
         let mut running = locked.record.running.iter_mut();
         if let (Some(run), Some(how)) = (running.find(|run| run.process == process), how) {

@@ -10,9 +10,8 @@ use crate::layout::say;
 use crate::model::{Exit, Identity};
 use crate::state::change::About;
 use crate::state::driver::{self, Driver};
-use crate::state::record::{Record, Timer};
+use crate::state::record::Record;
 use crate::state::store::Store;
-use crate::sys::process::is_alive;
 use crate::sys::{pidfd, user};
 
 /// What a verb did to targets and drivers, and could not do.
@@ -206,14 +205,6 @@ pub fn quoted(names: &[String]) -> String {
 /// Who runs this command: `by root`.
 pub fn by_whom() -> String {
     format!("by {}", user::name(user::effective()))
-}
-
-/// Whether a timer has a waiter that lives: seen by its pid or, from another pid
-/// namespace, by the lock that it holds.
-pub fn has_waiter(store: &Store, id: &str, timer: &Timer, boot: &str) -> bool {
-    timer.boot == boot
-        && (timer.waiter.is_some_and(is_alive)
-            || store.order_is_held(id, &timer.token) == Some(true))
 }
 
 /// Makes a waiter look at its record. Call with the target's lock held: a waiter leaves

@@ -58,7 +58,9 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
         driving.note_timer(name, other, What::Satisfied, &reason);
     }
     if let Err(e) = held.release() {
-        driving.store.forget_rerun(child);
+        driving
+            .store
+            .forget_rerun(child, driving.record.began.place);
         let reason = format!("cannot execute {}: {e}", driving.command.name());
         let change = begun.change(driving, What::Failed, moment());
         driving.store.note(&change.because(&reason).entry);
@@ -69,7 +71,9 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
         return Err(Ending::NotExecuted(reason, exit));
     }
     let (end, ending) = attend(driving, child)?;
-    driving.store.forget_rerun(child);
+    driving
+        .store
+        .forget_rerun(child, driving.record.began.place);
     driving.record.child = None;
     conclude(driving, begun, end);
     ending.map_or(Ok(()), Err)
@@ -140,6 +144,7 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
         driving.store.note_rerun(&Rerun {
             process: child,
             boot: driving.record.boot.clone(),
+            place: driving.record.began.place,
             target: driving.record.target.clone(),
             chain: driving.record.chain.clone(),
             run: begun.number,
@@ -150,7 +155,9 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
     if let Err(e) = on_record {
         // It waits for us, and ends when it is not released.
         drop(held);
-        driving.store.forget_rerun(child);
+        driving
+            .store
+            .forget_rerun(child, driving.record.began.place);
         return Err(e);
     }
     Ok(held)

@@ -159,7 +159,7 @@ impl Refusal {
             }
             Refusal::Cap { cap, usage, .. } => format!(
                 "the cap is reached: {} of at most {} reruns within {} (the next is possible in {}); this target does not settle: see 'again history', raise max_runs, or 'again reset'",
-                usage.used, cap.max_runs, cap.window, usage.frees_in
+                usage.counted(), cap.max_runs, cap.window, usage.frees_in
             ),
         }
     }
@@ -262,6 +262,7 @@ mod tests {
                 window: Span::from_secs(3600),
             },
             usage: Use {
+                foreign: 0,
                 used: 10,
                 frees_in: Span::from_secs(60),
             },

@@ -103,11 +103,21 @@ pub struct Cap {
 pub struct Use {
     /// Reruns that started within the window.
     pub used: u32,
+    /// Those of them that another machine started.
+    pub foreign: u32,
     /// How long until another may start; zero if one may start now.
     pub frees_in: Span,
 }
 
 impl Use {
+    /// `3`, or `3 (1 of another machine)`: what is foreign counts, and never silently.
+    pub fn counted(&self) -> String {
+        match self.foreign {
+            0 => self.used.to_string(),
+            foreign => format!("{} ({foreign} of another machine)", self.used),
+        }
+    }
+
     /// Whether no further rerun may start now.
     pub fn is_reached(&self) -> bool {
         self.frees_in > Span::ZERO
@@ -127,6 +137,8 @@ super::words::words! {
         Held = "held",
         /// Its waiter is dead.
         Dead = "dead",
+        /// It is another machine's or pid namespace's.
+        Foreign = "foreign",
     }
 }
 
@@ -191,6 +203,9 @@ mod tests {
         let mut usage = Use::default();
         assert!(!usage.is_reached());
         usage.frees_in = Span::from_nanos(1);
+        assert_eq!(usage.counted(), "0");
+        (usage.used, usage.foreign) = (3, 1);
+        assert_eq!(usage.counted(), "3 (1 of another machine)");
         assert!(usage.is_reached());
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
+use super::place::Place;
 use serde::{Deserialize, Serialize};
 
 /// A point on CLOCK_BOOTTIME, in nanoseconds. Comparable within one boot only.
@@ -182,11 +183,14 @@ impl fmt::Display for Span {
     }
 }
 
-/// When something happened, on both clocks, and under which boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// When something happened, on both clocks, and under which boot, and where.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// The boot's identifier.
     pub boot: String,
+    /// Where it was noted.
+    #[serde(default, skip_serializing_if = "Place::is_unknown")]
+    pub place: Place,
     /// Time since that boot.
     pub uptime: Boottime,
     /// The wall clock's time.
@@ -287,6 +291,7 @@ mod tests {
     fn at(boot: &str, seconds: u64, wall: u64) -> Moment {
         Moment {
             boot: boot.into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(seconds * 1_000_000_000),
             wall: Walltime::from_millis(wall * 1000),
         }

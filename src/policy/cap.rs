@@ -1,6 +1,6 @@
 //! The cap: at most so many reruns of a target in any window of time.
 
-use crate::model::{Cap, Moment, Span, Use};
+use crate::model::{Cap, Foreign, Moment, Provenance, Span, Use};
 
 /// The cap's window as somebody wrote it. One of no length would let everything through.
 ///
@@ -18,11 +18,12 @@ pub fn window(text: &str) -> Result<Span, String> {
 /// A start exactly one window old no longer counts. With `max_runs` of 0 nothing
 /// ever may start.
 pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &Moment) -> Use {
-    let mut ages: Vec<Span> = starts
-        .into_iter()
-        .map(|start| start.age(now))
-        .filter(|age| *age < cap.window)
-        .collect();
+    let is_within = |start: &&Moment| start.age(now) < cap.window;
+    let starts: Vec<&Moment> = starts.into_iter().filter(is_within).collect();
+    let machine = Provenance::Foreign(Foreign::Machine);
+    let is_foreign = |start: &&&Moment| now.provenance(&start.boot, start.place) == machine;
+    let foreign = starts.iter().filter(is_foreign).count();
+    let mut ages: Vec<Span> = starts.iter().map(|start| start.age(now)).collect();
     ages.sort_unstable();
     let used = u32::try_from(ages.len()).unwrap_or(u32::MAX);
     let frees_in = if cap.max_runs == 0 {
@@ -36,18 +37,23 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
                 Span::from_nanos(cap.window.nanos() - age.nanos())
             })
     };
-    Use { used, frees_in }
+    Use {
+        used,
+        foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
+        frees_in,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Walltime};
+    use crate::model::{Boottime, Place, Walltime};
     use proptest::prelude::*;
 
     fn at(seconds: u64) -> Moment {
         Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(seconds * 1_000_000_000),
             wall: Walltime::from_millis(1_000_000 + seconds * 1000),
         }
@@ -65,6 +71,7 @@ mod tests {
             usage(CAP, &starts, &at(40)),
             Use {
                 used: 3,
+                foreign: 0,
                 frees_in: Span::from_secs(70)
             }
         );
@@ -73,9 +80,23 @@ mod tests {
             usage(CAP, &starts, &at(110)),
             Use {
                 used: 2,
+                foreign: 0,
                 frees_in: Span::ZERO
             }
         );
+    }
+
+    /// A shared directory, or a copy of it: the cap is no wider for it, and it says so.
+    #[test]
+    fn what_another_machine_started_counts_and_is_told() {
+        let of = |machine: &str, seconds| Moment {
+            place: Place::new(machine, 1),
+            ..at(seconds)
+        };
+        let starts = [of("one", 10), of("two", 20), of("two", 30)];
+        let usage = usage(CAP, &starts, &of("one", 40));
+        assert_eq!((usage.used, usage.foreign), (3, 2));
+        assert!(usage.is_reached());
     }
 
     /// Somebody has lowered the cap.
@@ -83,7 +104,7 @@ mod tests {
     fn more_starts_than_the_cap_allows_are_waited_for_one_by_one() {
         let starts = [at(10), at(20), at(30), at(40), at(50)];
         let usage = usage(CAP, &starts, &at(60));
-        assert_eq!(usage.used, 5);
+        assert_eq!((usage.used, usage.foreign), (5, 0));
         // Of the newest three, the oldest has to leave the window.
         assert_eq!(usage.frees_in, Span::from_secs(70));
     }

@@ -145,6 +145,7 @@ mod tests {
     fn full(on_cap: OnCap) -> Case {
         Case {
             usage: Use {
+                foreign: 0,
                 used: 10,
                 frees_in: Span::from_secs(60),
             },
@@ -295,7 +296,7 @@ mod tests {
                 obstacle: obstacle(&facts),
                 disabled: disabled.then(String::new),
                 cap: CAP,
-                usage: Use { used, frees_in: Span::from_secs(frees) },
+                usage: Use { used, foreign: 0, frees_in: Span::from_secs(frees) },
                 on_cap,
             };
             match judge(&case) {

@@ -47,6 +47,7 @@ pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Place;
     use proptest::prelude::*;
 
     fn s(seconds: u64) -> Span {
@@ -56,6 +57,7 @@ mod tests {
     fn at(boot: &str, uptime: u64, wall: u64) -> Moment {
         Moment {
             boot: boot.into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(s(uptime).nanos()),
             wall: Walltime::from_millis(wall * 1000),
         }

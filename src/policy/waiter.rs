@@ -3,7 +3,7 @@
 //! It looks at the world, takes one step, and looks again after every wait, so
 //! that nothing it saw before a wait is relied on after it.
 
-use crate::model::{Boottime, Cap, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
+use crate::model::{Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
 
 /// A process that has to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct AtDue {
     pub holder: Option<Blocker>,
     /// A rerun of the same target.
     pub rerun: Option<Blocker>,
+    /// Where a rerun of the same target may be under way that cannot be seen from here.
+    pub elsewhere: Option<Foreign>,
     /// The start of the newest run of this target that is known of.
     pub newest_run: Option<Boottime>,
     /// The reason of `again disable`.
@@ -92,6 +94,8 @@ pub enum Step {
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
+    /// Sleep for a while, and see whether the rerun there has ended.
+    AwaitForeign(Foreign),
     /// Sleep until then, and see whether the service is back.
     AwaitService(Boottime),
     /// Sleep until a file changes.
@@ -157,6 +161,9 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
     if let Some(rerun) = at_due.rerun {
         return Step::AwaitProcess(rerun.process);
     }
+    if let Some(whose) = at_due.elsewhere {
+        return Step::AwaitForeign(whose);
+    }
     if let Service::Away(since) = at_due.service {
         let end = since + RESTART;
         if now >= end {
@@ -189,7 +196,7 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Moment, Walltime};
+    use crate::model::{Moment, Place, Walltime};
     use crate::policy::cap::usage;
     use proptest::prelude::*;
 
@@ -207,6 +214,7 @@ mod tests {
         AtDue {
             holder: None,
             rerun: None,
+            elsewhere: None,
             newest_run: None,
             disabled: None,
             agent_disabled: None,
@@ -214,6 +222,7 @@ mod tests {
             missing: None,
             cap: CAP,
             usage: Use {
+                foreign: 0,
                 used: 0,
                 frees_in: Span::ZERO,
             },
@@ -294,6 +303,10 @@ mod tests {
             when_due(|a| a.rerun = blocker(80)),
             Step::AwaitProcess(OTHER)
         );
+        assert_eq!(
+            when_due(|a| a.elsewhere = Some(Foreign::Namespace)),
+            Step::AwaitForeign(Foreign::Namespace)
+        );
     }
 
     #[test]
@@ -328,6 +341,7 @@ mod tests {
     #[test]
     fn the_cap_ends_it_or_puts_it_off() {
         let reached = Use {
+            foreign: 0,
             used: 2,
             frees_in: Span::from_secs(7),
         };
@@ -358,6 +372,7 @@ mod tests {
         fn now(&self) -> Moment {
             Moment {
                 boot: "b".into(),
+                place: Place::default(),
                 uptime: Boottime::from_nanos(self.clock),
                 wall: Walltime::from_millis(0),
             }
@@ -414,6 +429,7 @@ mod tests {
                         }
                         self.other.map_or(self.clock, |(_, to)| to)
                     }
+                    Step::AwaitForeign(_) => return Err("waits for a stranger".into()),
                     Step::Hold(_) => self.disabled.1,
                     Step::Finish(_) => return Ok(None),
                     Step::Launch => {

@@ -35,7 +35,7 @@ pub fn scheduled(
         between(timer.delta, range),
         timer.run,
         timer.chain,
-        usage.used,
+        usage.counted(),
         cap.max_runs,
         cap.window,
         as_argument(name),

@@ -29,7 +29,7 @@ pub fn find(seen: &Observation, store: &Store, record: &Record, now: &Moment) ->
     let rerun = me
         .into_iter()
         .chain(above.map(|seen| seen.identity))
-        .find_map(|who| store.rerun_of(who, &now.boot));
+        .find_map(|who| store.rerun_of(who, now));
     let (chain, least, daemon) = match (rerun, run) {
         (Some(rerun), _) => (rerun.chain, rerun.run.saturating_add(1), rerun.daemon),
         (None, Some(who)) => (chain_id(who, &now.boot), 2, None),

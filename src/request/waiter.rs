@@ -54,11 +54,16 @@ fn judge_and_take(
     mut locked: Locked,
 ) -> Result<Answer> {
     let now = moment();
-    let settled = outcome::settle(&mut locked.record, &now);
+    let settled = outcome::settle(store, &mut locked.record, &now);
     if let Some(who) = seen.run_identity() {
-        let (boot, uptime) = (now.boot.clone(), who.started());
+        let uptime = who.started();
         let wall = now.wall - now.uptime.since(uptime);
-        locked.record.note_run(&Moment { boot, uptime, wall });
+        let now = now.clone();
+        locked.record.note_run(&Moment {
+            uptime,
+            wall,
+            ..now
+        });
     }
     locked.record.set_run_timeout(plan.run_timeout);
     store.keep_command(
@@ -124,6 +129,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         held: None,
         waiter: None,
         boot: now.boot.clone(),
+        place: now.place,
         cap: request.settings.cap,
         on_cap: request.settings.on_cap,
         scope: None,

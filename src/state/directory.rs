@@ -1,78 +1,215 @@
-//! The directories of our own: made where they are missing, refused where others could
-//! tamper with what is in them.
+//! The directories of our own: opened step by step, so that nothing is followed that
+//! somebody else may replace; made where they are missing; used through the descriptor.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
+use rustix::io::Errno;
 
 use crate::sys::user;
 
 /// What to do about a directory that cannot be used.
 const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
 
-/// Makes a directory if it is missing, and refuses one that others could tamper with.
-///
-/// # Errors
-/// What is wrong with which directory, and what to do.
-pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
-    if let Some((above, why)) = replaceable_by_others(path) {
-        bail!(
-            "{} is not safe: {} {why}, who could put another in its place; {REMEDY}",
-            path.display(),
-            above.display()
-        );
-    }
-    make_own_directory(path, mode)
+/// What is kept in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// State. Nobody but us and root may be able to put another directory in its place.
+    State,
+    /// Logs, each new, private, and opened without following. Where root owns the parent,
+    /// a group of its may write to it: Debian's and Ubuntu's /var/log is root:syslog.
+    Logs,
 }
 
-/// [`make_directory`] for one whose parents were looked at.
-pub(super) fn make_own_directory(path: &Path, mode: u32) -> Result<()> {
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path);
-    let meta = match (std::fs::symlink_metadata(path), made) {
-        (Ok(meta), _) => meta,
-        (Err(_), Err(e)) => {
-            return Err(e).with_context(|| format!("cannot make the directory {}", path.display()));
+/// A directory that only we can change, held open: no other one can take its place.
+#[derive(Debug, Clone)]
+pub struct Directory(Rc<OwnedFd>);
+
+/// What a descriptor may be opened for that only leads to other files: open(2), O_PATH.
+const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// As many links are followed as the kernel follows: path_resolution(7).
+const MOST_LINKS: u32 = 40;
+
+impl Directory {
+    /// Opens a directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// What is wrong with which directory, and what to do.
+    pub fn open(path: &Path, keeps: Keeps) -> Result<Self> {
+        let mut left: Vec<OsString> = steps(path);
+        let root = || rustix::fs::open("/", ON_THE_WAY, Mode::empty());
+        let (mut at, mut shown) = (root()?, PathBuf::from("/"));
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            let unsafe_by = |at: &Path, why: String| {
+                let (path, at) = (path.display(), at.display());
+                anyhow!(
+                    "{path} is not safe: {at} {why}, who could put another in its place; {REMEDY}"
+                )
+            };
+            if let Some(why) = replaceable_by_others(&at, keeps)? {
+                return Err(unsafe_by(&shown, why));
+            }
+            let here = shown.join(&name);
+            let (next, stat) = step(&at, &name, &here, (0o755, left.is_empty()))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                if left.is_empty() {
+                    check_own(&stat, &here)?;
+                }
+                (at, shown) = (next, here);
+                continue;
+            }
+            links += 1;
+            if left.is_empty() || links > MOST_LINKS {
+                bail!("{} is a symbolic link; {REMEDY}", here.display());
+            }
+            if !is_trusted(stat.st_uid) {
+                return Err(unsafe_by(
+                    &here,
+                    format!("belongs to {}", user::name(stat.st_uid)),
+                ));
+            }
+            let target = readlinkat(&next, "", Vec::new())
+                .with_context(|| format!("cannot read the link {}", here.display()))?;
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+            if target.is_absolute() {
+                (at, shown) = (root()?, PathBuf::from("/"));
+            }
+            left.extend(steps(&target));
         }
-        (Err(e), Ok(())) => {
-            return Err(e).with_context(|| format!("cannot look at {}", path.display()));
+        Ok(Directory(Rc::new(at)))
+    }
+
+    /// Opens a directory in it, which is made with this mode if it is missing.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub fn below(&self, name: &str, mode: u32) -> Result<Self> {
+        let here = shown(&self.path().join(name));
+        let (next, stat) = step(&self.0, OsStr::new(name), &here, (mode, true))?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+            bail!("{} is a symbolic link; {REMEDY}", here.display());
         }
+        check_own(&stat, &here)?;
+        Ok(Directory(Rc::new(next)))
+    }
+
+    /// A path by which only this very directory is found, as long as this lives.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("{HELD}{}", self.0.as_raw_fd()))
+    }
+
+    /// Whether both are one directory.
+    pub fn is(&self, other: &Self) -> bool {
+        let file = |one: &Self| fstat(&one.0).map(|stat| (stat.st_dev, stat.st_ino));
+        file(self).is_ok_and(|one| file(other) == Ok(one))
+    }
+
+    /// Another descriptor of it, for who needs it for as long as the process lives.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+}
+
+/// How a path begins that leads through a descriptor: proc_pid_fd(5).
+const HELD: &str = "/proc/self/fd/";
+
+/// A path as people know it: where it leads through a descriptor, as the kernel names that.
+pub fn shown(path: &Path) -> PathBuf {
+    let known = || {
+        let mut parts = path.strip_prefix(HELD).ok()?.components();
+        let held = std::fs::read_link(Path::new(HELD).join(parts.next()?)).ok()?;
+        let rest = parts.as_path();
+        Some(match rest.as_os_str().is_empty() {
+            true => held,
+            false => held.join(rest),
+        })
     };
-    if meta.file_type().is_symlink() {
-        bail!("{} is a symbolic link; {REMEDY}", path.display());
+    known().unwrap_or_else(|| path.to_owned())
+}
+
+/// The names in a path, the first last. A slash at the end, `//` and `/.` are none.
+fn steps(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter_map(|part| match part {
+        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+        _ => None,
+    });
+    names.collect()
+}
+
+/// Opens what has this name, be it a directory or a link; makes a directory where there
+/// is nothing, which has exactly this mode if it is our own, and not one on the way.
+fn step(
+    at: &OwnedFd,
+    name: &OsStr,
+    here: &Path,
+    (mode, is_own): (u32, bool),
+) -> Result<(OwnedFd, Stat)> {
+    let open = || openat(at, name, ON_THE_WAY, Mode::empty());
+    let mut made = None;
+    let opened = open().or_else(|e| {
+        if e != Errno::NOENT {
+            return Err(e);
+        }
+        // Of two that make it at once, one does.
+        let make = mkdirat(at, name, Mode::from_raw_mode(mode));
+        made = Some(make);
+        open().map_err(|e| make.err().unwrap_or(e))
+    });
+    let fd = opened.with_context(|| match made {
+        Some(_) => format!("cannot make the directory {}", here.display()),
+        None => format!("cannot open the directory {}", here.display()),
+    })?;
+    let stat = fstat(&fd)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {}
+        FileType::Symlink => return Ok((fd, stat)),
+        _ => bail!("{} is not a directory; {REMEDY}", here.display()),
     }
-    if !meta.is_dir() {
-        bail!("{} is not a directory; {REMEDY}", path.display());
+    // The umask of the run may have taken away what others are to see, or we need. What
+    // somebody else has made stays as it is: an operator may want it private.
+    let is_ours = stat.st_uid == user::effective();
+    if is_ours && (made == Some(Ok(())) && is_own || stat.st_mode & 0o700 != 0o700) {
+        let path = format!("{HELD}{}", fd.as_raw_fd());
+        std::fs::set_permissions(path, Permissions::from_mode(mode))
+            .with_context(|| format!("cannot set the mode of {}", here.display()))?;
+        let stat = fstat(&fd)?;
+        return Ok((fd, stat));
     }
-    if meta.uid() != user::effective() {
-        let remedy = if meta.uid() == 0 {
-            "run this as root, or name another one with --state-dir or AGAIN_STATE_DIR"
-        } else {
-            REMEDY
+    Ok((fd, stat))
+}
+
+/// Refuses a directory of our own that others could write to.
+fn check_own(stat: &Stat, here: &Path) -> Result<()> {
+    if stat.st_uid != user::effective() {
+        let remedy = match stat.st_uid {
+            0 => "run this as root, or name another one with --state-dir or AGAIN_STATE_DIR",
+            _ => REMEDY,
         };
         bail!(
             "{} belongs to {}, not to {}; {remedy}",
-            path.display(),
-            user::name(meta.uid()),
+            here.display(),
+            user::name(stat.st_uid),
             user::name(user::effective())
         );
     }
-    if meta.mode() & 0o022 != 0 {
+    if stat.st_mode & 0o022 != 0 {
         bail!(
             "{} can be written to by others (mode {:o}); {REMEDY}",
-            path.display(),
-            meta.mode() & 0o7777
+            here.display(),
+            stat.st_mode & 0o7777
         );
-    }
-    // The umask of the run may have taken away what others are to see.
-    let is = meta.mode() & 0o777;
-    if is != mode && (is == mode & !0o077 || is & 0o700 != 0o700) {
-        std::fs::set_permissions(path, Permissions::from_mode(mode))
-            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
     }
     Ok(())
 }
@@ -80,51 +217,118 @@ pub(super) fn make_own_directory(path: &Path, mode: u32) -> Result<()> {
 /// Whose the files of all users seem to be that a user namespace does not know.
 const OVERFLOW: u32 = 65534;
 
-/// The directory or link on the way to `path` that somebody but us and root could
-/// replace, and whose it is.
-fn replaceable_by_others(path: &Path) -> Option<(PathBuf, String)> {
-    let is_trusted = |uid: u32| {
-        uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
-    };
-    let foreign = |at: &Path, meta: &std::fs::Metadata| {
-        // The name is looked up for the message only: it means reading /etc/passwd.
-        let why = || format!("belongs to {}", user::name(meta.uid()));
-        (!is_trusted(meta.uid())).then(|| (at.to_owned(), why()))
-    };
-    let links = path.ancestors().skip(1).filter_map(|at| {
-        let meta = std::fs::symlink_metadata(at).ok()?;
-        meta.is_symlink().then(|| foreign(at, &meta)).flatten()
-    });
-    // The nearest one that is there already.
-    let parent = path
-        .ancestors()
-        .skip(1)
-        .find_map(|at| at.canonicalize().ok())?;
-    let directories = parent.ancestors().filter_map(|at| {
-        let meta = std::fs::metadata(at).ok()?;
-        // In a sticky directory nobody can rename what is ours.
-        let is_open = meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0;
-        let open = || (at.to_owned(), "can be written to by everybody".to_owned());
-        foreign(at, &meta).or_else(|| is_open.then(open))
-    });
-    links.chain(directories).next()
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
+}
+
+/// Why somebody but us and root could replace what is in this directory, if so.
+fn replaceable_by_others(at: &OwnedFd, keeps: Keeps) -> Result<Option<String>, Errno> {
+    let stat = fstat(at)?;
+    if !is_trusted(stat.st_uid) {
+        return Ok(Some(format!("belongs to {}", user::name(stat.st_uid))));
+    }
+    // In a sticky directory nobody can rename what is ours.
+    if stat.st_mode & 0o1000 != 0 {
+        return Ok(None);
+    }
+    if stat.st_mode & 0o002 != 0 {
+        return Ok(Some("can be written to by everybody".to_owned()));
+    }
+    let is_roots_for_logs = keeps == Keeps::Logs && stat.st_uid == 0;
+    let by_group = stat.st_mode & 0o020 != 0 && !is_roots_for_logs && !is_ours_alone(stat.st_gid);
+    Ok(by_group.then(|| {
+        format!(
+            "can be written to by the group {} (chmod g-w takes that away)",
+            user::group_name(stat.st_gid)
+        )
+    }))
+}
+
+/// Whether nobody but us and root is in a group, as far as the group database tells.
+fn is_ours_alone(gid: u32) -> bool {
+    gid == 0 || user::is_private_group(gid) || (gid == OVERFLOW && user::is_in_namespace())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn open(path: &Path) -> Result<Directory> {
+        Directory::open(path, Keeps::State)
+    }
+
+    fn refused(path: &Path, why: &str) {
+        let error = format!("{:#}", open(path).expect_err("refused"));
+        assert!(error.contains(why), "{error}");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("there").mode() & 0o7777
+    }
+
+    fn set(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+    }
 
     #[test]
     fn refuses_a_directory_that_others_can_write_to_or_a_link() {
         let dir = tempfile::tempdir().expect("a directory");
-        let open = dir.path().join("open");
-        std::fs::create_dir(&open).expect("made");
-        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("opened");
-        let error = make_directory(&open, 0o755).expect_err("refused");
-        assert!(format!("{error:#}").contains("written to by others"));
+        let wide = dir.path().join("open");
+        std::fs::create_dir(&wide).expect("made");
+        set(&wide, 0o777);
+        refused(&wide, "written to by others");
+        refused(&wide.join("below"), "can be written to by everybody");
         let link = dir.path().join("link");
-        std::os::unix::fs::symlink(dir.path(), &link).expect("linked");
-        let error = make_directory(&link, 0o755).expect_err("refused");
-        assert!(format!("{error:#}").contains("symbolic link"));
+        symlink(dir.path(), &link).expect("linked");
+        // However it is written, the last name is a link.
+        for ending in ["", "/", "//", "/.", "/./"] {
+            refused(
+                &PathBuf::from(format!("{}{ending}", link.display())),
+                "symbolic link",
+            );
+        }
+        let looped = dir.path().join("loop");
+        symlink("loop", &looped).expect("linked");
+        refused(&looped.join("below"), "symbolic link");
+        // A link of ours on the way is ours to replace.
+        open(&link.join("made/../made")).expect("opened");
+        assert!(dir.path().join("made").is_dir());
+    }
+
+    #[test]
+    fn an_operators_mode_is_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("state");
+        let state = open(&path).expect("made");
+        assert_eq!(mode(&path), 0o755);
+        for kept in [0o700, 0o750, 0o711] {
+            set(&path, kept);
+            open(&path).expect("opened");
+            assert_eq!(mode(&path), kept);
+        }
+        set(&path, 0o000);
+        open(&path).expect("opened");
+        assert_eq!(mode(&path), 0o755);
+        state.below("orders", 0o700).expect("made");
+        assert_eq!(mode(&path.join("orders")), 0o700);
+    }
+
+    #[test]
+    fn what_is_held_stays_the_same_whatever_takes_its_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("state");
+        let held = open(&path).expect("made");
+        assert!(held.is(&open(&path).expect("opened")));
+        std::fs::rename(&path, dir.path().join("moved")).expect("moved");
+        assert!(!held.is(&open(&path).expect("made")));
+        std::fs::write(held.path().join("file"), "").expect("written");
+        assert!(dir.path().join("moved/file").exists());
+        assert_eq!(
+            shown(&held.path().join("a/b")),
+            dir.path().join("moved/a/b")
+        );
+        assert_eq!(shown(&held.path()), dir.path().join("moved"));
+        assert_eq!(shown(&path), path);
     }
 }

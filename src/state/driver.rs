@@ -19,12 +19,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::change::{About, Change};
-use super::directory::make_directory;
+use super::directory::shown;
 use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::What;
 use super::record::VERSION;
 use super::store::{self, Store};
-use crate::model::{Base, Boottime, Identity, Kind, Moment, Span};
+use crate::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
 use crate::puppet::paths::Paths;
 use crate::sys::process::is_alive;
 
@@ -133,7 +133,7 @@ pub fn above(
 }
 
 fn directory(store: &Store) -> PathBuf {
-    store.root().join("drivers")
+    store.path().join("drivers")
 }
 
 /// The drivers on record, and whether each of them lives.
@@ -161,7 +161,7 @@ pub fn living(store: &Store) -> Result<Vec<Driver>> {
         .filter_map(|(driver, alive)| alive.then_some(driver))
         .collect();
     if !living.is_empty() {
-        make_directory(&directory(store), 0o755)?;
+        store.below("drivers")?;
     }
     Ok(living)
 }
@@ -169,13 +169,15 @@ pub fn living(store: &Store) -> Result<Vec<Driver>> {
 /// Removes what drivers left behind that were killed, once their runs have ended
 /// too: until then it tells a request that its driver is gone.
 pub fn sweep(store: &Store, now: &Moment) {
-    let directory = directory(store);
-    if !directory.exists() || make_directory(&directory, 0o755).is_err() {
+    if !directory(store).exists() || store.below("drivers").is_err() {
         return;
     }
+    let directory = directory(store);
     for (driver, alive) in all(store) {
-        let lives = |who: Identity| driver.boot == now.boot && is_alive(who);
-        if !alive && !driver.child.is_some_and(lives) {
+        let provenance = now.provenance(&driver.boot, driver.began.place);
+        let lives = |who: Identity| provenance == Provenance::Here && is_alive(who);
+        let is_foreign = matches!(provenance, Provenance::Foreign(_));
+        if !alive && !is_foreign && !driver.child.is_some_and(lives) {
             bury(store, &driver, now);
         }
     }
@@ -208,7 +210,7 @@ fn bury(store: &Store, driver: &Driver, now: &Moment) {
     }
     remove_inbox(&directory, &driver.token);
     if let Some(child) = driver.child {
-        store.forget_rerun(child);
+        store.forget_rerun(child, driver.began.place);
     }
     let reason = format!(
         "'again converge' was killed (pid {}) after {} runs began",
@@ -252,8 +254,8 @@ fn remove_inbox(directory: &Path, token: &str) {
 /// # Errors
 /// What failed on which file; also when the driver has just ended.
 pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> {
+    store.below("drivers")?;
     let directory = directory(store);
-    make_directory(&directory, 0o755)?;
     let temporary = directory.join(format!("{}.new-{}", driver.token, handed.token));
     let inbox = directory.join(&driver.token).join(&handed.token);
     let write = || -> io::Result<()> {
@@ -273,7 +275,7 @@ pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> 
             format!(
                 "cannot hand the request to 'again converge' (pid {}): cannot write {}",
                 driver.process.pid,
-                inbox.display()
+                shown(&inbox).display()
             )
         })
 }
@@ -292,15 +294,15 @@ impl Desk {
     /// # Errors
     /// What failed on which file.
     pub fn open(store: &Store) -> Result<Self> {
+        store.below("drivers")?;
         let directory = directory(store);
-        make_directory(&directory, 0o755)?;
         for _ in 0..10 {
             let token = token();
             let inbox = directory.join(&token);
             let lock = match make_inbox(&inbox) {
                 // Swept away if somebody looked before it was locked.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                made => made.with_context(|| format!("cannot make {}", inbox.display()))?,
+                made => made.with_context(|| format!("cannot make {}", shown(&inbox).display()))?,
             };
             if inbox.exists() {
                 return Ok(Desk {
@@ -310,7 +312,7 @@ impl Desk {
                 });
             }
         }
-        bail!("cannot keep an inbox in {}", directory.display());
+        bail!("cannot keep an inbox in {}", shown(&directory).display());
     }
 
     /// The driver's name among drivers.
@@ -344,8 +346,10 @@ impl Desk {
                     "a request was written by a newer version of again (record version {})",
                     handed.version
                 ),
-                Ok(Err(e)) => tracing::warn!("cannot use the request {}: {e}", path.display()),
-                Err(e) => tracing::warn!("cannot read the request {}: {e}", path.display()),
+                Ok(Err(e)) => {
+                    tracing::warn!("cannot use the request {}: {e}", shown(&path).display())
+                }
+                Err(e) => tracing::warn!("cannot read the request {}: {e}", shown(&path).display()),
             }
             // Whatever it is: with anything left in the inbox it could never be closed.
             let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
@@ -372,11 +376,12 @@ impl Drop for Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Walltime;
+    use crate::model::{Place, Walltime};
 
     fn moment() -> Moment {
         Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(5),
             wall: Walltime::from_millis(5),
         }

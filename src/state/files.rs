@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::directory::shown;
+
 /// Files are opened so that a link or a fifo in their place does no harm.
 pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 
@@ -61,7 +63,7 @@ pub(super) fn private_file(path: &Path) -> io::Result<File> {
 /// What failed on which directory.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     let sync = || File::open(directory)?.sync_all();
-    sync().with_context(|| format!("cannot sync {}", directory.display()))
+    sync().with_context(|| format!("cannot sync {}", shown(directory).display()))
 }
 
 /// Writes a temporary file, syncs it, and renames it to `name`.
@@ -130,5 +132,5 @@ impl Drop for Temporary {
 
 /// The error of a file that cannot be written.
 pub(super) fn cannot_write(path: &Path, e: io::Error) -> anyhow::Error {
-    anyhow::Error::from(e).context(format!("cannot write {}", path.display()))
+    anyhow::Error::from(e).context(format!("cannot write {}", shown(path).display()))
 }

@@ -41,9 +41,9 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     if is_to_rotate(&file.metadata()?) {
         // Of two that find it full, one locks first; the other finds a new file. The
         // history itself is not locked: whoever may read it could hold that for ever.
-        let path = state_dir.join(".history.lock");
-        let lock = private_file(&path)?;
-        flock::lock(&lock, &path, PATIENCE)?;
+        let beside = state_dir.join(".history.lock");
+        let lock = private_file(&beside)?;
+        flock::lock(&lock, &beside, PATIENCE)?;
         if is_to_rotate(&std::fs::metadata(&path)?) {
             drop_oldest(state_dir)?;
             std::fs::rename(&path, state_dir.join(OLDER))?;
@@ -142,12 +142,13 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Walltime};
+    use crate::model::{Boottime, Place, Walltime};
     use crate::model::{Moment, Outcome};
 
     fn entry(what: What, reason: &str) -> Entry {
         let at = Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: Boottime::from_nanos(0),
             wall: Walltime::from_millis(0),
         };

@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use super::record::Leaving;
 use super::store::Store;
-use crate::sys::clock::boot_id;
+use crate::model::{Moment, Provenance};
+use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::own_identity;
 
@@ -28,7 +29,7 @@ pub fn clean_up(
     id: &str,
     is_interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<String>> {
-    let boot = boot_id();
+    let now = moment();
     let me = own_identity().ok();
     let found = store.lock_existing(id)?;
     if let Some(what) = &found.set_aside {
@@ -43,7 +44,7 @@ pub fn clean_up(
         .cloned()
         .collect();
     drop(found);
-    let stayed = dismiss_all(store, id, &leaving, &boot, is_interrupted);
+    let stayed = dismiss_all(store, id, &leaving, &now, is_interrupted);
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();
     locked.record.leaving.retain(|one| {
@@ -52,7 +53,7 @@ pub fn clean_up(
     if locked.record.leaving.len() != before {
         locked.commit()?;
     }
-    store.remove_strays(&locked.record, &boot);
+    store.remove_strays(&locked.record, &now);
     Ok(stayed)
 }
 
@@ -62,12 +63,13 @@ pub fn dismiss_all(
     store: &Store,
     id: &str,
     leaving: &[Leaving],
-    boot: &str,
+    now: &Moment,
     is_interrupted: &mut dyn FnMut() -> bool,
 ) -> Vec<String> {
+    let provenance = |one: &Leaving| now.provenance(&one.boot, one.place);
     let mut alive: Vec<(&Leaving, Handle)> = leaving
         .iter()
-        .filter(|one| one.boot == boot)
+        .filter(|one| provenance(one) == Provenance::Here)
         .filter_map(|one| Some((one, pidfd::open(one.waiter?).ok()?)))
         .collect();
     for signal in [nix::libc::SIGTERM, nix::libc::SIGKILL] {
@@ -85,10 +87,14 @@ pub fn dismiss_all(
         }
     }
     let stayed: Vec<String> = alive.iter().map(|(one, _)| one.token.clone()).collect();
-    for one in leaving.iter().filter(|one| !stayed.contains(&one.token)) {
+    // A foreign waiter finds for itself that it is no longer on record.
+    let has_gone = |one: &&Leaving| {
+        !stayed.contains(&one.token) && !matches!(provenance(one), Provenance::Foreign(_))
+    };
+    for one in leaving.iter().filter(has_gone) {
         store.remove_order(id, &one.token);
         if let Some(waiter) = one.waiter {
-            store.forget_rerun(waiter);
+            store.forget_rerun(waiter, one.place);
         }
     }
     stayed

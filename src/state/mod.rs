@@ -13,4 +13,5 @@ pub mod leaving;
 pub mod logs;
 pub mod order;
 pub mod record;
+pub mod standing;
 pub mod store;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Refusal, Span, Walltime,
+    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Refusal, Span, Walltime,
     outcome_of,
 };
 use crate::policy::hurry::Pending;
@@ -70,6 +70,9 @@ pub struct Timer {
     pub waiter: Option<Identity>,
     /// The boot under which `waiter`, `waits_for` and `due` mean something.
     pub boot: String,
+    /// Where its waiter is.
+    #[serde(default, skip_serializing_if = "Place::is_unknown")]
+    pub place: Place,
     /// The cap it is subject to.
     pub cap: Cap,
     /// What it does at the cap.
@@ -129,6 +132,12 @@ pub struct Running {
     pub started: Moment,
     /// The file with its output.
     pub log: String,
+    /// Why there is none, if its output is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_lost: Option<String>,
+    /// How large that may be once it has ended, in bytes; 0 is no limit.
+    #[serde(default)]
+    pub log_limit: u64,
     /// Puppet's summary, by which its outcome can be told.
     #[serde(default)]
     pub lastrunfile: Option<String>,
@@ -176,6 +185,9 @@ pub struct Leaving {
     pub waiter: Option<Identity>,
     /// The boot under which the waiter means something.
     pub boot: String,
+    /// Where the waiter is.
+    #[serde(default, skip_serializing_if = "Place::is_unknown")]
+    pub place: Place,
 }
 
 impl From<&Timer> for Leaving {
@@ -184,6 +196,7 @@ impl From<&Timer> for Leaving {
             token: timer.token.clone(),
             waiter: timer.waiter,
             boot: timer.boot.clone(),
+            place: timer.place,
         }
     }
 }
@@ -197,16 +210,12 @@ impl Ended {
             .map_or(Span::ZERO, |ended| noticed.wall.since(ended));
         // Within this boot only is there a time to count back to.
         let since_start = noticed.uptime.since(self.rerun.started.uptime);
-        if self.rerun.started.boot != noticed.boot || ago > since_start {
-            return Moment {
-                wall: noticed.wall - ago,
-                ..noticed.clone()
-            };
-        }
+        let is_within = self.rerun.started.boot == noticed.boot && ago <= since_start;
+        let back = if is_within { ago } else { Span::ZERO };
         Moment {
-            boot: noticed.boot.clone(),
-            uptime: Boottime::from_nanos(noticed.uptime.nanos() - ago.nanos()),
+            uptime: Boottime::from_nanos(noticed.uptime.nanos() - back.nanos()),
             wall: noticed.wall - ago,
+            ..noticed.clone()
         }
     }
 }
@@ -439,11 +448,11 @@ impl Record {
             .map(|seen| seen.uptime)
     }
 
-    /// Takes out the reruns that are no longer alive, oldest first.
-    pub fn take_ended(&mut self, boot: &str, alive: impl Fn(Identity) -> bool) -> Vec<Running> {
-        let (still, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+    /// Takes out the reruns that have ended, oldest first.
+    pub fn take_ended(&mut self, has_ended: impl Fn(&Running) -> bool) -> Vec<Running> {
+        let (ended, still): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
             .into_iter()
-            .partition(|run| run.started.boot == boot && alive(run.process));
+            .partition(has_ended);
         self.running = still;
         ended
     }
@@ -457,11 +466,7 @@ mod tests {
     fn every_rerun_of_a_chain_gets_a_number_of_its_own() {
         let mut record = Record::new("0123456789abcdef", Kind::Apply, 0);
         let start = |chain: &str, run| Start {
-            at: Moment {
-                boot: String::new(),
-                uptime: Boottime::default(),
-                wall: Walltime::default(),
-            },
+            at: Moment::default(),
             chain: chain.into(),
             run,
             forgotten: false,

@@ -12,7 +12,7 @@
 //! disabled                 there while requests are refused
 //! ```
 
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,16 +23,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::before;
-use super::directory::{make_directory, make_own_directory};
+use super::directory::{Directory, Keeps, shown};
 use super::files::{
     self, Draft, GUARDED, cannot_write, private_file, read_bounded, replace_file, sync_directory,
     token,
 };
 use super::history::{self, Entry};
-use super::logs;
 use super::order::CommandLine;
 use super::record::{Record, Start, VERSION};
-use crate::model::{Identity, Kind};
+use crate::model::{Identity, Kind, Moment, Place, Provenance};
 use crate::sys::file::{is_synced_with_its_name, write_out};
 use crate::sys::flock;
 use crate::sys::process::is_alive;
@@ -42,8 +41,8 @@ use crate::sys::user;
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
-    /// Whether the directories above and its own were looked at.
-    is_checked: Cell<bool>,
+    /// It, once it was opened to be written to.
+    held: OnceCell<Directory>,
     /// How long it waits for a lock.
     patience: Duration,
 }
@@ -58,6 +57,8 @@ const PATIENCE_OF_REQUESTS: Duration = Duration::from_secs(30);
 /// A target's record, with its lock held until this is dropped.
 #[derive(Debug)]
 pub struct Locked {
+    /// Keeps the directory's path good.
+    _held: Option<Directory>,
     directory: PathBuf,
     /// The record as it was read; change it, then [`Locked::commit`].
     pub record: Record,
@@ -73,6 +74,9 @@ pub struct Rerun {
     pub process: Identity,
     /// Under which boot.
     pub boot: String,
+    /// Where the process is.
+    #[serde(default, skip_serializing_if = "Place::is_unknown")]
+    pub place: Place,
     /// The target's id.
     pub target: String,
     /// The chain.
@@ -123,40 +127,63 @@ impl Store {
     pub fn existing(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
-            is_checked: Cell::new(false),
+            held: OnceCell::new(),
             patience: PATIENCE,
         }
     }
 
-    /// Makes the directory if it is missing, and fails unless it is ours alone to write to.
+    /// Makes the directory if it is missing, and fails unless it is ours alone to write to,
+    /// and still the one that was opened first. It is used through that descriptor.
     ///
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn check(&self) -> Result<()> {
-        if self.is_checked.get() {
-            return Ok(());
+        let found = Directory::open(&self.root, Keeps::State)?;
+        let held = self.held.get_or_init(|| found.clone());
+        if !held.is(&found) {
+            bail!(
+                "{} is another directory than before: somebody has moved or replaced it",
+                self.root.display()
+            );
         }
-        make_directory(&self.root, 0o755)?;
+        found.below("targets", 0o755)?;
+        found.below("reruns", 0o755)?;
         // Not before it is known to be ours.
-        crate::sys::log::last_resort(self.root.join("again.log"));
-        make_own_directory(&self.root.join("targets"), 0o755)?;
-        make_own_directory(&self.root.join("reruns"), 0o755)?;
-        self.is_checked.set(true);
+        if let Ok(descriptor) = held.descriptor() {
+            crate::sys::log::last_resort(descriptor);
+        }
         Ok(())
     }
 
-    /// Where it is.
+    /// A directory in it, made if it is missing.
+    ///
+    /// # Errors
+    /// As for [`Store::check`].
+    pub(super) fn below(&self, name: &str) -> Result<Directory> {
+        self.check()?;
+        let held = self.held.get().context("the state directory is not open")?;
+        held.below(name, 0o755)
+    }
+
+    /// Where it is, for people.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
+    /// Where it is found: by the descriptor, once there is one.
+    pub fn path(&self) -> PathBuf {
+        self.held
+            .get()
+            .map_or_else(|| self.root.clone(), Directory::path)
+    }
+
     fn target_dir(&self, id: &str) -> PathBuf {
-        self.root.join("targets").join(id)
+        self.path().join("targets").join(id)
     }
 
     /// The ids of all targets, sorted.
     pub fn targets(&self) -> Vec<String> {
-        let mut ids: Vec<String> = names(&self.root.join("targets"))
+        let mut ids: Vec<String> = names(&self.path().join("targets"))
             .filter(|name| is_id(name))
             .collect();
         ids.sort_unstable();
@@ -172,9 +199,9 @@ impl Store {
         match read_bounded(&path) {
             Ok(text) => parse_record(&text, id)
                 .map(Some)
-                .with_context(|| format!("the record {} cannot be used", path.display())),
+                .with_context(|| format!("the record {} cannot be used", shown(&path).display())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", shown(&path).display())),
         }
     }
 
@@ -198,22 +225,11 @@ impl Store {
     /// # Errors
     /// As [`Store::lock`]; also when there is no such target.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
-        let directory = self.target_dir(id);
-        if !directory.join(RECORD).exists() {
+        if !self.target_dir(id).join(RECORD).exists() {
             bail!("there is no target {id} in {}", self.root.display());
         }
-        // Where the directories above are known, only we can have put a record there.
-        if !self.is_checked.get() {
-            self.make_target(&directory)?;
-        }
         // Whose it is, and of what kind, its record says.
-        self.lock_made(id, Kind::Command, user::effective())
-    }
-
-    fn make_target(&self, directory: &Path) -> Result<()> {
-        self.check()?;
-        make_own_directory(directory, 0o755)?;
-        make_own_directory(&directory.join("orders"), 0o700)
+        self.lock(id, Kind::Command, user::effective())
     }
 
     /// Locks a target and reads its record, or begins one.
@@ -225,18 +241,16 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
-        self.make_target(&self.target_dir(id))?;
-        self.lock_made(id, kind, uid)
-    }
-
-    fn lock_made(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
+        let targets = self.below("targets")?;
+        targets.below(id, 0o755)?.below("orders", 0o700)?;
         let directory = self.target_dir(id);
         let lock_path = self.lock_path(id);
         let lock = private_file(&lock_path)
-            .with_context(|| format!("cannot open {}", lock_path.display()))?;
-        flock::lock(&lock, &lock_path, self.patience)?;
+            .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
+        flock::lock(&lock, &shown(&lock_path), self.patience)?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
+            _held: self.held.get().cloned(),
             directory: directory.clone(),
             record,
             set_aside: None,
@@ -251,16 +265,17 @@ impl Store {
                     let mut locked = locked(self.with_history(known));
                     let aside = directory.join(format!("state.json.unreadable-{}", token()));
                     std::fs::hard_link(&path, &aside)
-                        .with_context(|| format!("cannot set {} aside", path.display()))?;
+                        .with_context(|| format!("cannot set {} aside", shown(&path).display()))?;
                     locked.commit().inspect_err(|_| {
                         let _ = std::fs::remove_file(&aside);
                     })?;
-                    locked.set_aside = Some(format!("{e:#}; it is now {}", aside.display()));
+                    locked.set_aside =
+                        Some(format!("{e:#}; it is now {}", shown(&aside).display()));
                     Ok(locked)
                 }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(locked(Record::new(id, kind, uid))),
-            Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot read {}", shown(&path).display())),
         }
     }
 
@@ -272,7 +287,7 @@ impl Store {
 
     /// Adds the starts that only the history knows. What was started is not pending.
     fn with_history(&self, mut record: Record) -> Record {
-        let (entries, _) = history::read(&self.root);
+        let (entries, _) = history::read(&self.path());
         // What the record knows has its resets already.
         let known = record.starts.len();
         for entry in entries
@@ -306,14 +321,9 @@ impl Store {
 
     /// Appends to the history; a failure is logged, since the record is what counts.
     pub fn note(&self, entry: &Entry) {
-        if let Err(e) = history::append(&self.root, entry) {
+        if let Err(e) = history::append(&self.path(), entry) {
             tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
         }
-    }
-
-    /// Removes the oldest logs but for the newest `keep`: [`logs::prune`].
-    pub fn prune_logs(&self, directory: &Path, keep: u32, newest: Option<&Path>) {
-        logs::prune(directory, keep, newest, &self.root.join(".logs.crowded"));
     }
 
     /// Waits until the disk has the names of a target and of a timer of it, which may both
@@ -325,7 +335,7 @@ impl Store {
         let target = self.target_dir(id);
         sync_directory(&target.join("orders"))?;
         sync_directory(&target)?;
-        sync_directory(&self.root.join("targets"))
+        sync_directory(&self.path().join("targets"))
     }
 
     /// Writes a timer's order, readable by its owner only, and locks it. The lock
@@ -383,6 +393,16 @@ impl Store {
         read_bounded(&self.order_path(id, token))
     }
 
+    /// Empties the order of a timer whose rerun begins: nobody needs to know any more what
+    /// is in it, and its lock lives on with the rerun.
+    pub fn empty_order(&self, id: &str, token: &str) {
+        let mut options = File::options();
+        let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
+        if let Err(e) = emptied.open(self.order_path(id, token)) {
+            tracing::debug!("the order of a rerun cannot be emptied: {e}");
+        }
+    }
+
     /// Removes a timer's order once nothing refers to it.
     pub fn remove_order(&self, id: &str, token: &str) {
         let _ = std::fs::remove_file(self.order_path(id, token));
@@ -391,11 +411,12 @@ impl Store {
     /// Removes what a process leaves that was killed at the wrong moment: orders that
     /// no timer refers to and nobody holds, temporary files, and notes of reruns that
     /// have ended. Call with the target's lock held: nobody else writes to its directory then.
-    pub fn remove_strays(&self, record: &Record, boot: &str) {
+    pub fn remove_strays(&self, record: &Record, now: &Moment) {
         let target = self.target_dir(&record.id);
         for token in names(&target.join("orders")).filter(|name| is_id(name)) {
             let is_known = record.timers.values().any(|timer| timer.token == token)
-                || record.leaving.iter().any(|leaving| leaving.token == token);
+                || record.leaving.iter().any(|leaving| leaving.token == token)
+                || record.running.iter().any(|rerun| rerun.token == token);
             if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
                 self.remove_order(&record.id, &token);
             }
@@ -407,18 +428,22 @@ impl Store {
         for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
         }
-        for name in names(&self.root).filter(|name| is_temporary(name)) {
-            let path = self.root.join(name);
+        for name in names(&self.path()).filter(|name| is_temporary(name)) {
+            let path = self.path().join(name);
             if is_older_than_a_minute(&path) {
                 let _ = std::fs::remove_file(path);
             }
         }
-        let reruns = self.root.join("reruns");
+        let reruns = self.path().join("reruns");
         for name in names(&reruns) {
             let path = reruns.join(&name);
             let is_stray = match read_rerun(&path) {
-                Some(rerun) => rerun.boot != boot || !is_alive(rerun.process),
-                None => is_unfinished_by_the_dead(&name) || is_older_than_a_minute(&path),
+                Some(rerun) => match now.provenance(&rerun.boot, rerun.place) {
+                    Provenance::Here => !is_alive(rerun.process),
+                    Provenance::EarlierBoot => true,
+                    Provenance::Foreign(_) => false,
+                },
+                None => is_unfinished_by_the_dead(&name, now) || is_older_than_a_minute(&path),
             };
             if is_stray {
                 let _ = std::fs::remove_file(path);
@@ -437,7 +462,7 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
-        let path = self.rerun_path(rerun.process.pid);
+        let path = self.rerun_path(rerun.process, rerun.place);
         let text = serde_json::to_vec(rerun)?;
         // Nobody asks for it before the rerun is there to ask, and it means
         // nothing under another boot: neither a rename nor a sync is worth its time.
@@ -451,21 +476,31 @@ impl Store {
             })
     }
 
-    fn rerun_path(&self, pid: i32) -> PathBuf {
-        self.root.join("reruns").join(pid.to_string())
+    /// Of two processes with one pid, in two places, each has a note of its own.
+    fn rerun_path(&self, who: Identity, place: Place) -> PathBuf {
+        let name = format!("{}{}", who.pid, place.tag());
+        self.path().join("reruns").join(name)
+    }
+
+    /// The note of a process, as this version or the one before wrote it.
+    fn rerun_note(&self, who: Identity, place: Place) -> Option<(PathBuf, Rerun)> {
+        let paths = [place, Place::default()].map(|place| self.rerun_path(who, place));
+        paths.into_iter().find_map(|path| {
+            let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
+            Some((path, rerun))
+        })
     }
 
     /// The rerun that the process `who` is, if it is one.
-    pub fn rerun_of(&self, who: Identity, boot: &str) -> Option<Rerun> {
-        read_rerun(&self.rerun_path(who.pid))
-            .filter(|rerun| rerun.process == who && rerun.boot == boot)
+    pub fn rerun_of(&self, who: Identity, now: &Moment) -> Option<Rerun> {
+        let (_, rerun) = self.rerun_note(who, now.place)?;
+        let is_here = now.provenance(&rerun.boot, rerun.place) == Provenance::Here;
+        is_here.then_some(rerun)
     }
 
     /// Forgets the process of a rerun that has ended.
-    pub fn forget_rerun(&self, who: Identity) {
-        let path = self.rerun_path(who.pid);
-        let is_it = read_rerun(&path).is_some_and(|rerun| rerun.process == who);
-        if is_it {
+    pub fn forget_rerun(&self, who: Identity, place: Place) {
+        if let Some((path, _)) = self.rerun_note(who, place) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -475,8 +510,13 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn disable(&self, disabled: &Disabled) -> Result<()> {
-        replace_file(&self.root, DISABLED, &serde_json::to_vec(disabled)?, 0o644)?;
-        sync_directory(&self.root)
+        replace_file(
+            &self.path(),
+            DISABLED,
+            &serde_json::to_vec(disabled)?,
+            0o644,
+        )?;
+        sync_directory(&self.path())
     }
 
     /// Takes that back. False if it was not so.
@@ -484,21 +524,21 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn enable(&self) -> Result<bool> {
-        let path = self.root.join(DISABLED);
-        if path.symlink_metadata().is_ok() {
+        if self.path().join(DISABLED).symlink_metadata().is_ok() {
             self.check()?;
         }
+        let path = self.path().join(DISABLED);
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e).with_context(|| format!("cannot remove {}", path.display())),
+            Err(e) => Err(e).with_context(|| format!("cannot remove {}", shown(&path).display())),
         }
     }
 
     /// Whether, why and since when requests are refused. An unreadable file counts.
     pub fn disabled(&self) -> Option<Disabled> {
         let unreadable = |reason: String| Disabled { reason, since: 0 };
-        match read_bounded(&self.root.join(DISABLED)) {
+        match read_bounded(&self.path().join(DISABLED)) {
             Ok(text) => Some(serde_json::from_slice(&text).unwrap_or_else(|_| {
                 unreadable("the file 'disabled' in the state directory cannot be read".into())
             })),
@@ -566,8 +606,9 @@ fn read_rerun(path: &Path) -> Option<Rerun> {
 }
 
 /// The note of a rerun is written by that very process.
-fn is_unfinished_by_the_dead(name: &str) -> bool {
-    name.parse().is_ok_and(|pid: i32| {
+fn is_unfinished_by_the_dead(name: &str, now: &Moment) -> bool {
+    let pid = name.strip_suffix(&now.place.tag()).unwrap_or(name);
+    pid.parse().is_ok_and(|pid: i32| {
         crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
 }
@@ -636,6 +677,7 @@ mod tests {
     fn at(n: u64) -> crate::model::Moment {
         crate::model::Moment {
             boot: "b".into(),
+            place: crate::model::Place::default(),
             uptime: crate::model::Boottime::from_nanos(n),
             wall: crate::model::Walltime::from_millis(n),
         }
@@ -739,7 +781,7 @@ mod tests {
                 } else {
                     assert_eq!(names, ["starts", "stays"]);
                 }
-                store.remove_strays(&locked.record, "b");
+                store.remove_strays(&locked.record, &at(1));
                 assert!(!before.exists() && path.exists());
             }
         }

@@ -2,9 +2,13 @@
 //! and which nobody can set; the wall clock is for people to read, and to tell
 //! apart what happened before a reboot.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use nix::time::{ClockId, clock_gettime};
 
-use crate::model::{Boottime, Moment, Walltime};
+use super::file::read_regular;
+use crate::model::{Boottime, Moment, Place, Walltime};
 
 /// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
@@ -39,10 +43,28 @@ pub fn boot_id() -> String {
     .clone()
 }
 
-/// This moment, on both clocks.
+/// This machine, by machine-id(5), and our pid namespace. A machine without an id is told
+/// by its boot.
+pub fn place() -> Place {
+    static PLACE: std::sync::OnceLock<Place> = std::sync::OnceLock::new();
+    *PLACE.get_or_init(|| {
+        let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
+        Place::new(&machine_id().unwrap_or_else(boot_id), pids)
+    })
+}
+
+/// The machine's id: machine-id(5). None where it has none yet.
+pub fn machine_id() -> Option<String> {
+    let id = read_regular(Path::new("/etc/machine-id"), 4096, 0).ok()?;
+    let id = String::from_utf8_lossy(&id).trim().to_owned();
+    (!id.is_empty() && id != "uninitialized").then_some(id)
+}
+
+/// This moment, on both clocks, and here.
 pub fn moment() -> Moment {
     Moment {
         boot: boot_id(),
+        place: place(),
         uptime: boottime(),
         wall: walltime(),
     }

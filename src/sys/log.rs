@@ -9,12 +9,13 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, openat, renameat};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -37,12 +38,20 @@ struct Log {
 }
 
 /// Where events go that no system log takes.
-static LAST_RESORT: Mutex<Option<PathBuf>> = Mutex::new(None);
+static LAST_RESORT: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// Names the file for events that neither the journal nor syslog takes.
-pub fn last_resort(file: PathBuf) {
+/// The file for events that neither the journal nor syslog takes.
+const FILE: &str = "again.log";
+/// The size at which a new one is begun, in bytes. One older file is kept.
+const ROTATE_AT: u64 = 1 << 20;
+/// The older file.
+const OLDER: &str = "again.log.1";
+
+/// Names the directory of the file for events that neither the journal nor syslog takes.
+/// The first one stays.
+pub fn last_resort(directory: OwnedFd) {
     if let Ok(mut known) = LAST_RESORT.lock() {
-        *known = Some(file);
+        known.get_or_insert(directory);
     }
 }
 
@@ -67,9 +76,8 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
 }
 
 /// For a process that nobody looks at: events to the system's log, or where there is
-/// none to `file`.
-pub fn of_waiter(file: PathBuf) {
-    last_resort(file);
+/// none to the file.
+pub fn of_waiter() {
     // Whoever asked was told of a level that is none.
     let wanted = wanted().ok().flatten();
     install(LevelFilter::OFF, wanted.unwrap_or(LevelFilter::INFO));
@@ -181,23 +189,27 @@ fn send(socket: &str, datagram: &[u8]) -> bool {
         .is_ok()
 }
 
-fn append(file: &Path, line: &str) {
-    let at = crate::sys::localtime::utc(crate::sys::clock::walltime());
-    let _ = File::options()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-        .open(file)
-        .and_then(|mut file| {
-            use std::os::unix::fs::MetadataExt;
-            let meta = file.metadata()?;
-            // Under another name it would be somebody else's file.
-            if meta.is_file() && meta.nlink() == 1 {
-                file.write_all(format!("{at} {line}\n").as_bytes())?;
-            }
-            Ok(())
-        });
+/// Appends a line to the file in this directory. Nothing is followed, waited for, or
+/// written to that has another name too, which would be somebody else's file.
+fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
+    let open = || openat(directory, FILE, flags, Mode::from_raw_mode(0o600)).map(File::from);
+    let mut file = open()?;
+    if file.metadata()?.len() > ROTATE_AT {
+        renameat(directory, FILE, directory, OLDER)?;
+        file = open()?;
+    }
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.nlink() == 1 {
+        let at = crate::sys::localtime::utc(crate::sys::clock::walltime());
+        file.write_all(format!("{at} {line}\n").as_bytes())?;
+    }
+    Ok(())
 }
 
 impl Subscriber for Log {
@@ -227,10 +239,11 @@ impl Subscriber for Log {
             };
             if !send(JOURNAL, &text.journal(priority))
                 && !send(SYSLOG, syslog().as_bytes())
-                && let Ok(file) = LAST_RESORT.lock()
-                && let Some(file) = file.as_ref()
+                && let Ok(known) = LAST_RESORT.lock()
+                && let Some(directory) = known.as_ref()
             {
-                append(file, &text.line());
+                // Whoever is to hear of that is the one who cannot be told.
+                let _ = append(directory, &text.line());
             }
         }
     }

@@ -188,12 +188,13 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd>
     Ok(file.into())
 }
 
-/// Replaces this process by `image`. Every descriptor above 2 is closed.
+/// Replaces this process by `image`. Every descriptor above 2 is closed but for `keep`.
 ///
 /// Returns only on failure: the error of the candidate that got furthest
 /// (anything rather than "no such file"), with its path.
-pub fn become_image(image: &Image) -> (PathBuf, io::Error) {
+pub fn become_image(image: &Image, keep: &File) -> (PathBuf, io::Error) {
     close_all_on_exec();
+    let _ = fcntl(keep, FcntlArg::F_SETFD(FdFlag::empty()));
     // What is nowhere is named as it was called, not as the last place it is not at.
     let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
     match Exec::new(image) {

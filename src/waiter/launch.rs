@@ -15,11 +15,11 @@ use crate::policy::waiter::{Step, step};
 use crate::puppet::environment;
 use crate::state::change::Change;
 use crate::state::history::What;
-use crate::state::logs::open_log;
+use crate::state::logs::Logs;
 use crate::state::order::Order;
 use crate::state::record::{Running, Timer};
 use crate::state::store::{Locked, Rerun};
-use crate::sys::clock::moment;
+use crate::sys::clock::{self, moment};
 use crate::sys::process::own_identity;
 use crate::sys::spawn::{self, Image};
 use crate::sys::{attributes, user};
@@ -42,16 +42,26 @@ pub fn launch(
     }
     let now = moment();
     let before = locked.record.clone();
-    let settled = outcome::settle(&mut locked.record, &now);
+    let settled = outcome::settle(&world.store, &mut locked.record, &now);
     let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
         return Ok(());
     };
     timer.run = locked.record.next_number(&timer.chain, timer.run);
-    let log = open_log(&order.log_dir.path(), &timer, now.wall);
-    let path = log.as_ref().ok().map(|(path, _)| path.as_path());
+    let directory = order.log_dir.path();
+    let logs = Logs::open(&directory, order.logs, &world.store.path());
+    let created = logs
+        .as_ref()
+        .map_err(|e| format!("{e:#}"))
+        .and_then(|logs| {
+            let log = logs.create(&world.ticket.target, &timer, now.wall);
+            log.map_err(|e| format!("{e:#}"))
+        });
+    let path = created.as_ref().map(|(path, _)| path.as_path());
     if let Err(e) = record(world, &mut locked, order, &timer, path, &now) {
         // What cannot be recorded is not started: the cap could not be kept.
-        let _ = path.map(std::fs::remove_file);
+        if let (Ok(logs), Ok(path)) = (&logs, path) {
+            logs.remove(path);
+        }
         locked.record = before;
         if let Err(e) = locked.commit() {
             tracing::error!("the record may say that the rerun has started: {e:#}");
@@ -61,17 +71,30 @@ pub fn launch(
     drop(locked);
     settled.note(&world.store);
     // Dated by the moment that the cap counts: a slow disk has put that well before now.
-    note(world, &timer, What::Started, now, "");
+    let lost = created
+        .as_ref()
+        .err()
+        .map(|why| format!("its output is lost: {why}"));
+    note(
+        world,
+        &timer,
+        What::Started,
+        now,
+        lost.as_deref().unwrap_or_default(),
+    );
     let World { store, ticket, .. } = world;
-    store.remove_order(&ticket.target, &timer.token);
+    // Its lock says for as long as the rerun lives that it does.
+    store.empty_order(&ticket.target, &timer.token);
     tracing::error_span!("run", run = timer.run);
     tracing::info!("starts the rerun");
-    match &log {
-        // Nothing is removed from a directory that others could have put there.
-        Ok((path, _)) => store.prune_logs(&order.log_dir.path(), order.logs.keep, Some(path)),
-        Err(e) => tracing::warn!("the output of the rerun is lost: {e:#}"),
+    if let Some(lost) = lost {
+        tracing::warn!("{lost}");
     }
-    let Err(e) = become_rerun(&ticket.name, order, &timer, log.ok().map(|(_, file)| file));
+    if let Ok(logs) = &logs {
+        logs.tidy(path.ok());
+    }
+    let log = created.as_ref().ok().map(|(_, file)| file);
+    let Err(e) = become_rerun(world, order, &timer, log);
     let reason = format!("{e:#}");
     take_back(world, &timer, &reason);
     let name = &world.ticket.name;
@@ -84,7 +107,7 @@ fn record(
     locked: &mut Locked,
     order: &Order,
     timer: &Timer,
-    log: Option<&Path>,
+    log: Result<&Path, &String>,
     now: &Moment,
 ) -> Result<()> {
     let process = own_identity().context("cannot read /proc")?;
@@ -96,7 +119,9 @@ fn record(
         run: timer.run,
         timer: name.clone(),
         started: now.clone(),
-        log: log.map_or_else(String::new, |path| path.display().to_string()),
+        log: log.map_or_else(|_| String::new(), |path| path.display().to_string()),
+        log_lost: log.err().cloned(),
+        log_limit: order.logs.each,
         lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
         stopped: None,
     };
@@ -106,6 +131,7 @@ fn record(
     world.store.note_rerun(&Rerun {
         process,
         boot: now.boot.clone(),
+        place: now.place,
         target: world.ticket.target.clone(),
         chain: timer.chain.clone(),
         run: timer.run,
@@ -113,7 +139,7 @@ fn record(
         daemon: order.daemon,
     })?;
     let committed = locked.commit_start();
-    committed.inspect_err(|_| world.store.forget_rerun(process))
+    committed.inspect_err(|_| world.store.forget_rerun(process, now.place))
 }
 
 /// Says everywhere that the rerun did not start after all.
@@ -121,7 +147,8 @@ fn take_back(world: &World, timer: &Timer, reason: &str) {
     let (store, name) = (&world.store, &world.ticket.name);
     let forget = || -> Result<()> {
         let me = own_identity()?;
-        store.forget_rerun(me);
+        store.forget_rerun(me, clock::place());
+        store.remove_order(&world.ticket.target, &timer.token);
         let mut locked = store.lock_existing(&world.ticket.target)?;
         let record = &mut locked.record;
         record.running.retain(|rerun| rerun.process != me);
@@ -140,7 +167,12 @@ fn note(world: &World, timer: &Timer, what: What, at: Moment, reason: &str) {
     world.store.note(&change.because(reason).entry);
 }
 
-fn become_rerun(name: &str, order: &Order, timer: &Timer, log: Option<File>) -> Result<Infallible> {
+fn become_rerun(
+    world: &World,
+    order: &Order,
+    timer: &Timer,
+    log: Option<&File>,
+) -> Result<Infallible> {
     let directory = order.directory.path();
     std::env::set_current_dir(&directory)
         .with_context(|| format!("cannot change to {}", directory.display()))?;
@@ -148,23 +180,23 @@ fn become_rerun(name: &str, order: &Order, timer: &Timer, log: Option<File>) -> 
     let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
-    spawn::set_standard_descriptors(&input, log.as_ref())
-        .context("cannot set the standard descriptors")?;
+    spawn::set_standard_descriptors(&input, log).context("cannot set the standard descriptors")?;
     let environment = order.environment.clone().unwrap_or_else(clean_environment);
     let mut variables: Vec<OsString> = environment.iter().map(Bytes::os).collect();
     variables.extend([
         format!("AGAIN_CHAIN={}", timer.chain).into(),
         format!("AGAIN_RUN={}", timer.run).into(),
-        format!("AGAIN_TIMER={name}").into(),
+        format!("AGAIN_TIMER={}", world.ticket.name).into(),
     ]);
     for failed in attributes::apply(&order.attributes) {
         tracing::warn!("cannot set {failed}");
     }
-    let (program, error) = spawn::become_image(&Image {
+    let image = Image {
         programs: order.programs.iter().map(Bytes::path).collect(),
         arguments: order.arguments.iter().map(Bytes::os).collect(),
         environment: variables,
-    });
+    };
+    let (program, error) = spawn::become_image(&image, &world.lock);
     Err(error).with_context(|| format!("cannot execute {}", program.display()))
 }
 

@@ -9,6 +9,7 @@ use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::state::order::Ticket;
 use crate::state::record::{Record, Running, Timer};
+use crate::state::standing::Standing;
 
 /// What one waiter knows of its timer.
 #[derive(Debug, Clone)]
@@ -159,17 +160,22 @@ impl Ledger {
         &self,
         record: &Record,
         now: &Moment,
-        is_alive: impl Fn(Identity) -> bool,
+        stands: impl Fn(&Running) -> Standing,
     ) -> Option<AtDue> {
         let timer = self.timer(record)?;
-        let lives = |run: &&Running| run.started.boot == now.boot && is_alive(run.process);
+        let lives = |run: &&Running| stands(run) == Standing::Alive;
         let rerun = record.running.iter().find(lives).map(|rerun| Blocker {
             process: rerun.process,
             started: rerun.started.uptime,
         });
+        let elsewhere = record.running.iter().find_map(|rerun| match stands(rerun) {
+            Standing::Foreign { whose, may_live } => may_live.then_some(whose),
+            Standing::Alive | Standing::Ended => None,
+        });
         Some(AtDue {
             holder: None,
             rerun,
+            elsewhere,
             newest_run: record.newest_run(&now.boot),
             disabled: None,
             agent_disabled: None,
@@ -192,7 +198,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Kind, Walltime};
+    use crate::model::{Kind, Place, Walltime};
     use proptest::prelude::*;
 
     const RUN: Identity = Identity { pid: 7, start: 7 };
@@ -204,6 +210,7 @@ mod tests {
     fn at(seconds: u64) -> Moment {
         Moment {
             boot: "b".into(),
+            place: Place::default(),
             uptime: s(seconds),
             wall: Walltime::from_millis(seconds * 1000 + 5_000_000),
         }

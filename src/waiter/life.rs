@@ -73,13 +73,13 @@ impl Life {
     ///
     /// # Errors
     /// Why it has to give up.
-    pub fn live(mut self, lock: &std::fs::File) -> Result<()> {
+    pub fn live(mut self) -> Result<()> {
         let record = self.world.store.read(&self.world.ticket.target);
         if let Ok(Some(record)) = record
             && let Some(timer) = self.ledger.timer(&record)
         {
             tracing::error_span!("chain", chain = timer.chain, run = timer.run);
-            self.begin(lock);
+            self.begin();
         }
         loop {
             match self.go_on() {
@@ -91,10 +91,10 @@ impl Life {
 
     /// Does what Puppet need not wait for: has the promise on the disk, and ends what it
     /// replaces.
-    fn begin(&mut self, lock: &std::fs::File) {
+    fn begin(&mut self) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
-        let kept = lock.sync_all().context("cannot sync the order");
+        let kept = world.lock.sync_all().context("cannot sync the order");
         if let Err(e) = kept.and_then(|()| world.store.sync_all(target)) {
             tracing::warn!("a loss of power could lose the timer: {e:#}");
         }
@@ -205,6 +205,10 @@ impl Life {
                 };
                 let run = who.pid;
                 format!("is due, waits for the run with pid {run}{unseen} to end")
+            }
+            Step::AwaitForeign(whose) => {
+                rest.until = again;
+                format!("is due, waits for the rerun of {} to end", whose.kind())
             }
             Step::AwaitService(until) => {
                 rest.until = Some(*until);

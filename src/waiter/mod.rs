@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 
 use crate::model::Exit;
 use crate::state::order::Ticket;
+use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::sleep::Sleeper;
 use crate::sys::{log, spawn, title};
@@ -47,7 +48,7 @@ pub fn main(arguments: &[OsString]) -> i32 {
 }
 
 fn run(inherited: handshake::Inherited) -> Result<()> {
-    let (ticket, sleeper) = match prepare(&inherited.order) {
+    let (ticket, store, sleeper) = match prepare(&inherited.order) {
         Ok(prepared) => prepared,
         Err(e) => {
             inherited.cannot(&format!("{e:#}"));
@@ -55,16 +56,18 @@ fn run(inherited: handshake::Inherited) -> Result<()> {
         }
     };
     let (order, lock, run) = inherited.is_ready(ticket.run);
-    let world = world::World::new(ticket, order, run);
-    life::Life::new(world, sleeper).live(&lock)
+    let world = world::World::new(ticket, store, order, lock, run);
+    life::Life::new(world, sleeper).live()
 }
 
 /// What has to be had before the requester is told that we are there.
-fn prepare(order: &File) -> Result<(Ticket, Sleeper)> {
+fn prepare(order: &File) -> Result<(Ticket, Store, Sleeper)> {
     let ticket = world::read_ticket(order)?;
-    log::of_waiter(ticket.state_dir.path().join("again.log"));
+    log::of_waiter();
     tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
+    // Held open from now on: whatever takes its name later is not ours.
+    let store = Store::open(&ticket.state_dir.path())?;
     // From here on a signal to end finds us able to act on it.
     let sleeper = Sleeper::new(SignalState::default()).context("cannot take over the signals")?;
-    Ok((ticket, sleeper))
+    Ok((ticket, store, sleeper))
 }

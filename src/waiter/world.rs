@@ -12,11 +12,11 @@ use crate::model::{Boottime, Kind};
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::puppet::live;
 use crate::state::order::{Order, Ticket, decode};
-use crate::state::record::Record;
+use crate::state::record::{Record, Running};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::Handle;
-use crate::sys::process::{is_alive, own_identity};
+use crate::sys::process::own_identity;
 
 /// Where a waiter looks.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct World {
     pub ticket: Ticket,
     /// The run to wait for.
     pub run: Option<Rc<Handle>>,
+    /// The order's file. Its lock is our sign of life, and then the rerun's.
+    pub lock: File,
     order: File,
     /// Since when no agent daemon was seen to live.
     away: Option<Boottime>,
@@ -34,11 +36,12 @@ pub struct World {
 
 impl World {
     /// The world of the waiter that this ticket and order are for.
-    pub fn new(ticket: Ticket, order: File, run: Option<Handle>) -> Self {
+    pub fn new(ticket: Ticket, store: Store, order: File, lock: File, run: Option<Handle>) -> Self {
         World {
-            store: Store::existing(&ticket.state_dir.path()),
+            store,
             ticket,
             run: run.map(Rc::new),
+            lock,
             order,
             away: None,
         }
@@ -102,7 +105,8 @@ impl World {
         let has_ended = |run: &Rc<Handle>| run.wait(Duration::ZERO);
         let run_alive = self.run.as_ref().is_some_and(|run| !has_ended(run));
         let mut view = ledger.view(record, now.uptime, run_alive);
-        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, is_alive), order) {
+        let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
+        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
             view.at_due = Some(self.look(known, order, now.uptime)?);
         }
         Ok(view)

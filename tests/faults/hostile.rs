@@ -474,6 +474,137 @@ fn a_directory_that_the_neighbour_can_replace() {
     scratch.assert_nothing_left();
 }
 
+/// Whatever is written behind the last name, that is not followed: a link there is somebody else's choice of a directory.
+#[test]
+fn a_link_in_the_place_of_a_directory_however_it_is_written() {
+    let scratch = Scratch::new();
+    let victim = scratch.path("victim");
+    fs::create_dir(&victim).expect("created");
+    open_to_all(&victim, 0o700);
+    let shared = scratch.path("shared");
+    fs::create_dir(&shared).expect("created");
+    open_to_all(&shared, 0o1777);
+    for name in ["st", "log"] {
+        symlink(&victim, shared.join(name)).expect("linked");
+        std::os::unix::fs::lchown(shared.join(name), Some(NOBODY), None).expect("given away");
+    }
+    for ending in ["", "/", "//", "/.", "/./"] {
+        let state = format!("{}{ending}", scratch.at("shared/st"));
+        for words in [
+            &["run", "--state-dir", &state, "--", "/bin/true"][..],
+            &["disable", "--state-dir", &state],
+        ] {
+            let done = scratch.again(words);
+            assert_eq!(done.code, Some(1), "{words:?}: {done:?}");
+            assert!(
+                done.err.contains("is a symbolic link"),
+                "{words:?}: {done:?}"
+            );
+        }
+        let logs = format!("{}{ending}", scratch.at("shared/log"));
+        scratch.again_well(&["run", "--log-dir", &logs, "--", "/bin/true"]);
+        scratch.wait_until_settled();
+        let lost = scratch.status()["targets"][0]["last"]["log_lost"].clone();
+        let lost = lost.as_str().expect("no log");
+        assert!(lost.contains("is a symbolic link"), "{ending:?}: {lost}");
+    }
+    let meta = fs::metadata(&victim).expect("there");
+    assert_eq!(meta.mode() & 0o7777, 0o700, "the mode of what it leads to");
+    assert_eq!(
+        fs::read_dir(&victim).expect("there").count(),
+        0,
+        "written through a link"
+    );
+    scratch.assert_nothing_left();
+}
+
+/// A group that is not root's alone can do what everybody can, but for logs below what is root's: /var/log is root:syslog.
+#[test]
+fn a_parent_that_a_group_can_write_to() {
+    let scratch = Scratch::new();
+    let parent = scratch.path("parent");
+    fs::create_dir(&parent).expect("created");
+    let (state, logs) = (scratch.at("parent/state"), scratch.at("parent/logs"));
+    let request = [
+        "run",
+        "--state-dir",
+        &state,
+        "--log-dir",
+        &logs,
+        "--",
+        "/bin/true",
+    ];
+    for (owner, group, mode, is_refused) in [
+        (0, NOBODY, 0o775, true),
+        (0, NOBODY, 0o2775, true),
+        (0, NOBODY, 0o1775, false),
+        (0, NOBODY, 0o755, false),
+        (0, 0, 0o775, false),
+    ] {
+        chown(&parent, Some(owner), Some(group)).expect("given");
+        open_to_all(&parent, mode);
+        let done = scratch.again(&request);
+        let case = format!("{owner}:{group} {mode:o}: {done:?}");
+        if is_refused {
+            assert_eq!(done.code, Some(1), "{case}");
+            assert!(
+                done.err.contains("is not safe") && done.err.contains("chmod g-w"),
+                "{case}"
+            );
+            assert_eq!(fs::read_dir(&parent).expect("there").count(), 0, "{case}");
+        } else {
+            assert_eq!(done.code, Some(0), "{case}");
+            wait_until("the rerun", SHORT, || {
+                scratch.again(&["status", "--state-dir", &state]).code == Some(3)
+            });
+            fs::remove_dir_all(&state).expect("removed");
+            fs::remove_dir_all(&logs).expect("removed");
+        }
+    }
+    open_to_all(&parent, 0o775);
+    chown(&parent, Some(0), Some(NOBODY)).expect("given");
+    scratch.again_well(&["run", "--log-dir", &logs, "--", "/bin/echo", "said"]);
+    scratch.wait_until_settled();
+    let log = fs::read_dir(&logs)
+        .expect("there")
+        .flatten()
+        .next()
+        .expect("a log")
+        .path();
+    assert_eq!(fs::read_to_string(&log).expect("there"), "said\n");
+    assert_eq!(fs::metadata(&log).expect("there").mode() & 0o777, 0o600);
+    scratch.assert_nothing_left();
+}
+
+/// While a waiter sleeps, another directory takes the place of the one that it was started with: a copy with the same timer in it.
+#[test]
+fn a_directory_that_takes_the_place_of_a_waiters() {
+    let scratch = Scratch::new();
+    let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
+    let command = [
+        "run", "--delta", "3", "--", &helper, "stamp", &stamps, "ran",
+    ];
+    scratch.again_well(&command);
+    let waiter = scratch.waiter("again");
+    waiter.wait_until_asleep();
+    let (state, ours) = (scratch.at("state"), scratch.at("ours"));
+    scratch.run("cp", &["-a", &state, &ours]).ok();
+    fs::rename(&state, scratch.path("moved")).expect("moved");
+    fs::rename(&ours, &state).expect("moved");
+    let before = listing(Path::new(&state));
+    waiter.wait_until_gone(SHORT);
+    assert!(
+        scratch.stamps().is_empty(),
+        "it ran by another directory's record"
+    );
+    assert_eq!(listing(Path::new(&state)), before, "it wrote there");
+    // Whoever is asked about the directory that is there now gives the timer a new waiter.
+    scratch.again_well(&["resume"]);
+    wait_until("the rerun", SHORT, || scratch.stamps().len() == 1);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}
+
 /// What may lie in a directory under somebody else's name, or under one of ours.
 const KINDS: [&str; 6] = [
     "hard link",

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use again::model::{Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Span, Walltime};
+use again::model::{
+    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Place, Provenance, Span, Walltime,
+};
 use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
 use again::policy::judge::{Case, Verdict, judge};
@@ -21,6 +23,7 @@ use again::state::files;
 use again::state::history::{Entry, What};
 use again::state::order::Ticket;
 use again::state::record::{Origin, Record, Running, Timer};
+use again::state::standing::Standing;
 use again::state::store::{Rerun, Store};
 use again::waiter::ledger::Ledger;
 use again::waiter::life;
@@ -249,6 +252,7 @@ impl World {
         let wall = i64::try_from(self.at / 1_000_000).expect("a date") + self.off;
         Moment {
             boot: format!("boot {}", self.boot),
+            place: Place::new("this", 1),
             uptime: Boottime::from_nanos(self.at - self.booted),
             wall: Walltime::from_millis(u64::try_from(wall).unwrap_or(0)),
         }
@@ -270,10 +274,25 @@ impl World {
         self.runs.contains_key(&who.pid) || self.waiters.iter().any(|w| w.process == who)
     }
 
+    /// As `Store::rerun_stands`.
+    fn stands(&self, run: &Running) -> Standing {
+        match self.now().provenance(&run.started.boot, run.started.place) {
+            Provenance::Here if self.is_alive(run.process) => Standing::Alive,
+            Provenance::Here | Provenance::EarlierBoot => Standing::Ended,
+            Provenance::Foreign(whose) => Standing::Foreign {
+                whose,
+                may_live: false,
+            },
+        }
+    }
+
     /// As `outcome::settle`.
     fn settle(&self, record: &mut Record) {
-        for ended in record.take_ended(&self.now().boot, |who| self.is_alive(who)) {
-            self.store.forget_rerun(ended.process);
+        let now = self.now();
+        let has_ended = |run: &Running| self.stands(run) == Standing::Ended;
+        for ended in record.take_ended(has_ended) {
+            self.store.forget_rerun(ended.process, now.place);
+            self.store.remove_order(&record.id, &ended.token);
         }
     }
 
@@ -427,7 +446,7 @@ impl World {
                 return Ok(());
             }
         };
-        let rerun = run.and_then(|who| self.store.rerun_of(who, &now.boot));
+        let rerun = run.and_then(|who| self.store.rerun_of(who, &now));
         let chain = rerun.as_ref().map_or_else(
             || format!("{:08x}", run.map_or(7, |who| who.pid)),
             |r| r.chain.clone(),
@@ -458,6 +477,7 @@ impl World {
             held: None,
             waiter: None,
             boot: now.boot.clone(),
+            place: now.place,
             cap: self.cap,
             on_cap: self.on_cap,
             scope: None,
@@ -580,7 +600,7 @@ impl World {
         let mut view = waiter.ledger.view(record, now.uptime, run_alive);
         let known = waiter
             .ledger
-            .at_due(record, &now, |who| self.is_alive(who))
+            .at_due(record, &now, |run| self.stands(run))
             .filter(|_| looked);
         view.at_due = known.map(|known| AtDue {
             disabled: self.disabled.then(String::new),
@@ -608,9 +628,11 @@ impl World {
         let view = self.view(&self.waiters[at], &record, looked);
         self.waiters[at].due = view.due;
         match step(&view) {
-            Step::AwaitRun | Step::AwaitDue(_) | Step::AwaitProcess(_) | Step::AwaitService(_) => {
-                self.write_down(at, record, None, death)?
-            }
+            Step::AwaitRun
+            | Step::AwaitDue(_)
+            | Step::AwaitProcess(_)
+            | Step::AwaitForeign(_)
+            | Step::AwaitService(_) => self.write_down(at, record, None, death)?,
             Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,
             Step::LookAround => self.waiters[at].looked = true,
             Step::Launch => self.waiters[at].launches = true,
@@ -715,6 +737,7 @@ impl World {
         let rerun = Rerun {
             process: me,
             boot: now.boot.clone(),
+            place: now.place,
             target: TARGETS[target].into(),
             chain: timer.chain.clone(),
             run: timer.run,
@@ -732,6 +755,8 @@ impl World {
             timer: name.clone(),
             started: now,
             log: String::new(),
+            log_lost: None,
+            log_limit: 0,
             lastrunfile: None,
             stopped: None,
         };
@@ -795,7 +820,7 @@ impl World {
     }
 
     fn begun_by_us(&self, who: Identity) -> bool {
-        self.store.rerun_of(who, &self.now().boot).is_some()
+        self.store.rerun_of(who, &self.now()).is_some()
     }
 
     fn stop(&mut self, target: usize, name: Option<&str>, death: Death) -> Checked {
@@ -923,6 +948,7 @@ impl World {
                 let timer = Timer {
                     token: files::token(),
                     boot: now.boot.clone(),
+                    place: now.place,
                     waits_for: run,
                     waiter: Some(process),
                     held: None,
@@ -1063,7 +1089,7 @@ impl World {
             // Its reruns are not processes of this machine, so they all count as gone.
             let orders = self.store.root().join("targets").join(id).join("orders");
             let left = || {
-                self.store.remove_strays(&record, &self.now().boot);
+                self.store.remove_strays(&record, &self.now());
                 std::fs::read_dir(&orders).map(Iterator::count).unwrap_or(0)
             };
             // What another test starts has a copy of each lock until its exec.

@@ -140,6 +140,26 @@ fn without_journal_and_syslog_they_are_in_a_file() {
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
 }
 
+/// It does not grow without end: one older file is kept.
+#[test]
+fn the_file_of_the_log_is_rotated() {
+    let scratch = Scratch::for_operator();
+    std::fs::create_dir(scratch.path("state")).expect("created");
+    let old = "old\n".repeat(300_000);
+    scratch.write("state/again.log", &old);
+    request_where_only(&scratch, None);
+    let text = scratch.text("state/again.log");
+    assert_eq!(
+        in_order(text.lines().collect()).len(),
+        STARTS.len(),
+        "{text}"
+    );
+    assert!(
+        scratch.text("state/again.log.1") == old,
+        "the older file is kept as it was"
+    );
+}
+
 #[test]
 fn how_much_a_command_says() {
     let mut scratch = Scratch::for_operator();

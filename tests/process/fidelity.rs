@@ -180,6 +180,57 @@ fn only_the_newest_logs_are_kept() {
     scratch.assert_nothing_left();
 }
 
+/// One target's reruns leave the logs of another alone.
+#[test]
+fn the_newest_logs_of_each_target_are_kept() {
+    let scratch = Scratch::new();
+    scratch.settings("keep_logs = 1");
+    for word in ["one", "two", "two", "two"] {
+        scratch.again_well(&["run", "--", "/bin/echo", word]);
+        scratch.wait_until_settled();
+    }
+    let mut said: Vec<String> = scratch.logs().into_iter().map(|(_, text)| text).collect();
+    said.sort();
+    assert_eq!(said, ["one\n", "two\n"]);
+    scratch.assert_nothing_left();
+}
+
+/// Whoever looks first when the rerun has ended cuts it: beginning and end stay, and a line says so.
+#[test]
+fn a_log_that_is_too_long_is_cut_once_its_rerun_has_ended() {
+    let scratch = Scratch::new();
+    scratch.settings("max_log_size = \"100K\"");
+    let long = "seq 1 50000; touch said; until test -e go; do sleep 0.05; done";
+    scratch.again_well(&["run", "--", "/bin/sh", "-c", long]);
+    wait_until("the output", SHORT, || scratch.path("work/said").exists());
+    let status = scratch.status();
+    assert!(status["targets"][0]["running"].is_object(), "{status:#}");
+    assert_eq!(
+        scratch.logs()[0].1.lines().count(),
+        50_000,
+        "it is still written to"
+    );
+    scratch.write("work/go", "");
+    scratch.wait_until_settled();
+    let (path, text) = scratch.logs().remove(0);
+    assert!(
+        text.len() <= 100 << 10 && text.len() > 99 << 10,
+        "{}",
+        text.len()
+    );
+    assert!(
+        text.starts_with("1\n2\n") && text.ends_with("\n49999\n50000\n"),
+        "{text}"
+    );
+    assert_eq!(
+        text.matches("bytes were cut out here, see max_log_size")
+            .count(),
+        1
+    );
+    println!("{}: {} bytes", path.display(), text.len());
+    scratch.assert_nothing_left();
+}
+
 /// Without a setting.
 #[test]
 fn twenty_logs_are_kept_by_default() {

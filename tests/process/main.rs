@@ -6,6 +6,8 @@
 mod crash;
 /// A hundred requests at once.
 mod crowd;
+/// Looked at from another pid namespace or machine.
+mod elsewhere;
 /// A kernel, or a filter in front of it, without some system calls.
 mod fallback;
 /// The state directory is unusable, the disk is full, standard descriptors are closed.

@@ -3,7 +3,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::{assert_same_run, changes_once, hold_until, until_held};
-use again_rig::{LONG, Process, Record, Scratch, text, write_program};
+use again_rig::{LONG, Process, Record, Scratch, text, wait_until, write_program};
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
 const LINGER: &str = "0.4";
@@ -453,5 +453,68 @@ fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
         scratch.catalogs().len(),
         3,
         "one run by hand, and its rerun"
+    );
+}
+
+/// A rerun does not depend on its log: where there is no space for that, its output is lost, and the catalog is applied.
+#[test]
+fn a_full_log_file_system_costs_the_output_and_not_the_rerun() {
+    let body = || {
+        let scratch = Scratch::with_puppet();
+        let logs = scratch.at("logs");
+        fs::create_dir(&logs).expect("created");
+        let words = ["-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", &logs];
+        let mounted = std::process::Command::new("mount").args(words).status();
+        assert!(mounted.expect("mount").success());
+        // Puppet would die of its first line.
+        let rest = vec![b'x'; 2 << 20];
+        fs::write(scratch.path("logs/other"), rest).expect("written");
+        let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+        let run = || scratch.puppet_apply(&["-e", &manifest]).run().expect(&[0]);
+        run();
+        two_runs(&scratch);
+        let last = scratch.status()["targets"][0]["last"].clone();
+        assert_ne!(last["outcome"], "failed", "{last:#}");
+        assert_eq!(last["log"], "");
+        let why = last["log_lost"].as_str().expect("why");
+        assert!(
+            why.contains(&logs) && why.contains("No space left on device"),
+            "{why}"
+        );
+        let status = scratch.again(&["status"]).out;
+        assert!(
+            status.contains(&format!("its output is lost: {why}")),
+            "{status}"
+        );
+        let reason = scratch.history_of("started")[0]["reason"].clone();
+        assert_eq!(reason, format!("its output is lost: {why}"));
+        let history = scratch.again_well(&["history"]);
+        assert!(history.contains("its output is lost"), "{history}");
+        assert_eq!(
+            fs::read_dir(&logs).expect("there").count(),
+            1,
+            "no log is left"
+        );
+        // Once there is space again, there is a log, which has no more than it needs when it is done.
+        fs::remove_file(scratch.path("logs/other")).expect("removed");
+        fs::remove_file(scratch.path("made")).expect("removed");
+        run();
+        scratch.settle(LONG);
+        assert_eq!(scratch.catalogs().len(), 4);
+        let (log, text) = scratch.logs().remove(0);
+        assert!(text.contains("Applied catalog"), "{text}");
+        let blocks = || {
+            scratch.status();
+            let meta = fs::metadata(&log).expect("there");
+            std::os::unix::fs::MetadataExt::blocks(&meta)
+        };
+        wait_until("what it does not need to be given back", LONG, || {
+            blocks() * 512 < 1 << 20
+        });
+    };
+    again_rig::in_namespaces(
+        &["--mount"],
+        "apply::a_full_log_file_system_costs_the_output_and_not_the_rerun",
+        body,
     );
 }

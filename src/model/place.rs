@@ -1,0 +1,123 @@
+//! Where a pid means something: pids are counted anew in each pid namespace of each machine.
+
+use std::hash::Hasher;
+
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+use super::time::Moment;
+
+/// A machine, and a pid namespace of it. What was written before 0.2 has none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// A hash of the machine's id, which machine-id(5) asks to keep to oneself.
+    pub machine: u64,
+    /// The inode of the pid namespace; 0 where it cannot be seen.
+    pub pids: u64,
+}
+
+/// Where something on record comes from, seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Provenance {
+    /// This boot and this pid namespace: a pid on record is a pid.
+    Here,
+    /// An earlier boot of this machine: its processes are gone.
+    EarlierBoot,
+    /// Somewhere else: what became of it is not ours to say.
+    Foreign(Foreign),
+}
+
+super::words::words! {
+    /// Whose something foreign is.
+    pub enum Foreign {
+        /// Another machine's: a shared directory, or a copy of it in an image.
+        Machine = "another machine",
+        /// Another pid namespace's of this machine: a container's.
+        Namespace = "another pid namespace",
+    }
+}
+
+impl Place {
+    /// The place with this machine id, or whatever stands for one.
+    pub fn new(machine: &str, pids: u64) -> Self {
+        let mut hasher = SipHasher13::new();
+        hasher.write(b"again");
+        hasher.write(machine.as_bytes());
+        let machine = hasher.finish().max(1);
+        Place { machine, pids }
+    }
+
+    /// Its name in the name of a file; empty where nothing is known of it.
+    pub fn tag(self) -> String {
+        match self.machine ^ self.pids {
+            _ if self.is_unknown() => String::new(),
+            tag => format!("-{tag:016x}"),
+        }
+    }
+
+    /// Whether nothing is known of it.
+    pub fn is_unknown(&self) -> bool {
+        self.machine == 0
+    }
+}
+
+impl Moment {
+    /// Where something comes from that was written under this boot in this place, if
+    /// `self` is here and now.
+    pub fn provenance(&self, boot: &str, place: Place) -> Provenance {
+        let is_known = !place.is_unknown() && !self.place.is_unknown();
+        if is_known && place.machine != self.place.machine {
+            return Provenance::Foreign(Foreign::Machine);
+        }
+        if boot != self.boot {
+            return Provenance::EarlierBoot;
+        }
+        let differs = place.pids != self.place.pids && place.pids != 0 && self.place.pids != 0;
+        if is_known && differs {
+            return Provenance::Foreign(Foreign::Namespace);
+        }
+        Provenance::Here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_of_this_boot_and_namespace_is_of_here() {
+        let here = Place::new("one", 7);
+        let now = Moment {
+            boot: "b".into(),
+            place: here,
+            ..Moment::default()
+        };
+        let (unseen, other) = (Place { pids: 0, ..here }, Place { pids: 8, ..here });
+        let (machine, namespace) = (
+            Provenance::Foreign(Foreign::Machine),
+            Provenance::Foreign(Foreign::Namespace),
+        );
+        for (boot, place, provenance) in [
+            ("b", here, Provenance::Here),
+            ("b", unseen, Provenance::Here),
+            ("b", Place::default(), Provenance::Here),
+            ("b", other, namespace),
+            // The inodes of an earlier boot mean nothing.
+            ("a", other, Provenance::EarlierBoot),
+            ("a", Place::default(), Provenance::EarlierBoot),
+            // Containers of one kernel share its boot id.
+            ("b", Place::new("two", 7), machine),
+            ("a", Place::new("two", 7), machine),
+        ] {
+            assert_eq!(now.provenance(boot, place), provenance, "{boot} {place:?}");
+        }
+        assert_eq!(Foreign::Machine.kind(), "another machine");
+    }
+
+    #[test]
+    fn a_machine_keeps_its_number_and_does_not_tell_its_id() {
+        let place = Place::new("3d1219c7c4c5404aaa1f6d2a48adfda4", 1);
+        assert_eq!(place, Place::new("3d1219c7c4c5404aaa1f6d2a48adfda4", 1));
+        assert!(!place.is_unknown());
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether what is on record lives: a timer's waiter, a rerun.
+
+use super::record::{Running, Timer};
+use super::store::Store;
+use crate::model::{Foreign, Moment, Provenance};
+use crate::sys::process::is_alive;
+
+/// How a process on record stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It lives.
+    Alive,
+    /// It has ended.
+    Ended,
+    /// It is not ours to say, nor to end, settle or resume.
+    Foreign {
+        /// Whose it is.
+        whose: Foreign,
+        /// It may live: somebody holds its lock, or that cannot be seen.
+        may_live: bool,
+    },
+}
+
+impl Store {
+    /// Whether a rerun is under way. Here its process decides: a daemon that it started
+    /// may hold its lock for longer.
+    pub fn rerun_stands(&self, id: &str, run: &Running, now: &Moment) -> Standing {
+        let alive = || is_alive(run.process);
+        self.stands(
+            id,
+            &run.token,
+            now.provenance(&run.started.boot, run.started.place),
+            alive,
+        )
+    }
+
+    /// Whether a timer has a waiter. Its process may be hidden from us, its lock is not.
+    pub fn waiter_stands(&self, id: &str, timer: &Timer, now: &Moment) -> Standing {
+        let alive = || {
+            timer.waiter.is_some_and(is_alive) || self.order_is_held(id, &timer.token) == Some(true)
+        };
+        self.stands(
+            id,
+            &timer.token,
+            now.provenance(&timer.boot, timer.place),
+            alive,
+        )
+    }
+
+    fn stands(
+        &self,
+        id: &str,
+        token: &str,
+        provenance: Provenance,
+        is_alive: impl Fn() -> bool,
+    ) -> Standing {
+        match provenance {
+            Provenance::Here if is_alive() => Standing::Alive,
+            Provenance::Here | Provenance::EarlierBoot => Standing::Ended,
+            Provenance::Foreign(whose) => Standing::Foreign {
+                whose,
+                may_live: self.order_is_held(id, token) != Some(false)
+                    && self.order_path(id, token).symlink_metadata().is_ok(),
+            },
+        }
+    }
+}

@@ -1,0 +1,188 @@
+use std::fs;
+use std::process::Command;
+
+use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// A shell command line in another pid namespace of this machine.
+fn in_a_container(scratch: &Scratch, line: &str) -> Command {
+    scratch.line(&[
+        "unshare",
+        "--pid",
+        "--mount-proc",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-c",
+        line,
+    ])
+}
+
+/// The same on a machine that shares the directory, or in a copy of this one from an image.
+fn on_another_machine(scratch: &Scratch, line: &str) -> Command {
+    let id = scratch.write("machine-id", "00112233445566778899aabbccddeeff\n");
+    let line = format!("mount --bind '{}' /etc/machine-id && {line}", id.display());
+    scratch.line(&["unshare", "--mount", "sh", "-c", &line])
+}
+
+const LOOKS: [&str; 3] = ["status --json", "metrics", "history"];
+
+/// A run that asks for a rerun, which goes on until `go`, and for a later one.
+fn under_way(scratch: &Scratch) {
+    let manifest = "ask('run', '--name', 'later', '--delta', '1h') if NTH == 1\n\
+        ask('run') if NTH == 1\nhold('go') if NTH == 2";
+    start(&mut scratch.apply("site", manifest)).finish();
+    wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+}
+
+/// Whoever looks from elsewhere cannot see the rerun's process. It takes it for nothing, and
+/// writes nothing: the next rerun waits for it.
+#[test]
+fn a_rerun_under_way_is_not_taken_for_ended_from_elsewhere() {
+    for elsewhere in [in_a_container, on_another_machine] {
+        let scratch = Scratch::new();
+        under_way(&scratch);
+        let before = scratch.record();
+        let pid = before["running"][0]["process"]["pid"].clone();
+        for verb in LOOKS {
+            let line = format!("{} {verb}", scratch.at("bin/again"));
+            let seen = answer(&mut elsewhere(&scratch, &line));
+            assert_eq!(seen.err, "", "{verb}");
+            if verb.starts_with("status") {
+                let seen: Value = seen.json();
+                let target = &seen["targets"][0];
+                assert_eq!(target["running"]["pid"], pid, "{seen:#}");
+                assert_eq!(target["timers"][0]["state"], "foreign", "{seen:#}");
+            }
+        }
+        assert_eq!(scratch.record(), before);
+        for verb in ["resume", "reset", "now", "stop --run no-such-timer"] {
+            let line = format!("{} {verb}", scratch.at("bin/again"));
+            let _: Ended = answer(&mut elsewhere(&scratch, &line));
+            let record = scratch.record();
+            assert_eq!(record["running"], before["running"], "{verb}");
+            assert_eq!(record["timers"], before["timers"], "{verb}");
+        }
+        scratch.again_well(&["now", "later"]);
+        let waiter = scratch.waiter("later");
+        wait_until("the next one to wait", SHORT, || {
+            waiter.title().contains("waits for the run with pid")
+        });
+        assert_eq!(scratch.runs("site").len(), 2, "no two at once");
+        scratch.release("go");
+        let runs = scratch.wait_for_runs("site", 3);
+        assert!(runs[2].started() > runs[1].ended().expect("ended"));
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
+    }
+}
+
+/// The waiter is elsewhere, the rerun here. They share the lock that the rerun has inherited.
+#[test]
+fn a_waiter_elsewhere_waits_for_the_rerun() {
+    let scratch = Scratch::new();
+    under_way(&scratch);
+    let line = format!(
+        "ruby --disable-gems {} apply site.pp; until [ -e done ]; do sleep 0.1; done",
+        scratch.at("bin/puppet")
+    );
+    scratch.write(
+        "work/site.pp",
+        "ask('run') if NTH == 3\nhold('go') if NTH == 2",
+    );
+    let container = start(&mut in_a_container(&scratch, &line));
+    wait_until("the request from there", SHORT, || {
+        scratch
+            .text("state/again.log")
+            .contains("waits for the rerun of another pid namespace")
+            || scratch.runs("site").len() > 3
+    });
+    assert_eq!(scratch.runs("site").len(), 3, "no two at once");
+    scratch.release("go");
+    wait_until("the rerun there", SHORT, || scratch.runs("site").len() == 4);
+    let runs = scratch.runs("site");
+    assert!(runs[3].started() > runs[1].ended().expect("ended"));
+    scratch.release("work/done");
+    container.finish();
+    scratch.again_well(&["stop", "--run"]);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}
+
+/// A copy of the directory, in an image that was captured with a pending timer, or shared with
+/// another machine: only the machine that was asked goes on.
+#[test]
+fn a_timer_of_another_machine_is_not_resumed() {
+    let scratch = Scratch::new();
+    let stamp = [
+        &scratch.at("bin/helper"),
+        "stamp",
+        &scratch.at("stamps"),
+        "x",
+    ];
+    scratch.again_well(&[&["run", "--delta", "1", "--"], &stamp[..]].concat());
+    let waiter = scratch.waiter("again");
+    waiter.signal(Signal::SIGKILL).expect("killed");
+    waiter.wait_until_gone(SHORT);
+    let before = scratch.record();
+    let again = scratch.at("bin/again");
+    let resumed = answer(&mut on_another_machine(
+        &scratch,
+        &format!("{again} resume"),
+    ));
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert!(
+        resumed
+            .out
+            .contains("left alone: timer 'again' of command is another machine's"),
+        "{resumed:?}"
+    );
+    let seen = answer(&mut on_another_machine(
+        &scratch,
+        &format!("{again} status"),
+    ));
+    assert!(seen.out.contains("it is another machine's"), "{seen:?}");
+    assert_eq!(scratch.record(), before);
+    scratch.again_well(&["resume"]);
+    wait_until("the rerun", SHORT, || scratch.stamps().len() == 1);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}
+
+/// Its own boot is all that tells a machine without an id from another.
+#[test]
+fn a_machine_without_an_id_is_told_by_its_boot() {
+    let scratch = Scratch::new();
+    let again = scratch.at("bin/again");
+    let none = scratch.write("none", "");
+    let line = |verb: &str| {
+        let line = format!(
+            "mount --bind {} /etc/machine-id && {again} {verb}",
+            none.display()
+        );
+        answer(&mut scratch.line(&["unshare", "--mount", "sh", "-c", &line]))
+    };
+    assert_eq!(line("run --delta 1h -- /bin/true").code, Some(0));
+    let seen = line("status --json").json();
+    assert_eq!(
+        seen["targets"][0]["timers"][0]["state"], "waiting",
+        "{seen:#}"
+    );
+    // As after a reboot.
+    let waiter = scratch.only_waiter();
+    waiter.signal(Signal::SIGKILL).expect("killed");
+    waiter.wait_until_gone(SHORT);
+    let path = scratch.target().join("state.json");
+    let mut record = scratch.record();
+    let place = &mut record["timers"]["again"]["place"];
+    *place = serde_json::json!({ "machine": 7, "pids": place["pids"] });
+    fs::write(path, record.to_string()).expect("written");
+    let said = line("resume");
+    assert!(
+        said.out.contains("this one has no /etc/machine-id"),
+        "{said:?}"
+    );
+    assert_eq!(line("stop").code, Some(0));
+    scratch.assert_nothing_left();
+}
