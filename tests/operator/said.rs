@@ -63,26 +63,6 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     scratch.wait_until_settled();
 }
 
-/// A full disk and the like: the waiter's own words.
-#[test]
-fn a_state_that_cannot_be_written_is_said() {
-    let mut scratch = Scratch::for_operator();
-    scratch.shell("$AGAIN run --delta 1\n");
-    // Where the rerun is to be noted, nothing can be written.
-    let pid = scratch.waiter("again").pid;
-    let note = scratch.path(&format!("state/reruns/{pid}"));
-    std::fs::create_dir(&note).expect("made");
-    let by = wait_for("its trouble", SHORT, || {
-        Some(blocked(&scratch)).filter(|by| by["what"] == "other")
-    });
-    let words = by["reason"].as_str().expect("words");
-    assert!(words.starts_with("tries again what failed: "), "{words}");
-    let said = scratch.again(&["status"]).ok();
-    assert!(said.contains("tries again what failed"), "{said}");
-    std::fs::remove_dir(&note).expect("removed");
-    scratch.wait_until_settled();
-}
-
 #[test]
 fn a_command_is_shown_also_when_nothing_is_pending_and_not_at_any_length() {
     let mut scratch = Scratch::for_operator();
