@@ -176,6 +176,9 @@ pub struct Status {
     /// Write JSON, as described in again(8)
     #[arg(long)]
     pub json: bool,
+    /// Only the target of the puppet run above this process
+    #[arg(long)]
+    pub this_run: bool,
 }
 
 /// `again stop`.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
@@ -402,7 +403,11 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_file(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
+        // Root's alone where it holds a secret command, which is not for others either.
+        Err(e)
+            if named.is_none()
+                && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+        {
             Ok(Layer::default())
         }
         Err(e) => Err(e).with_context(|| format!("cannot read the settings {}", path.display())),

@@ -146,6 +146,24 @@ super::words::words! {
 }
 
 super::words::words! {
+    /// What is in the way of a timer.
+    pub enum Obstacle {
+        /// Its waiter, which a signal has stopped.
+        Waiter = "waiter",
+        /// The run that asked.
+        Run = "run",
+        /// Another rerun of the target.
+        Rerun = "rerun",
+        /// A run that holds Puppet's lock.
+        AgentLock = "agent lock",
+        /// A process that holds the lock of the target's record.
+        RecordLock = "record lock",
+        /// What the waiter says itself.
+        Other = "other",
+    }
+}
+
+super::words::words! {
     /// What a converge driver does.
     pub enum DriverState {
         /// Its command runs.

@@ -16,7 +16,7 @@ use crate::policy::judge::{Verdict, judge};
 use crate::state::change::Change;
 use crate::state::files::token;
 use crate::state::history::What;
-use crate::state::order::Order;
+use crate::state::order::{CommandLine, Order};
 use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
@@ -66,6 +66,13 @@ fn judge_and_take(
         });
     }
     locked.record.set_run_timeout(plan.run_timeout);
+    store.keep_command(
+        &plan.target,
+        &CommandLine {
+            arguments: plan.order.arguments.clone(),
+            directory: plan.order.directory.clone(),
+        },
+    );
     let case = case(request, seen, None, store, Some(&locked.record), &now);
     let place = place::find(seen, store, &locked.record, &now);
     // With the service that a chain began in, all of it stops.
@@ -103,7 +110,10 @@ fn judge_and_take(
         (case.cap, case.usage),
     );
     let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
-    let change = change.saying(line);
+    let mut change = change.saying(line);
+    let began = |who: Identity| now.wall - now.uptime.since(who.started());
+    let is_first = armed.timer.run == 2;
+    change.entry.began = seen.run_identity().filter(|_| is_first).map(began);
     Ok(Answer::of(store, change, Exit::Success))
 }
 /// A timer for the request, not yet judged.

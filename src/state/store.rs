@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! targets/ID/state.json    what anyone may see
+//! targets/ID/command       the command line, for its owner alone
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! reruns/PID               which target a rerun belongs to
@@ -28,6 +29,7 @@ use super::files::{
     token,
 };
 use super::history::{self, Entry};
+use super::order::CommandLine;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind, Moment, Place, Provenance, Span};
 use crate::sys::clock::moment;
@@ -105,6 +107,8 @@ const BEFORE: &str = "state.json.before";
 
 /// A target is forgotten no sooner than it has been quiet for so long.
 pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
+/// A target's command line.
+const COMMAND: &str = "command";
 
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
@@ -324,8 +328,7 @@ impl Store {
                     opened.with_context(|| format!("cannot open {}", shown(&path).display()))?
                 }
             };
-            flock::lock(&lock, &shown(&path), self.patience)
-                .with_context(|| format!("cannot lock target {id}"))?;
+            flock::lock(&lock, &shown(&path), self.patience)?;
             if lock.metadata()?.nlink() > 0 {
                 return Ok(lock);
             }
@@ -430,6 +433,23 @@ impl Store {
             .map_err(|e| cannot_write(&path, e))
     }
 
+    /// Keeps a target's command line, unless it is kept already. A failure only means that
+    /// it cannot be shown.
+    pub fn keep_command(&self, id: &str, line: &CommandLine) {
+        if self.command(id).is_none()
+            && let Ok(text) = serde_json::to_vec(line)
+            && let Err(e) =
+                Draft::write(&self.target_dir(id), COMMAND, &text, 0o600).and_then(Draft::publish)
+        {
+            tracing::debug!("{e:#}");
+        }
+    }
+
+    /// A target's command line, for who may see it.
+    pub fn command(&self, id: &str) -> Option<CommandLine> {
+        CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
+    }
+
     /// Where a timer's order is.
     pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
         self.target_dir(id).join("orders").join(token)
@@ -472,7 +492,9 @@ impl Store {
             }
         }
         // Whoever calls this has a record that was synced, so none before it counts.
-        let is_stray = |name: &String| name.starts_with(".state.json.") || name == BEFORE;
+        let is_stray = |name: &String| {
+            name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
+        };
         for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
         }

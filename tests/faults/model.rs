@@ -479,6 +479,7 @@ impl World {
             boot: now.boot.clone(),
             place: now.place,
             cap: self.cap,
+            max_runs_total: None,
             on_cap: self.on_cap,
             scope: None,
         };

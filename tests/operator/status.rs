@@ -230,7 +230,9 @@ fn every_field_of_the_json_is_in_the_manual() {
         never,
         [
             ".targets.last.log_lost",
+            ".targets.locked_by",
             ".targets.running.log_lost",
+            ".targets.timers.blocked_by.reason",
             ".targets.timers.scope"
         ]
     );
