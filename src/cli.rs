@@ -145,7 +145,7 @@ pub struct Run {
     #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs: Option<u32>,
     /// Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs_total: Option<u32>,
     /// The cap's window [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = crate::policy::cap::window)]
@@ -176,6 +176,9 @@ pub struct Status {
     /// Write JSON, as described in again(8)
     #[arg(long)]
     pub json: bool,
+    /// Only the target of the puppet run above this process
+    #[arg(long)]
+    pub this_run: bool,
 }
 
 /// `again stop`.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
@@ -331,6 +332,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         cap: Cap {
             max_runs,
             window: set.window().0,
+            is_total: false,
         },
         max_runs_total: total.map_or(max_runs.saturating_mul(TIMES_TOTAL), |most| most.0),
         on_cap: set.on_cap(),
@@ -349,6 +351,17 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         state_dir,
         log_dir,
     })
+}
+
+impl Settings {
+    /// The cap over all targets together.
+    pub fn total(&self) -> Cap {
+        Cap {
+            max_runs: self.max_runs_total,
+            is_total: true,
+            ..self.cap
+        }
+    }
 }
 
 /// The paths that a request's own flags name.
@@ -390,7 +403,11 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_file(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
+        // Root's alone where it holds a secret command, which is not for others either.
+        Err(e)
+            if named.is_none()
+                && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+        {
             Ok(Layer::default())
         }
         Err(e) => Err(e).with_context(|| format!("cannot read the settings {}", path.display())),

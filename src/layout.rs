@@ -127,6 +127,19 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// The beginning of a text that is too long to be read, and how long it is.
+pub fn cut(text: String) -> String {
+    const MOST: usize = 500;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!(
+            "{} … ({} bytes; all of it: again status --json)",
+            &text[..end],
+            text.len()
+        ),
+        None => text,
+    }
+}
+
 /// A word as it can be typed into a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b);

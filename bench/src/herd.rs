@@ -215,6 +215,7 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     let cap = Cap {
         max_runs: 10,
         window: Span::from_secs(3600),
+        is_total: false,
     };
     let moment = |seconds: f64| Moment {
         boot: "b".into(),

@@ -117,7 +117,8 @@
 #   Setting: `auto` moves a pending request of root's out of the systemd service it was made in, `never` leaves it there.
 #
 # @param command
-#   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper.
+#   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. Where it is
+#   set, no report shows the content of the configuration file. Where it is Sensitive, only its owner can read the file.
 #
 # @param state_dir
 #   Setting: where records are kept. `ensure => absent` removes this directory only if the last part of its path has `again` in it.
@@ -193,7 +194,7 @@ class common::again (
   Optional[Enum['report', 'end']] $stuck = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
-  Optional[Common::Again::Command] $command = undef,
+  Optional[Variant[Common::Again::Command, Sensitive[Common::Again::Command]]] $command = undef,
   Optional[Common::Again::Absolutepath] $state_dir = undef,
   Optional[Common::Again::Absolutepath] $log_dir = undef,
   Optional[Integer[0, 4294967295]] $keep_logs = undef,
@@ -265,7 +266,7 @@ class common::again (
       'stuck'                      => $stuck,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
-      'command'                    => $command,
+      'command'                    => $command ? { Sensitive => $command.unwrap, default => $command },
       'state_dir'                  => $state_dir,
       'log_dir'                    => $log_dir,
       'keep_logs'                  => $keep_logs,

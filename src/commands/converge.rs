@@ -6,6 +6,7 @@ use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Surroundings};
 use crate::converge::{self, Command};
 use crate::model::{Usage, target_id};
+use crate::puppet::cmdline::without_occasion;
 use crate::puppet::command::{Command as Line, Place};
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::SignalState;
@@ -30,7 +31,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     let place =
         Place::here(&around.environment, home).context("cannot see the working directory")?;
     let line = Line::named(&args.command, &place);
-    let target = target_id(around.uid, None, &line.words);
+    let target = target_id(around.uid, None, &without_occasion(line.words));
     let paths = line.setup.paths(&Paths::default(), &settings.paths);
     // Requests below find us by it, however it was named on our own command line.
     let named = global.state_dir.is_some() || global.config.is_some();

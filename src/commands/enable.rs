@@ -23,8 +23,8 @@ pub fn main(global: &Global) -> Result<Exit> {
     let held = held(&store);
     if !store.enable()? {
         say(&format!(
-            "again: nothing to do: again is not disabled (state in {})",
-            settings.state_dir.display()
+            "again: nothing to do: again is not disabled ({})",
+            targets::place(&settings.state_dir)?
         ))?;
         return Ok(Exit::Success);
     }

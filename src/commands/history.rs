@@ -6,17 +6,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::status::command_text;
+use super::targets::place;
 
 use crate::cli::{self, Global};
 use crate::config;
 use crate::layout::{Look, Tone, complain, plural, say};
-use crate::model::{Exit, Kind, Moment, Outcome, Span, outcome_of};
+use crate::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
 use crate::outcome::read_settled;
 use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
-use crate::sys::localtime;
+use crate::sys::localtime::{self, utc};
 
 /// The version of the JSON's schema.
 const SCHEMA: u32 = 1;
@@ -24,26 +27,13 @@ const SCHEMA: u32 = 1;
 /// How many chains are shown to people who did not say.
 const CHAINS: usize = 10;
 
-#[derive(Debug, Serialize)]
-struct Event<'a> {
-    schema: u32,
-    at: String,
-    what: What,
-    target: &'a str,
-    kind: Option<Kind>,
-    timer: &'a str,
-    request: &'a str,
-    chain: &'a str,
-    run: u32,
-    outcome: Option<Outcome>,
-    reason: String,
+/// A target that is on record, as far as the caller may see it.
+struct Target {
+    kind: Kind,
+    command: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Unreadable {
-    schema: u32,
-    unreadable: usize,
-}
+type Targets = BTreeMap<String, Target>;
 
 /// Shows the history.
 ///
@@ -54,34 +44,32 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let now = moment();
     // Reruns that have ended since anyone looked become part of it.
-    let kinds: BTreeMap<String, Kind> = store
-        .targets()
-        .into_iter()
-        .filter_map(|id| {
-            let record = read_settled(&store, &id, &now).ok().flatten()?;
-            Some((id, record.kind))
-        })
-        .collect();
+    let target = |id: String| {
+        let kind = read_settled(&store, &id, &now).ok().flatten()?.kind;
+        let command = store.command(&id).map(|line| command_text(&line, kind));
+        Some((id, Target { kind, command }))
+    };
+    let targets: Targets = store.targets().into_iter().filter_map(target).collect();
     let (entries, unreadable) = history::read(store.root());
-    let place = settings.state_dir.display();
+    let place = place(&settings.state_dir)?;
     let chosen = choose(&entries, args, if args.json { usize::MAX } else { CHAINS });
     if let (Some(chain), true) = (&args.chain, chosen.is_empty()) {
-        bail!("no chain in the history begins with '{chain}' (state in {place})");
+        bail!("no chain in the history begins with '{chain}' ({place})");
     }
     if args.json {
         for entry in &chosen {
-            say(&serde_json::to_string(&event(entry, &kinds))?)?;
+            say(&event(entry, &targets).to_string())?;
         }
         if unreadable > 0 {
-            let schema = SCHEMA;
-            say(&serde_json::to_string(&Unreadable { schema, unreadable })?)?;
+            let line = json!({ "schema": SCHEMA, "unreadable": unreadable });
+            say(&line.to_string())?;
         }
         return Ok(Exit::Success);
     }
     if chosen.is_empty() {
-        say(&format!("no request on record (state in {place})"))?;
+        say(&format!("no request on record ({place})"))?;
     } else {
-        say(&stories(&chosen, &kinds, &Look::of_this_process(), &now))?;
+        say(&stories(&chosen, &targets, &Look::of_this_process(), &now))?;
     }
     if unreadable > 0 {
         complain(&format!(
@@ -93,20 +81,14 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn event<'a>(entry: &'a Entry, kinds: &BTreeMap<String, Kind>) -> Event<'a> {
-    Event {
-        schema: SCHEMA,
-        at: localtime::utc(entry.at.wall),
-        what: entry.what,
-        target: &entry.target,
-        kind: kinds.get(&entry.target).copied(),
-        timer: &entry.timer,
-        request: &entry.token,
-        chain: &entry.chain,
-        run: entry.run,
-        outcome: entry.outcome,
-        reason: entry.text(),
-    }
+#[rustfmt::skip]
+fn event(entry: &Entry, targets: &Targets) -> Value {
+    json!({
+        "schema": SCHEMA, "at": utc(entry.at.wall), "what": entry.what, "target": entry.target,
+        "kind": targets.get(&entry.target).map(|target| target.kind), "timer": entry.timer, "request": entry.token,
+        "chain": entry.chain, "run": entry.run, "outcome": entry.outcome, "reason": entry.text(),
+        "chain_began_at": entry.began.map(utc),
+    })
 }
 
 /// What belongs together: a chain, or what was done to a target as a whole.
@@ -144,12 +126,7 @@ fn choose<'a>(entries: &'a [Entry], args: &cli::History, default: usize) -> Vec<
 }
 
 /// The stories, the one with the newest event last.
-fn stories(
-    entries: &[&Entry],
-    kinds: &BTreeMap<String, Kind>,
-    look: &Look,
-    now: &Moment,
-) -> String {
+fn stories(entries: &[&Entry], targets: &Targets, look: &Look, now: &Moment) -> String {
     let mut order: Vec<(&str, &str)> = Vec::new();
     for entry in entries.iter().rev() {
         if !order.contains(&story(entry)) {
@@ -160,9 +137,10 @@ fn stories(
         let mut events: Vec<&Entry> = entries.to_vec();
         events.retain(|entry| story(entry) == wanted);
         let first = events.first()?;
-        let kind = match (first.what, kinds.get(&first.target)) {
+        let target = targets.get(&first.target);
+        let kind = match (first.what, target) {
             (What::Opened, _) => "'again converge'".to_owned(),
-            (_, Some(kind)) => kind.to_string(),
+            (_, Some(target)) => target.kind.to_string(),
             (_, None) => "a target".to_owned(),
         };
         let name = match first.chain.as_str() {
@@ -171,6 +149,13 @@ fn stories(
         };
         let about = format!("(target {}, {} ago)", first.target, first.at.age(now));
         let mut lines = vec![look.entry(&name, Tone::Heading, &about)];
+        let command = target.and_then(|target| target.command.as_deref());
+        lines.extend(command.map(|command| look.entry("  command  ", Tone::Plain, command)));
+        let began = events.iter().find_map(|entry| entry.began);
+        lines.extend(began.map(|at| {
+            let label = label(at, 1, "began");
+            look.entry(&label, Tone::Plain, "the run that asked first")
+        }));
         for (at, entry) in events.iter().enumerate() {
             lines.push(line(entry, &events[..at], look));
         }
@@ -178,6 +163,16 @@ fn stories(
     };
     let told: Vec<String> = order.into_iter().filter_map(tell).collect();
     told.join("\n\n")
+}
+
+/// When, which run, and what.
+fn label(at: Walltime, run: u32, what: &str) -> String {
+    let at = localtime::local(at);
+    let run = match run {
+        0 => String::new(),
+        run => format!("run {run}"),
+    };
+    format!("  {at}  {run:<7} {what:<10}")
 }
 
 /// One event, with the time since the one that it follows from.
@@ -189,10 +184,11 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
             .find(|e| e.token == entry.token && e.what == what)?;
         Some(entry.at.age_of(&before.at))
     };
+    let waited = || since(What::Requested).map(|after| format!("waited {after}"));
+    let took = || since(What::Started).map(|after| format!("took {after}"));
     let after = match entry.what {
-        What::Started => since(What::Requested),
-        What::Ended | What::Failed => since(What::Started).or_else(|| since(What::Requested)),
-        What::Merged | What::Satisfied | What::Stopped => since(What::Requested),
+        What::Ended | What::Failed => took().or_else(waited),
+        What::Started | What::Merged | What::Satisfied | What::Stopped => waited(),
         _ => None,
     };
     let tone = match (entry.what, entry.outcome) {
@@ -203,17 +199,10 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
         (What::Failed | What::Lost, _) => Tone::Bad,
         _ => Tone::Plain,
     };
-    let run = match entry.run {
-        0 => String::new(),
-        run => format!("run {run}"),
-    };
-    let (at, what) = (localtime::local(entry.at.wall), entry.what.kind());
-    let label = format!("  {at}  {run:<7} {what:<10}");
-    let mut parts = Vec::new();
-    if let Some(after) = after {
-        parts.push(format!("after {after}"));
-    }
-    if matches!(entry.what, What::Requested | What::Refused) {
+    let label = label(entry.at.wall, entry.run, entry.what.kind());
+    let mut parts = Vec::from_iter(after);
+    use What::{Merged, Refused, Requested, Satisfied};
+    if matches!(entry.what, Requested | Refused | Merged | Satisfied) {
         parts.push(format!("timer '{}'", entry.timer));
     }
     let reason = match entry.what {
@@ -230,7 +219,7 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Place, Walltime};
+    use crate::model::{Boottime, Place};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {
@@ -285,8 +274,8 @@ a target (target 0123456789abcdef, 1m4s ago)
 
 chain aaaa0000 of a target (target 0123456789abcdef, 1m7s ago)
   TIME  run 2   requested timer 'again', delta 0s, jitter 2s
-  TIME  run 2   started   after 2s
-  TIME  run 2   ended     after 5s, changed (1 resource changed, by /x)";
+  TIME  run 2   started   waited 2s
+  TIME  run 2   ended     took 5s, changed (1 resource changed, by /x)";
         // Local times differ from machine to machine.
         let text: Vec<String> = text
             .lines()

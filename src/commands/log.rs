@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::targets;
 use crate::cli::{self, Global};
 use crate::config;
-use crate::model::Exit;
+use crate::layout::complain;
+use crate::model::{Exit, Kind};
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
@@ -51,14 +52,18 @@ impl Log {
 pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let mut running: Vec<Running> = Vec::new();
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let place = targets::place(&settings.state_dir)?;
+    let mut reruns: Vec<(Kind, Running)> = Vec::new();
     for record in targets::readable(&store) {
-        paths.extend(record.last.map(|last| PathBuf::from(last.rerun.log)));
-        paths.extend(record.running.iter().map(|run| PathBuf::from(&run.log)));
-        running.extend(record.running);
+        let last = record.last.map(|last| last.rerun);
+        let all = record.running.into_iter().chain(last);
+        reruns.extend(all.map(|run| (record.kind, run)));
+    }
+    if let Some(why) = lost(&reruns, args.run.as_deref()) {
+        bail!("{why} ({place})");
     }
     // A record may name a log in another directory, from before that was changed.
+    let mut paths: Vec<PathBuf> = reruns.iter().map(|(_, run)| (&run.log).into()).collect();
     paths.retain(|path| path.exists());
     paths.extend(list(&settings.log_dir)?);
     let mut logs: Vec<Log> = paths.iter().filter_map(|path| Log::of(path)).collect();
@@ -74,9 +79,13 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         log.chain,
         log.path.display()
     );
+    if file.metadata().is_ok_and(|meta| meta.len() == 0) {
+        complain(&silence(log, &reruns));
+    }
     let boot = moment().boot;
+    let mut running = reruns.iter().map(|(_, run)| run);
     let writer = running
-        .iter()
+        .by_ref()
         .filter(|run| run.started.boot == boot)
         .find(|run| Path::new(&run.log) == log.path);
     match writer {
@@ -84,6 +93,34 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         _ => show(&mut file)?,
     }
     Ok(Exit::Success)
+}
+
+/// Why there is no output of the newest rerun on record, or of the one that is wanted.
+fn lost(reruns: &[(Kind, Running)], wanted: Option<&str>) -> Option<String> {
+    let is_wanted = |run: &&Running| match wanted {
+        None => true,
+        Some(wanted) => wanted == run.chain || wanted == format!("{}-{}", run.chain, run.run),
+    };
+    let all = reruns.iter().map(|(_, run)| run).filter(is_wanted);
+    let run = all.max_by_key(|run| run.started.wall)?;
+    let (why, which, chain) = (run.log_lost.as_ref()?, run.run, &run.chain);
+    Some(format!(
+        "the output of run {which} of chain {chain} was lost: {why}"
+    ))
+}
+
+/// Why a log is empty, and where to look.
+fn silence(log: &Log, reruns: &[(Kind, Running)]) -> String {
+    let Log { run, chain, .. } = log;
+    let mut known = reruns.iter();
+    let is_agent = known.any(|(kind, rerun)| rerun.chain == *chain && kind.is_agent());
+    let why = match is_agent {
+        true => {
+            "; without --test the agent logs to syslog: 'journalctl -t puppet-agent', or 'grep puppet-agent /var/log/syslog'"
+        }
+        false => "",
+    };
+    format!("again: run {run} of chain {chain} has printed nothing{why}")
 }
 
 /// The files in the log directory.

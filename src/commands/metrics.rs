@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::report::{Report, Target};
+use super::targets::place;
 use crate::cli::Global;
 use crate::config;
 use crate::layout::say;
@@ -22,7 +23,8 @@ use crate::sys::user;
 pub fn main(global: &Global) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    let report = Report::gather(&store, &settings, moment());
+    place(&settings.state_dir)?;
+    let report = Report::gather(&store, &settings, moment(), None);
     // Read after it: reruns that had ended have been counted by then.
     let tally = history::tally(&settings.state_dir);
     let mut out = String::new();
@@ -67,6 +69,8 @@ const METRICS: &[Metric] = &[
     Metric("timers_dead", "Timers whose waiter is dead.", Each(|t, _| Some(timers(t, TimerState::Dead)))),
     Metric("oldest_timer_age_seconds", "Time since the oldest pending timer was asked for; 0 for none.",
         Each(|t, now| Some(t.timers.iter().map(|t| t.timer.requested.age(now)).max().unwrap_or(Span::ZERO).secs_f64()))),
+    Metric("runs_stuck", "Runs of the target, or in the way of its timers, that have outlived Puppet's runtimeout, or 2 h.",
+        Each(|t, now| Some(number(t.stuck(now).len())))),
     Metric("running", "Whether a rerun is under way.", Each(|t, _| Some(yes(t.running().is_some())))),
     Metric("cap_reruns", "Reruns that count towards the cap.", Each(|t, _| Some(t.usage.used.into()))),
     Metric("cap_max_reruns", "The most reruns that the cap allows within its window.", Each(|t, _| Some(t.cap.max_runs.into()))),

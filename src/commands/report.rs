@@ -5,17 +5,23 @@
 //! are UTC in the form of RFC 3339, spans are seconds. What is not known, and what
 //! the caller may not see, is null.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::config::Settings;
-use crate::model::{Bytes, Cap, DriverState, Identity, Moment, Span, TimerState, Use, Walltime};
+use crate::model::{
+    Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Span, TimerState, Use, Walltime,
+};
 use crate::outcome::read_settled;
 use crate::policy::cap;
+use crate::puppet::live;
 use crate::state::driver::{self, Driver};
-use crate::state::order::{Order, decode};
+use crate::state::order::{CommandLine, Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::{Disabled, Store};
+use crate::sys::flock::{Holder, Locks};
 use crate::sys::localtime::utc;
 use crate::sys::process::is_alive;
 use crate::sys::user;
@@ -41,7 +47,9 @@ pub struct Target {
     /// Its record, but for the timers.
     pub record: Record,
     /// What would be run, where the caller may see that.
-    pub order: Option<Order>,
+    pub command: Option<CommandLine>,
+    /// Who holds its record's lock at this moment, if anyone does.
+    pub locked: Option<Holder>,
     /// The cap that a pending timer is under, else the one that would be applied now.
     pub cap: Cap,
     /// How much of that is used.
@@ -64,6 +72,18 @@ pub struct Pending {
     pub due_in: Option<Span>,
     /// When it is due on the wall clock, if that is known.
     pub due_at: Option<Walltime>,
+    /// What is in its way now.
+    pub blocked: Option<Blocked>,
+}
+
+/// What is in the way of a timer.
+pub struct Blocked {
+    /// What.
+    pub what: Obstacle,
+    /// The process, if it is one that can be seen.
+    pub holder: Option<Holder>,
+    /// In the waiter's own words, where nothing else is known.
+    pub words: Option<String>,
 }
 
 /// What a converge driver does.
@@ -76,15 +96,19 @@ pub fn driver_state(driver: &Driver) -> DriverState {
 }
 
 impl Report {
-    /// Looks at everything. Reruns that have ended are noted as such, and what killed
-    /// drivers left is removed, if we may.
-    pub fn gather(store: &Store, settings: &Settings, now: Moment) -> Self {
+    /// Looks at everything, or at one target alone. Reruns that have ended are noted as such,
+    /// and what killed drivers left is removed, if we may and need not wait.
+    pub fn gather(store: &Store, settings: &Settings, now: Moment, only: Option<&str>) -> Self {
         driver::sweep(store, &now);
         let mut unreadable = Vec::new();
         let mut targets = Vec::new();
-        for id in store.targets() {
+        let locks = Locks::read();
+        let all = || store.targets();
+        for id in only.map_or_else(all, |id| vec![id.to_owned()]) {
             match read_settled(store, &id, &now) {
-                Ok(Some(record)) => targets.push(Target::new(store, record, settings, &now)),
+                Ok(Some(record)) => {
+                    targets.push(Target::new(store, record, settings, &locks, &now));
+                }
                 Ok(None) => {}
                 Err(e) => unreadable.push(format!("{e:#}")),
             }
@@ -120,7 +144,13 @@ impl Report {
 }
 
 impl Target {
-    fn new(store: &Store, mut record: Record, settings: &Settings, now: &Moment) -> Self {
+    fn new(
+        store: &Store,
+        mut record: Record,
+        settings: &Settings,
+        locks: &Locks,
+        now: &Moment,
+    ) -> Self {
         let timers = std::mem::take(&mut record.timers);
         let is_over = |run: &Running| {
             let stands = store.rerun_stands(&record.id, run, now);
@@ -134,19 +164,50 @@ impl Target {
             .next()
             .map_or(settings.cap, |timer| timer.cap);
         // Only the owner and root can read an order.
-        let order = timers
-            .values()
-            .find_map(|timer| store.read_order(&record.id, &timer.token).ok())
-            .and_then(|text| decode(&text).ok())
-            .map(|(_, order)| order);
-        let pending = |(name, timer)| Pending::new(store, &record.id, name, timer, now);
+        let mut tokens = timers.values().map(|timer| &timer.token);
+        let text = tokens.find_map(|token| store.read_order(&record.id, token).ok());
+        let of_order = || CommandLine::read(text.as_ref()?);
+        let order = text.as_ref().and_then(|text| decode(text).ok());
+        let locked = locks.holder(&store.lock_path(&record.id));
+        let look = Look {
+            store,
+            record: &record,
+            order: order.as_ref().map(|(_, order)| order),
+            locked: locked.as_ref(),
+            now,
+        };
         Target {
-            order,
+            command: store.command(&record.id).or_else(of_order),
             cap,
             usage: cap::usage(cap, record.moments(), now),
-            timers: timers.into_iter().map(pending).collect(),
+            timers: timers
+                .into_iter()
+                .map(|(name, timer)| look.at(name, timer))
+                .collect(),
+            locked,
             record,
         }
+    }
+
+    /// Whether a run of it that has taken this long is stuck.
+    pub fn is_stuck(&self, age: Span) -> bool {
+        age > self.record.stuck_after
+    }
+
+    /// The processes of its runs, and of those in its way, that are stuck.
+    pub fn stuck(&self, now: &Moment) -> BTreeSet<i32> {
+        let running = self
+            .running()
+            .filter(|run| self.is_stuck(run.started.age(now)));
+        let in_the_way = self.timers.iter().filter_map(|timer| {
+            let blocked = timer.blocked.as_ref().filter(|by| by.is_stuck(self, now))?;
+            Some(blocked.holder.as_ref()?.process.pid)
+        });
+        running
+            .map(|run| run.process.pid)
+            .into_iter()
+            .chain(in_the_way)
+            .collect()
     }
 
     /// The rerun that is under way.
@@ -163,8 +224,8 @@ impl Target {
 
     /// The words of the command, where the caller may see them.
     pub fn command(&self) -> Option<Vec<String>> {
-        let order = self.order.as_ref()?;
-        Some(order.arguments.iter().map(Bytes::lossy).collect())
+        let line = self.command.as_ref()?;
+        Some(line.arguments.iter().map(Bytes::lossy).collect())
     }
 
     #[rustfmt::skip]
@@ -172,15 +233,17 @@ impl Target {
         let record = &self.record;
         json!({
             "id": record.id, "kind": record.kind, "user": user::name(record.uid), "command": self.command(),
-            "directory": self.order.as_ref().map(|order| order.directory.lossy()),
+            "directory": self.command.as_ref().map(|line| line.directory.lossy()),
+            "locked_by": self.locked.as_ref().map(|holder| holder_json(holder, now)),
             "cap": {
                 "used": self.usage.used, "max_runs": self.cap.max_runs, "window_seconds": self.cap.window.secs(),
                 "frees_at": self.usage.is_reached().then(|| utc(now.wall + self.usage.frees_in)),
             },
-            "timers": self.timers.iter().map(|timer| timer.json()).collect::<Vec<_>>(),
+            "timers": self.timers.iter().map(|timer| timer.json(self, now)).collect::<Vec<_>>(),
             "running": self.running().map(|run| json!({
                 "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
+                "stuck": self.is_stuck(run.started.age(now)),
             })),
             "last": record.last.as_ref().map(|last| json!({
                 "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
@@ -197,10 +260,49 @@ impl Target {
     }
 }
 
-impl Pending {
-    fn new(store: &Store, id: &str, name: String, mut timer: Timer, now: &Moment) -> Self {
+impl Blocked {
+    /// Whether it is a run that should have ended long ago.
+    pub fn is_stuck(&self, target: &Target, now: &Moment) -> bool {
+        let is_run = matches!(
+            self.what,
+            Obstacle::Run | Obstacle::Rerun | Obstacle::AgentLock
+        );
+        let age = self.holder.as_ref().map(|holder| holder.age(now.uptime));
+        is_run && age.is_some_and(|age| target.is_stuck(age))
+    }
+
+    #[rustfmt::skip]
+    fn json(&self, target: &Target, now: &Moment) -> Value {
+        json!({
+            "what": self.what, "stuck": self.is_stuck(target, now), "reason": self.words,
+            "process": self.holder.as_ref().map(|holder| holder_json(holder, now)),
+        })
+    }
+}
+
+#[rustfmt::skip]
+fn holder_json(holder: &Holder, now: &Moment) -> Value {
+    let age = holder.age(now.uptime);
+    json!({
+        "pid": holder.process.pid, "command": holder.command, "since": utc(now.wall - age), "seconds": age.secs(),
+        "stopped": holder.is_stopped,
+    })
+}
+
+/// What the timers of one target are looked at by.
+struct Look<'a> {
+    store: &'a Store,
+    record: &'a Record,
+    order: Option<&'a Order>,
+    locked: Option<&'a Holder>,
+    now: &'a Moment,
+}
+
+impl Look<'_> {
+    fn at(&self, name: String, mut timer: Timer) -> Pending {
+        let now = self.now;
         let is_of_this_boot = timer.boot == now.boot;
-        let stands = store.waiter_stands(id, &timer, now);
+        let stands = self.store.waiter_stands(&self.record.id, &timer, now);
         let mut runs = timer.runs().filter(|_| is_of_this_boot);
         let run = runs.find(|run| is_alive(*run));
         drop(runs);
@@ -221,6 +323,7 @@ impl Pending {
         };
         let due_in = due.map(|due| due.since(now.uptime));
         Pending {
+            blocked: self.blocked(&name, &timer, state, run),
             name,
             state,
             run,
@@ -230,6 +333,57 @@ impl Pending {
         }
     }
 
+    /// What is in its way, by what can be seen of the machine.
+    fn blocked(
+        &self,
+        name: &str,
+        timer: &Timer,
+        state: TimerState,
+        run: Option<Identity>,
+    ) -> Option<Blocked> {
+        let seen = |who: Identity| Holder::of(who.pid).filter(|holder| holder.process == who);
+        let by = |what, holder| Blocked {
+            what,
+            holder,
+            words: None,
+        };
+        let waiter = timer.waiter.and_then(seen);
+        if matches!(state, TimerState::Dead | TimerState::Foreign) {
+            return None;
+        }
+        if let Some(stopped) = waiter.as_ref().filter(|waiter| waiter.is_stopped) {
+            return Some(by(Obstacle::Waiter, Some(stopped.clone())));
+        }
+        if let Some(run) = run {
+            return Some(by(Obstacle::Run, seen(run)));
+        }
+        if state != TimerState::Due {
+            return None;
+        }
+        // The waiter itself takes it for a moment.
+        let others = |holder: &&Holder| Some(holder.process) != timer.waiter;
+        if let Some(holder) = self.locked.filter(others) {
+            return Some(by(Obstacle::RecordLock, Some(holder.clone())));
+        }
+        let order = self.order.filter(|order| order.kind != Kind::Command);
+        if let Some(holder) = order.and_then(|order| live::lock_holder(&order.paths)) {
+            return Some(by(Obstacle::AgentLock, seen(holder)));
+        }
+        let rerun = self.record.running.iter().find_map(|run| seen(run.process));
+        if rerun.is_some() {
+            return Some(by(Obstacle::Rerun, rerun));
+        }
+        let title = waiter?.command;
+        let words = title.strip_prefix(&format!("again: timer '{name}' "))?;
+        (!words.starts_with("waits until")).then(|| Blocked {
+            what: Obstacle::Other,
+            holder: None,
+            words: Some(words.to_owned()),
+        })
+    }
+}
+
+impl Pending {
     /// Its waiter's pid, if the waiter lives.
     pub fn waiter(&self) -> Option<i32> {
         let waiter = self.timer.waiter.filter(|_| self.state != TimerState::Dead);
@@ -237,7 +391,7 @@ impl Pending {
     }
 
     #[rustfmt::skip]
-    fn json(&self) -> Value {
+    fn json(&self, target: &Target, now: &Moment) -> Value {
         let timer = &self.timer;
         json!({
             "name": self.name, "state": self.state, "reason": timer.held, "resource": timer.resource,
@@ -246,6 +400,7 @@ impl Pending {
             "put_off_seconds": timer.put_off.secs_f64(), "requested_at": utc(timer.requested.wall),
             "due_at": self.due_at.map(utc), "due_in_seconds": self.due_in.map(Span::secs_f64),
             "waits_for_pid": self.run.map(|run| run.pid),
+            "blocked_by": self.blocked.as_ref().map(|by| by.json(target, now)),
             "waiter": { "pid": self.waiter(), "alive": self.state != TimerState::Dead },
         })
     }

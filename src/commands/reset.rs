@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::targets::{Account, by_whom, wake};
+use super::targets::{Account, by_whom, place, wake};
 use crate::cli::{self, Global};
 use crate::config;
 use crate::layout::plural;
@@ -23,18 +23,24 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let mut ids = store.targets();
-    let mut nothing = "no rerun is counted".to_owned();
     if let Some(prefix) = &args.target {
         ids.retain(|id| id.starts_with(prefix.as_str()));
         match ids.len() {
-            0 => nothing = format!("no target's id begins with '{prefix}'"),
+            0 => {
+                let known = match store.targets().as_slice() {
+                    [] => "there is no target".to_owned(),
+                    ids => format!("there is {}", ids.join(", ")),
+                };
+                let place = place(store.root())?;
+                bail!("no target's id begins with '{prefix}'; {known} ({place})");
+            }
             1 => {}
             many => bail!("'{prefix}' may mean any of {many} targets; write more of the id"),
         }
     }
     let mut account = Account::new(&store, &[]);
     account.each_target(ids, |account, id| reset_target(&store, id, account));
-    account.conclude(&nothing)
+    account.conclude("no rerun is counted")
 }
 
 fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
@@ -49,6 +55,8 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let record = &mut locked.record;
     let now = moment();
     let counted = record.moments().count();
+    // What was refused by the count that is forgotten is no longer so.
+    record.refused.take_if(|refused| refused.kind == "cap");
     for start in &mut record.starts {
         start.forgotten = true;
     }
@@ -75,6 +83,7 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         wakes.push((name.clone(), timer.waiter));
     }
     locked.commit()?;
+    store.discount_starts(&now, id)?;
     // Before anyone starts a rerun: damage to the record must not bring them back.
     let reason = format!("{counted} counted reruns forgotten {}", by_whom());
     let change = About::target(id).became(What::Reset, now);

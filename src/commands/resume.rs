@@ -42,6 +42,7 @@ pub fn main(global: &Global) -> Result<Exit> {
         }
         resume.target(id, account)
     });
+    store.forget_quiet(settings.cap.window, &moment());
     account.conclude("every pending timer has its waiter")
 }
 

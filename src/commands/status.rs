@@ -4,17 +4,19 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::disable;
-use super::report::{Pending, Report, Target, driver_state};
+use super::report::{Blocked, Pending, Report, Target, driver_state};
+use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::{Look, Tone, complain, say};
+use crate::layout::{Look, Tone, complain, cut, plural, quoted, say};
 use crate::model::{
-    DriverState, Exit, Kind, Moment, Outcome, Provenance, Span, TimerState, Walltime,
+    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Provenance, Span, TimerState, Walltime,
 };
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
 use crate::state::history::What;
+use crate::state::order::CommandLine;
 use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
@@ -29,12 +31,18 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
-    let report = Report::gather(&store, &settings, moment());
+    let place = place(&settings.state_dir)?;
+    let now = moment();
+    let this_run = (args.json || args.this_run).then(|| this_run(&store, &settings, &around, &now));
+    let this_run = this_run.flatten();
+    // Outside any run there is no such target.
+    let target = || this_run.as_ref()?.get("target")?.as_str();
+    let only = args.this_run.then(|| target().unwrap_or_default());
+    let report = Report::gather(&store, &settings, now, only);
     if args.json {
-        let this_run = this_run(&store, &settings, &around, &report.now);
         say(&report.json(this_run).to_string())?;
     } else {
-        say(&text(&report, &Look::of_this_process()))?;
+        say(&text(&report, &place, &Look::of_this_process()))?;
         for what in &report.unreadable {
             complain(&format!("again: warning: {what}"));
         }
@@ -42,6 +50,8 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     let is_busy = |target: &Target| !target.timers.is_empty() || target.running().is_some();
     if report.targets.iter().any(is_busy) || !report.drivers.is_empty() {
         Ok(Exit::Success)
+    } else if !report.unreadable.is_empty() {
+        Ok(Exit::Failure)
     } else {
         Ok(Exit::NothingPending)
     }
@@ -71,7 +81,7 @@ fn this_run(
 }
 
 /// The report for people.
-fn text(report: &Report, look: &Look) -> String {
+fn text(report: &Report, place: &str, look: &Look) -> String {
     let now = &report.now;
     let mut out = Vec::new();
     if let Some(disabled) = &report.disabled {
@@ -88,8 +98,9 @@ fn text(report: &Report, look: &Look) -> String {
     }
     for target in &report.targets {
         let lines = target_lines(target, now);
-        // Nothing but its cap, of which nothing is used.
-        if lines.len() == 1 && target.usage.used == 0 {
+        // Nothing but its command and its cap, of which nothing is used.
+        let is_idle = |(label, ..): &(&str, _, _)| ["command", "cap"].contains(label);
+        if lines.iter().all(is_idle) && target.usage.used == 0 {
             continue;
         }
         let record = &target.record;
@@ -100,11 +111,15 @@ fn text(report: &Report, look: &Look) -> String {
             out.push(look.entry(&format!("  {label:<9} "), tone, &text));
         }
     }
-    if out.is_empty() {
-        out.push(format!(
-            "nothing pending, no rerun on record; see 'again history' (state in {})",
-            report.state_dir
-        ));
+    match report.unreadable.len() {
+        0 if out.is_empty() => out.push(format!(
+            "nothing pending, no rerun on record; see 'again history' ({place})"
+        )),
+        0 => {}
+        many => out.push(format!(
+            "something may be pending: {many} record{} cannot be read ({place})",
+            plural(many)
+        )),
     }
     out.join("\n")
 }
@@ -132,17 +147,12 @@ fn driver_text(driver: &Driver, now: &Moment) -> String {
 fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, String)> {
     let record = &target.record;
     let mut lines = Vec::new();
-    if let (Some(command), Some(order)) = (target.command(), &target.order) {
-        let words: Vec<String> = command
-            .iter()
-            .map(|word| crate::layout::quoted(word))
-            .collect();
-        let place = match record.kind {
-            Kind::Apply => format!(" (in {})", order.directory.lossy()),
-            _ => String::new(),
-        };
-        let text = format!("{}{place}", words.join(" "));
-        lines.push(("command", Tone::Plain, text));
+    if let Some(line) = &target.command {
+        lines.push(("command", Tone::Plain, command_text(line, record.kind)));
+    }
+    if let Some(holder) = &target.locked {
+        let text = format!("{holder}; what changes it waits for that process");
+        lines.push(("locked by", Tone::Attention, text));
     }
     for timer in &target.timers {
         let (label, tone) = match timer.state {
@@ -151,7 +161,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
             TimerState::Foreign => ("foreign", Tone::Attention),
             _ => ("pending", Tone::Plain),
         };
-        lines.push((label, tone, timer_text(timer, now)));
+        lines.push((label, tone, timer_text(timer, target, now)));
     }
     if let Some(run) = target.running() {
         let whose = match run.provenance(now) {
@@ -159,13 +169,18 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
             Provenance::Here | Provenance::EarlierBoot => String::new(),
         };
         let text = format!(
-            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {})",
+            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {}){}",
             run.run,
             run.chain,
             run.started.age(now),
             run.process.pid,
             run.timer,
             output(run, "-f"),
+            stuck(
+                target.is_stuck(run.started.age(now)),
+                target,
+                "again stop --run"
+            ),
         );
         lines.push(("running", Tone::Plain, text));
     }
@@ -232,7 +247,7 @@ fn last_text(last: &Ended, now: &Moment) -> String {
     let (run, chain) = (last.rerun.run, &last.rerun.chain);
     let started = last.rerun.started.wall;
     let ended = last.ended.map_or_else(String::new, |ended| {
-        format!(", after {}", ended.since(started))
+        format!(", took {}", ended.since(started))
     });
     format!(
         "run {run} of chain {chain}: {}, {}; started {}{ended} ({})",
@@ -243,29 +258,85 @@ fn last_text(last: &Ended, now: &Moment) -> String {
     )
 }
 
-fn timer_text(pending: &Pending, now: &Moment) -> String {
+/// The command line of a target.
+pub fn command_text(line: &CommandLine, kind: Kind) -> String {
+    let words = line.arguments.iter().map(|word| quoted(&word.lossy()));
+    let words = cut(words.collect::<Vec<_>>().join(" "));
+    match kind {
+        Kind::Apply => format!("{words} (in {})", line.directory.lossy()),
+        _ => words,
+    }
+}
+
+/// That a run is stuck, and what ends it.
+fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
+    match is_stuck {
+        true => format!(
+            "; stuck: it has taken longer than {}: '{how}' ends it",
+            target.record.stuck_after
+        ),
+        false => String::new(),
+    }
+}
+
+/// Why a timer that is due, or whose run has not ended, does not start.
+fn obstacle_text(blocked: &Blocked, target: &Target, now: &Moment) -> String {
+    let Some(holder) = &blocked.holder else {
+        let words = blocked.words.as_deref();
+        return words.unwrap_or("due, and starts now").to_owned();
+    };
+    let pid = holder.process.pid;
+    let how = match blocked.what {
+        Obstacle::Rerun => "again stop --run".to_owned(),
+        _ => format!("kill {pid}"),
+    };
+    let stuck = stuck(blocked.is_stuck(target, now), target, &how);
+    match blocked.what {
+        Obstacle::Waiter => format!(
+            "its waiter was stopped by a signal, and starts nothing until 'kill -CONT {pid}'"
+        ),
+        Obstacle::RecordLock => format!("due, waits for the lock of its record ({holder})"),
+        Obstacle::AgentLock => {
+            format!("due, waits for the run that holds Puppet's lock ({holder}){stuck}")
+        }
+        Obstacle::Rerun => format!("due, waits for a rerun to end ({holder}){stuck}"),
+        Obstacle::Run | Obstacle::Other => format!(" ({holder}){stuck}"),
+    }
+}
+
+fn timer_text(pending: &Pending, target: &Target, now: &Moment) -> String {
     let Pending { name, timer, .. } = pending;
     let by_cap = match timer.put_off {
         Span::ZERO => String::new(),
         put_off => format!(", put off {put_off} by the cap"),
     };
     let wait = timer.delta + timer.jitter;
+    let obstacle = |blocked: &Blocked| obstacle_text(blocked, target, now);
+    let blocked = pending.blocked.as_ref();
     let when = match (pending.state, pending.run, pending.due_at) {
         (TimerState::Dead, ..) => {
             "its waiter is dead: 'again resume' gives it another, 'again stop' clears it".to_owned()
+        }
+        _ if blocked.is_some_and(|by| by.what == Obstacle::Waiter) => {
+            blocked.map_or_else(String::new, obstacle)
         }
         (TimerState::Foreign, ..) => format!(
             "{}, and nothing here resumes it; 'again stop' clears it",
             timer.held.as_deref().unwrap_or_default()
         ),
         (TimerState::ForRun, Some(run), _) => {
-            format!("{wait} after the run has ended (pid {}){by_cap}", run.pid)
+            let who = blocked.filter(|by| by.holder.is_some());
+            let who = who.map_or_else(|| format!(" (pid {})", run.pid), obstacle);
+            format!("{wait} after the run has ended{who}{by_cap}")
         }
         (TimerState::Held, ..) => {
             let reason = timer.held.as_deref();
             format!("due, held: {}", reason.unwrap_or("no reason on record"))
         }
-        (TimerState::Due, ..) => "due, and starts once no other run is in its way".to_owned(),
+        (TimerState::Due, ..) => {
+            let soon = || "due, and starts once no other run is in its way".to_owned();
+            blocked.map_or_else(soon, obstacle)
+        }
         (_, _, Some(due)) => {
             let (left, at) = (due.since(now.wall), localtime::local(due));
             format!("in {left}{by_cap}, at {at}")

@@ -25,6 +25,9 @@ use crate::sys::sleep;
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// What a run may do that goes on.
+const MAY_ASK: &str = "it may ask again; 'again disable' prevents that";
+
 /// How long a driver that waits may take to end.
 const PROMPT: Duration = Duration::from_secs(2);
 /// Ruby loses a signal that reaches it within its first moments; how long a run is young
@@ -58,7 +61,7 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
     for run in record.running.iter().filter(|_| !with_runs) {
         if account.wants(&run.timer) && store.rerun_stands(id, run, &now) == Standing::Alive {
             account.note(format!(
-                "again: left alone: run {} of chain {} is under way (pid {}); 'again stop --run' ends it",
+                "again: left alone: run {} of chain {} is under way (pid {}); 'again stop --run' ends it; {MAY_ASK}",
                 run.run, run.chain, run.process.pid
             ));
         }
@@ -88,6 +91,13 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
             || format!("{} after its run", timer.delta),
             |due| format!("due in {}", due.since(clock::boottime())),
         );
+        let asker = timer.waits_for.filter(|run| is_alive(*run));
+        let goes_on = asker.map_or_else(String::new, |run| {
+            format!(
+                "; the run that asked is under way (pid {}): {MAY_ASK}",
+                run.pid
+            )
+        });
         let about = About::timer(id, &name, &timer);
         let change = about.clone().became(What::Stopped, moment());
         store.note(&change.because(format!("stopped {}", by_whom())).entry);
@@ -95,7 +105,7 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
         account.did(
             about,
             format!(
-                "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when})",
+                "again: stopped: timer '{name}' of {kind} (run {} of chain {}, {when}){goes_on}",
                 timer.run, timer.chain
             ),
         );
@@ -196,7 +206,7 @@ fn stop_driver(driver: &Driver, who: &str, with_run: bool, account: &mut Account
         account.did(driver.into(), line);
     } else {
         account.note(format!(
-            "again: left alone: {who} has a run under way ({which}); 'again stop --run' ends both"
+            "again: left alone: {who} has a run under way ({which}); 'again stop --run' ends both; {MAY_ASK}"
         ));
     }
     Ok(())

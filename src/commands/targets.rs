@@ -2,6 +2,7 @@
 //! an account of it.
 
 use std::io;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -20,6 +21,8 @@ pub struct Account<'a> {
     /// The timers that were asked for; empty for all.
     names: &'a [String],
     found: Vec<String>,
+    /// The timers that there were.
+    known: Vec<String>,
     failures: Vec<String>,
     lines: Vec<(Option<About>, String)>,
     said: io::Result<()>,
@@ -28,9 +31,23 @@ pub struct Account<'a> {
 impl<'a> Account<'a> {
     /// That of a verb which was given these names of timers, or none for all.
     pub fn new(store: &'a Store, names: &'a [String]) -> Self {
+        // Before anything goes.
+        let drivers = driver::living(store).unwrap_or_default();
+        let mut known: Vec<String> = readable(store)
+            .flat_map(|record| record.timers.into_keys())
+            .chain(
+                drivers
+                    .into_iter()
+                    .flat_map(|driver| driver.timers.into_keys()),
+            )
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        known.retain(|_| !names.is_empty());
         Account {
             store,
             names,
+            known,
             found: Vec::new(),
             failures: Vec::new(),
             lines: Vec::new(),
@@ -128,26 +145,26 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Ends the verb: says which of the names that were asked for are not pending, or
-    /// that there was `nothing` to act on.
+    /// Ends the verb: says that there was `nothing` to act on.
     ///
     /// # Errors
-    /// What it could not do; those of [`say`].
+    /// What it could not do; names of which there is none; those of [`say`].
     pub fn conclude(mut self, nothing: &str) -> Result<Exit> {
-        let place = self.store.root().display();
-        for name in self.names.iter().filter(|name| !self.found.contains(name)) {
-            self.lines.push((
-                None,
-                format!(
-                    "again: nothing to do: no timer named '{name}' is pending (state in {place})"
-                ),
+        let place = place(self.store.root())?;
+        let is_there = |name: &String| self.found.contains(name) || self.known.contains(name);
+        let unknown = self.names.iter().filter(|name| !is_there(name));
+        let unknown: Vec<String> = unknown.cloned().collect();
+        if !unknown.is_empty() {
+            let known = match self.known.as_slice() {
+                [] => "none is".to_owned(),
+                known => format!("there is {}", quoted(known)),
+            };
+            self.failures.push(format!(
+                "no timer named {} is pending; {known} ({place})",
+                quoted(&unknown)
             ));
-        }
-        if self.names.is_empty() && self.found.is_empty() && self.failures.is_empty() {
-            self.lines.push((
-                None,
-                format!("again: nothing to do: {nothing} (state in {place})"),
-            ));
+        } else if self.found.is_empty() && self.failures.is_empty() {
+            self.note(format!("again: nothing to do: {nothing} ({place})"));
         }
         self.end()?;
         Ok(Exit::Success)
@@ -170,6 +187,21 @@ impl<'a> Account<'a> {
 pub fn readable(store: &Store) -> impl Iterator<Item = Record> {
     let ids = store.targets().into_iter();
     ids.filter_map(|id| store.read(&id).ok().flatten())
+}
+
+/// Where the state is, in words for a message; that it is not there is no error.
+///
+/// # Errors
+/// That something else is there, or that it cannot be seen.
+pub fn place(root: &Path) -> Result<String> {
+    let place = root.display();
+    match std::fs::read_dir(root) {
+        Ok(_) => Ok(format!("state in {place}")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Ok(format!("the state directory {place} does not exist"))
+        }
+        Err(e) => bail!("the state directory {place} cannot be read: {e}"),
+    }
 }
 
 /// Names in quotes, with commas between them.

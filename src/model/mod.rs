@@ -23,7 +23,7 @@ pub use identity::Identity;
 pub use outcome::{End, Outcome};
 pub use place::{Foreign, Place, Provenance};
 pub use refusal::{Hold, Refusal, Satisfied, outcome_of};
-pub use run::{Base, Cap, DriverState, Kind, LogLimits, OnCap, Stuck, TimerState, Use};
+pub use run::{Base, Cap, DriverState, Kind, LogLimits, Obstacle, OnCap, Stuck, TimerState, Use};
 pub use time::{Boottime, Moment, NotASpan, Span, Walltime};
 pub use usage::Usage;
 pub(crate) use words::words;

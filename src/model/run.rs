@@ -96,6 +96,9 @@ pub struct Cap {
     pub max_runs: u32,
     /// The length of the window.
     pub window: Span,
+    /// Whether it is the one over all targets together.
+    #[serde(skip)]
+    pub is_total: bool,
 }
 
 /// How much of a cap is used.
@@ -139,6 +142,24 @@ super::words::words! {
         Dead = "dead",
         /// It is another machine's or pid namespace's.
         Foreign = "foreign",
+    }
+}
+
+super::words::words! {
+    /// What is in the way of a timer.
+    pub enum Obstacle {
+        /// Its waiter, which a signal has stopped.
+        Waiter = "waiter",
+        /// The run that asked.
+        Run = "run",
+        /// Another rerun of the target.
+        Rerun = "rerun",
+        /// A run that holds Puppet's lock.
+        AgentLock = "agent lock",
+        /// A process that holds the lock of the target's record.
+        RecordLock = "record lock",
+        /// What the waiter says itself.
+        Other = "other",
     }
 }
 

@@ -219,6 +219,7 @@ mod tests {
     const CAP: Cap = Cap {
         max_runs: 2,
         window: Span::from_secs(100),
+        is_total: false,
     };
 
     fn s(seconds: u64) -> Boottime {

@@ -8,10 +8,11 @@
 
 use std::borrow::Cow;
 use std::iter::Peekable;
+use std::ops::Range;
 use std::slice::Iter;
 
 pub use super::options::Application;
-use super::options::{FLAGS, RUBYS_VALUED, Takes, VALUED, of_application};
+use super::options::{FLAGS, OCCASIONS, RUBYS_VALUED, Takes, VALUED, of_application};
 
 /// A puppet command line, understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Invocation {
     pub catalog: Option<Vec<u8>>,
     /// Words that belong to no option: for apply, the manifest.
     pub loose: Vec<Vec<u8>>,
+    /// Where words are that name the occasion only.
+    pub occasion: Vec<Range<usize>>,
     /// Index at which options can be added so that they count and win.
     pub end: usize,
 }
@@ -106,8 +109,18 @@ pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
         ..Invocation::default()
     };
     read_settings(words, first, &mut invocation);
-    read_options(words, &mut invocation);
+    read_options(words, first, &mut invocation);
     Some(invocation)
+}
+
+/// The words of a command line by which a target is known: without those that name the
+/// occasion of a run.
+pub fn without_occasion(mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let occasion = parse(&words).map(|line| line.occasion).unwrap_or_default();
+    for range in occasion.into_iter().rev() {
+        words.drain(range);
+    }
+    words
 }
 
 /// The index of the puppet script: the first element itself, or what a ruby runs.
@@ -239,9 +252,11 @@ fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
 }
 
 /// The second parser: application options, and the words that are left.
-fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
-    let mut words: Words<'_> = words.iter().peekable();
+fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
+    let mut words: Words<'_> = all.iter().peekable();
+    let at = |left: &Words<'_>| first + all.len() - left.len();
     while let Some(word) = words.next() {
+        let begin = at(&words) - 1;
         if word == b"--" {
             invocation.loose.extend(words.cloned());
             break;
@@ -255,6 +270,9 @@ fn read_options(words: &[Vec<u8>], invocation: &mut Invocation) {
                 Takes::Value => words.next().cloned(),
                 Takes::Perhaps => words.next_if(|next| !next.starts_with(b"-")).cloned(),
             });
+            if OCCASIONS.contains(&name) {
+                invocation.occasion.push(begin..at(&words));
+            }
             note_option(invocation, &name, value);
         } else if let [b'-', letters @ ..] = word.as_slice()
             && !letters.is_empty()
@@ -335,6 +353,26 @@ mod tests {
         }
         assert_eq!(parse(&words("ruby /usr/bin/puppet config print")), None);
         assert_eq!(parse(&words("ruby /usr/bin/puppet --test agent")), None);
+    }
+
+    #[test]
+    fn what_names_an_occasion_is_no_part_of_the_identity() {
+        let plain = words("ruby puppet agent -t --tags a");
+        for line in [
+            "ruby puppet agent --job-id 17 -t --tags a",
+            "ruby puppet agent -t --job-id=18 --tags a",
+            "ruby puppet agent -t --job_i 19 --job-id 20 --tags a",
+            "ruby puppet agent -t --tags a --job-id",
+        ] {
+            assert_eq!(without_occasion(words(line)), plain, "{line}");
+        }
+        for line in [
+            "ruby puppet apply --job-id 17",
+            "ruby puppet agent -- --job-id 17",
+            "wrapper agent --job-id 17",
+        ] {
+            assert_eq!(without_occasion(words(line)), words(line), "{line}");
+        }
     }
 
     #[test]

@@ -105,6 +105,11 @@ const APPLY: Names =
 const AGENT: Names =
     Names("fqdn/f= digest= sourceaddress= waitforcert/w= job-id= disable? enable fingerprint");
 
+/// Application options that name the occasion of a run and not what is run: they differ each
+/// time. `--job-id` is the orchestrator's number of the job, put into the request for the
+/// catalog and into the report (lib/puppet/application/agent.rb).
+pub const OCCASIONS: Names = Names("job-id");
+
 /// The options of an application: long name, short letter, value.
 pub fn of_application(
     application: Application,

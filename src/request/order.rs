@@ -11,7 +11,7 @@ use crate::config::Surroundings;
 use crate::model::{Bytes, Kind, Refusal, Span, target_id};
 use crate::policy::judge::{Facts, Input, obstacle};
 use crate::puppet::ancestry::{Line, Seen};
-use crate::puppet::cmdline::{Application, Invocation};
+use crate::puppet::cmdline::{Application, Invocation, without_occasion};
 use crate::puppet::command::{Command, Place};
 use crate::puppet::environment;
 use crate::puppet::live::is_deleted;
@@ -167,7 +167,11 @@ fn plan(
     };
     let apply_in = (kind == Kind::Apply).then_some(directory.as_os_str().as_bytes());
     Ok(Plan {
-        target: target_id(request.around.uid, apply_in, &command.as_run(arguments)),
+        target: target_id(
+            request.around.uid,
+            apply_in,
+            &command.as_run(without_occasion(arguments)),
+        ),
         original: command.words.clone(),
         run_timeout: puppet.run_timeout(),
         detailed: line.is_some_and(|line| line.detailed),

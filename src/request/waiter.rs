@@ -16,7 +16,7 @@ use crate::policy::judge::{Verdict, judge};
 use crate::state::change::Change;
 use crate::state::files::token;
 use crate::state::history::What;
-use crate::state::order::Order;
+use crate::state::order::{CommandLine, Order};
 use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
@@ -67,6 +67,13 @@ fn judge_and_take(
         });
     }
     locked.record.set_run_timeout(plan.run_timeout);
+    store.keep_command(
+        &plan.target,
+        &CommandLine {
+            arguments: plan.order.arguments.clone(),
+            directory: plan.order.directory.clone(),
+        },
+    );
     let case = case(request, seen, None, store, Some(&locked.record), &now);
     let place = place::find(seen, store, &locked.record, &now);
     // With the service that a chain began in, all of it stops.
@@ -98,9 +105,19 @@ fn judge_and_take(
     drop(locked);
     let armed = armed?;
     settled.note(store);
-    let line = line::scheduled(request, seen, &armed, order.kind, range, case.usage);
+    let line = line::scheduled(
+        request,
+        seen,
+        &armed,
+        order.kind,
+        range,
+        (case.cap, case.usage),
+    );
     let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
-    let change = change.saying(line);
+    let mut change = change.saying(line);
+    let began = |who: Identity| now.wall - now.uptime.since(who.started());
+    let is_first = armed.timer.run == 2;
+    change.entry.began = seen.run_identity().filter(|_| is_first).map(began);
     Ok(Answer::of(store, change, Exit::Success))
 }
 /// A timer for the request, not yet judged.
@@ -126,6 +143,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         boot: now.boot.clone(),
         place: now.place,
         cap: request.settings.cap,
+        max_runs_total: Some(request.settings.max_runs_total),
         on_cap: request.settings.on_cap,
         scope: None,
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Moment, Outcome, outcome_of, words};
+use crate::model::{Moment, Outcome, Walltime, outcome_of, words};
 
 /// The version from which on entries have a kind and an outcome.
 pub const KINDS: u32 = 2;
@@ -64,6 +64,9 @@ pub struct Entry {
     /// How an ended run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
+    /// When the run that asked had started, if it is the one that began the chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Walltime>,
     /// Why, or what is known of it, for people.
     pub reason: String,
 }
@@ -85,6 +88,7 @@ impl Entry {
             run: 0,
             kind: String::new(),
             outcome: None,
+            began: None,
             reason: String::new(),
         }
     }

@@ -94,6 +94,7 @@ fn key(entry: &Entry) -> String {
         (What::Started | What::Ended, FIRST, _) => FIRST.to_owned(),
         (What::Ended, _, Some(outcome)) => format!("ended {outcome}"),
         (What::Refused, kind @ ("cap" | "disabled" | "noop"), _) => format!("refused {kind}"),
+        (What::Refused, "cap-total", _) => "refused cap".to_owned(),
         (What::Refused, ..) => "refused other".to_owned(),
         (what, ..) => what.kind().to_owned(),
     }

@@ -59,6 +59,23 @@ pub struct Order {
     pub logs: LogLimits,
 }
 
+/// What a target runs, for its owner to see also when nothing is pending.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandLine {
+    /// The words.
+    pub arguments: Vec<Bytes>,
+    /// The working directory.
+    pub directory: Bytes,
+}
+
+impl CommandLine {
+    /// That of an order, or one that was kept by itself: both are the last line.
+    pub fn read(text: &[u8]) -> Option<Self> {
+        let line = text.trim_ascii_end().rsplit(|&b| b == b'\n').next()?;
+        serde_json::from_slice(line).ok()
+    }
+}
+
 /// Writes the ticket and the order as two lines of JSON.
 ///
 /// # Errors

@@ -78,6 +78,10 @@ pub struct Timer {
     pub place: Place,
     /// The cap it is subject to.
     pub cap: Cap,
+    /// The most reruns of all targets together within the cap's window; no limit for a
+    /// timer of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runs_total: Option<u32>,
     /// What it does at the cap.
     pub on_cap: OnCap,
     /// The systemd scope the waiter sits in, if any.
@@ -145,6 +149,15 @@ impl Timer {
     pub fn runs(&self) -> impl Iterator<Item = Identity> {
         let others = self.promises.iter().filter_map(|promise| promise.run);
         self.waits_for.into_iter().chain(others)
+    }
+
+    /// The cap over all targets together that it is subject to.
+    pub fn total(&self) -> Option<Cap> {
+        self.max_runs_total.map(|max_runs| Cap {
+            max_runs,
+            is_total: true,
+            ..self.cap
+        })
     }
 
     /// How its haste stands, under the boot it was set in.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! targets/ID/state.json    what anyone may see
+//! targets/ID/command       the command line, for its owner alone
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! reruns/PID               which target a rerun belongs to
@@ -14,7 +15,7 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::files::{
     token,
 };
 use super::history::{self, Entry};
+use super::order::CommandLine;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Identity, Kind, Moment, Place, Provenance, Span};
 use crate::sys::clock::moment;
@@ -105,6 +107,8 @@ const BEFORE: &str = "state.json.before";
 
 /// A target is forgotten no sooner than it has been quiet for so long.
 pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
+/// A target's command line.
+const COMMAND: &str = "command";
 
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
@@ -257,14 +261,8 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
-        let targets = self.below("targets")?;
-        targets.below(id, 0o755)?.below("orders", 0o700)?;
+        let lock = self.lock_file(id)?;
         let directory = self.target_dir(id);
-        let lock_path = self.lock_path(id);
-        let lock = private_file(&lock_path)
-            .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
-        flock::lock(&lock, &shown(&lock_path), self.patience)
-            .with_context(|| format!("cannot lock target {id}"))?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
             _held: self.held.get().cloned(),
@@ -315,6 +313,40 @@ impl Store {
         })?;
         locked.set_aside = Some(format!("{why:#}; it is now {}", shown(&aside).display()));
         Ok(locked)
+    }
+
+    /// A target's lock, held. Its directory may be forgotten while we wait for it, and is
+    /// made again then.
+    fn lock_file(&self, id: &str) -> Result<File> {
+        loop {
+            let targets = self.below("targets")?;
+            targets.below(id, 0o755)?.below("orders", 0o700)?;
+            let path = self.lock_path(id);
+            let lock = match private_file(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => {
+                    opened.with_context(|| format!("cannot open {}", shown(&path).display()))?
+                }
+            };
+            flock::lock(&lock, &shown(&path), self.patience)?;
+            if lock.metadata()?.nlink() > 0 {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Removes all that is kept of a target. Call with its lock held.
+    pub(super) fn forget(&self, id: &str) {
+        let _ = std::fs::remove_dir_all(self.target_dir(id));
+    }
+
+    /// How long ago a target's record, or where there is none its directory, was changed.
+    pub(super) fn age_of(&self, id: &str) -> Option<Span> {
+        let directory = self.target_dir(id);
+        let meta = directory.join(RECORD).symlink_metadata();
+        let meta = meta.or_else(|_| directory.symlink_metadata()).ok()?;
+        let age = meta.modified().ok()?.elapsed().ok()?;
+        Some(Span::from_secs(age.as_secs()))
     }
 
     /// The record before the last start, if there is one that 0.1.0 left.
@@ -401,6 +433,23 @@ impl Store {
             .map_err(|e| cannot_write(&path, e))
     }
 
+    /// Keeps a target's command line, unless it is kept already. A failure only means that
+    /// it cannot be shown.
+    pub fn keep_command(&self, id: &str, line: &CommandLine) {
+        if self.command(id).is_none()
+            && let Ok(text) = serde_json::to_vec(line)
+            && let Err(e) =
+                Draft::write(&self.target_dir(id), COMMAND, &text, 0o600).and_then(Draft::publish)
+        {
+            tracing::debug!("{e:#}");
+        }
+    }
+
+    /// A target's command line, for who may see it.
+    pub fn command(&self, id: &str) -> Option<CommandLine> {
+        CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
+    }
+
     /// Where a timer's order is.
     pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
         self.target_dir(id).join("orders").join(token)
@@ -443,7 +492,9 @@ impl Store {
             }
         }
         // Whoever calls this has a record that was synced, so none before it counts.
-        let is_stray = |name: &String| name.starts_with(".state.json.") || name == BEFORE;
+        let is_stray = |name: &String| {
+            name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
+        };
         for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
         }

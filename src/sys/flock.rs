@@ -34,7 +34,7 @@ impl Holder {
         let command = lossy(words.join(&b' ')).replace(char::is_control, " ");
         Some(Holder {
             process: Identity { pid, start },
-            command: command.trim().chars().take(80).collect(),
+            command: command.trim().chars().take(160).collect(),
             is_stopped: matches!(stat.state, b'T' | b't'),
         })
     }

@@ -84,7 +84,7 @@ impl Life {
             && let Some(timer) = self.ledger.timer(&record)
         {
             tracing::error_span!("chain", chain = timer.chain, run = timer.run);
-            self.begin();
+            self.begin(timer.cap.window);
         }
         loop {
             match self.go_on() {
@@ -95,8 +95,8 @@ impl Life {
     }
 
     /// Does what Puppet need not wait for: has the promise on the disk, and ends what it
-    /// replaces.
-    fn begin(&mut self) {
+    /// replaces and what is quiet.
+    fn begin(&mut self, window: Span) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
         let kept = world.lock.sync_all().context("cannot sync the order");
@@ -107,6 +107,7 @@ impl Life {
         if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
             tracing::warn!("cannot clean up: {e:#}");
         }
+        world.store.forget_quiet(window, &moment());
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {

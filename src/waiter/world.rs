@@ -9,10 +9,11 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
 use crate::model::{Boottime, Identity, Kind, Span, Stuck};
+use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::puppet::live;
 use crate::state::order::{Order, Ticket, decode};
-use crate::state::record::{Record, Running};
+use crate::state::record::{Record, Running, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{boottime, moment};
 use crate::sys::pidfd::{self, Handle};
@@ -115,7 +116,10 @@ impl World {
         let now = moment();
         let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
         let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
-        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
+        if let (Some(mut known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
+            let total = ledger.timer(record).and_then(Timer::total);
+            let together = total.and_then(|cap| Some((cap, self.store.together(cap, &now)?)));
+            (known.cap, known.usage) = cap::binding((known.cap, known.usage), together);
             view.at_due = Some(self.look(known, order, now.uptime, record.stuck_after)?);
         }
         Ok(view)

@@ -534,6 +534,7 @@ impl World {
             boot: now.boot.clone(),
             place: now.place,
             cap: self.cap,
+            max_runs_total: None,
             on_cap: self.on_cap,
             scope: None,
         };
@@ -1271,6 +1272,7 @@ fn live(
         cap: Cap {
             max_runs,
             window: Span::from_secs(window),
+            is_total: false,
         },
         on_cap,
         // A date, so that the clock can be set back.

@@ -50,6 +50,8 @@ fn a_chain_is_told_as_one_story() {
         words,
         [
             "chain CHAIN of puppet apply (target ID",
+            "  command  ruby HERE/bin/puppet apply site.pp (in HERE)",
+            "run 1 began",
             "run 2 requested",
             "run 2 started",
             "run 2 ended"
@@ -60,9 +62,10 @@ fn a_chain_is_told_as_one_story() {
         text.contains("timer 'again', delta 1s, jitter 0s"),
         "{text}"
     );
-    assert!(text.contains("started   after 1"), "{text}");
+    assert!(text.contains("started   waited 1"), "{text}");
     let long: Vec<&str> = text.lines().filter(|line| line.contains("ended")).collect();
     assert!(long[0].contains("unknown (there is no summary"), "{text}");
+    assert!(long[0].contains("ended     took "), "{text}");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn failed_is_told_with_what_was_missing() {
     });
     scratch.wait_until_settled();
     let line = told(&scratch, "failed");
-    assert!(line.starts_with("run 2 failed after 1"), "{line}");
+    assert!(line.starts_with("run 2 failed waited 1"), "{line}");
     assert!(
         line.contains("the manifest ") && line.contains("site.pp"),
         "{line}"
@@ -200,9 +203,9 @@ fn satisfied_is_told_with_the_run_that_did_it() {
             .then_some(())
     });
     let line = told(&scratch, "satisfied");
-    assert!(line.starts_with("run 2 satisfied after "), "{line}");
+    assert!(line.starts_with("run 2 satisfied waited "), "{line}");
     assert!(
-        line.ends_with("a run of this target started after it was due"),
+        line.ends_with("timer 'again', a run of this target started after it was due"),
         "{line}"
     );
     assert!(
@@ -224,11 +227,18 @@ fn json_lines_are_stable() {
     let said = scratch.again(&["history", "--json"]).ok();
     let said = stable(&said, &scratch);
     let lines: Vec<&str> = said.lines().collect();
-    let (head, tail) = lines[0].split_once("\"at\":\"").expect("a time");
-    let tail = tail.split_once('Z').expect("a time").1;
+    let mut event: serde_json::Value = serde_json::from_str(lines[0]).expect("JSON");
+    for time in ["at", "chain_began_at"] {
+        assert!(event[time].as_str().expect("a time").ends_with('Z'));
+        event[time] = "X".into();
+    }
     assert_eq!(
-        format!("{head}\"at\":\"{tail}"),
-        r#"{"schema":1,"at":"","what":"requested","target":"ID","kind":"apply","timer":"a \"name\"","request":"ID","chain":"CHAIN","run":2,"outcome":null,"reason":"delta 1h, jitter 0s"}"#
+        event,
+        serde_json::json!({
+            "schema": 1, "at": "X", "what": "requested", "target": "ID", "kind": "apply", "timer": "a \"name\"",
+            "request": "ID", "chain": "CHAIN", "run": 2, "outcome": null, "reason": "delta 1h, jitter 0s",
+            "chain_began_at": "X",
+        })
     );
     assert_eq!(lines[1], r#"{"schema":1,"unreadable":2}"#);
     let text = scratch.again(&["history"]);

@@ -2,34 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use again_rig::{Process, SHORT, Scratch, wait_for};
+use again_rig::{SHORT, Scratch, Started, wait_for};
 use nix::sys::signal::Signal;
 
-/// A process that holds the lock of the only target there is, and sleeps.
-fn holder(scratch: &mut Scratch) -> Process {
+/// A process that holds the lock of the only target there is, and was stopped.
+fn holder(scratch: &Scratch) -> Started {
     let lock = scratch.target().join("lock").display().to_string();
-    let command = scratch.line(&[
-        "flock",
-        "-o",
-        &lock,
-        "sh",
-        "-c",
-        "touch $HERE/held; exec sleep 600",
-    ]);
-    scratch.spawn(command);
+    let script = "file = File.open(ARGV[0], 'r+'); file.flock(File::LOCK_EX); File.write(ARGV[1], ''); sleep 600";
+    let held = scratch.at("held");
+    let holder = scratch.start(scratch.line(&["ruby", "-e", script, &lock, &held]));
     wait_for("the lock", SHORT, || {
         scratch.path("held").exists().then_some(())
     });
-    let all = Process::with_program_of(std::path::Path::new("/usr/bin"));
-    let ours = |process: &Process| {
-        process
-            .command()
-            .first()
-            .is_some_and(|word| word == "flock")
-            && process.command().contains(&lock)
-    };
-    let holder = all.into_iter().find(ours).expect("flock");
-    holder.signal(Signal::SIGSTOP).expect("stopped");
+    holder.signal(Signal::SIGSTOP);
     holder
 }
 
@@ -37,8 +22,8 @@ fn holder(scratch: &mut Scratch) -> Process {
 fn nobody_waits_for_ever_for_a_stopped_process() {
     let mut scratch = Scratch::for_operator();
     scratch.shell("$AGAIN run --delta 1h --name a\n");
-    let holder = holder(&mut scratch);
-    let pid = format!("pid {}", holder.pid);
+    let holder = holder(&scratch);
+    let pid = format!("pid {}", holder.pid());
     // Another target, of which nobody holds anything.
     scratch
         .again(&["run", "--delta", "1h", "--name", "b", "--", "/bin/true"])
@@ -69,7 +54,7 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
     assert_eq!(said.status(), 1);
     assert!(said.out.contains("again: stopped: timer 'b'"), "{said:?}");
     assert!(
-        said.err.contains(&pid) && said.err.contains("'flock "),
+        said.err.contains(&pid) && said.err.contains("'ruby -e"),
         "{said:?}"
     );
     for words in [&["now", "a"][..], &["reset"], &["resume"]] {
@@ -79,8 +64,7 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
             "{words:?}: {said:?}"
         );
     }
-    holder.signal(Signal::SIGCONT).expect("going on");
-    holder.end();
+    holder.kill();
     assert!(scratch.again(&["stop"]).ok().contains("stopped: timer 'a'"));
     scratch.wait_until_settled();
 }

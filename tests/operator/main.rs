@@ -23,6 +23,8 @@ mod manual;
 mod metrics;
 /// `again now`.
 mod now;
+/// What is said when something is in the way, lost, or not there.
+mod said;
 /// `again status`, its JSON, and how reruns ended.
 mod status;
 /// `again disable`, `enable`, `reset`.

@@ -71,14 +71,16 @@ fn only_the_timers_named() {
     let mut scratch = Scratch::for_operator();
     scratch.shell("test -z \"$AGAIN_RUN\" || { echo $AGAIN_TIMER >>$HERE/runs; exit 0; }\n$AGAIN run --delta 1h --name a\n$AGAIN run --delta 1h --name b\n");
     scratch.timer_in_state("waiting");
-    let said = scratch.again(&["now", "b", "c"]).ok();
+    let said = scratch.again(&["now", "b", "c"]);
+    assert_eq!(said.status(), 1);
     assert!(
-        said.contains("timer 'b'") && !said.contains("timer 'a'"),
-        "{said}"
+        said.out.contains("timer 'b'") && !said.out.contains("timer 'a'"),
+        "{said:?}"
     );
     assert!(
-        said.contains("nothing to do: no timer named 'c' is pending"),
-        "{said}"
+        said.err
+            .contains("no timer named 'c' is pending; there is 'a', 'b' (state in "),
+        "{said:?}"
     );
     wait_for("the rerun", SHORT, || {
         (scratch.text("runs") == "b\n").then_some(())

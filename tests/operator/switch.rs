@@ -80,14 +80,19 @@ fn reset_forgets_the_count_even_if_the_record_is_damaged() {
         scratch
             .again(&["reset"])
             .ok()
-            .starts_with("again: nothing to do: no rerun is counted (state in ")
+            .starts_with("again: nothing to do: no rerun is counted (the state directory ")
     );
     scratch.shell(ASK);
     wait_for("the rerun", SHORT, || (runs(&scratch) == 2).then_some(()));
     scratch.wait_until_settled();
     assert!(scratch.shell(ASK).contains("the cap is reached"));
-    let said = scratch.again(&["reset", "--target", "none"]).ok();
-    assert!(said.contains("no target's id begins with 'none'"), "{said}");
+    let said = scratch.again(&["reset", "--target", "none"]);
+    assert_eq!(said.status(), 1);
+    assert!(
+        said.err
+            .contains("no target's id begins with 'none'; there is "),
+        "{said:?}"
+    );
     let id = scratch
         .target()
         .file_name()

@@ -491,3 +491,27 @@ fn below_a_daemon_without_a_run() {
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
 }
+
+/// The number of an orchestrator's job names an occasion: every job's run is the same target, under one cap.
+#[test]
+fn a_jobs_number_makes_no_target() {
+    let scratch = Scratch::new();
+    for (n, words) in [&["--job-id", "17"][..], &["--job-id=18"], &[]]
+        .iter()
+        .enumerate()
+    {
+        let name = n.to_string();
+        let agent = ["agent", "--onetime", "--no-daemonize", "--no-splay"];
+        schedule(
+            &scratch,
+            &["--delta", "1h", "--name", &name],
+            &[&agent, *words].concat(),
+        );
+    }
+    assert_eq!(
+        only_target(&scratch)["timers"].as_array().map(Vec::len),
+        Some(3)
+    );
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+}

@@ -11,8 +11,7 @@ module AgainFact
   module_function
 
   def value
-    fact = { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false }
-    fact.merge!(reported)
+    fact = reported
     # The directory is sd_booted(3)'s test.
     compact(fact.merge('systemd' => File.directory?('/run/systemd/system'), 'paths' => paths, 'home' => home))
   end
@@ -52,26 +51,46 @@ module AgainFact
     Puppet[name]
   end
 
+  # What is so without a helper: this is run 1, and nothing is pending.
+  def nothing
+    { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false }
+  end
+
+  # What cannot be told: run 0, with the reason. "Run 1" would be a guess, and no number at all would fail a manifest that compares it.
+  def unknown(why)
+    nothing.merge('run' => 0, 'unknown' => why.to_s.lines.first.to_s.strip[0, 200])
+  end
+
   # Whatever calls itself `again` on this node, and whatever it says.
   def reported
     program = binary
-    program ? from_status(JSON.parse(output(program, 'status', '--json', *config_option))) : {}
+    program ? from_status(JSON.parse(status(program))) : nothing
   rescue StandardError => e
     Facter.debug("again: no status: #{e}")
-    {}
+    unknown(e.message)
+  end
+
+  # Of this run's target alone, however many there are. A helper of before that option says nothing.
+  def status(program)
+    text = output(program, 'status', '--json', '--this-run', *config_option)
+    text.empty? ? output(program, 'status', '--json', *config_option) : text
   end
 
   def from_status(status)
-    return {} unless status.is_a?(Hash) && status['version']
+    return unknown('the helper does not tell its status') unless status.is_a?(Hash) && status['version']
 
     fact = { 'version' => status['version'].to_s }
-    return fact unless status['schema'] == 1
+    return unknown("the helper's status has schema #{status['schema']}").merge(fact) unless status['schema'] == 1
 
+    fact = nothing.merge(fact)
     fact['disabled'] = compact(status['disabled']) if status['disabled'].is_a?(Hash)
     this_run = status['this_run']
     return fact unless this_run.is_a?(Hash)
 
     fact.merge!(compact(this_run.slice('run', 'chain', 'timer')))
+    unreadable = Array(status['unreadable']).first
+    return fact.merge('unknown' => unreadable.to_s) if unreadable
+
     target = Array(status['targets']).find { |candidate| candidate['id'] == this_run['target'] }
     return fact unless target
 

@@ -69,10 +69,17 @@ class common::again::install {
       default => undef,
     }
 
+    # A command may hold a password.
+    [$mode, $text] = $common::again::command ? {
+      Sensitive => ['0600', $present ? { true => Sensitive($settings), default => undef }],
+      default   => ['0644', $settings],
+    }
+
     file { $common::again::config_path:
-      content => $settings,
-      mode    => '0644',
-      *       => $common::again::file,
+      content   => $text,
+      mode      => $mode,
+      show_diff => $common::again::command == undef,
+      *         => $common::again::file,
     }
   }
 }

@@ -28,7 +28,7 @@ describe 'the fact again' do
 
   def says(status)
     File.write("#{scratch}/status", JSON.generate(status))
-    with_helper("test \"$*\" = 'status --json' || exit 9; cat #{scratch}/status; exit 3")
+    with_helper("test \"$*\" = 'status --json --this-run' || exit 9; cat #{scratch}/status; exit 3")
   end
 
   let(:nothing) { { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false } }
@@ -76,7 +76,7 @@ describe 'the fact again' do
 
   it 'reads no schema that it does not know' do
     says(status.merge('schema' => 2))
-    expect(fact).to include(nothing.merge('version' => '0.1.0'))
+    expect(fact).to include(nothing.merge('version' => '0.1.0', 'run' => 0, 'unknown' => "the helper's status has schema 2"))
   end
 
   {
@@ -96,7 +96,8 @@ describe 'the fact again' do
       script ? with_helper(script) : (allow(ENV).to receive(:[]).and_call_original)
       File.write(helper, "#!/nonexistent\n") if what == 'no interpreter'
       started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      expect(fact).to include(nothing)
+      expect(fact).to include(nothing.merge('run' => what == 'no helper' ? 1 : 0))
+      expect(fact.key?('unknown')).to be(what != 'no helper')
       expect(fact['paths'].keys).to match_array(PATHS.keys)
       expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 6
     end
@@ -105,7 +106,7 @@ describe 'the fact again' do
   it 'does not wait for a helper that hangs' do
     with_helper('exec sleep 30')
     started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-    expect(fact).to include(nothing)
+    expect(fact).to include('run' => 0, 'unknown' => %r{takes too long})
     expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be_between(1.9, 3)
   end
 
@@ -131,6 +132,17 @@ describe 'the fact again' do
     says(status)
     load File.expand_path('../../../lib/facter/again.rb', __dir__)
     expect(Facter.value(:again)).to include('run' => 3)
+  end
+
+  it 'understands a helper from before --this-run' do
+    says(status)
+    with_helper("test \"$*\" = 'status --json' || exit 2; cat #{scratch}/status")
+    expect(fact).to include('run' => 3)
+  end
+
+  it 'does not take a record that cannot be read for nothing' do
+    says(status.merge('targets' => [], 'unreadable' => ['the record x cannot be used']))
+    expect(fact).to include('run' => 3, 'unknown' => 'the record x cannot be used')
   end
 
   it 'does not tell where root is at home' do
@@ -164,13 +176,13 @@ describe 'the fact again' do
     end
 
     it 'asks the helper in the home directory' do
-      install("#{scratch}/.local/bin/again", "#!/bin/sh\ntest \"$*\" = 'status --json' || exit 9; echo '{\"schema\":1,\"version\":\"8\"}'\n")
+      install("#{scratch}/.local/bin/again", "#!/bin/sh\ntest \"$*\" = 'status --json --this-run' || exit 9; echo '{\"schema\":1,\"version\":\"8\"}'\n")
       expect(fact['version']).to eq('8')
     end
 
     it 'asks it with the settings there' do
       install("#{scratch}/.config/again.toml", "# binary: #{scratch}/b/again\n")
-      install("#{scratch}/b/again", "#!/bin/sh\necho \"{\\\"schema\\\":1,\\\"version\\\":\\\"$3\\\"}\"\n")
+      install("#{scratch}/b/again", "#!/bin/sh\necho \"{\\\"schema\\\":1,\\\"version\\\":\\\"$4\\\"}\"\n")
       expect(fact['version']).to eq("--config=#{scratch}/.config/again.toml")
     end
   end
