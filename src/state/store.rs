@@ -15,6 +15,7 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -448,6 +449,23 @@ impl Store {
     /// A target's command line, for who may see it.
     pub fn command(&self, id: &str) -> Option<CommandLine> {
         CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
+    }
+
+    /// A file without a name, for who cannot have memory that is passed on: some filters
+    /// of system calls refuse memfd_create(2), and Linux before 3.17 has none.
+    ///
+    /// # Errors
+    /// Those of open(2) and write(2).
+    pub fn unnamed_order(&self, id: &str, text: &[u8]) -> io::Result<OwnedFd> {
+        // Named as an order is, so that it goes if we die at once.
+        let path = self.order_path(id, &token());
+        let mut options = File::options();
+        let mut file = files::open(&path, 0o600, options.write(true).create_new(true))?;
+        // Open for reading only, since a waiter holds it: see `write_order`.
+        let readable = File::open(&path);
+        std::fs::remove_file(&path)?;
+        file.write_all(text)?;
+        Ok(readable?.into())
     }
 
     /// Where a timer's order is.
