@@ -270,7 +270,7 @@ fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
                 Takes::Value => words.next().cloned(),
                 Takes::Perhaps => words.next_if(|next| !next.starts_with(b"-")).cloned(),
             });
-            if OCCASIONS.contains(&name) {
+            if invocation.application == Application::Agent && OCCASIONS.contains(&name) {
                 invocation.occasion.push(begin..at(&words));
             }
             note_option(invocation, &name, value);
