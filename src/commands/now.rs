@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use super::resume;
 use super::targets::{Account, quoted, wake};
 use crate::cli::{Global, Names};
 use crate::config;
@@ -24,6 +25,8 @@ use crate::sys::{pidfd, sleep};
 pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
+    // A dead waiter would not hear of it.
+    resume::in_passing(&settings);
     let mut account = Account::new(&store, &args.names);
     account.each_target(store.targets(), |account, id| {
         hurry_target(&store, id, account)

@@ -42,6 +42,17 @@ pub fn scheduled(
     );
     if armed.replaced.is_some() {
         line.push_str("; it replaces the pending timer of that name");
+        let runs: Vec<String> = timer
+            .runs()
+            .skip(1)
+            .map(|who| who.pid.to_string())
+            .collect();
+        if !runs.is_empty() {
+            let pids = runs.join(", ");
+            line.push_str(&format!(
+                " and waits for the run that asked for it too (pid {pids})"
+            ));
+        }
     }
     if let Some(why) = &armed.scope_failed {
         line.push_str(&format!(

@@ -21,6 +21,7 @@ use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
+use crate::sys::process::is_alive;
 use crate::sys::unit;
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
@@ -93,6 +94,9 @@ fn judge_and_take(
     };
     let range = request.jitter_range(timer.run);
     set_wait(&mut timer, not_before, range, run, &now);
+    if let Some(old) = locked.record.timers.get(name) {
+        timer.keep_promises(old, &now, is_alive);
+    }
     let order = Order {
         daemon,
         ..plan.order.clone()
@@ -129,6 +133,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         base: request.base(),
         requested: now.clone(),
         waits_for: None,
+        promises: Vec::new(),
         due: None,
         due_wall: None,
         hurry: false,

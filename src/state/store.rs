@@ -545,6 +545,14 @@ impl Store {
         files::is_locked(&self.order_path(id, token))
     }
 
+    /// Whether nobody holds the lock on an order of a target: its waiter has died, or its
+    /// rerun has ended.
+    pub fn has_loose_order(&self, id: &str) -> bool {
+        let orders = self.target_dir(id).join("orders");
+        let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);
+        names(&orders).any(|name| is_id(&name) && is_loose(&name))
+    }
+
     /// Notes to which target the process of a rerun belongs.
     ///
     /// # Errors
