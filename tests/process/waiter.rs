@@ -31,6 +31,7 @@ fn purpose(scratch: &Scratch, fd: i32, to: &str) -> &'static str {
         _ if to.starts_with(&scratch.at("state/targets/")) && to.contains("/orders/") => {
             "the lock that says that it lives"
         }
+        _ if to == scratch.at("state") => "the state directory, whatever takes its name",
         _ => panic!("descriptor {fd} of the waiter is {to}"),
     }
 }
