@@ -22,7 +22,8 @@ use again::state::driver::{self, Driver, Handed};
 use again::state::history::{Entry, What};
 use again::state::order::{decode, encode};
 use again::state::record::Record;
-use again::state::store::{Disabled, Rerun, parse_record};
+use again::state::reruns::Rerun;
+use again::state::store::{Disabled, parse_record};
 use again::sys::attributes::parse_limits;
 use again::sys::localtime;
 use again::sys::process::{parse_stat, parse_status, split_block};
@@ -126,6 +127,7 @@ fn record(text: &[u8]) {
         boot: "b".into(),
         uptime: Boottime::from_nanos(u64::MAX / 2),
         wall: Walltime::from_millis(1_795_219_387_045),
+        ..Moment::default()
     };
     let _ = (
         serde_json::from_slice::<Rerun>(text),
@@ -159,7 +161,7 @@ fn record(text: &[u8]) {
             record.next_number(&timer.chain, timer.run),
         );
     }
-    let _ = record.take_ended("b", |_| false);
+    let _ = record.take_ended(|_| true);
     // Written and read, it is the same.
     let written = serde_json::to_vec(&record).expect("JSON");
     assert_eq!(
