@@ -45,7 +45,8 @@ impl Directory {
     /// What is wrong with which directory, and what to do.
     pub fn open(path: &Path, keeps: Keeps) -> Result<Self> {
         let mut left: Vec<OsString> = steps(path);
-        let root = || rustix::fs::open("/", ON_THE_WAY, Mode::empty());
+        let root =
+            || rustix::fs::open("/", ON_THE_WAY, Mode::empty()).map_err(std::io::Error::from);
         let (mut at, mut shown) = (root()?, PathBuf::from("/"));
         let mut links = 0;
         while let Some(name) = left.pop() {
@@ -167,6 +168,8 @@ fn step(
         made = Some(make);
         open().map_err(|e| make.err().unwrap_or(e))
     });
+    // As the kind of error that tells whether it may pass.
+    let opened = opened.map_err(std::io::Error::from);
     let fd = opened.with_context(|| match made {
         Some(_) => format!("cannot make the directory {}", here.display()),
         None => format!("cannot open the directory {}", here.display()),

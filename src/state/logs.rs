@@ -1,6 +1,6 @@
 //! The output of reruns: one file each, its name beginning with the time.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -135,7 +135,7 @@ impl<'a> Logs<'a> {
         let mut logs = self.all();
         // It counts first.
         logs.sort_by_key(|log| newest != Some(log.name.as_ref()));
-        let (mut of_target, mut bytes) = (HashMap::new(), 0_u64);
+        let (mut of_target, mut bytes) = (BTreeMap::new(), 0_u64);
         let LogLimits { keep, each, all } = self.limits;
         let (surplus, kept): (Vec<&Log>, Vec<&Log>) = logs.iter().partition(|log| {
             let target = target_of(&log.name).or(ours);

@@ -68,10 +68,15 @@ impl World {
             let root = self.store.root().display();
             record.with_context(|| format!("its record in {root} is gone"))
         });
-        found.map_err(|e| match may_pass(&e) {
+        found.map_err(|e| self.lost(e))
+    }
+
+    /// What does not pass loses the timer.
+    fn lost(&self, e: anyhow::Error) -> anyhow::Error {
+        match may_pass(&e) {
             true => e,
             false => e.context(format!("timer '{}' is lost", self.ticket.name)),
-        })
+        }
     }
 
     /// The record, locked.
@@ -79,7 +84,8 @@ impl World {
     /// # Errors
     /// What failed on which file, or that the timer was lost with a damaged record.
     pub fn lock(&self, ledger: &Ledger) -> Result<Locked> {
-        let locked = self.store.lock_existing(&self.ticket.target)?;
+        let locked = self.store.lock_existing(&self.ticket.target);
+        let locked = locked.map_err(|e| self.lost(e))?;
         if let Some(what) = &locked.set_aside {
             if ledger.timer(&locked.record).is_none() {
                 bail!("timer '{}' is lost: {what}", self.ticket.name);
