@@ -80,7 +80,7 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         log.path.display()
     );
     if file.metadata().is_ok_and(|meta| meta.len() == 0) {
-        complain(&silence(&log, &reruns));
+        complain(&silence(log, &reruns));
     }
     let boot = moment().boot;
     let mut running = reruns.iter().map(|(_, run)| run);
