@@ -145,7 +145,7 @@ pub struct Run {
     #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs: Option<u32>,
     /// Cap over all targets together: at most this many reruns within the window [default: three times --max-runs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>)]
     pub max_runs_total: Option<u32>,
     /// The cap's window [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = crate::policy::cap::window)]

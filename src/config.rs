@@ -332,6 +332,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         cap: Cap {
             max_runs,
             window: set.window().0,
+            is_total: false,
         },
         max_runs_total: total.map_or(max_runs.saturating_mul(TIMES_TOTAL), |most| most.0),
         on_cap: set.on_cap(),
@@ -350,6 +351,17 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         state_dir,
         log_dir,
     })
+}
+
+impl Settings {
+    /// The cap over all targets together.
+    pub fn total(&self) -> Cap {
+        Cap {
+            max_runs: self.max_runs_total,
+            is_total: true,
+            ..self.cap
+        }
+    }
 }
 
 /// The paths that a request's own flags name.

@@ -132,6 +132,11 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
     let global = &cli.global;
+    use Command::{Disable, Enable, Reset, Run, Stop};
+    let changes = matches!(
+        cli.command,
+        None | Some(Run(_) | Stop(_) | Disable(_) | Enable | Reset(_))
+    );
     let exit = match cli.command {
         None => commands::run::main(global, &cli.run, signals),
         Some(Command::Run(run)) => commands::run::main(global, &run, signals),
@@ -149,6 +154,10 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         // Its status may be any that a run can end with.
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };
+    // Whoever changes something looks after timers that have lost their waiter.
+    if let (true, Ok(settings)) = (changes, config::of_command(global)) {
+        commands::resume::in_passing(&settings);
+    }
     exit.map(|exit| exit as i32)
 }
 

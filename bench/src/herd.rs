@@ -215,11 +215,13 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     let cap = Cap {
         max_runs: 10,
         window: Span::from_secs(3600),
+        is_total: false,
     };
     let moment = |seconds: f64| Moment {
         boot: "b".into(),
         uptime: Boottime::from_nanos((seconds * 1e9) as u64),
         wall: Walltime::from_millis((seconds * 1e3) as u64),
+        ..Moment::default()
     };
     let mut dice = StdRng::seed_from_u64(nodes as u64);
     let mut server = Server::new(capacity);

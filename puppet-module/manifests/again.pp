@@ -67,8 +67,9 @@
 #   `manage_binary => file` only.
 #
 # @param manage_boot_unit
-#   Whether to install and enable again-resume.service, which arms what was pending again after a boot. By default where systemd runs and
-#   Puppet runs as root; `true` is for images that are built without it.
+#   Whether to install and enable again-resume.service, which arms what was pending again after a boot, and again-pending.path, which
+#   within a minute gives a new waiter to what has lost its own. By default where systemd runs and Puppet runs as root; `true` is for
+#   images that are built without it.
 #
 # @param share_dir
 #   Directory under which manual pages and completions go. By default /usr/local/share, or ~/.local/share where Puppet does not run as root.

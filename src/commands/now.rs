@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use super::resume;
 use super::targets::{Account, quoted, wake};
 use crate::cli::{Global, Names};
 use crate::config;
@@ -24,6 +25,8 @@ use crate::sys::{pidfd, sleep};
 pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
+    // A dead waiter would not hear of it.
+    resume::in_passing(&settings);
     let mut account = Account::new(&store, &args.names);
     account.each_target(store.targets(), |account, id| {
         hurry_target(&store, id, account)
@@ -35,7 +38,7 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
 fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     // Looked at without its lock first: nothing of it may concern us.
     let concerns_us = store
-        .read(id)?
+        .read_or_mend(id)?
         .is_some_and(|record| record.timers.keys().any(|name| account.wants(name)));
     if !concerns_us {
         return Ok(());

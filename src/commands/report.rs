@@ -303,8 +303,9 @@ impl Look<'_> {
         let now = self.now;
         let is_of_this_boot = timer.boot == now.boot;
         let stands = self.store.waiter_stands(&self.record.id, &timer, now);
-        let run = timer.waits_for.filter(|_| is_of_this_boot);
-        let run = run.filter(|run| is_alive(*run));
+        let mut runs = timer.runs().filter(|_| is_of_this_boot);
+        let run = runs.find(|run| is_alive(*run));
+        drop(runs);
         let due = timer.due.filter(|_| is_of_this_boot);
         let state = if let Standing::Foreign { whose, .. } = stands {
             timer.held = Some(format!("it is {}'s", whose.kind()));

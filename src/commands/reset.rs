@@ -45,7 +45,7 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
 
 fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let is_put_off = |timer: &Timer| timer.put_off > Span::ZERO;
-    let concerns_us = store.read(id)?.is_some_and(|record| {
+    let concerns_us = store.read_or_mend(id)?.is_some_and(|record| {
         record.moments().next().is_some() || record.timers.values().any(is_put_off)
     });
     if !concerns_us {
@@ -83,6 +83,7 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         wakes.push((name.clone(), timer.waiter));
     }
     locked.commit()?;
+    store.discount_starts(&now, id)?;
     // Before anyone starts a rerun: damage to the record must not bring them back.
     let reason = format!("{counted} counted reruns forgotten {}", by_whom());
     let change = About::target(id).became(What::Reset, now);

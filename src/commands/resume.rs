@@ -14,12 +14,12 @@ use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::order::{Order, decode};
-use crate::state::record::Timer;
+use crate::state::record::{Running, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{self, moment};
-use crate::sys::localtime;
 use crate::sys::pidfd::{self, Handle};
+use crate::sys::{localtime, user};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
 /// Resumes everything.
@@ -30,11 +30,7 @@ pub fn main(global: &Global) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
-    let resume = Resume {
-        store: &store,
-        settings: &settings,
-        scope: crate::request::waiter::wants_scope(&settings, around.uid),
-    };
+    let resume = Resume::new(&store, &settings, false);
     let mut account = Account::new(&store, &[]);
     account.each_target(store.targets(), |account, id| {
         // A request died before it recorded anything; what it wrote goes.
@@ -46,7 +42,22 @@ pub fn main(global: &Global) -> Result<Exit> {
         }
         resume.target(id, account)
     });
+    store.forget_quiet(settings.cap.window, &moment());
     account.conclude("every pending timer has its waiter")
+}
+
+/// Resumes in passing what has lost its waiter: whoever changes something looks after the
+/// rest. What is locked is left to the next one.
+pub fn in_passing(settings: &Settings) {
+    let store = Store::existing(&settings.state_dir).without_waiting();
+    let resume = Resume::new(&store, settings, true);
+    let mut ids = store.targets();
+    ids.retain(|id| store.has_loose_order(id));
+    let mut account = Account::new(&store, &[]);
+    account.each_target(ids, |account, id| resume.target(id, account));
+    if let Err(e) = account.end() {
+        tracing::warn!("not everything can be resumed: {e:#}");
+    }
 }
 
 /// By what timers are resumed.
@@ -54,17 +65,33 @@ struct Resume<'a> {
     store: &'a Store,
     settings: &'a Settings,
     scope: ScopeWish,
+    /// Nobody asked for it, and nobody wants to hear of what stays as it is.
+    in_passing: bool,
 }
 
-impl Resume<'_> {
+impl<'a> Resume<'a> {
+    fn new(store: &'a Store, settings: &'a Settings, in_passing: bool) -> Self {
+        let scope = crate::request::waiter::wants_scope(settings, user::effective());
+        Resume {
+            store,
+            settings,
+            scope,
+            in_passing,
+        }
+    }
+
     fn target(&self, id: &str, account: &mut Account) -> Result<()> {
         let mut locked = self.store.lock_existing(id)?;
         let set_aside = locked.set_aside.clone();
         let now = moment();
-        outcome::settle_locked(self.store, &mut locked, &now)?;
+        let has_ended = |run: &Running| self.store.rerun_stands(id, run, &now) == Standing::Ended;
+        if locked.record.running.iter().any(has_ended) {
+            outcome::settle_locked(self.store, &mut locked, &now)?;
+        }
         for (name, old) in locked.record.timers.clone() {
             match self.store.waiter_stands(id, &old, &now) {
                 Standing::Alive => continue,
+                Standing::Foreign { .. } if self.in_passing => continue,
                 Standing::Foreign { whose, .. } => {
                     account.found(&name);
                     account.note(left_alone(locked.record.kind, &name, whose));
@@ -82,7 +109,9 @@ impl Resume<'_> {
         }
         drop(locked);
         if let Some(what) = set_aside {
-            complain(&format!("again: warning: a record was unreadable: {what}"));
+            complain(&format!(
+                "again: warning: a record was made anew by the history: {what}"
+            ));
         }
         account.say();
         leaving::clean_up(self.store, id, &mut || false)?;
@@ -105,6 +134,7 @@ impl Resume<'_> {
         let armed = self.arm(locked, name, old, &order, run.as_ref(), now)?;
         self.store.remove_order(&id, &old.token);
         let why = if old.boot == now.boot {
+            tracing::warn!("the waiter of timer '{name}' had died; another takes its place");
             "its waiter had died"
         } else {
             "the machine was rebooted"
@@ -143,6 +173,7 @@ impl Resume<'_> {
         let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
         let drawn = delay::draw(range, &mut rand::rng());
         let waits = run.is_some() && old.due.is_none();
+        let rebooted = old.boot != now.boot;
         let due = (!waits).then(|| resume::due(&old.wait(&now.boot), now, drawn));
         let timer = Timer {
             token: token(),
@@ -152,6 +183,12 @@ impl Resume<'_> {
             waiter: None,
             scope: None,
             held: None,
+            promises: if rebooted {
+                Vec::new()
+            } else {
+                old.promises.clone()
+            },
+            jitter: if rebooted { drawn } else { old.jitter },
             due,
             due_wall: due.map(|due| now.wall + due.since(now.uptime)),
             ..old.clone()

@@ -164,7 +164,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         lines.push((label, tone, timer_text(timer, target, now)));
     }
     if let Some(run) = target.running() {
-        let whose = match now.provenance(&run.started.boot, run.started.place) {
+        let whose = match run.provenance(now) {
             Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
             Provenance::Here | Provenance::EarlierBoot => String::new(),
         };

@@ -54,7 +54,7 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
 }
 
 fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) -> Result<()> {
-    let Some(record) = store.read(id)? else {
+    let Some(record) = store.read_or_mend(id)? else {
         return Ok(());
     };
     let now = moment();

@@ -166,12 +166,20 @@ impl<'a> Account<'a> {
         } else if self.found.is_empty() && self.failures.is_empty() {
             self.note(format!("again: nothing to do: {nothing} ({place})"));
         }
+        self.end()?;
+        Ok(Exit::Success)
+    }
+
+    /// Ends the verb, with what it has to say.
+    ///
+    /// # Errors
+    /// As for [`Account::conclude`].
+    pub fn end(mut self) -> Result<()> {
         self.say();
         if !self.failures.is_empty() {
             bail!("{}", self.failures.join("; "));
         }
-        self.said?;
-        Ok(Exit::Success)
+        Ok(self.said?)
     }
 }
 

@@ -37,6 +37,10 @@ super::words::words! {
     }
 }
 
+/// The inode of the machine's own pid namespace, under any boot: `PROC_PID_INIT_INO`
+/// (include/linux/proc_ns.h).
+const FIRST: u64 = 0xefff_fffc;
+
 impl Place {
     /// The place with this machine id, or whatever stands for one.
     pub fn new(machine: &str, pids: u64) -> Self {
@@ -69,14 +73,20 @@ impl Moment {
         if is_known && place.machine != self.place.machine {
             return Provenance::Foreign(Foreign::Machine);
         }
-        if boot != self.boot {
-            return Provenance::EarlierBoot;
+        // Numbers of an earlier boot mean nothing, but for one.
+        let (then, here) = match boot == self.boot {
+            true => (place.pids, self.place.pids),
+            false => (
+                (place.pids == FIRST).into(),
+                (self.place.pids == FIRST).into(),
+            ),
+        };
+        let is_seen = place.pids != 0 && self.place.pids != 0;
+        match is_known && is_seen && then != here {
+            true => Provenance::Foreign(Foreign::Namespace),
+            false if boot != self.boot => Provenance::EarlierBoot,
+            false => Provenance::Here,
         }
-        let differs = place.pids != self.place.pids && place.pids != 0 && self.place.pids != 0;
-        if is_known && differs {
-            return Provenance::Foreign(Foreign::Namespace);
-        }
-        Provenance::Here
     }
 }
 
@@ -102,8 +112,15 @@ mod tests {
             ("b", unseen, Provenance::Here),
             ("b", Place::default(), Provenance::Here),
             ("b", other, namespace),
-            // The inodes of an earlier boot mean nothing.
             ("a", other, Provenance::EarlierBoot),
+            (
+                "a",
+                Place {
+                    pids: FIRST,
+                    ..here
+                },
+                namespace,
+            ),
             ("a", Place::default(), Provenance::EarlierBoot),
             // Containers of one kernel share its boot id.
             ("b", Place::new("two", 7), machine),

@@ -95,6 +95,7 @@ impl Refusal {
             Refusal::DirectoryGone { .. } => "directory-gone",
             Refusal::DriverGone { .. } => "driver-gone",
             Refusal::Disabled { .. } => "disabled",
+            Refusal::Cap { cap, .. } if cap.is_total => "cap-total",
             Refusal::Cap { .. } => "cap",
         }
     }
@@ -166,6 +167,10 @@ impl Refusal {
                 "max_runs is 0, which allows no rerun (0 of at most 0 used); set it to 1 or more"
                     .to_owned()
             }
+            Refusal::Cap { cap, usage, .. } if cap.is_total => format!(
+                "the cap over all targets is reached: {} of at most {} reruns within {} (the next is possible in {}); see 'again history' for what asks with ever new command lines, raise max_runs_total, or 'again reset'",
+                usage.counted(), cap.max_runs, cap.window, usage.frees_in
+            ),
             Refusal::Cap { cap, usage, .. } => format!(
                 "the cap is reached: {} of at most {} reruns within {} (the next is possible in {}); this target does not settle: see 'again history', raise max_runs, or 'again reset'",
                 usage.counted(), cap.max_runs, cap.window, usage.frees_in
@@ -269,6 +274,7 @@ mod tests {
             cap: Cap {
                 max_runs: 10,
                 window: Span::from_secs(3600),
+                is_total: false,
             },
             usage: Use {
                 foreign: 0,

@@ -96,6 +96,9 @@ pub struct Cap {
     pub max_runs: u32,
     /// The length of the window.
     pub window: Span,
+    /// Whether it is the one over all targets together.
+    #[serde(skip)]
+    pub is_total: bool,
 }
 
 /// How much of a cap is used.

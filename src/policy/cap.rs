@@ -44,6 +44,12 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
     }
 }
 
+/// Of a target's own cap and the one over all targets, the one that decides.
+pub fn binding(own: (Cap, Use), total: Option<(Cap, Use)>) -> (Cap, Use) {
+    let later = |total: &(Cap, Use)| total.1.frees_in > own.1.frees_in;
+    total.filter(later).unwrap_or(own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +68,7 @@ mod tests {
     const CAP: Cap = Cap {
         max_runs: 3,
         window: Span::from_secs(100),
+        is_total: false,
     };
 
     #[test]

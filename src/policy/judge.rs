@@ -135,6 +135,7 @@ mod tests {
     const CAP: Cap = Cap {
         max_runs: 10,
         window: Span::from_secs(3600),
+        is_total: false,
     };
 
     fn case() -> Case {

@@ -41,16 +41,21 @@ pub struct View {
     pub told_to_end: bool,
     /// The record still names this waiter for its timer.
     pub in_charge: bool,
-    /// The requesting run is alive.
+    /// A run that asked is alive.
     pub run_alive: bool,
-    /// When the timer is due, if that is known.
-    pub due: Option<Boottime>,
-    /// The least time after the run's end.
-    pub delta: Span,
-    /// What was drawn on top of it.
-    pub jitter: Span,
+    /// When the timer is due, which is known once the runs have ended.
+    pub due: Option<Due>,
     /// What only matters once the timer is due; `None` until then.
     pub at_due: Option<AtDue>,
+}
+
+/// When a timer is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Due {
+    /// A run that starts from here on does its job: what comes on top only spreads reruns.
+    pub least: Boottime,
+    /// When its own rerun starts.
+    pub at: Boottime,
 }
 
 /// The part of the world that matters once a timer is due.
@@ -58,6 +63,8 @@ pub struct View {
 pub struct AtDue {
     /// A run that holds the agent's lock.
     pub holder: Option<Blocker>,
+    /// After how long that is ended, if it is to be.
+    pub ends_after: Option<Span>,
     /// A rerun of the same target.
     pub rerun: Option<Blocker>,
     /// Where a rerun of the same target may be under way that cannot be seen from here.
@@ -84,16 +91,20 @@ pub struct AtDue {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
-    /// Sleep until the run has ended.
-    AwaitRun,
-    /// Write down when the timer is due.
-    SetDue(Boottime),
+    /// Sleep until the runs that asked have ended.
+    AwaitRuns,
+    /// The cap puts the timer off until then.
+    PutOff(Boottime),
     /// Sleep until then.
     AwaitDue(Boottime),
     /// Look at what matters once it is due.
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
+    /// The same, while it has not outlived its time, which is then.
+    AwaitHolder(Identity, Boottime),
+    /// End that process, which has outlived its time, and sleep until it has ended.
+    EndHolder(Identity),
     /// Sleep for a while, and see whether the rerun there has ended.
     AwaitForeign(Foreign),
     /// Sleep until then, and see whether the service is back.
@@ -131,14 +142,11 @@ pub fn step(view: &View) -> Step {
     if view.told_to_end {
         return Step::Finish(Finish::Interrupted);
     }
-    if view.run_alive {
-        return Step::AwaitRun;
-    }
-    let Some(due) = view.due else {
-        return Step::SetDue(view.now + (view.delta + view.jitter));
+    let Some(due) = view.due.filter(|_| !view.run_alive) else {
+        return Step::AwaitRuns;
     };
-    if view.now < due {
-        return Step::AwaitDue(due);
+    if view.now < due.at {
+        return Step::AwaitDue(due.at);
     }
     let Some(at_due) = &view.at_due else {
         return Step::LookAround;
@@ -146,8 +154,8 @@ pub fn step(view: &View) -> Step {
     step_at_due(due, view.now, at_due)
 }
 
-fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
-    let did_it = |started: Boottime| started >= due;
+fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
+    let did_it = |started: Boottime| started >= due.least;
     if at_due.newest_run.is_some_and(did_it) {
         return Step::Finish(Finish::Satisfied(Satisfied::OnRecord));
     }
@@ -156,7 +164,14 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
             let pid = holder.process.pid;
             return Step::Finish(Finish::Satisfied(Satisfied::ByAgent { pid }));
         }
-        return Step::AwaitProcess(holder.process);
+        let who = holder.process;
+        let Some(limit) = at_due.ends_after else {
+            return Step::AwaitProcess(who);
+        };
+        return match who.started() + limit {
+            end if now >= end => Step::EndHolder(who),
+            end => Step::AwaitHolder(who, end),
+        };
     }
     if let Some(rerun) = at_due.rerun {
         return Step::AwaitProcess(rerun.process);
@@ -182,7 +197,7 @@ fn step_at_due(due: Boottime, now: Boottime, at_due: &AtDue) -> Step {
     }
     if at_due.usage.is_reached() {
         return match at_due.on_cap {
-            OnCap::Wait if at_due.cap.max_runs > 0 => Step::SetDue(now + at_due.usage.frees_in),
+            OnCap::Wait if at_due.cap.max_runs > 0 => Step::PutOff(now + at_due.usage.frees_in),
             on_cap => Step::Finish(Finish::Capped(Refusal::Cap {
                 cap: at_due.cap,
                 usage: at_due.usage,
@@ -204,15 +219,24 @@ mod tests {
     const CAP: Cap = Cap {
         max_runs: 2,
         window: Span::from_secs(100),
+        is_total: false,
     };
 
     fn s(seconds: u64) -> Boottime {
         Boottime::from_nanos(seconds * 1_000_000_000)
     }
 
+    fn due(least: u64, at: u64) -> Due {
+        Due {
+            least: s(least),
+            at: s(at),
+        }
+    }
+
     fn at_due() -> AtDue {
         AtDue {
             holder: None,
+            ends_after: None,
             rerun: None,
             elsewhere: None,
             newest_run: None,
@@ -236,9 +260,7 @@ mod tests {
             told_to_end: false,
             in_charge: true,
             run_alive: false,
-            due: Some(s(90)),
-            delta: Span::from_secs(5),
-            jitter: Span::from_secs(1),
+            due: Some(due(85, 90)),
             at_due: Some(at_due()),
         }
     }
@@ -257,15 +279,15 @@ mod tests {
             at_due: None,
             ..view()
         };
-        assert_eq!(step(&alive), Step::AwaitRun);
-        let ended = View {
-            run_alive: false,
+        assert_eq!(step(&alive), Step::AwaitRuns);
+        let known = View {
+            due: Some(due(105, 106)),
             ..alive
         };
-        assert_eq!(step(&ended), Step::SetDue(s(106)));
+        assert_eq!(step(&known), Step::AwaitRuns);
         let known = View {
-            due: Some(s(106)),
-            ..ended
+            run_alive: false,
+            ..known
         };
         assert_eq!(step(&known), Step::AwaitDue(s(106)));
         assert_eq!(
@@ -279,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_started_when_due_or_later_does_the_job() {
+    fn a_run_that_started_after_the_delta_does_the_job() {
         let blocker = |at| {
             Some(Blocker {
                 process: OTHER,
@@ -287,18 +309,18 @@ mod tests {
             })
         };
         assert_eq!(
-            when_due(|a| a.holder = blocker(89)),
+            when_due(|a| a.holder = blocker(84)),
             Step::AwaitProcess(OTHER)
         );
         assert!(matches!(
-            when_due(|a| a.holder = blocker(90)),
+            when_due(|a| a.holder = blocker(85)),
             Step::Finish(Finish::Satisfied(_))
         ));
         assert!(matches!(
-            when_due(|a| a.newest_run = Some(s(90))),
+            when_due(|a| a.newest_run = Some(s(85))),
             Step::Finish(Finish::Satisfied(_))
         ));
-        assert_eq!(when_due(|a| a.newest_run = Some(s(89))), Step::Launch);
+        assert_eq!(when_due(|a| a.newest_run = Some(s(84))), Step::Launch);
         assert_eq!(
             when_due(|a| a.rerun = blocker(80)),
             Step::AwaitProcess(OTHER)
@@ -307,6 +329,23 @@ mod tests {
             when_due(|a| a.elsewhere = Some(Foreign::Namespace)),
             Step::AwaitForeign(Foreign::Namespace)
         );
+    }
+
+    #[test]
+    fn a_holder_is_ended_when_it_has_outlived_its_time_and_not_before() {
+        // It started 20 ms after the boot.
+        let held = |ends_after| {
+            when_due(|a| {
+                let (process, started) = (OTHER, Boottime::default());
+                a.holder = Some(Blocker { process, started });
+                a.ends_after = ends_after;
+            })
+        };
+        let end = |limit: Span| OTHER.started() + limit;
+        let (short, long) = (Span::from_secs(99), Span::from_secs(100));
+        assert_eq!(held(None), Step::AwaitProcess(OTHER));
+        assert_eq!(held(Some(short)), Step::EndHolder(OTHER));
+        assert_eq!(held(Some(long)), Step::AwaitHolder(OTHER, end(long)));
     }
 
     #[test]
@@ -353,7 +392,7 @@ mod tests {
             a.usage = reached;
             a.on_cap = OnCap::Wait;
         });
-        assert_eq!(waits, Step::SetDue(s(107)));
+        assert_eq!(waits, Step::PutOff(s(107)));
     }
 
     /// A machine with one requesting run, one other run, an operator and a clock.
@@ -365,7 +404,7 @@ mod tests {
         stopped_at: Option<u64>,
         disabled: (u64, u64),
         starts: Vec<Moment>,
-        due: Option<Boottime>,
+        put_off: Option<u64>,
     }
 
     impl World {
@@ -385,9 +424,14 @@ mod tests {
                 told_to_end: false,
                 in_charge: self.stopped_at.is_none_or(|at| self.clock < at),
                 run_alive: self.clock < self.run_ends,
-                due: self.due,
-                delta: Span::from_nanos(delta),
-                jitter: Span::from_nanos(jitter),
+                due: (self.clock >= self.run_ends).then(|| {
+                    let least = self.run_ends + delta;
+                    let at = self.put_off.unwrap_or(least + jitter);
+                    Due {
+                        least: Boottime::from_nanos(least),
+                        at: Boottime::from_nanos(at),
+                    }
+                }),
                 at_due: looked.then(|| AtDue {
                     holder: self
                         .other
@@ -396,6 +440,10 @@ mod tests {
                             process: OTHER,
                             started: Boottime::from_nanos(from),
                         }),
+                    newest_run: self
+                        .other
+                        .filter(|(from, _)| *from <= self.clock)
+                        .map(|(from, _)| Boottime::from_nanos(from)),
                     disabled: (self.disabled.0..self.disabled.1)
                         .contains(&self.clock)
                         .then(String::new),
@@ -413,9 +461,9 @@ mod tests {
                 let took = step(&self.look(delta, jitter, on_cap, looked));
                 looked = false;
                 let next = match took {
-                    Step::AwaitRun => self.run_ends,
-                    Step::SetDue(due) => {
-                        self.due = Some(due);
+                    Step::AwaitRuns => self.run_ends,
+                    Step::PutOff(due) => {
+                        self.put_off = Some(due.nanos());
                         self.clock
                     }
                     Step::AwaitDue(due) | Step::AwaitService(due) => due.nanos(),
@@ -429,7 +477,9 @@ mod tests {
                         }
                         self.other.map_or(self.clock, |(_, to)| to)
                     }
-                    Step::AwaitForeign(_) => return Err("waits for a stranger".into()),
+                    Step::AwaitForeign(_) | Step::AwaitHolder(..) | Step::EndHolder(_) => {
+                        return Err("waits for a stranger".into());
+                    }
                     Step::Hold(_) => self.disabled.1,
                     Step::Finish(_) => return Ok(None),
                     Step::Launch => {
@@ -468,7 +518,7 @@ mod tests {
                 stopped_at: stopped_at.map(|at| at * unit),
                 disabled: (disabled.0 * unit, (disabled.0 + disabled.1) * unit),
                 starts: Vec::new(),
-                due: None,
+                put_off: None,
             };
             for at in earlier {
                 let start = Moment { uptime: Boottime::from_nanos(at * unit), ..world.now() };
@@ -484,6 +534,8 @@ mod tests {
                 prop_assert!(stopped_at.is_none_or(|stop| at < stop * unit));
                 if let Some((from, to)) = before.other {
                     prop_assert!(!(from..to).contains(&at));
+                    // However much the jitter has grown.
+                    prop_assert!(!((run_ends + delta) * unit..=at).contains(&from), "redundant");
                 }
                 prop_assert!(!(before.disabled.0..before.disabled.1).contains(&at));
                 for start in &world.starts {
@@ -494,7 +546,7 @@ mod tests {
                 }
             } else if stopped_at.is_none() && before.starts.len() < CAP.max_runs as usize {
                 // It is only ever dropped because a run did its job.
-                let did_it = before.other.is_some_and(|(from, _)| from >= (run_ends + delta + jitter) * unit);
+                let did_it = before.other.is_some_and(|(from, _)| from >= (run_ends + delta) * unit);
                 prop_assert!(did_it, "dropped: {:?}", world);
             }
         }
@@ -507,19 +559,19 @@ mod tests {
 
         #[test]
         fn a_living_run_is_always_waited_for(now in any::<u64>(), due in proptest::option::of(any::<u64>())) {
-            let view = View { run_alive: true, now: Boottime::from_nanos(now), due: due.map(Boottime::from_nanos), ..view() };
-            prop_assert_eq!(step(&view), Step::AwaitRun);
+            let view = View { run_alive: true, now: Boottime::from_nanos(now), due: due.map(|at| Due { least: Boottime::default(), at: Boottime::from_nanos(at) }), ..view() };
+            prop_assert_eq!(step(&view), Step::AwaitRuns);
         }
 
         #[test]
         fn never_launches_before_it_is_due(now in 0..1000u64, due in 0..1000u64) {
-            let view = View { now: s(now), due: Some(s(due)), ..view() };
+            let view = View { now: s(now), due: Some(super::tests::due(0, due)), ..view() };
             prop_assert_eq!(step(&view) == Step::Launch, now >= due);
         }
 
         #[test]
         fn told_to_end_never_launches(alive in any::<bool>(), due in proptest::option::of(0..200u64)) {
-            let view = View { told_to_end: true, run_alive: alive, due: due.map(s), ..view() };
+            let view = View { told_to_end: true, run_alive: alive, due: due.map(|at| super::tests::due(0, at)), ..view() };
             prop_assert_eq!(step(&view), Step::Finish(Finish::Interrupted));
         }
     }

@@ -32,15 +32,25 @@ pub fn case(
     };
     let cap = request.settings.cap;
     let starts = || record.into_iter().flat_map(Record::moments);
+    let (cap, usage) = match seen.plan {
+        Ok(_) => {
+            let total = request.settings.total();
+            // A driver counts its own runs.
+            let together = driver
+                .is_none()
+                .then(|| store.together(total, now))
+                .flatten();
+            let own = (cap, cap::usage(cap, starts(), now));
+            cap::binding(own, together.map(|usage| (total, usage)))
+        }
+        // Without a target there is nothing to count.
+        Err(_) => (cap, Use::default()),
+    };
     Case {
         obstacle,
         disabled: store.disabled().map(|disabled| disabled.reason),
         cap,
-        usage: match seen.plan {
-            Ok(_) => cap::usage(cap, starts(), now),
-            // Without a target there is nothing to count.
-            Err(_) => Use::default(),
-        },
+        usage,
         on_cap: request.settings.on_cap,
     }
 }

@@ -41,10 +41,7 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
     store.check()?;
     let now = moment();
     let plan = seen.plan.as_ref().ok();
-    let record = plan
-        .map(|plan| store.read(&plan.target))
-        .transpose()?
-        .flatten();
+    let record = plan.and_then(|plan| store.read(&plan.target).ok().flatten());
     let token = token();
     let about = About {
         target: driver.target.clone(),

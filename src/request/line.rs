@@ -3,7 +3,7 @@
 use super::asked::Request;
 use super::observe::Observation;
 use crate::layout::quoted;
-use crate::model::{Base, Kind, Span, Use};
+use crate::model::{Base, Cap, Kind, Span, Use};
 use crate::puppet::cmdline::base_name;
 use crate::state::driver::{Driver, Handed};
 use crate::state::record::Timer;
@@ -18,11 +18,11 @@ pub fn scheduled(
     armed: &Armed,
     kind: Kind,
     range: Span,
-    usage: Use,
+    (cap, usage): (Cap, Use),
 ) -> String {
     let timer = &armed.timer;
     let name = &request.name;
-    let cap = request.settings.cap;
+    let all = if cap.is_total { " of all targets" } else { "" };
     let from = match (timer.base, timer.waits_for) {
         (_, None) => "from now".to_owned(),
         (Base::Request, Some(run)) => {
@@ -32,7 +32,7 @@ pub fn scheduled(
     };
     let runs = if timer.run == 1 { "runs" } else { "runs again" };
     let mut line = format!(
-        "again: scheduled: {kind} {runs} {} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns within {} used); see it by: again status; cancel it by: again stop {}",
+        "again: scheduled: {kind} {runs} {} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns{all} within {} used); see it by: again status; cancel it by: again stop {}",
         between(timer.delta, range),
         timer.run,
         timer.chain,
@@ -43,6 +43,17 @@ pub fn scheduled(
     );
     if armed.replaced.is_some() {
         line.push_str("; it replaces the pending timer of that name");
+        let runs: Vec<String> = timer
+            .runs()
+            .skip(1)
+            .map(|who| who.pid.to_string())
+            .collect();
+        if !runs.is_empty() {
+            let pids = runs.join(", ");
+            line.push_str(&format!(
+                " and waits for the run that asked for it too (pid {pids})"
+            ));
+        }
     }
     if let Some(why) = &armed.scope_failed {
         line.push_str(&format!(

@@ -163,6 +163,7 @@ fn plan(
         input: input.as_ref().map(path),
         paths,
         daemon: None,
+        stuck: request.settings.stuck,
         log_dir: path(&request.settings.log_dir),
         logs: request.settings.logs,
     };

@@ -21,6 +21,7 @@ use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
+use crate::sys::process::is_alive;
 use crate::sys::unit;
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
@@ -40,7 +41,7 @@ pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<An
     let answer = judge_and_take(request, seen, plan, run.as_ref(), &store, locked);
     // Said when the lock is free: whoever does not read what we print must hold up no run.
     if let Some(what) = set_aside {
-        tracing::warn!("a record was unreadable: {what}");
+        tracing::warn!("a record was made anew by the history: {what}");
     }
     answer
 }
@@ -93,6 +94,9 @@ fn judge_and_take(
     };
     let range = request.jitter_range(timer.run);
     set_wait(&mut timer, not_before, range, run, &now);
+    if let Some(old) = locked.record.timers.get(name) {
+        timer.keep_promises(old, &now, is_alive);
+    }
     let order = Order {
         daemon,
         ..plan.order.clone()
@@ -101,7 +105,14 @@ fn judge_and_take(
     drop(locked);
     let armed = armed?;
     settled.note(store);
-    let line = line::scheduled(request, seen, &armed, order.kind, range, case.usage);
+    let line = line::scheduled(
+        request,
+        seen,
+        &armed,
+        order.kind,
+        range,
+        (case.cap, case.usage),
+    );
     let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
     let mut change = change.saying(line);
     let began = |who: Identity| now.wall - now.uptime.since(who.started());
@@ -122,6 +133,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         base: request.base(),
         requested: now.clone(),
         waits_for: None,
+        promises: Vec::new(),
         due: None,
         due_wall: None,
         hurry: false,
@@ -131,6 +143,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         boot: now.boot.clone(),
         place: now.place,
         cap: request.settings.cap,
+        max_runs_total: Some(request.settings.max_runs_total),
         on_cap: request.settings.on_cap,
         scope: None,
     }

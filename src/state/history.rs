@@ -94,6 +94,7 @@ fn key(entry: &Entry) -> String {
         (What::Started | What::Ended, FIRST, _) => FIRST.to_owned(),
         (What::Ended, _, Some(outcome)) => format!("ended {outcome}"),
         (What::Refused, kind @ ("cap" | "disabled" | "noop"), _) => format!("refused {kind}"),
+        (What::Refused, "cap-total", _) => "refused cap".to_owned(),
         (What::Refused, ..) => "refused other".to_owned(),
         (what, ..) => what.kind().to_owned(),
     }
@@ -118,6 +119,19 @@ pub fn read(state_dir: &Path) -> (Vec<Entry>, usize) {
         unreadable += read_file(&state_dir.join(name), &mut entries);
     }
     (entries, unreadable)
+}
+
+/// What the history has of one target, oldest first. Lines without its id are not parsed.
+pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for name in [OLDER, "history.jsonl"] {
+        let text = read_ours(&state_dir.join(name));
+        let text = String::from_utf8_lossy(&text);
+        let lines = text.lines().filter(|line| line.contains(id));
+        let parsed = lines.filter_map(|line| serde_json::from_str(line).ok());
+        entries.extend(parsed.map(before::entry).filter(|entry| entry.target == id));
+    }
+    entries
 }
 
 /// Reads one of the history's files; nothing, if something else lies there.

@@ -15,3 +15,4 @@ pub mod order;
 pub mod record;
 pub mod standing;
 pub mod store;
+pub mod together;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Bytes, Identity, Kind, LogLimits};
+use crate::model::{Bytes, Identity, Kind, LogLimits, Stuck};
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::Attributes;
 
@@ -19,6 +19,9 @@ pub struct Ticket {
     pub token: String,
     /// The run to wait for.
     pub run: Option<Identity>,
+    /// The runs that asked before under the same name, to be waited for too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Identity>,
 }
 
 /// The rerun itself.
@@ -46,6 +49,9 @@ pub struct Order {
     pub paths: Paths,
     /// The daemon whose run asked, if one did.
     pub daemon: Option<Identity>,
+    /// What to do about a run that holds the agent's lock for too long.
+    #[serde(default)]
+    pub stuck: Stuck,
     /// Where logs of reruns go.
     pub log_dir: Bytes,
     /// How much of them is kept.
@@ -129,6 +135,7 @@ mod tests {
                     name,
                     token: "t".into(),
                     run: Some(Identity { pid, start }),
+                    others: vec![Identity { pid, start }],
                 };
                 let order = Order {
                     version: 1,
@@ -142,6 +149,7 @@ mod tests {
                     manifest: Some(one.clone()),
                     paths: Paths::default(),
                     daemon: None,
+                    stuck: Stuck::End,
                     log_dir: one,
                     logs: LogLimits::default(),
                 };

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Refusal, Span, Walltime,
-    outcome_of,
+    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal, Span,
+    Walltime, outcome_of,
 };
 use crate::policy::hurry::Pending;
 use crate::policy::resume::Wait;
@@ -53,6 +53,9 @@ pub struct Timer {
     pub requested: Moment,
     /// The run that asked, which has to end first.
     pub waits_for: Option<Identity>,
+    /// What it takes over of older requests of its name, by other runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promises: Vec<Promise>,
     /// When it is due, once known. On the clock of `boot`.
     pub due: Option<Boottime>,
     /// The same on the wall clock as it stood then, for people and for after a reboot.
@@ -75,6 +78,10 @@ pub struct Timer {
     pub place: Place,
     /// The cap it is subject to.
     pub cap: Cap,
+    /// The most reruns of all targets together within the cap's window; no limit for a
+    /// timer of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runs_total: Option<u32>,
     /// What it does at the cap.
     pub on_cap: OnCap,
     /// The systemd scope the waiter sits in, if any.
@@ -82,7 +89,77 @@ pub struct Timer {
     pub scope: Option<String>,
 }
 
+/// What was promised to a run whose request a newer one of another run has replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// The run, which has to end first too; none if its machine was rebooted since.
+    pub run: Option<Identity>,
+    /// When that was due, if it was known.
+    pub due: Option<Boottime>,
+    /// The least wait.
+    pub delta: Span,
+    /// What was drawn on top of it.
+    pub jitter: Span,
+}
+
+/// How many promises a timer takes over.
+const PROMISES_KEPT: usize = 8;
+
 impl Timer {
+    /// Takes over what an older request of its name promised to other runs: all of them have
+    /// to end, and the latest due time counts. Of too many, those to runs that live and the
+    /// newest stay.
+    pub fn keep_promises(
+        &mut self,
+        old: &Timer,
+        now: &Moment,
+        is_alive: impl Fn(Identity) -> bool,
+    ) {
+        // Whether a run lives can be told only where it is.
+        if old.provenance(now) != Provenance::Here {
+            return;
+        }
+        let waits = |span: Span| if old.hurry { Span::ZERO } else { span };
+        let mut promises = old.promises.clone();
+        // A person who asks again thinks better of it.
+        promises.extend((old.origin == Origin::Run).then(|| Promise {
+            run: old.waits_for,
+            due: old.due,
+            delta: waits(old.delta),
+            jitter: waits(old.jitter),
+        }));
+        let lives = |one: &Promise| one.run.is_some_and(&is_alive);
+        promises.retain(|one| {
+            let is_open = lives(one) || one.due.is_none_or(|due| due > now.uptime);
+            is_open && (one.run.is_none() || one.run != self.waits_for)
+        });
+        while promises.len() > PROMISES_KEPT {
+            let least = promises.iter().position(|one| !lives(one)).unwrap_or(0);
+            promises.remove(least);
+        }
+        self.promises = promises;
+    }
+
+    /// Where its waiter is, seen from here.
+    pub fn provenance(&self, now: &Moment) -> Provenance {
+        now.provenance(&self.boot, self.place)
+    }
+
+    /// The runs that have to end first.
+    pub fn runs(&self) -> impl Iterator<Item = Identity> {
+        let others = self.promises.iter().filter_map(|promise| promise.run);
+        self.waits_for.into_iter().chain(others)
+    }
+
+    /// The cap over all targets together that it is subject to.
+    pub fn total(&self) -> Option<Cap> {
+        self.max_runs_total.map(|max_runs| Cap {
+            max_runs,
+            is_total: true,
+            ..self.cap
+        })
+    }
+
     /// How its haste stands, under the boot it was set in.
     pub fn pending(&self) -> Pending {
         Pending {
@@ -95,12 +172,18 @@ impl Timer {
 
     /// What is left of its wait, for who gives it another waiter.
     pub fn wait(&self, boot: &str) -> Wait {
+        let promised = |what: fn(&Promise) -> Span| self.promises.iter().map(what);
         Wait {
             is_of_this_boot: self.boot == boot,
             due: self.due,
-            due_wall: self.due_wall,
-            delta: self.delta,
-            jitter: self.jitter,
+            due_wall: self.due_wall.and_then(|wall| {
+                // Of all promises, the latest.
+                let mut dues = self.promises.iter().map(|promise| promise.due);
+                let latest = dues.try_fold(self.due?, |due, other| Some(due.max(other?)));
+                Some(wall + latest?.since(self.due?))
+            }),
+            delta: promised(|promise| promise.delta).fold(self.delta, Span::max),
+            jitter: promised(|promise| promise.jitter).fold(self.jitter, Span::max),
             hurry: self.hurry,
         }
     }
@@ -112,6 +195,10 @@ impl Timer {
         self.delta = pending.delta;
         self.put_off = pending.put_off;
         self.hurry = pending.hurry;
+        for promise in self.promises.iter_mut().filter(|_| pending.hurry) {
+            (promise.delta, promise.jitter) = (Span::ZERO, Span::ZERO);
+            promise.due = promise.due.map(|due| due.min(now.uptime));
+        }
     }
 }
 
@@ -198,6 +285,13 @@ impl From<&Timer> for Leaving {
             boot: timer.boot.clone(),
             place: timer.place,
         }
+    }
+}
+
+impl Running {
+    /// Where it is, seen from here.
+    pub fn provenance(&self, now: &Moment) -> Provenance {
+        now.provenance(&self.started.boot, self.started.place)
     }
 }
 
@@ -461,6 +555,49 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// More runs than can be waited for: those that live and the newest stay.
+    #[test]
+    fn a_timer_takes_over_so_many_promises_and_no_more() {
+        let timer = |pid: i32| -> Timer {
+            let run = Identity { pid, start: 1 };
+            let timer = serde_json::json!({
+                "token": "t", "chain": "c", "run": 2, "origin": "run", "delta": pid, "jitter": 0,
+                "base": "end", "requested": Moment::default(), "waits_for": run, "due": null,
+                "due_wall": null, "waiter": null, "boot": "b",
+                "cap": {"max_runs": 10, "window": 3600}, "on_cap": "wait",
+            });
+            serde_json::from_value(timer).expect("a timer")
+        };
+        let mut now = Moment {
+            boot: "b".into(),
+            ..Moment::default()
+        };
+        let mut newest = timer(1);
+        for pid in (2..=20).chain([20]) {
+            let old = std::mem::replace(&mut newest, timer(pid));
+            newest.keep_promises(&old, &now, |who| who.pid == 3);
+        }
+        let pids: Vec<i32> = newest.runs().map(|who| who.pid).collect();
+        assert_eq!(pids, [20, 3, 13, 14, 15, 16, 17, 18, 19]);
+        let deltas = newest.promises.iter().map(|one| one.delta.nanos());
+        assert!(deltas.eq([3, 13, 14, 15, 16, 17, 18, 19]));
+        // Whoever asks again under the same name changes what was promised to it.
+        assert!(
+            !newest
+                .promises
+                .iter()
+                .any(|one| one.run == newest.waits_for)
+        );
+        // What has passed need not be kept.
+        let mut next = timer(30);
+        for promise in &mut newest.promises {
+            promise.due = Some(Boottime::from_nanos(5));
+        }
+        now.uptime = Boottime::from_nanos(5);
+        next.keep_promises(&newest, &now, |_| false);
+        assert!(next.runs().map(|who| who.pid).eq([30, 20]));
+    }
 
     #[test]
     fn every_rerun_of_a_chain_gets_a_number_of_its_own() {

@@ -26,28 +26,18 @@ impl Store {
     /// may hold its lock for longer.
     pub fn rerun_stands(&self, id: &str, run: &Running, now: &Moment) -> Standing {
         let alive = || is_alive(run.process);
-        self.stands(
-            id,
-            &run.token,
-            now.provenance(&run.started.boot, run.started.place),
-            alive,
-        )
+        self.stands(id, &run.token, run.provenance(now), alive)
     }
 
     /// Whether a timer has a waiter. Its process may be hidden from us, its lock is not.
     pub fn waiter_stands(&self, id: &str, timer: &Timer, now: &Moment) -> Standing {
-        let alive = || {
-            timer.waiter.is_some_and(is_alive) || self.order_is_held(id, &timer.token) == Some(true)
-        };
-        self.stands(
-            id,
-            &timer.token,
-            now.provenance(&timer.boot, timer.place),
-            alive,
-        )
+        let is_held = || self.order_is_held(id, &timer.token) == Some(true);
+        let alive = || timer.waiter.is_some_and(is_alive) || is_held();
+        self.stands(id, &timer.token, timer.provenance(now), alive)
     }
 
-    fn stands(
+    /// How the process stands that had this order's lock, of which `is_alive` tells only here.
+    pub fn stands(
         &self,
         id: &str,
         token: &str,

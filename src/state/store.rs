@@ -15,7 +15,7 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ use super::files::{
 use super::history::{self, Entry};
 use super::order::CommandLine;
 use super::record::{Record, Start, VERSION};
-use crate::model::{Identity, Kind, Moment, Place, Provenance};
+use crate::model::{Identity, Kind, Moment, Place, Provenance, Span};
+use crate::sys::clock::moment;
 use crate::sys::file::{is_synced_with_its_name, write_out};
 use crate::sys::flock;
 use crate::sys::process::is_alive;
@@ -62,7 +63,7 @@ pub struct Locked {
     directory: PathBuf,
     /// The record as it was read; change it, then [`Locked::commit`].
     pub record: Record,
-    /// What was wrong with the record that was found, if it was set aside.
+    /// What was wrong with the record, if it was made anew by the history.
     pub set_aside: Option<String>,
     _lock: File,
 }
@@ -104,6 +105,8 @@ const RECORD: &str = "state.json";
 /// The record before a start, as version 0.1.0 kept it until the disk had the newer.
 const BEFORE: &str = "state.json.before";
 
+/// A target is forgotten no sooner than it has been quiet for so long.
+pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
 /// A target's command line.
 const COMMAND: &str = "command";
 
@@ -205,6 +208,22 @@ impl Store {
         }
     }
 
+    /// The same for whoever is to change something: a record that cannot be read, or is
+    /// missing, is first made anew, and that is said.
+    ///
+    /// # Errors
+    /// As [`Store::lock`].
+    pub fn read_or_mend(&self, id: &str) -> Result<Option<Record>> {
+        if let Ok(Some(record)) = self.read(id) {
+            return Ok(Some(record));
+        }
+        let locked = self.lock_existing(id)?;
+        if let Some(what) = &locked.set_aside {
+            tracing::warn!("a record was made anew by the history: {what}");
+        }
+        Ok(Some(locked.record.clone()))
+    }
+
     /// This directory for those who only look: they wait for no lock.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
@@ -225,7 +244,7 @@ impl Store {
     /// # Errors
     /// As [`Store::lock`]; also when there is no such target.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
-        if !self.target_dir(id).join(RECORD).exists() {
+        if !self.target_dir(id).is_dir() {
             bail!("there is no target {id} in {}", self.root.display());
         }
         // Whose it is, and of what kind, its record says.
@@ -234,20 +253,16 @@ impl Store {
 
     /// Locks a target and reads its record, or begins one.
     ///
-    /// A record that cannot be read is set aside, and its count of starts is taken
-    /// from the history, so that damage does not open the cap. A new record takes its
-    /// place at once: should we die, the next one must not find a count of nothing.
+    /// A record that cannot be read is set aside, whatever lies there. The count of starts
+    /// is then taken from the history, as it is for a record that is missing, so that
+    /// damage does not open the cap. The new record takes its place at once: should we die,
+    /// the next one must not find a count of nothing.
     ///
     /// # Errors
     /// What failed on which file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
-        let targets = self.below("targets")?;
-        targets.below(id, 0o755)?.below("orders", 0o700)?;
+        let lock = self.lock_file(id)?;
         let directory = self.target_dir(id);
-        let lock_path = self.lock_path(id);
-        let lock = private_file(&lock_path)
-            .with_context(|| format!("cannot open {}", shown(&lock_path).display()))?;
-        flock::lock(&lock, &shown(&lock_path), self.patience)?;
         let path = directory.join(RECORD);
         let locked = |record| Locked {
             _held: self.held.get().cloned(),
@@ -256,27 +271,82 @@ impl Store {
             set_aside: None,
             _lock: lock,
         };
-        match read_bounded(&path) {
+        let why = match read_bounded(&path) {
             Ok(text) => match parse_record(&text, id) {
-                Ok(record) => Ok(locked(record)),
-                Err(e) => {
-                    let before = self.before(id);
-                    let known = before.unwrap_or_else(|| Record::new(id, kind, uid));
-                    let mut locked = locked(self.with_history(known));
-                    let aside = directory.join(format!("state.json.unreadable-{}", token()));
-                    std::fs::hard_link(&path, &aside)
-                        .with_context(|| format!("cannot set {} aside", shown(&path).display()))?;
-                    locked.commit().inspect_err(|_| {
-                        let _ = std::fs::remove_file(&aside);
-                    })?;
-                    locked.set_aside =
-                        Some(format!("{e:#}; it is now {}", shown(&aside).display()));
-                    Ok(locked)
-                }
+                Ok(record) => return Ok(locked(record)),
+                Err(e) => e,
             },
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(locked(Record::new(id, kind, uid))),
-            Err(e) => Err(e).with_context(|| format!("cannot read {}", shown(&path).display())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let mut locked = locked(self.with_history(Record::new(id, kind, uid)));
+                let counted = locked
+                    .record
+                    .moments()
+                    .filter(|at| at.age(&moment()) < QUIET);
+                if let known @ 1.. = counted.count() {
+                    locked.commit()?;
+                    locked.set_aside = Some(format!(
+                        "{} was missing; by the history {known} reruns had started lately",
+                        shown(&path).display()
+                    ));
+                }
+                return Ok(locked);
+            }
+            // What passes says nothing about the record.
+            Err(e) if is_short_of_something(&e) => {
+                return Err(e).with_context(|| format!("cannot read {}", shown(&path).display()));
+            }
+            Err(e) => anyhow!("cannot read {}: {e}", shown(&path).display()),
+        };
+        let before = self.before(id);
+        let known = before.unwrap_or_else(|| Record::new(id, kind, uid));
+        let mut locked = locked(self.with_history(known));
+        let aside = directory.join(format!("state.json.unreadable-{}", token()));
+        // A directory has one name only.
+        std::fs::hard_link(&path, &aside)
+            .or_else(|_| std::fs::rename(&path, &aside))
+            .with_context(|| format!("cannot set {} aside", shown(&path).display()))?;
+        locked.commit().inspect_err(|_| {
+            let _ = match path.symlink_metadata() {
+                Ok(_) => std::fs::remove_file(&aside),
+                Err(_) => std::fs::rename(&aside, &path),
+            };
+        })?;
+        locked.set_aside = Some(format!("{why:#}; it is now {}", shown(&aside).display()));
+        Ok(locked)
+    }
+
+    /// A target's lock, held. Its directory may be forgotten while we wait for it, and is
+    /// made again then.
+    fn lock_file(&self, id: &str) -> Result<File> {
+        loop {
+            let targets = self.below("targets")?;
+            targets.below(id, 0o755)?.below("orders", 0o700)?;
+            let path = self.lock_path(id);
+            let lock = match private_file(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => {
+                    opened.with_context(|| format!("cannot open {}", shown(&path).display()))?
+                }
+            };
+            flock::lock(&lock, &shown(&path), self.patience)?;
+            if lock.metadata()?.nlink() > 0 {
+                return Ok(lock);
+            }
         }
+    }
+
+    /// Removes all that is kept of a target. Call with its lock held.
+    pub(super) fn forget(&self, id: &str) {
+        let _ = std::fs::remove_dir_all(self.target_dir(id));
+    }
+
+    /// How long ago a target's record, or where there is none its directory, was changed.
+    pub(super) fn age_of(&self, id: &str) -> Option<Span> {
+        let directory = self.target_dir(id);
+        let meta = directory.join(RECORD).symlink_metadata();
+        let meta = meta.or_else(|_| directory.symlink_metadata()).ok()?;
+        let age = meta.modified().ok()?.elapsed().ok()?;
+        Some(Span::from_secs(age.as_secs()))
     }
 
     /// The record before the last start, if there is one that 0.1.0 left.
@@ -287,13 +357,13 @@ impl Store {
 
     /// Adds the starts that only the history knows. What was started is not pending.
     fn with_history(&self, mut record: Record) -> Record {
-        let (entries, _) = history::read(&self.path());
+        let entries = history::of_target(&self.path(), &record.id);
+        let driven = entries.iter().filter(|e| e.what == history::What::Opened);
+        let driven: Vec<String> = driven.map(|entry| entry.chain.clone()).collect();
         // What the record knows has its resets already.
         let known = record.starts.len();
-        for entry in entries
-            .into_iter()
-            .filter(|entry| entry.target == record.id)
-        {
+        // What a driver ran counts for the driver alone.
+        for entry in entries.into_iter().filter(|e| !driven.contains(&e.chain)) {
             match entry.what {
                 history::What::Started => {
                     record.timers.retain(|_, timer| timer.token != entry.token);
@@ -457,6 +527,14 @@ impl Store {
         files::is_locked(&self.order_path(id, token))
     }
 
+    /// Whether nobody holds the lock on an order of a target: its waiter has died, or its
+    /// rerun has ended.
+    pub fn has_loose_order(&self, id: &str) -> bool {
+        let orders = self.target_dir(id).join("orders");
+        let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);
+        names(&orders).any(|name| is_id(&name) && is_loose(&name))
+    }
+
     /// Notes to which target the process of a rerun belongs.
     ///
     /// # Errors
@@ -592,6 +670,13 @@ impl Locked {
         text.push(b'\n');
         Draft::write(&self.directory, RECORD, &text, 0o644)
     }
+}
+
+/// Whether an error comes of a want of descriptors or memory, or of a signal.
+fn is_short_of_something(e: &io::Error) -> bool {
+    use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
+    let errno = e.raw_os_error().unwrap_or_default();
+    [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&errno)
 }
 
 /// Of a file that was to replace another: `.NAME.TOKEN`.
@@ -798,6 +883,7 @@ mod tests {
                 store.note(&entry);
             }
             let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+            locked.record.starts.clear();
             for run in [2, 3].into_iter().take(known) {
                 locked.record.starts.push(Start {
                     at: at(run.into()),

@@ -47,6 +47,12 @@ pub fn launch(
         return Ok(());
     };
     timer.run = locked.record.next_number(&timer.chain, timer.run);
+    let World { store, ticket, .. } = &*world;
+    if let Some(cap) = timer.total()
+        && !store.count_start(cap, &now, &ticket.target, &timer.token)?
+    {
+        return Ok(());
+    }
     let directory = order.log_dir.path();
     let logs = Logs::open(&directory, order.logs, &world.store.path());
     let created = logs
@@ -61,6 +67,12 @@ pub fn launch(
         // What cannot be recorded is not started: the cap could not be kept.
         if let (Ok(logs), Ok(path)) = (&logs, path) {
             logs.remove(path);
+        }
+        let discounted = world.store.discount_starts(&now, &timer.token);
+        if let Err(e) = discounted {
+            tracing::warn!(
+                "a rerun that does not start counts for the cap over all targets: {e:#}"
+            );
         }
         locked.record = before;
         if let Err(e) = locked.commit() {

@@ -1,4 +1,4 @@
-//! What a waiter knows of its timer, the record or not: when the run ended, when the
+//! What a waiter knows of its timer, the record or not: when the runs ended, when the
 //! timer is due, and what the cap put off.
 //!
 //! Knowing and writing are two things. The record is changed when the waiter goes to
@@ -6,7 +6,7 @@
 
 use crate::model::{Boottime, Identity, Moment, Span};
 use crate::policy::cap;
-use crate::policy::waiter::{AtDue, Blocker, Service, View};
+use crate::policy::waiter::{AtDue, Blocker, Due, Service, View};
 use crate::state::order::Ticket;
 use crate::state::record::{Record, Running, Timer};
 use crate::state::standing::Standing;
@@ -16,21 +16,11 @@ use crate::state::standing::Standing;
 pub struct Ledger {
     name: String,
     token: String,
-    run: Option<Identity>,
     boot: String,
-    /// The end of the run, once it was seen.
-    ended: Option<Ended>,
+    /// The runs that this waiter saw to have ended, and when it did.
+    ended: Vec<(Identity, Boottime)>,
     /// The newest decision of the cap.
     put_off: Option<PutOff>,
-}
-
-/// The run has ended.
-#[derive(Debug, Clone, Copy)]
-struct Ended {
-    /// When this waiter saw it.
-    seen: Boottime,
-    /// What the timer waits from then on.
-    wait: Span,
 }
 
 /// The cap has put the timer off.
@@ -48,9 +38,8 @@ impl Ledger {
         Ledger {
             name: ticket.name.clone(),
             token: ticket.token.clone(),
-            run: ticket.run,
             boot: boot.to_owned(),
-            ended: None,
+            ended: Vec::new(),
             put_off: None,
         }
     }
@@ -66,45 +55,71 @@ impl Ledger {
         timer.filter(|timer| timer.token == self.token)
     }
 
+    /// Takes note that a run which asked has ended.
+    pub fn saw_end(&mut self, run: Identity, now: Boottime) {
+        if !self.ended.iter().any(|(who, _)| *who == run) {
+            self.ended.push((run, now));
+        }
+    }
+
     /// When the timer is due, if that is known: by the record, unless it could not be
-    /// told the newest.
-    ///
-    /// The end of a run is one moment for all its timers, whichever waiter saw it first,
-    /// so that one rerun can do the job of several.
-    pub fn due(&self, record: &Record) -> Option<Boottime> {
+    /// told the newest. Of all that was promised under its name, the latest.
+    pub fn due(&self, record: &Record) -> Option<Due> {
         let timer = self.timer(record)?;
         let said = self.said(timer);
-        if let Some(put_off) = self.put_off.filter(|off| off.instead_of == said) {
-            return Some(put_off.due);
+        // Whoever hurries wants a run from now on. What the cap added is nobody's wait.
+        let (delta, jitter) = match timer.hurry {
+            true => (Span::ZERO, Span::ZERO),
+            false => (timer.delta, timer.jitter + timer.put_off),
+        };
+        let delta = Span::from_nanos(delta.nanos().saturating_sub(timer.put_off.nanos()));
+        let mut due = self.due_of(record, timer.waits_for, said, delta, jitter)?;
+        for one in &timer.promises {
+            let other = self.due_of(record, one.run, one.due, one.delta, one.jitter)?;
+            due.least = due.least.max(other.least);
+            due.at = due.at.max(other.at);
         }
-        said.or_else(|| {
-            let ended = self.ended?;
-            let wait = if timer.hurry { Span::ZERO } else { ended.wait };
-            let noted = record
-                .run_ends
-                .iter()
-                .find(|end| Some(end.run) == self.run && end.boot == self.boot);
-            Some(noted.map_or(ended.seen, |end| end.at) + wait)
-        })
+        if let Some(put_off) = self.put_off.filter(|off| off.instead_of == said) {
+            due.at = put_off.due;
+        }
+        Some(due)
+    }
+
+    /// When one request is due: as it was said, or from the end of its run on. The end of a run is
+    /// one moment for all its timers, whichever waiter saw it first, so that one rerun can
+    /// do the job of several.
+    fn due_of(
+        &self,
+        record: &Record,
+        run: Option<Identity>,
+        said: Option<Boottime>,
+        delta: Span,
+        jitter: Span,
+    ) -> Option<Due> {
+        if let Some(at) = said {
+            let least = at.nanos().saturating_sub(jitter.nanos());
+            let least = Boottime::from_nanos(least);
+            return Some(Due { least, at });
+        }
+        let seen = self.ended.iter().find(|(who, _)| Some(*who) == run)?;
+        let mut noted = record.run_ends.iter();
+        let noted = noted.find(|end| Some(end.run) == run && end.boot == self.boot);
+        let least = noted.map_or(seen.1, |end| end.at) + delta;
+        let at = least + jitter;
+        Some(Due { least, at })
     }
 
     fn said(&self, timer: &Timer) -> Option<Boottime> {
         timer.due.filter(|_| timer.boot == self.boot)
     }
 
-    /// Takes note of when the timer is due: first once the run has ended, then whenever
-    /// the cap puts it off.
-    pub fn set_due(&mut self, record: &Record, due: Boottime, now: Boottime) {
-        let wait = due.since(now);
-        if self.due(record).is_none() {
-            self.ended = Some(Ended { seen: now, wait });
-        } else {
-            self.put_off = Some(PutOff {
-                due,
-                by: wait,
-                instead_of: self.timer(record).and_then(|timer| self.said(timer)),
-            });
-        }
+    /// Takes note that the cap puts the timer off.
+    pub fn put_off(&mut self, record: &Record, due: Boottime, now: Boottime) {
+        self.put_off = Some(PutOff {
+            due,
+            by: due.since(now),
+            instead_of: self.timer(record).and_then(|timer| self.said(timer)),
+        });
     }
 
     /// Forgets what the cap put off and the record was not told: somebody has changed the
@@ -116,13 +131,13 @@ impl Ledger {
     /// Enters into the record what it lacks of all this, and why the timer is held, if it
     /// is. Whether the record has changed.
     pub fn enter(&self, record: &mut Record, held: Option<&str>, now: &Moment) -> bool {
-        let due = self.due(record);
+        let due = self.due(record).map(|due| due.at);
         let Some(before) = self.timer(record).cloned() else {
             return false;
         };
         let newest_end = record.run_ends.last().cloned();
-        if let (Some(ended), Some(run)) = (self.ended, self.run) {
-            record.run_end(run, &self.boot, ended.seen);
+        for (run, seen) in &self.ended {
+            record.run_end(*run, &self.boot, *seen);
         }
         let said = self.said(&before);
         let mut timer = before.clone();
@@ -141,16 +156,12 @@ impl Ledger {
 
     /// The world as far as it matters before the timer is due.
     pub fn view(&self, record: &Record, now: Boottime, run_alive: bool) -> View {
-        let timer = self.timer(record);
-        let waiting = timer.filter(|timer| !timer.hurry);
         View {
             now,
             told_to_end: false,
-            in_charge: timer.is_some(),
+            in_charge: self.timer(record).is_some(),
             run_alive,
             due: self.due(record),
-            delta: waiting.map_or(Span::ZERO, |timer| timer.delta),
-            jitter: waiting.map_or(Span::ZERO, |timer| timer.jitter),
             at_due: None,
         }
     }
@@ -174,6 +185,7 @@ impl Ledger {
         });
         Some(AtDue {
             holder: None,
+            ends_after: None,
             rerun,
             elsewhere,
             newest_run: record.newest_run(&now.boot),
@@ -223,16 +235,19 @@ mod tests {
             name: name.into(),
             token: format!("token of {name}"),
             run: Some(RUN),
+            others: Vec::new(),
         };
         Ledger::new(&ticket, "b")
     }
 
-    fn record(names: &[&str]) -> Record {
+    /// Timers that wait `delta` and `jitter` after the run's end.
+    fn record(names: &[&str], delta: u64, jitter: u64) -> Record {
         let mut record = Record::new("0123456789abcdef", Kind::Apply, 0);
         for name in names {
             let timer = serde_json::json!({
                 "token": format!("token of {name}"), "chain": "c", "run": 2, "origin": "run",
-                "delta": 0, "jitter": 0, "base": "end", "requested": at(1), "waits_for": RUN,
+                "delta": delta * 1_000_000_000, "jitter": jitter * 1_000_000_000, "base": "end",
+                "requested": at(1), "waits_for": RUN,
                 "due": null, "due_wall": null, "waiter": null, "boot": "b",
                 "cap": {"max_runs": 10, "window": 3600}, "on_cap": "wait",
             });
@@ -242,37 +257,46 @@ mod tests {
         record
     }
 
+    fn due(ledger: &Ledger, record: &Record) -> Option<Boottime> {
+        ledger.due(record).map(|due| due.at)
+    }
+
     #[test]
     fn the_end_of_a_run_is_one_moment_for_all_its_timers() {
-        let mut record = record(&["first", "second"]);
+        let mut record = record(&["first", "second"], 2, 0);
         let (mut first, mut second) = (ledger("first"), ledger("second"));
-        second.set_due(&record, s(11), s(11));
-        assert_eq!(second.due(&record), Some(s(11)), "as it saw it itself");
-        first.set_due(&record, s(12), s(10));
+        assert_eq!(due(&second, &record), None, "while the run lives");
+        second.saw_end(RUN, s(11));
+        assert_eq!(due(&second, &record), Some(s(13)), "as it saw it itself");
+        first.saw_end(RUN, s(10));
         assert!(first.enter(&mut record, None, &at(10)));
         assert_eq!(record.timers["first"].due, Some(s(12)));
         assert_eq!(record.timers["first"].due_wall, Some(at(12).wall));
-        assert_eq!(second.due(&record), Some(s(10)), "as the first to write it");
+        assert_eq!(
+            due(&second, &record),
+            Some(s(12)),
+            "as the first to write it"
+        );
         second.enter(&mut record, None, &at(13));
-        assert_eq!(record.timers["second"].due, Some(s(10)));
+        assert_eq!(record.timers["second"].due, Some(s(12)));
         assert_eq!(record.run_ends.len(), 1);
     }
 
     #[test]
     fn what_the_record_was_not_told_of_the_cap_counts_until_somebody_changes_it() {
-        let mut record = record(&["again"]);
+        let mut record = record(&["again"], 0, 0);
         let mut ledger = ledger("again");
-        ledger.set_due(&record, s(10), s(10));
+        ledger.saw_end(RUN, s(10));
         assert!(ledger.enter(&mut record, None, &at(10)));
-        ledger.set_due(&record, s(40), s(10));
+        ledger.put_off(&record, s(40), s(10));
         assert_eq!(
-            ledger.due(&record),
+            due(&ledger, &record),
             Some(s(40)),
             "though the record says 10"
         );
         // It could not be written, and is put off once more.
-        ledger.set_due(&record, s(60), s(40));
-        assert_eq!(ledger.due(&record), Some(s(60)));
+        ledger.put_off(&record, s(60), s(40));
+        assert_eq!(due(&ledger, &record), Some(s(60)));
         let mut told = record.clone();
         assert!(ledger.enter(&mut told, None, &at(40)));
         assert_eq!(told.timers["again"].due, Some(s(60)));
@@ -280,29 +304,92 @@ mod tests {
         assert!(!ledger.enter(&mut told, None, &at(41)), "once is enough");
         // 'again now'.
         told.timers.get_mut("again").expect("there").due = Some(s(45));
-        assert_eq!(ledger.due(&told), Some(s(45)));
+        assert_eq!(due(&ledger, &told), Some(s(45)));
         ledger.forget_put_off();
-        assert_eq!(ledger.due(&record), Some(s(10)), "the cap is asked again");
+        assert_eq!(due(&ledger, &record), Some(s(10)), "the cap is asked again");
     }
 
     #[test]
     fn a_person_who_does_not_want_to_wait_is_heard_though_the_due_time_was_never_written() {
-        let mut record = record(&["again"]);
+        let mut record = record(&["again"], 60, 30);
         let mut ledger = ledger("again");
-        ledger.set_due(&record, s(100), s(10));
-        assert_eq!(ledger.due(&record), Some(s(100)));
+        ledger.saw_end(RUN, s(10));
+        assert_eq!(due(&ledger, &record), Some(s(100)));
         record.timers.get_mut("again").expect("there").hurry = true;
-        assert_eq!(ledger.due(&record), Some(s(10)));
-        assert_eq!(ledger.view(&record, s(10), false).delta, Span::ZERO);
+        assert_eq!(due(&ledger, &record), Some(s(10)));
+        assert_eq!(ledger.due(&record).map(|due| due.least), Some(s(10)));
+    }
+
+    /// The jitter, and what the cap added, only spread reruns.
+    #[test]
+    fn a_run_does_the_job_from_base_and_delta_on() {
+        let mut record = record(&["again"], 60, 30);
+        let mut ledger = ledger("again");
+        ledger.saw_end(RUN, s(10));
+        let expected = Due {
+            least: s(70),
+            at: s(100),
+        };
+        assert_eq!(ledger.due(&record), Some(expected));
+        ledger.enter(&mut record, None, &at(10));
+        assert_eq!(ledger.due(&record), Some(expected), "by the record too");
+        ledger.put_off(&record, s(150), s(100));
+        assert_eq!(ledger.due(&record).map(|due| due.least), Some(s(70)));
+        ledger.enter(&mut record, None, &at(100));
+        let put_off = Due {
+            at: s(150),
+            ..expected
+        };
+        assert_eq!(ledger.due(&record), Some(put_off));
+    }
+
+    /// A long run asked first, a short one later.
+    #[test]
+    fn what_was_promised_to_each_run_is_kept() {
+        let other = Identity { pid: 9, start: 9 };
+        let mut record = record(&["again"], 0, 0);
+        let mut timer = record.timers["again"].clone();
+        let old = Timer {
+            waits_for: Some(other),
+            delta: Span::from_secs(60),
+            jitter: Span::from_secs(5),
+            ..timer.clone()
+        };
+        timer.keep_promises(&old, &at(5), |_| true);
+        assert!(timer.runs().eq([RUN, other]));
+        record.timers.insert("again".into(), timer);
+        let mut ledger = ledger("again");
+        ledger.saw_end(RUN, s(10));
+        assert_eq!(ledger.due(&record), None, "the other one lives");
+        assert!(ledger.enter(&mut record, None, &at(10)));
+        assert_eq!(record.timers["again"].due, None);
+        ledger.saw_end(other, s(20));
+        let latest = Due {
+            least: s(80),
+            at: s(85),
+        };
+        assert_eq!(ledger.due(&record), Some(latest));
+        ledger.enter(&mut record, None, &at(20));
+        assert_eq!(due(&ledger, &record), Some(s(85)));
+        let timer = record.timers.get_mut("again").expect("there");
+        timer.set_pending(
+            crate::policy::hurry::Pending {
+                due: Some(s(30)),
+                hurry: true,
+                ..timer.pending()
+            },
+            &at(30),
+        );
+        assert_eq!(due(&ledger, &record), Some(s(30)), "'again now'");
     }
 
     #[test]
     fn a_timer_that_is_anothers_is_left_alone() {
-        let mut record = record(&["again"]);
+        let mut record = record(&["again"], 0, 0);
         record.timers.get_mut("again").expect("there").token = "newer".into();
         let before = record.clone();
         let mut ledger = ledger("again");
-        ledger.set_due(&record, s(100), s(10));
+        ledger.saw_end(RUN, s(10));
         assert!(!ledger.enter(&mut record, Some("held"), &at(10)));
         assert_eq!(ledger.take(&mut record, &at(10)), None);
         assert!(!ledger.view(&record, s(10), false).in_charge);
@@ -312,26 +399,31 @@ mod tests {
     proptest! {
         #[test]
         fn writing_changes_nothing_that_is_known_and_is_done_once(
-            dues in proptest::collection::vec((0..100u64, 0..100u64, any::<bool>()), 1..6),
+            waits in (0..100u64, 0..100u64, 0..100u64),
+            put_off in proptest::collection::vec((0..100u64, 0..100u64, any::<bool>()), 0..6),
             others in proptest::option::of(0..100u64),
             held in proptest::option::of("[a-z]{1,4}"),
         ) {
-            let mut record = record(&["again"]);
+            let (end, delta, jitter) = waits;
+            let mut record = record(&["again"], delta, jitter);
             let mut ledger = ledger("again");
             if let Some(seen) = others {
                 record.run_end(RUN, "b", s(seen));
             }
-            for (now, wait, written) in dues {
-                ledger.set_due(&record, s(now + wait), s(now));
+            ledger.saw_end(RUN, s(end));
+            let least = s(others.unwrap_or(end) + delta);
+            prop_assert_eq!(ledger.due(&record).map(|due| due.least), Some(least));
+            for (now, wait, written) in put_off {
+                ledger.put_off(&record, s(now + wait), s(now));
                 if written {
-                    let due = ledger.due(&record);
+                    let due = due(&ledger, &record);
                     ledger.enter(&mut record, held.as_deref(), &at(now));
-                    prop_assert_eq!(ledger.due(&record), due);
+                    prop_assert_eq!(super::tests::due(&ledger, &record), due);
                     prop_assert_eq!(record.timers["again"].due, due);
                     prop_assert!(!ledger.enter(&mut record, held.as_deref(), &at(now + 1)));
                 }
             }
-            let due = ledger.due(&record);
+            let due = due(&ledger, &record);
             let taken = ledger.take(&mut record, &at(200)).expect("ours");
             prop_assert_eq!(taken.due, due);
             prop_assert!(record.timers.is_empty());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::launch::launch;
 use super::ledger::Ledger;
 use super::world::{World, may_pass};
-use crate::model::{Boottime, Bytes, Moment, Span};
+use crate::model::{Boottime, Bytes, Identity, Moment, Span};
 use crate::policy::waiter::{Finish, Step, step};
 use crate::state::change::Change;
 use crate::state::history::What;
@@ -24,6 +24,8 @@ use crate::sys::{localtime, title};
 /// After a failure that may pass, such as that of a full disk, the next attempt is
 /// made after this long; from then on after twice as long each time.
 const FIRST_PAUSE: Span = Span::from_secs(1);
+/// How long a run that is stuck may take to end after TERM.
+const GRACE: Span = Span::from_secs(10);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 
@@ -37,6 +39,8 @@ pub struct Life {
     order: Option<Order>,
     /// What the log was told last.
     shown: String,
+    /// The run that was told to end, and until when it may.
+    told: Option<(Identity, Boottime)>,
     /// How long to wait before the next attempt at what failed.
     pause: Span,
     /// What was logged of it.
@@ -63,6 +67,7 @@ impl Life {
             sleeper,
             order: None,
             shown: String::new(),
+            told: None,
             pause: FIRST_PAUSE,
             trouble: String::new(),
         }
@@ -79,7 +84,7 @@ impl Life {
             && let Some(timer) = self.ledger.timer(&record)
         {
             tracing::error_span!("chain", chain = timer.chain, run = timer.run);
-            self.begin();
+            self.begin(timer.cap.window);
         }
         loop {
             match self.go_on() {
@@ -90,8 +95,8 @@ impl Life {
     }
 
     /// Does what Puppet need not wait for: has the promise on the disk, and ends what it
-    /// replaces.
-    fn begin(&mut self) {
+    /// replaces and what is quiet.
+    fn begin(&mut self, window: Span) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
         let kept = world.lock.sync_all().context("cannot sync the order");
@@ -102,6 +107,7 @@ impl Life {
         if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
             tracing::warn!("cannot clean up: {e:#}");
         }
+        world.store.forget_quiet(window, &moment());
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
@@ -161,12 +167,13 @@ impl Life {
             if looks && self.order.is_none() {
                 self.order = Some(self.world.read_order()?);
             }
+            self.world.look_at_runs(&mut self.ledger);
             let order = self.order.as_ref().filter(|_| looks);
             let mut view = self.world.view(&self.ledger, record, order)?;
             view.told_to_end = self.sleeper.was_told_to_end();
             match step(&view) {
-                Step::SetDue(due) => {
-                    self.ledger.set_due(record, due, view.now);
+                Step::PutOff(due) => {
+                    self.ledger.put_off(record, due, view.now);
                     looks = false;
                 }
                 Step::LookAround => looks = true,
@@ -176,13 +183,13 @@ impl Life {
     }
 
     /// What a step has us sleep for. None: there is nothing to wait for any more.
-    fn rest(&self, step: &Step, is_blind: bool) -> Result<Option<Rest>> {
+    fn rest(&mut self, step: &Step, is_blind: bool) -> Result<Option<Rest>> {
         let mut rest = Rest::default();
         let again = Some(clock::boottime() + LOOK_AGAIN);
         rest.what = match step {
-            Step::AwaitRun => {
-                rest.process.clone_from(&self.world.run);
-                let run = self.world.ticket.run.map_or(0, |who| who.pid);
+            Step::AwaitRuns => {
+                rest.process = self.world.runs.first().cloned();
+                let run = rest.process.as_ref().map_or(0, |run| run.identity().pid);
                 format!("waits for the run with pid {run} to end")
             }
             Step::AwaitDue(due) => {
@@ -190,9 +197,14 @@ impl Life {
                 let wall = clock::walltime() + due.since(clock::boottime());
                 format!("waits until {}", localtime::local(wall))
             }
-            Step::AwaitProcess(who) => {
+            Step::AwaitProcess(who) | Step::AwaitHolder(who, _) | Step::EndHolder(who) => {
                 let unseen = match pidfd::open(*who) {
                     Ok(handle) => {
+                        rest.until = match step {
+                            Step::AwaitHolder(_, end) => Some(*end),
+                            Step::EndHolder(_) => self.end_holder(&handle),
+                            _ => None,
+                        };
                         rest.process = Some(Rc::new(handle));
                         ""
                     }
@@ -219,9 +231,31 @@ impl Life {
                 rest.held = Some(reason.to_string());
                 format!("is due, held: {reason}")
             }
-            Step::SetDue(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
+            Step::PutOff(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
         };
         Ok(Some(rest))
+    }
+
+    /// Has a run end that has outlived its time: TERM, and KILL if that does not help. Until
+    /// when to wait for it.
+    fn end_holder(&mut self, handle: &Handle) -> Option<Boottime> {
+        let (who, now) = (handle.identity(), clock::boottime());
+        let told = self.told.filter(|(told, _)| *told == who);
+        if told.is_some_and(|(_, until)| now < until) {
+            return told.map(|(_, until)| until);
+        }
+        let (signal, name) = match told {
+            None => (nix::libc::SIGTERM, "TERM"),
+            Some(_) => (nix::libc::SIGKILL, "KILL"),
+        };
+        let age = now.since(who.started());
+        let pid = who.pid;
+        tracing::warn!("the run with pid {pid} is stuck, and is ended by {name} after {age}");
+        if let Err(e) = handle.signal(signal) {
+            tracing::warn!("the run with pid {pid} cannot be ended: {e}");
+        }
+        self.told = Some((who, now + GRACE));
+        Some(now + GRACE)
     }
 
     /// Watches the directories with what can hold a timer, if they can be watched.
@@ -302,7 +336,7 @@ impl Life {
             }
             Finish::Interrupted => {
                 tracing::warn!(
-                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: 'again resume' starts another waiter, 'again stop' cancels it",
+                    "again: interrupted: the waiter of timer '{}' was ended by a signal (target {}, pid {}); the timer stays on record: the next request starts another waiter, as 'again resume' does; 'again stop' cancels it",
                     ticket.name,
                     ticket.target,
                     std::process::id()

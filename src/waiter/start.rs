@@ -71,6 +71,7 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
         name: arm.name.to_owned(),
         token: arm.timer.token.clone(),
         run: arm.run.map(Handle::identity),
+        others: arm.timer.promises.iter().filter_map(|p| p.run).collect(),
     };
     let full = encode(&ticket, arm.order)?;
     let on_disk = if arm.save_environment {

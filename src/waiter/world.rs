@@ -8,14 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
-use crate::model::{Boottime, Kind};
+use crate::model::{Boottime, Identity, Kind, Span, Stuck};
+use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::puppet::live;
 use crate::state::order::{Order, Ticket, decode};
-use crate::state::record::{Record, Running};
+use crate::state::record::{Record, Running, Timer};
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::moment;
-use crate::sys::pidfd::Handle;
+use crate::sys::clock::{boottime, moment};
+use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::own_identity;
 
 /// Where a waiter looks.
@@ -25,8 +26,8 @@ pub struct World {
     pub store: Store,
     /// What the waiter was started for.
     pub ticket: Ticket,
-    /// The run to wait for.
-    pub run: Option<Rc<Handle>>,
+    /// The runs to wait for, as long as they live.
+    pub runs: Vec<Rc<Handle>>,
     /// The order's file. Its lock is our sign of life, and then the rerun's.
     pub lock: File,
     order: File,
@@ -37,14 +38,25 @@ pub struct World {
 impl World {
     /// The world of the waiter that this ticket and order are for.
     pub fn new(ticket: Ticket, store: Store, order: File, lock: File, run: Option<Handle>) -> Self {
+        let others = ticket.others.iter().filter_map(|who| pidfd::hold(*who));
         World {
             store,
+            runs: run.into_iter().chain(others).map(Rc::new).collect(),
             ticket,
-            run: run.map(Rc::new),
             lock,
             order,
             away: None,
         }
+    }
+
+    /// Lets go of the runs that have ended, and has it noted.
+    pub fn look_at_runs(&mut self, ledger: &mut Ledger) {
+        self.runs.retain(|run| !run.wait(Duration::ZERO));
+        let all = self.ticket.run.iter().chain(&self.ticket.others);
+        let lives = |who: &&Identity| self.runs.iter().any(|run| run.identity() == **who);
+        let now = boottime();
+        all.filter(|who| !lives(who))
+            .for_each(|who| ledger.saw_end(*who, now));
     }
 
     /// The record as it is at this moment.
@@ -102,18 +114,25 @@ impl World {
         order: Option<&Order>,
     ) -> Result<View> {
         let now = moment();
-        let has_ended = |run: &Rc<Handle>| run.wait(Duration::ZERO);
-        let run_alive = self.run.as_ref().is_some_and(|run| !has_ended(run));
-        let mut view = ledger.view(record, now.uptime, run_alive);
+        let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
         let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
-        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
-            view.at_due = Some(self.look(known, order, now.uptime)?);
+        if let (Some(mut known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
+            let total = ledger.timer(record).and_then(Timer::total);
+            let together = total.and_then(|cap| Some((cap, self.store.together(cap, &now)?)));
+            (known.cap, known.usage) = cap::binding((known.cap, known.usage), together);
+            view.at_due = Some(self.look(known, order, now.uptime, record.stuck_after)?);
         }
         Ok(view)
     }
 
     /// Adds to what the record says what only the machine can tell.
-    fn look(&mut self, known: AtDue, order: &Order, now: Boottime) -> Result<AtDue> {
+    fn look(
+        &mut self,
+        known: AtDue,
+        order: &Order,
+        now: Boottime,
+        stuck_after: Span,
+    ) -> Result<AtDue> {
         // Without a descriptor to spare nothing of what follows can be seen, and what
         // cannot be seen must not count as not being there.
         let me = own_identity().context("cannot read /proc")?;
@@ -139,6 +158,7 @@ impl World {
         };
         Ok(AtDue {
             holder,
+            ends_after: (order.stuck == Stuck::End).then_some(stuck_after),
             disabled: self.store.disabled().map(|disabled| disabled.reason),
             agent_disabled: is_agent
                 .then(|| live::agent_disabled(&order.paths))

@@ -104,7 +104,7 @@ fn every_option_of_the_help_works() {
         | "--follow" => None,
         "--delta" | "--jitter" | "--window" | "--timeout" => Some("1h".to_owned()),
         "--until" => Some("requests".to_owned()),
-        "--max-runs" => Some("5".to_owned()),
+        "--max-runs" | "--max-runs-total" => Some("5".to_owned()),
         "--on-cap" => Some("skip".to_owned()),
         "--name" => Some("n".to_owned()),
         "--pid" => Some(std::process::id().to_string()),

@@ -1,7 +1,8 @@
+use std::fs;
 use std::fs::File;
 use std::process::Stdio;
 
-use again_rig::{Ended, Scratch, answer, assert_line, open_to_all, start};
+use again_rig::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
 
 /// What the run heard when it asked.
 fn asked(scratch: &Scratch, name: &str) -> (i32, String) {
@@ -272,6 +273,69 @@ fn an_ordinary_users_own_run() {
     again_rig::wait_until("the rerun to end", again_rig::SHORT, || {
         scratch.processes().is_empty()
     });
+}
+
+/// A loop through ever new command lines: each is a target with a cap of its own, and all of them together have one.
+#[test]
+fn the_cap_over_all_targets() {
+    for (on_cap, code) in [("fail", 1), ("skip", 0)] {
+        let scratch = Scratch::new();
+        scratch.settings(&format!("max_runs = 2\non_cap = \"{on_cap}\""));
+        let (again, next) = (scratch.at("bin/again"), scratch.at("next"));
+        scratch.script(
+            "next",
+            &format!("#!/bin/sh\necho $1 >>runs\n{again} run -- {next} $(($1 + 1)) >said 2>&1\necho $? >code\n"),
+        );
+        scratch.again_well(&["run", "--", &next, "1"]);
+        wait_until("the loop to end", SHORT, || {
+            scratch.path("work/code").exists()
+                && scratch.text("work/code") == format!("{code}\n")
+                && scratch.text("work/said").contains("refused")
+        });
+        scratch.wait_until_settled();
+        assert_eq!(scratch.text("work/runs"), "1\n2\n3\n4\n5\n6\n");
+        assert_says(
+            scratch
+                .text("work/said")
+                .trim_start_matches("again: error: "),
+            "refused",
+            &[
+                "the cap over all targets is reached",
+                "6 of at most 6 reruns within 1h",
+                "max_runs_total",
+            ],
+        );
+        // Another boot, which has the records only.
+        fs::remove_file(scratch.path("state/starts")).expect("there");
+        let done = scratch.again(&["run", "--", "/bin/true"]);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        let more = scratch.again_well(&["run", "--max-runs-total", "7", "--", "/bin/true"]);
+        assert!(more.contains("0 of at most 2 reruns"), "{more}");
+        scratch.wait_until_settled();
+        // What is due is judged again: of two that were granted, one starts.
+        scratch.again_well(&["reset"]);
+        for word in ["a", "b"] {
+            scratch.again_well(&[
+                "run",
+                "--max-runs-total",
+                "1",
+                "--delta",
+                "1",
+                "--jitter",
+                "0",
+                "--",
+                "/bin/sh",
+                "-c",
+                &format!("echo {word} >>granted"),
+            ]);
+        }
+        wait_until("both to be done", SHORT, || {
+            scratch.timers().is_empty() && scratch.waiters().is_empty()
+        });
+        scratch.wait_until_settled();
+        assert_eq!(scratch.text("work/granted").lines().count(), 1);
+        scratch.assert_nothing_left();
+    }
 }
 
 #[test]

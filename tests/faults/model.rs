@@ -33,6 +33,8 @@ use proptest::test_runner::{Config, TestRunner};
 const TARGETS: [&str; 2] = ["00000000000000aa", "00000000000000bb"];
 const NAMES: [&str; 3] = ["again", "later", "much later"];
 const NANOS: u64 = 1_000_000_000;
+/// Pid namespaces of the machine, in each of which a process sees its like alone.
+const PLACES: usize = 2;
 
 /// Where a process is killed in the middle of what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +57,18 @@ enum Damage {
     Halved,
     Garbage,
     Newer,
+    /// Gone, as after a restore.
+    Missing,
+    /// A directory lies in its place.
+    Directory,
 }
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// Somebody starts a run by hand.
+    /// Somebody starts a run by hand, here or in a container that shares the directory.
     Run {
         target: usize,
+        place: usize,
     },
     /// A process asks: one of the runs of the target, or a person.
     Request {
@@ -106,8 +113,11 @@ enum Event {
         target: usize,
     },
     Resume {
+        place: usize,
         death: Death,
     },
+    /// Somebody looks, settles and resumes in a place where none of this happens: on another machine.
+    Elsewhere,
     Reboot {
         off: u64,
     },
@@ -138,7 +148,7 @@ fn event(jumps: bool) -> impl Strategy<Value = Event> {
     let some = 0..8_usize;
     let day = 86_400_i64;
     prop_oneof![
-        2 => target.clone().prop_map(|target| Event::Run { target }),
+        2 => (target.clone(), 0..PLACES).prop_map(|(target, place)| Event::Run { target, place }),
         8 => (target.clone(), 0..4_usize, 0..NAMES.len(), 0..40_u64, 0..6_u64, any::<bool>(), death()).prop_map(
             |(target, by, name, delta, jitter, now, death)| Event::Request { target, by, name, delta, jitter, now, death }),
         4 => some.clone().prop_map(|run| Event::End { run }),
@@ -150,10 +160,11 @@ fn event(jumps: bool) -> impl Strategy<Value = Event> {
             .prop_map(|(target, name, death)| Event::Stop { target, name, death }),
         1 => target.clone().prop_map(|target| Event::Now { target }),
         1 => target.clone().prop_map(|target| Event::Reset { target }),
-        2 => death().prop_map(|death| Event::Resume { death }),
+        2 => (0..PLACES, death()).prop_map(|(place, death)| Event::Resume { place, death }),
+        2 => Just(Event::Elsewhere),
         1 => (1..100_u64).prop_map(|off| Event::Reboot { off }),
         1 => (if jumps { -2 * day..2 * day } else { -2 * day..1 }).prop_map(|seconds| Event::Jump { seconds }),
-        1 => (target, prop_oneof![Just(Damage::Emptied), Just(Damage::Halved), Just(Damage::Garbage), Just(Damage::Newer)])
+        1 => (target, prop_oneof![Just(Damage::Emptied), Just(Damage::Halved), Just(Damage::Garbage), Just(Damage::Newer), Just(Damage::Missing), Just(Damage::Directory)])
             .prop_map(|(target, how)| Event::Damage { target, how }),
         1 => Just(Event::Disable),
         2 => Just(Event::Enable),
@@ -166,7 +177,8 @@ struct Waiter {
     target: usize,
     name: String,
     token: String,
-    run: Option<Identity>,
+    place: usize,
+    runs: Vec<Identity>,
     ledger: Ledger,
     /// When it is due, as it saw it last.
     due: Option<Boottime>,
@@ -174,7 +186,7 @@ struct Waiter {
     looked: bool,
     /// It has decided to launch, and locks in its next turn.
     launches: bool,
-    _lock: File,
+    lock: File,
 }
 
 fn ledger(target: usize, name: &str, timer: &Timer) -> Ledger {
@@ -184,6 +196,7 @@ fn ledger(target: usize, name: &str, timer: &Timer) -> Ledger {
         name: name.into(),
         token: timer.token.clone(),
         run: timer.waits_for,
+        others: timer.runs().skip(1).collect(),
     };
     Ledger::new(&ticket, &timer.boot)
 }
@@ -197,6 +210,8 @@ struct Promise {
     not_before: Option<u64>,
     delta: u64,
     run: Option<Identity>,
+    /// The promises to other runs that it keeps too.
+    keeps: BTreeSet<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,8 +248,12 @@ struct World {
     forwards: bool,
     disabled: bool,
     next: i32,
-    /// Runs and reruns that live.
-    runs: BTreeMap<i32, (Identity, usize)>,
+    /// Where the process is that acts; one more than all for another machine.
+    place: usize,
+    /// Runs and reruns that live: who, of which target, where.
+    runs: BTreeMap<i32, (Identity, usize, usize)>,
+    /// The locks that reruns have inherited.
+    locks: BTreeMap<i32, File>,
     waiters: Vec<Waiter>,
     promises: Vec<Promise>,
     tokens: BTreeMap<String, usize>,
@@ -252,7 +271,10 @@ impl World {
         let wall = i64::try_from(self.at / 1_000_000).expect("a date") + self.off;
         Moment {
             boot: format!("boot {}", self.boot),
-            place: Place::new("this", 1),
+            place: match self.place {
+                PLACES => Place::new("another", 1),
+                pids => Place::new("this", pids as u64 + 1),
+            },
             uptime: Boottime::from_nanos(self.at - self.booted),
             wall: Walltime::from_millis(u64::try_from(wall).unwrap_or(0)),
         }
@@ -270,28 +292,37 @@ impl World {
         *self.done.entry(what).or_default() += 1;
     }
 
+    /// Whether it lives, as it can be seen from here.
     fn is_alive(&self, who: Identity) -> bool {
-        self.runs.contains_key(&who.pid) || self.waiters.iter().any(|w| w.process == who)
+        let is_run = |(_, _, place): &(Identity, usize, usize)| *place == self.place;
+        self.runs.get(&who.pid).is_some_and(is_run)
+            || self
+                .waiters
+                .iter()
+                .any(|w| w.process == who && w.place == self.place)
     }
 
     /// As `Store::rerun_stands`.
-    fn stands(&self, run: &Running) -> Standing {
-        match self.now().provenance(&run.started.boot, run.started.place) {
-            Provenance::Here if self.is_alive(run.process) => Standing::Alive,
-            Provenance::Here | Provenance::EarlierBoot => Standing::Ended,
-            Provenance::Foreign(whose) => Standing::Foreign {
-                whose,
-                may_live: false,
-            },
-        }
+    fn rerun_stands(&self, id: &str, run: &Running) -> Standing {
+        let is_alive = || self.is_alive(run.process);
+        let provenance = run.provenance(&self.now());
+        self.store.stands(id, &run.token, provenance, is_alive)
+    }
+
+    /// As `Store::waiter_stands`.
+    fn waiter_stands(&self, id: &str, timer: &Timer) -> Standing {
+        let is_held = || self.store.order_is_held(id, &timer.token) == Some(true);
+        let is_alive = || timer.waiter.is_some_and(|who| self.is_alive(who)) || is_held();
+        let provenance = timer.provenance(&self.now());
+        self.store.stands(id, &timer.token, provenance, is_alive)
     }
 
     /// As `outcome::settle`.
     fn settle(&self, record: &mut Record) {
-        let now = self.now();
-        let has_ended = |run: &Running| self.stands(run) == Standing::Ended;
+        let id = record.id.clone();
+        let has_ended = |run: &Running| self.rerun_stands(&id, run) == Standing::Ended;
         for ended in record.take_ended(has_ended) {
-            self.store.forget_rerun(ended.process, now.place);
+            self.store.forget_rerun(ended.process, ended.started.place);
             self.store.remove_order(&record.id, &ended.token);
         }
     }
@@ -317,9 +348,9 @@ impl World {
 
     fn happen(&mut self, event: &Event) -> Checked {
         match event {
-            Event::Run { target } => {
+            Event::Run { target, place } => {
                 let who = self.born();
-                self.runs.insert(who.pid, (who, *target));
+                self.runs.insert(who.pid, (who, *target, *place));
                 self.begun.push((*target, self.boot, self.at));
             }
             Event::Request {
@@ -337,7 +368,8 @@ impl World {
                 let Some(pid) = self.runs.keys().nth(*run).copied() else {
                     return Ok(());
                 };
-                let (who, _) = self.runs.remove(&pid).expect("there");
+                let (who, ..) = self.runs.remove(&pid).expect("there");
+                self.locks.remove(&pid);
                 let at = self.at;
                 for promise in self.promises.iter_mut().filter(|p| p.run == Some(who)) {
                     promise.not_before.get_or_insert(at + promise.delta);
@@ -345,7 +377,9 @@ impl World {
             }
             Event::Step { waiter, death } => {
                 if *waiter < self.waiters.len() {
+                    self.place = self.waiters[*waiter].place;
                     self.step(*waiter, *death)?;
+                    self.place = 0;
                 }
             }
             Event::Kill { waiter } => {
@@ -367,12 +401,18 @@ impl World {
             } => self.stop(*target, name.map(|n| NAMES[n]), *death)?,
             Event::Now { target } => self.hurry(*target),
             Event::Reset { target } => self.reset(*target),
-            Event::Resume { death } => self.resume(*death)?,
+            Event::Resume { place, death } => {
+                self.place = *place;
+                self.resume(*death)?;
+                self.place = 0;
+            }
+            Event::Elsewhere => self.elsewhere()?,
             Event::Reboot { off } => {
                 self.waiters.clear();
+                self.locks.clear();
                 let gone: Vec<Identity> = std::mem::take(&mut self.runs)
                     .into_values()
-                    .map(|(who, _)| who)
+                    .map(|(who, ..)| who)
                     .collect();
                 for promise in self
                     .promises
@@ -413,14 +453,28 @@ impl World {
         if death == Death::AtOnce {
             return Ok(());
         }
-        let now = self.now();
         // With a number beyond the living runs it is a person who asks.
-        let run = self
-            .runs
-            .values()
-            .filter(|(_, of)| *of == target)
-            .nth(by)
-            .map(|(who, _)| *who);
+        let mut runs = self.runs.values().filter(|(_, of, _)| *of == target);
+        let run = runs.nth(by).copied();
+        self.place = run.map_or(0, |(_, _, place)| place);
+        let run = run.map(|(who, ..)| who);
+        let done = self.request_by(target, run, name, delta, jitter, at_once, death);
+        self.place = 0;
+        done
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn request_by(
+        &mut self,
+        target: usize,
+        run: Option<Identity>,
+        name: &str,
+        delta: u64,
+        jitter: u64,
+        at_once: bool,
+        death: Death,
+    ) -> Checked {
+        let now = self.now();
         let id = TARGETS[target];
         let mut locked = self
             .store
@@ -470,6 +524,7 @@ impl World {
             base: if at_once { Base::Request } else { Base::End },
             requested: now.clone(),
             waits_for: run,
+            promises: Vec::new(),
             due: None,
             due_wall: None,
             hurry: false,
@@ -479,6 +534,7 @@ impl World {
             boot: now.boot.clone(),
             place: now.place,
             cap: self.cap,
+            max_runs_total: None,
             on_cap: self.on_cap,
             scope: None,
         };
@@ -486,6 +542,9 @@ impl World {
         if at_once || run.is_none() {
             timer.due = Some(now.uptime + (timer.delta + timer.jitter));
             timer.due_wall = Some(now.wall + (timer.delta + timer.jitter));
+        }
+        if let Some(old) = locked.record.timers.get(name) {
+            timer.keep_promises(old, &now, |who| self.is_alive(who));
         }
         let lock = self
             .store
@@ -502,12 +561,13 @@ impl World {
             target,
             name: name.into(),
             token: timer.token.clone(),
-            run,
+            place: self.place,
+            runs: timer.runs().collect(),
             ledger: ledger(target, name, &timer),
             due: None,
             looked: false,
             launches: false,
-            _lock: lock,
+            lock,
         };
         self.waiters.push(waiter);
         if death == Death::InCommit {
@@ -525,6 +585,9 @@ impl World {
             not_before: (at_once || run.is_none()).then_some(self.at + delta),
             delta,
             run,
+            keeps: replaced
+                .as_ref()
+                .map_or_else(BTreeSet::new, |old| self.kept(old, run)),
         });
         if let Some(old) = replaced {
             self.over(&old.token, "merged")?;
@@ -533,6 +596,21 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The promises to other runs that stand behind a timer, for a request of this run in its place.
+    fn kept(&self, old: &Timer, run: Option<Identity>) -> BTreeSet<usize> {
+        let nth = self.tokens[&old.token];
+        // A run that is not of here is seen by nobody here.
+        if old.provenance(&self.now()) != Provenance::Here {
+            return BTreeSet::new();
+        }
+        let all = self.promises[nth].keeps.iter().copied().chain([nth]);
+        let is_anothers = |nth: &usize| {
+            let asked = self.promises[*nth].run;
+            asked.is_some() && asked != run
+        };
+        all.filter(is_anothers).collect()
     }
 
     fn dismiss(&mut self, target: usize, timer: &Timer) {
@@ -589,18 +667,33 @@ impl World {
             Damage::Newer => String::from_utf8_lossy(&text)
                 .replacen("\"version\":1", "\"version\":99", 1)
                 .into_bytes(),
+            Damage::Missing | Damage::Directory => {
+                std::fs::remove_file(&path).expect("removed");
+                if let Damage::Directory = how {
+                    std::fs::create_dir(&path).expect("made");
+                } else {
+                    self.lose(target);
+                }
+                return;
+            }
         };
         std::fs::write(path, damaged).expect("damaged");
     }
 
     /// What `world::World` adds to a ledger's view, of this machine.
-    fn view(&self, waiter: &Waiter, record: &Record, looked: bool) -> View {
+    fn view(&mut self, at: usize, record: &Record, looked: bool) -> View {
         let now = self.now();
-        let run_alive = waiter.run.is_some_and(|run| self.is_alive(run));
-        let mut view = waiter.ledger.view(record, now.uptime, run_alive);
-        let known = waiter
-            .ledger
-            .at_due(record, &now, |run| self.stands(run))
+        let waiter = &self.waiters[at];
+        let (alive, ended): (Vec<Identity>, _) =
+            waiter.runs.iter().partition(|run| self.is_alive(**run));
+        let ledger = &mut self.waiters[at].ledger;
+        ended
+            .into_iter()
+            .for_each(|run| ledger.saw_end(run, now.uptime));
+        let ledger = &self.waiters[at].ledger;
+        let mut view = ledger.view(record, now.uptime, !alive.is_empty());
+        let known = ledger
+            .at_due(record, &now, |run| self.rerun_stands(&record.id, run))
             .filter(|_| looked);
         view.at_due = known.map(|known| AtDue {
             disabled: self.disabled.then(String::new),
@@ -625,19 +718,21 @@ impl World {
             return Ok(());
         };
         let looked = std::mem::take(&mut self.waiters[at].looked);
-        let view = self.view(&self.waiters[at], &record, looked);
-        self.waiters[at].due = view.due;
+        let view = self.view(at, &record, looked);
+        self.waiters[at].due = view.due.map(|due| due.at);
         match step(&view) {
-            Step::AwaitRun
+            Step::AwaitRuns
             | Step::AwaitDue(_)
             | Step::AwaitProcess(_)
+            | Step::AwaitHolder(..)
+            | Step::EndHolder(_)
             | Step::AwaitForeign(_)
             | Step::AwaitService(_) => self.write_down(at, record, None, death)?,
             Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,
             Step::LookAround => self.waiters[at].looked = true,
             Step::Launch => self.waiters[at].launches = true,
-            Step::SetDue(due) => {
-                self.waiters[at].ledger.set_due(&record, due, view.now);
+            Step::PutOff(due) => {
+                self.waiters[at].ledger.put_off(&record, due, view.now);
                 self.waiters[at].due = Some(due);
             }
             Step::Finish(Finish::Superseded) => {
@@ -693,7 +788,7 @@ impl World {
         if change.is_some() && death != Death::BeforeCommit && death != Death::InCommit {
             locked.commit().map_err(|e| format!("{e:#}"))?;
             if let Finish::Satisfied(_) = finish {
-                let due = self.booted + due.expect("it was due").nanos();
+                let due = self.booted + due.expect("it was due").least.nanos();
                 let did_it = |begun: &(usize, u32, u64)| {
                     begun.0 == target && begun.1 == self.boot && begun.2 >= due
                 };
@@ -726,7 +821,7 @@ impl World {
             self.lose(target);
         }
         self.settle(&mut locked.record);
-        if step(&self.view(&self.waiters[at], &locked.record, true)) != Step::Launch {
+        if step(&self.view(at, &locked.record, true)) != Step::Launch {
             return Ok(());
         }
         let now = self.now();
@@ -780,21 +875,22 @@ impl World {
             return Err(format!("a rerun for a promise that is {:?}", promise.fate));
         }
         promise.fate = Fate::Started;
-        let early = promise
-            .not_before
-            .is_none_or(|not_before| self.at < not_before);
-        // After a reboot only the wall clock knows how long it has waited.
-        if early && !(self.forwards && self.boot > 0) {
-            return Err(format!(
-                "early: {} before {:?}",
-                self.at, promise.not_before
-            ));
+        let keeps = promise.keeps.clone();
+        for nth in keeps.iter().chain([&nth]) {
+            let promise = &self.promises[*nth];
+            let early = promise
+                .not_before
+                .is_none_or(|not_before| self.at < not_before);
+            // After a reboot only the wall clock knows how long it has waited.
+            if early && !(self.forwards && self.boot > 0) {
+                return Err(format!("early: {} before {promise:?}", self.at));
+            }
         }
-        if let Some((who, _)) = self
-            .runs
-            .values()
-            .find(|(who, of)| *of == target && self.begun_by_us(*who))
-        {
+        *self.done.entry("promises of other runs kept").or_default() += keeps.len();
+        let runs = self.runs.values();
+        let mut reruns =
+            runs.filter(|(who, of, _)| *of == target && self.locks.contains_key(&who.pid));
+        if let Some((who, ..)) = reruns.next() {
             return Err(format!(
                 "two reruns of a target at once: pid {} still runs",
                 who.pid
@@ -808,19 +904,16 @@ impl World {
             unnoted: death == Death::AfterCommit,
             forgotten: false,
         });
-        self.waiters.remove(at);
+        let waiter = self.waiters.remove(at);
         self.count("reruns");
         self.begun.push((target, self.boot, self.at));
         if death != Death::AfterCommit {
             self.note(target, What::Started, Some((&name, &timer)));
-            self.store.remove_order(TARGETS[target], &token);
-            self.runs.insert(me.pid, (me, target));
+            self.store.empty_order(TARGETS[target], &token);
+            self.runs.insert(me.pid, (me, target, waiter.place));
+            self.locks.insert(me.pid, waiter.lock);
         }
         Ok(())
-    }
-
-    fn begun_by_us(&self, who: Identity) -> bool {
-        self.store.rerun_of(who, &self.now()).is_some()
     }
 
     fn stop(&mut self, target: usize, name: Option<&str>, death: Death) -> Checked {
@@ -863,10 +956,9 @@ impl World {
             return;
         };
         let now = self.now();
-        let boot = now.boot.clone();
         let mut hurried = Vec::new();
         for timer in locked.record.timers.values_mut() {
-            let alive = timer.boot == boot && timer.waiter.is_some_and(|who| self.is_alive(who));
+            let alive = self.waiter_stands(TARGETS[target], timer) == Standing::Alive;
             if let Hurry::Changed(pending) = hurry(timer.pending(), alive, now.uptime) {
                 timer.set_pending(pending, &now);
                 hurried.push(timer.token.clone());
@@ -875,9 +967,12 @@ impl World {
         locked.commit().expect("committed");
         drop(locked);
         for token in hurried {
-            let promise = &mut self.promises[self.tokens[&token]];
-            promise.delta = 0;
-            promise.not_before = promise.not_before.map(|at| at.min(self.at));
+            let nth = self.tokens[&token];
+            for nth in self.promises[nth].keeps.clone().iter().chain([&nth]) {
+                let promise = &mut self.promises[*nth];
+                promise.delta = 0;
+                promise.not_before = promise.not_before.map(|at| at.min(self.at));
+            }
         }
     }
 
@@ -925,11 +1020,7 @@ impl World {
                 .record
                 .timers
                 .iter()
-                .filter(|(_, timer)| {
-                    let held = self.store.order_is_held(id, &timer.token) == Some(true);
-                    let alive = timer.waiter.is_some_and(|who| self.is_alive(who));
-                    timer.boot != now.boot || !(held || alive)
-                })
+                .filter(|(_, timer)| self.waiter_stands(id, timer) == Standing::Ended)
                 .map(|(name, timer)| (name.clone(), timer.clone()))
                 .collect();
             for (name, old) in without {
@@ -942,6 +1033,7 @@ impl World {
                     .waits_for
                     .filter(|who| old.boot == now.boot && self.is_alive(*who));
                 let known = run.is_some() && old.due.is_none();
+                let rebooted = old.boot != now.boot;
                 let due =
                     (!known).then(|| resume::due(&old.wait(&now.boot), &now, Span::from_secs(1)));
                 let process = self.born();
@@ -952,6 +1044,16 @@ impl World {
                     waits_for: run,
                     waiter: Some(process),
                     held: None,
+                    promises: if rebooted {
+                        Vec::new()
+                    } else {
+                        old.promises.clone()
+                    },
+                    jitter: if rebooted {
+                        Span::from_secs(1)
+                    } else {
+                        old.jitter
+                    },
                     due,
                     due_wall: due.map(|due| now.wall + due.since(now.uptime)),
                     ..old.clone()
@@ -974,14 +1076,15 @@ impl World {
                 self.waiters.push(Waiter {
                     process,
                     target,
+                    place: self.place,
+                    runs: timer.runs().collect(),
                     ledger: ledger(target, &name, &timer),
                     name,
                     token: timer.token,
-                    run,
                     due: None,
                     looked: false,
                     launches: false,
-                    _lock: lock,
+                    lock,
                 });
                 self.count("timers resumed");
                 if death == Death::AfterCommit {
@@ -989,6 +1092,25 @@ impl World {
                 }
                 self.store.remove_order(id, &old.token);
             }
+        }
+        Ok(())
+    }
+
+    /// On another machine: it may do all that it likes, and changes nothing of ours.
+    fn elsewhere(&mut self) -> Checked {
+        let ours = |world: &World| {
+            TARGETS.map(|id| {
+                let record = world.store.read(id).ok().flatten();
+                record.map(|record| (record.timers, record.running, record.last))
+            })
+        };
+        let before = ours(self);
+        self.place = PLACES;
+        self.resume(Death::None)?;
+        self.place = 0;
+        let damaged = before.iter().any(Option::is_none);
+        if !damaged && ours(self) != before {
+            return Err(format!("changed from elsewhere: {before:?}"));
         }
         Ok(())
     }
@@ -1054,7 +1176,10 @@ impl World {
     fn settle_down(&mut self) -> Checked {
         self.disabled = false;
         for _ in 0..400 {
-            self.resume(Death::None)?;
+            for place in 0..PLACES {
+                self.place = place;
+                self.resume(Death::None)?;
+            }
             while !self.runs.is_empty() {
                 self.happen(&Event::End { run: 0 })?;
             }
@@ -1063,6 +1188,7 @@ impl World {
                 let before = self.waiters[at].process;
                 for _ in 0..6 {
                     if self.waiters.get(at).is_some_and(|w| w.process == before) {
+                        self.place = self.waiters[at].place;
                         self.step(at, Death::None)?;
                     }
                 }
@@ -1079,7 +1205,13 @@ impl World {
 
     /// No order is left on disk that no timer refers to, once somebody has looked.
     fn nothing_left(&mut self) -> Checked {
-        self.resume(Death::None)?;
+        while !self.runs.is_empty() {
+            self.happen(&Event::End { run: 0 })?;
+        }
+        for place in 0..PLACES {
+            self.place = place;
+            self.resume(Death::None)?;
+        }
         // A target of which no record was ever written is left to its next request.
         for id in TARGETS
             .iter()
@@ -1140,6 +1272,7 @@ fn live(
         cap: Cap {
             max_runs,
             window: Span::from_secs(window),
+            is_total: false,
         },
         on_cap,
         // A date, so that the clock can be set back.
@@ -1150,7 +1283,9 @@ fn live(
         forwards: false,
         disabled: false,
         next: 100,
+        place: 0,
         runs: BTreeMap::new(),
+        locks: BTreeMap::new(),
         waiters: Vec::new(),
         promises: Vec::new(),
         tokens: BTreeMap::new(),

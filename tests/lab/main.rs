@@ -12,6 +12,7 @@ mod journal;
 mod machine;
 mod oneshot;
 mod package;
+mod pending;
 mod pid1;
 mod reboot;
 mod session;

@@ -367,6 +367,7 @@ fn the_class_installs_upgrades_and_removes_the_package() {
         "/etc/again.toml",
         "/etc/systemd/system/again-resume.service",
         "/usr/lib/systemd/system/again-resume.service",
+        "/usr/lib/systemd/system/again-pending.path",
         "/var/lib/again",
         "/var/log/again",
     ] {

@@ -317,6 +317,44 @@ fn the_requester_that_replaces_a_timer_at_every_system_call() {
     wrong.assert_nothing();
 }
 
+/// The same while it gives another target's dead waiter a successor in passing: that timer is pending before and after, and
+/// has one waiter as soon as somebody makes another request.
+#[test]
+fn the_requester_that_resumes_a_timer_at_every_system_call() {
+    let scratch = Scratch::new();
+    let mut wrong = Wrong::default();
+    let (mut dead, mut resumed) = (0, 0);
+    let calls = sweep(|n| {
+        let state = format!("crash/{n}");
+        let dir = scratch.at(&state);
+        let run = ["run", "--state-dir", dir.as_str()];
+        let orphan = ["--name", "orphan", "--delta", "1h", "--", "/bin/true"];
+        scratch.again_well(&[&run[..], &orphan].concat());
+        let waiter = waiters_of(&scratch, &state).into_values().next();
+        let waiter = waiter.expect("a waiter");
+        waiter.signal(Signal::SIGKILL).expect("killed");
+        waiter.wait_until_gone(SHORT);
+        let request = ["--delta", "1h", "--", "/bin/false"];
+        let (_, how, call) = killed_at(&scratch, "parent", n, &[&run[..], &request].concat());
+        let case = format!("resuming, killed entering call {n} (number {call})");
+        let timers = recorded(&scratch, &state);
+        let successor = timers.values().flatten().any(|pid| {
+            *pid != waiter.pid && waiters_of(&scratch, &state).values().any(|w| w.pid == *pid)
+        });
+        *(if timers.len() == 2 && successor {
+            &mut resumed
+        } else {
+            &mut dead
+        }) += 1;
+        wrong.unless_mended(&scratch, &state, &case, &request);
+        how == "killed"
+    });
+    assert!(scratch.waiters().is_empty());
+    assert!(dead > 0 && resumed > 1, "both outcomes were seen");
+    println!("{calls} moments of death, after {dead} of them without a successor");
+    wrong.assert_nothing();
+}
+
 /// The waiter, from its fork to the exec of the rerun: at most one rerun, and one that did not start is either pending
 /// still, so that `again resume` makes up for it, or on record as started.
 #[test]

@@ -135,7 +135,7 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
             // A record that is not one is set aside, and never stops a request; a lock on a fifo is as good as any.
             if done.code == Some(0) {
                 assert!(
-                    kind == "fifo" && (part.ends_with("state.json") || part.ends_with("lock")),
+                    part.ends_with("state.json") || (kind == "fifo" && part.ends_with("lock")),
                     "{case}: {done:?}"
                 );
                 assert_eq!(scratch.timers().len(), 1, "{case}");
@@ -241,7 +241,7 @@ fn damaged_records_never_stop_a_request() {
         let done = request(&scratch);
         assert_eq!(done.code, Some(0), "{done:?}");
         assert!(
-            done.err.contains("again: warning: ") && done.err.contains("unreadable"),
+            done.err.contains("again: warning: ") && done.err.contains("made anew by the history"),
             "{done:?}"
         );
         assert_eq!(scratch.timers().len(), 1);
@@ -255,6 +255,73 @@ fn damaged_records_never_stop_a_request() {
         scratch.again_well(&["stop"]);
     }
     println!("{} kinds of damage", damages.len());
+}
+
+/// Whatever becomes of a record, the cap holds by the history, no request is stopped by it, and `stop` is not either.
+#[test]
+fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
+    type Damage = dyn Fn(&std::path::Path);
+    let damages: [(&str, &Damage); 5] = [
+        ("missing", &|_| {}),
+        ("a directory", &|record| {
+            fs::create_dir(record).expect("created");
+            fs::write(record.join("inside"), "precious").expect("written");
+        }),
+        ("a dangling link", &|record| {
+            symlink("/nowhere/x", record).expect("linked")
+        }),
+        ("a fifo", &|record| {
+            nix::unistd::mkfifo(record, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        }),
+        ("a socket", &|record| {
+            std::os::unix::net::UnixListener::bind(record).expect("bound");
+        }),
+    ];
+    for (case, damage) in damages {
+        let scratch = Scratch::new();
+        scratch.settings("max_runs = 1");
+        let request = ["run", "--", "/bin/true"];
+        scratch.again_well(&request);
+        scratch.wait_until_settled();
+        let record = scratch.record_of(&scratch.id());
+        let ruin = || {
+            fs::remove_file(&record).expect("removed");
+            damage(&record);
+        };
+        ruin();
+        for verb in [&["stop"][..], &["now"], &["resume"]] {
+            let done = scratch.again(verb);
+            assert_eq!(done.code, Some(0), "{case}, {verb:?}: {done:?}");
+        }
+        let done = scratch.again(&request);
+        assert_eq!(done.code, Some(1), "{case}: {done:?}");
+        assert!(
+            done.err.contains("the cap is reached: 1 of at most 1"),
+            "{case}: {done:?}"
+        );
+        ruin();
+        let done = scratch.again(&request);
+        assert!(done.err.contains("the cap is reached"), "{case}: {done:?}");
+        assert!(
+            done.err.contains("made anew by the history"),
+            "{case}: {done:?}"
+        );
+        // A reset is on record in the history too.
+        scratch.again_well(&["reset"]);
+        ruin();
+        scratch.again_well(&request);
+        scratch.wait_until_settled();
+        let kept = fs::read_dir(record.parent().expect("a parent"))
+            .expect("there")
+            .flatten();
+        let kept = kept.filter(|entry| entry.file_name().to_string_lossy().contains("unreadable"));
+        assert_eq!(
+            kept.count(),
+            if case == "missing" { 0 } else { 3 },
+            "{case}"
+        );
+        scratch.assert_nothing_left();
+    }
 }
 
 /// A record is damaged while its waiter waits: nothing is started that nobody can account for, and the log says so. In a

@@ -67,11 +67,12 @@ fn timers_of_different_names_stay_apart() {
     scratch.assert_nothing_left();
 }
 
-/// Two runs of one target ask under one name: one timer, and it counts from the end of the later one.
+/// Two runs of one target ask under one name: one timer, which waits for both of them, and keeps what was promised to each.
 #[test]
 fn the_same_name_merges_across_runs() {
     let scratch = Scratch::new();
-    let manifest = "ask('run', '--delta', '1') if NTH < 3\nhold('first') if NTH == 1\nhold('second') if NTH == 2";
+    let manifest = "ask('run', '--delta', '2') if NTH == 1\nask('run') if NTH == 2\n\
+        hold('first') if NTH == 1\nhold('second') if NTH == 2";
     let first = start(&mut scratch.apply("site", manifest));
     wait_until("the first request", SHORT, || !scratch.timers().is_empty());
     let before = scratch.waiter("again");
@@ -82,16 +83,144 @@ fn the_same_name_merges_across_runs() {
     before.wait_until_gone(SHORT);
     assert_eq!((scratch.timers().len(), scratch.waiters().len()), (1, 1));
     assert_eq!(scratch.timers()[0]["waits_for_pid"], second.process.pid);
-    scratch.release("first");
-    first.finish();
+    let said = &scratch.runs("site")[1].asked()[0].output;
+    let too = format!(
+        "waits for the run that asked for it too (pid {})",
+        first.process.pid
+    );
+    assert!(said.contains(&too), "{said}");
+    // The newer request's run ends first.
     scratch.release("second");
     second.finish();
+    let waiter = scratch.waiter("again");
+    wait_until("the waiter to wait for the other", SHORT, || {
+        waiter
+            .title()
+            .contains(&format!("run with pid {}", first.process.pid))
+    });
+    assert_eq!(scratch.timers()[0]["waits_for_pid"], first.process.pid);
+    scratch.release("first");
+    first.finish();
     let runs = scratch.wait_for_runs("site", 3);
-    wait_of(&runs[0], &runs[2], 1);
-    wait_of(&runs[1], &runs[2], 1);
+    wait_of(&runs[0], &runs[2], 2);
+    wait_of(&runs[1], &runs[2], 0);
     scratch.wait_until_settled();
     assert_eq!(scratch.runs("site").len(), 3);
     scratch.assert_nothing_left();
+}
+
+/// A waiter that was killed while it waits for several runs: the next one waits for them too.
+#[test]
+fn what_was_promised_to_several_runs_outlives_a_waiter() {
+    let scratch = Scratch::new();
+    let manifest = "ask('run') if NTH < 3\nhold('first') if NTH == 1\nhold('second') if NTH == 2";
+    let first = start(&mut scratch.apply("site", manifest));
+    wait_until("the first request", SHORT, || !scratch.timers().is_empty());
+    let second = start(&mut scratch.apply("site", manifest));
+    wait_until("the second request", SHORT, || {
+        scratch.told("merged").len() == 1
+    });
+    let waiter = scratch.waiter("again");
+    waiter
+        .signal(nix::sys::signal::Signal::SIGKILL)
+        .expect("killed");
+    waiter.wait_until_gone(SHORT);
+    scratch.again_well(&["resume"]);
+    scratch.release("second");
+    second.finish();
+    let waiter = scratch.waiter("again");
+    wait_until("the waiter to wait for the other", SHORT, || {
+        waiter
+            .title()
+            .contains(&format!("run with pid {}", first.process.pid))
+    });
+    scratch.release("first");
+    first.finish();
+    let runs = scratch.wait_for_runs("site", 3);
+    wait_of(&runs[0], &runs[2], 0);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}
+
+/// The jitter only spreads reruns: a run that begins while a timer waits for nothing else does its job.
+#[test]
+fn a_run_within_the_jitter_does_the_job() {
+    let scratch = Scratch::new();
+    let manifest = "50.times do\nask('run', '--jitter', '8')\n\
+        break if `#{AGAIN} status --json`[/\"jitter_seconds\":([0-9.]+)/, 1].to_f > 4\nend if NTH == 1\n\
+        ask('run', '--name', 'other', '--delta', '1h') if NTH == 2";
+    start(&mut scratch.apply("site", manifest)).finish();
+    let waiting = scratch.wait_for_state("again", "waiting");
+    start(&mut scratch.apply("site", manifest)).finish();
+    assert!(
+        !scratch.waiter("again").title().contains("is due"),
+        "the case is as it should be: {waiting}"
+    );
+    wait_until("the timer to be over", SHORT, || {
+        scratch.timer("again").is_none()
+    });
+    let why = "a run of this target started after it was due";
+    assert_eq!(
+        scratch.told("satisfied"),
+        [("again".to_owned(), why.to_owned())]
+    );
+    assert_eq!(scratch.runs("site").len(), 2);
+    scratch.again_well(&["stop"]);
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+}
+
+/// A run that holds the agent's lock for longer than `runtimeout` is waited for, or is ended where that is wanted: only
+/// when its time is over, and by KILL if TERM does not help.
+#[test]
+fn a_stuck_run_is_ended_where_that_is_wanted() {
+    for (stuck, trap) in [("report", ""), ("end", ""), ("end", "trap('TERM') {}; ")] {
+        let scratch = Scratch::new();
+        scratch.settings(&format!("stuck = \"{stuck}\""));
+        let holder = start(&mut scratch.apply("holder", &format!("{trap}hold('never')")));
+        wait_until("the holder", SHORT, || !scratch.runs("holder").is_empty());
+        scratch.write("lock", &holder.process.pid.to_string());
+        let ask = format!(
+            "ask('run', '--agent-catalog-run-lockfile', '{}') if NTH == 1",
+            scratch.at("lock")
+        );
+        scratch.write("work/site.pp", &ask);
+        let words = "agent --onetime --no-daemonize --no-splay --certname site --runtimeout=4";
+        let words: Vec<_> = words
+            .split(' ')
+            .map(Into::into)
+            .chain([scratch.at("work/site.pp").into()])
+            .collect();
+        start(&mut scratch.puppet_command(&words)).finish();
+        scratch.wait_for_state("again", "due");
+        assert!(holder.process.alive(), "its time is not over");
+        if stuck == "report" {
+            std::thread::sleep(Duration::from_secs(6));
+            assert!(holder.process.alive());
+            scratch.again_well(&["stop"]);
+            holder.kill();
+            continue;
+        }
+        let rerun = &scratch.wait_for_runs("site", 2)[1];
+        let age = rerun.started() / 10_000_000 - holder.process.start;
+        assert!(
+            age >= if trap.is_empty() { 400 } else { 1400 },
+            "{age} ticks"
+        );
+        assert!(!holder.process.alive());
+        let log = scratch.text("state/again.log");
+        assert!(
+            log.contains("is stuck, and is ended by TERM after 4"),
+            "{log}"
+        );
+        assert_eq!(
+            log.contains("is ended by KILL after 14"),
+            !trap.is_empty(),
+            "{log}"
+        );
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
+    }
 }
 
 /// To the nanosecond, by the clock that counts. `helper stamp` notes the time as the first thing it does.
@@ -432,6 +561,7 @@ fn a_recorded_run_that_began_after_the_due_time_does_the_job() {
     });
     assert_eq!(scratch.timers()[0]["name"], "later");
     scratch.again_well(&["stop"]);
+    scratch.wait_until_settled();
     scratch.assert_nothing_left();
     assert_eq!(scratch.runs("site").len(), 2);
 }

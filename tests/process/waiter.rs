@@ -223,6 +223,71 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
     scratch.assert_nothing_left();
 }
 
+/// A waiter that was killed gets a successor from whoever changes something next, of whatever target.
+#[test]
+fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
+    let scratch = Scratch::new();
+    let words = ["run", "--name", "first", "--delta", "1h", "--"];
+    scratch.again_well(&[&words[..], &["/bin/true"]].concat());
+    let kill = || {
+        let waiter = scratch.waiter("first");
+        waiter
+            .signal(nix::sys::signal::Signal::SIGKILL)
+            .expect("killed");
+        waiter.wait_until_gone(SHORT);
+        assert_eq!(scratch.timer("first").expect("there")["state"], "dead");
+    };
+    let due = || {
+        let records = scratch.records("state").into_iter();
+        let due = |record: serde_json::Value| record["timers"]["first"]["due"].as_u64();
+        records.filter_map(due).collect::<Vec<u64>>()
+    };
+    let other = [
+        "run",
+        "--name",
+        "other",
+        "--delta",
+        "1h",
+        "--",
+        "/bin/false",
+    ];
+    let verbs: [&[&str]; 5] = [
+        &other,
+        &["stop", "other"],
+        &["disable"],
+        &["reset"],
+        &["enable"],
+    ];
+    for (n, verb) in verbs.iter().enumerate() {
+        kill();
+        let promised = due();
+        let said = scratch.again_well(verb);
+        assert!(said.contains("resumed: timer 'first'"), "{verb:?}: {said}");
+        let timer = scratch.timer("first").expect("there");
+        assert_eq!(timer["state"], "waiting");
+        assert_eq!(due(), promised);
+        assert_eq!(scratch.told("resumed").len(), n + 1);
+        let log = scratch.text("state/again.log");
+        let died = "the waiter of timer 'first' had died";
+        assert!(log.matches(died).count() > n, "{log}");
+    }
+    // Who only looks changes nothing.
+    kill();
+    for verb in ["status", "history", "metrics"] {
+        scratch.again(&[verb]);
+        assert_eq!(scratch.timer("first").expect("there")["state"], "dead");
+    }
+    // A refused request too, and 'now' has somebody who hears it.
+    let refused = [&["run", "--max-runs", "0", "--"][..], &["/bin/false"]].concat();
+    assert_eq!(scratch.again(&refused).code, Some(1));
+    assert_eq!(scratch.timer("first").expect("there")["state"], "waiting");
+    kill();
+    scratch.again_well(&["now", "first"]);
+    scratch.wait_until_settled();
+    assert_eq!(scratch.told("started").len(), 1);
+    scratch.assert_nothing_left();
+}
+
 /// What a rerun has that its run has not; empty if they are alike.
 fn differences(first: &Past, rerun: &Past) -> Vec<String> {
     let mut found = Vec::new();

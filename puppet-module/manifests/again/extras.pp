@@ -1,5 +1,5 @@
 # @summary
-#   What a request can do without: manual pages, completions, the boot unit; and the removal of state and logs
+#   What a request can do without: manual pages, completions, units for systemd; and the removal of state and logs
 #
 # Apart from `common::again::install`, so that a read-only /usr/local/share costs the manual pages and not the rerun.
 #
@@ -34,12 +34,13 @@ class common::again::extras {
     ['completions/again.fish', "${share}/fish/vendor_completions.d", 'again.fish', $completions],
   ].filter |$entry| { $entry[3] and (!$present or find_file("${module_name}/${entry[0]}")) }
 
-  $unit = "${units}/again-resume.service"
   $wants = "${units}/multi-user.target.wants"
-  $link = "${wants}/again-resume.service"
+  $links = ['again-resume.service', 'again-pending.path']
+  $files = $links + ['again-pending.service']
 
   $directories = $carried.map |$entry| { $entry[1] } + [$wants].filter |$_wants| { $boot_unit }
-  $targets = $carried.map |$entry| { "${entry[1]}/${entry[2]}" } + [$unit, $link].filter |$_path| { $boot_unit }
+  $targets = $carried.map |$entry| { "${entry[1]}/${entry[2]}" } + ($files.map |$file| { "${units}/${file}" } +
+  $links.map |$link| { "${wants}/${link}" }).filter |$_path| { $boot_unit }
 
   if $present and !empty($directories) {
     exec { 'again-directories':
@@ -62,26 +63,43 @@ class common::again::extras {
 
   if $boot_unit {
     $variables = { 'binary' => $common::again::binary_path, 'options' => $common::again::config_option }
-    $content = $present ? {
-      true    => epp("${module_name}/again-resume.service.epp", $variables),
-      default => undef,
-    }
+    $watched = { 'state_dir' => $common::again::state_dir.lest || { '/var/lib/again' } }
     $enabled = $present ? {
       true    => 'link',
       default => 'absent',
     }
 
-    file { $unit:
-      content => $content,
-      mode    => '0644',
-      *       => $common::again::file,
+    $files.each |$file| {
+      $content = $present ? {
+        true    => epp("${module_name}/${file}.epp", $file ? { /path\z/ => $watched, default => $variables }),
+        default => undef,
+      }
+
+      file { "${units}/${file}":
+        content => $content,
+        mode    => '0644',
+        *       => $common::again::file,
+      }
     }
 
     # What `systemctl enable` does, but also in an image where systemd does not run yet.
-    file { $link:
-      ensure  => $enabled,
-      target  => $unit,
-      require => File[$unit],
+    $links.each |$link| {
+      file { "${wants}/${link}":
+        ensure  => $enabled,
+        target  => "${units}/${link}",
+        require => File["${units}/${link}"],
+      }
+    }
+
+    # Where systemd runs, what has changed counts from now on.
+    $verb = $present ? {
+      true    => 'restart again-pending.path',
+      default => 'stop again-pending.path again-pending.service',
+    }
+    exec { 'again-pending':
+      command     => ['/bin/sh', '-c', "[ ! -d /run/systemd/system ] || { systemctl daemon-reload && systemctl ${verb}; }"],
+      refreshonly => true,
+      subscribe   => File["${units}/again-pending.path", "${units}/again-pending.service"],
     }
   }
 

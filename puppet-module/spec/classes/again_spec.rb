@@ -66,6 +66,17 @@ describe 'common::again' do
           is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-resume.service')
             .with_ensure('link').with_target('/etc/systemd/system/again-resume.service')
         end
+
+        it 'enables the unit that looks after dead waiters' do
+          is_expected.to contain_file('/etc/systemd/system/again-pending.path')
+            .with_content(%r{^PathExistsGlob=/var/lib/again/targets/\*/orders/\*$}).that_notifies('Exec[again-pending]')
+          is_expected.to contain_file('/etc/systemd/system/again-pending.service')
+            .with_content(%r{^ExecStart=/usr/local/bin/again resume$}).that_notifies('Exec[again-pending]')
+          is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-pending.path')
+            .with_ensure('link').with_target('/etc/systemd/system/again-pending.path')
+          is_expected.to contain_exec('again-pending').with_refreshonly(true)
+            .with_command(['/bin/sh', '-c', %r{systemctl daemon-reload && systemctl restart again-pending.path}])
+        end
       end
 
       context 'with on_failure' do
@@ -243,6 +254,8 @@ describe 'common::again' do
           is_expected.to contain_file('/opt/units/again-resume.service')
             .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
             .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
+          is_expected.to contain_file('/opt/units/again-pending.service')
+            .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
         end
       end
 
@@ -330,7 +343,8 @@ describe 'common::again' do
           /usr/local/bin/again /etc/again.toml /usr/local/share/man/man8/again.8 /usr/local/share/man/man5/again.toml.5
           /usr/local/share/bash-completion/completions/again /usr/local/share/zsh/site-functions/_again
           /usr/local/share/fish/vendor_completions.d/again.fish /etc/systemd/system/again-resume.service
-          /etc/systemd/system/multi-user.target.wants/again-resume.service
+          /etc/systemd/system/multi-user.target.wants/again-resume.service /etc/systemd/system/again-pending.path
+          /etc/systemd/system/again-pending.service /etc/systemd/system/multi-user.target.wants/again-pending.path
         ].each do |path|
           it { is_expected.to contain_file(path).with_ensure('absent') }
         end

@@ -1,0 +1,350 @@
+//! All targets together: when their reruns started, for the cap over them, and the end of
+//! those that are quiet.
+//!
+//! `starts` has a line for each start, the newest last, below one with the boot. The
+//! records know the same, one by one: under another boot, before which the disk may not
+//! have had all of it, and where it cannot be read, it is made anew by them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::directory::shown;
+use super::files::{GUARDED, cannot_write, private_file, read_bounded, replace_file, token};
+use super::record::Record;
+use super::store::{QUIET, Store};
+use crate::model::{Cap, Moment, Span, Use};
+use crate::policy::cap;
+use crate::sys::flock;
+
+const STARTS: &str = "starts";
+
+/// The size at which what no longer counts is left out, in bytes.
+const LARGE: usize = 1 << 18;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Start {
+    at: Moment,
+    target: String,
+    /// The timer's; none for what a record knows.
+    token: String,
+}
+
+/// Whether so many lines reach a cap, and how. Few need not be parsed.
+fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
+    let starts = text.lines().skip(1);
+    if starts.clone().count() < cap.max_runs as usize {
+        return None;
+    }
+    let starts: Vec<Start> = starts
+        .filter_map(|s| serde_json::from_str(s).ok())
+        .collect();
+    let usage = cap::usage(cap, starts.iter().map(|start| &start.at), now);
+    usage.is_reached().then_some(usage)
+}
+
+fn line(start: &Start) -> Result<String> {
+    Ok(serde_json::to_string(start)? + "\n")
+}
+
+impl Store {
+    /// How the cap over all targets is used, if it is reached.
+    pub fn together(&self, cap: Cap, now: &Moment) -> Option<Use> {
+        let known = self.starts(now);
+        reached(
+            &known.unwrap_or_else(|| self.starts_by_records(now)),
+            cap,
+            now,
+        )
+    }
+
+    /// Counts a start for the cap over all targets, before it is on its target's record.
+    /// False if that is reached.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn count_start(&self, cap: Cap, at: &Moment, target: &str, token: &str) -> Result<bool> {
+        let _lock = self.lock_starts()?;
+        let known = self.starts(at);
+        let is_to_append = known.as_ref().is_some_and(|text| text.len() < LARGE);
+        let text = known.unwrap_or_else(|| self.starts_by_records(at));
+        if reached(&text, cap, at).is_some() {
+            return Ok(false);
+        }
+        let new = line(&Start {
+            at: at.clone(),
+            target: target.to_owned(),
+            token: token.to_owned(),
+        })?;
+        let path = self.path().join(STARTS);
+        if is_to_append {
+            let mut options = File::options();
+            let file = options.append(true).custom_flags(GUARDED).open(&path);
+            let written = file.and_then(|mut file| file.write_all(new.as_bytes()));
+            return written.map(|()| true).map_err(|e| cannot_write(&path, e));
+        }
+        let counts = |start: &Start| start.at.age(at) < cap.window;
+        self.write_starts(&(retain(&text, counts) + &new))?;
+        Ok(true)
+    }
+
+    /// Takes back what was counted for a timer that did not start, or for a target whose
+    /// reruns no longer count.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn discount_starts(&self, now: &Moment, of: &str) -> Result<()> {
+        let _lock = self.lock_starts()?;
+        let known = self.starts(now);
+        known.map_or(Ok(()), |text| {
+            self.write_starts(&retain(&text, |start| {
+                start.token != of && start.target != of
+            }))
+        })
+    }
+
+    fn lock_starts(&self) -> Result<File> {
+        let path = self.path().join(".starts.lock");
+        let lock = private_file(&path).map_err(|e| cannot_write(&path, e))?;
+        flock::lock(&lock, &shown(&path), super::store::PATIENCE)
+            .context("cannot lock the starts of all targets")?;
+        Ok(lock)
+    }
+
+    /// What is written of this boot.
+    fn starts(&self, now: &Moment) -> Option<String> {
+        let text = read_bounded(&self.path().join(STARTS)).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        (text.lines().next() == Some(now.boot.as_str()) && text.ends_with('\n')).then_some(text)
+    }
+
+    fn starts_by_records(&self, now: &Moment) -> String {
+        let records = self.targets().into_iter();
+        let records: Vec<Record> = records.filter_map(|id| self.read(&id).ok()?).collect();
+        let of = |record: &Record, at: &Moment| Start {
+            at: at.clone(),
+            target: record.id.clone(),
+            token: String::new(),
+        };
+        let mut starts: Vec<Start> = records
+            .iter()
+            .flat_map(|record| record.moments().map(move |at| of(record, at)))
+            .collect();
+        starts.sort_by_key(|start| start.at.wall);
+        let lines = starts.iter().filter_map(|start| line(start).ok());
+        format!("{}\n", now.boot) + &lines.collect::<String>()
+    }
+
+    fn write_starts(&self, text: &str) -> Result<()> {
+        let write = || replace_file(&self.path(), STARTS, text.as_bytes(), 0o600);
+        write().or_else(|e| {
+            let path = self.path().join(STARTS);
+            if !path.is_dir() {
+                return Err(e);
+            }
+            let aside = self.path().join(format!("{STARTS}.unreadable-{}", token()));
+            std::fs::rename(&path, aside).map_err(|e| cannot_write(&path, e))?;
+            write()
+        })
+    }
+
+    /// Forgets the targets that have nothing pending and nothing running, of which nothing
+    /// was heard for a day, and whose starts are outside the window. The history has them
+    /// still.
+    pub fn forget_quiet(&self, window: Span, now: &Moment) {
+        let is_quiet = |record: &Record| {
+            let counts = |at: &Moment| at.age(now) < window.max(QUIET);
+            record.timers.is_empty()
+                && record.leaving.is_empty()
+                && record.running.is_empty()
+                && !record.moments().any(counts)
+        };
+        for id in self.targets() {
+            let is_old = || self.age_of(&id).is_some_and(|age| age > QUIET);
+            let quiet = |found: Option<Record>| found.is_none_or(|record| is_quiet(&record));
+            if !is_old() || !self.read(&id).is_ok_and(quiet) {
+                continue;
+            }
+            // Whoever holds it has something to say of it.
+            if let Ok(locked) = self.without_waiting().lock_existing(&id)
+                && is_old()
+                && is_quiet(&locked.record)
+            {
+                self.forget(&id);
+            }
+        }
+    }
+}
+
+/// The lines that are to stay, below the first.
+fn retain(text: &str, stays: impl Fn(&Start) -> bool) -> String {
+    let is_to_stay = |line: &str| serde_json::from_str(line).is_ok_and(|start| stays(&start));
+    let mut lines = text.lines();
+    let boot = lines.next().into_iter();
+    let stay = boot.chain(lines.filter(|line| is_to_stay(line)));
+    stay.map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Boottime, Kind, Place, Walltime};
+    use crate::state::record::Start as Counted;
+
+    const CAP: Cap = Cap {
+        max_runs: 3,
+        window: Span::from_secs(3600),
+        is_total: true,
+    };
+
+    fn at(boot: &str, seconds: u64) -> Moment {
+        Moment {
+            boot: boot.into(),
+            place: Place::default(),
+            uptime: Boottime::from_nanos(seconds * 1_000_000_000),
+            wall: Walltime::from_millis(seconds * 1000),
+        }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&dir.path().join("state")).expect("a store");
+        (dir, store)
+    }
+
+    fn count(store: &Store, now: &Moment, target: &str) -> bool {
+        let token = format!("token of {target}");
+        store
+            .count_start(CAP, now, target, &token)
+            .expect("counted")
+    }
+
+    #[test]
+    fn the_starts_of_all_targets_reach_their_cap_and_leave_its_window() {
+        let (_dir, store) = store();
+        for (second, target) in [(1, "a"), (2, "b"), (3, "c")] {
+            assert!(store.together(CAP, &at("b", second)).is_none());
+            assert!(count(&store, &at("b", second), target));
+        }
+        let usage = store.together(CAP, &at("b", 4)).expect("reached");
+        assert_eq!((usage.used, usage.frees_in), (3, Span::from_secs(3597)));
+        assert!(!count(&store, &at("b", 4), "d"));
+        store.discount_starts(&at("b", 4), "b").expect("a target's");
+        assert!(count(&store, &at("b", 5), "d"));
+        assert!(!count(&store, &at("b", 5), "e"));
+        store
+            .discount_starts(&at("b", 5), "token of d")
+            .expect("a timer's");
+        assert!(count(&store, &at("b", 5), "e"));
+        assert!(!count(&store, &at("b", 3600), "f"));
+        assert!(
+            count(&store, &at("b", 3601), "f"),
+            "the first has left the window"
+        );
+    }
+
+    /// Under another boot, and whatever lies there, the records tell.
+    #[test]
+    fn the_records_know_it_too() {
+        const ID: &str = "0123456789abcdef";
+        let (dir, store) = store();
+        let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        for (second, forgotten) in [(1, true), (2, false), (3, false)] {
+            locked.record.starts.push(Counted {
+                at: at("a", second),
+                chain: "c".into(),
+                run: 2,
+                forgotten,
+            });
+        }
+        locked.commit().expect("committed");
+        drop(locked);
+        let path = dir.path().join("state").join(STARTS);
+        let ruins: [&dyn Fn(); 4] = [
+            &|| {},
+            &|| std::fs::write(&path, "a\n").expect("written"),
+            &|| std::fs::write(&path, b"\xff").expect("written"),
+            &|| std::fs::create_dir(&path).expect("made"),
+        ];
+        for ruin in ruins {
+            ruin();
+            assert!(store.together(CAP, &at("b", 4)).is_none());
+            assert!(count(&store, &at("b", 4), "other"));
+            assert_eq!(store.together(CAP, &at("b", 4)).expect("reached").used, 3);
+            assert!(!count(&store, &at("b", 4), "other"));
+            std::fs::remove_file(&path).expect("there");
+        }
+    }
+
+    #[test]
+    fn what_no_longer_counts_is_left_out_once_there_is_much() {
+        let (dir, store) = store();
+        let cap = Cap {
+            max_runs: 100_000,
+            ..CAP
+        };
+        let path = dir.path().join("state").join(STARTS);
+        let mut largest = 0;
+        for n in 0..3000 {
+            let now = at("b", n * 10);
+            assert!(
+                store
+                    .count_start(cap, &now, "target", "token")
+                    .expect("counted")
+            );
+            largest = largest.max(std::fs::metadata(&path).expect("there").len());
+        }
+        assert!(largest < LARGE as u64 + 1000, "{largest}");
+        let usage = cap::usage(cap, &[], &at("b", 0));
+        assert_eq!(usage.used, 0);
+        let tight = Cap { max_runs: 1, ..CAP };
+        let usage = store.together(tight, &at("b", 29_990)).expect("reached");
+        assert_eq!(usage.used, 360, "none that counts is left out");
+    }
+
+    #[test]
+    fn a_target_is_forgotten_once_it_is_quiet() {
+        use std::time::{Duration, SystemTime};
+        let (dir, store) = store();
+        let now = crate::sys::clock::moment();
+        let ids: Vec<String> = (0..5).map(|n| format!("{n:016x}")).collect();
+        let set = |id: &str, name: &str, days: u64| {
+            let path = dir.path().join("state/targets").join(id).join(name);
+            let file = File::open(path).expect("there");
+            let age = Duration::from_secs(days * 24 * 3600 + 60);
+            file.set_modified(SystemTime::now() - age).expect("set");
+        };
+        for id in &ids {
+            let mut locked = store.lock(id, Kind::Apply, 0).expect("locked");
+            if *id == ids[1] {
+                let ago = Span::from_secs(2 * 24 * 3600);
+                locked.record.starts.push(Counted {
+                    at: Moment {
+                        boot: "another".into(),
+                        wall: now.wall - ago,
+                        ..now.clone()
+                    },
+                    chain: "c".into(),
+                    run: 2,
+                    forgotten: false,
+                });
+            }
+            if *id != ids[4] {
+                locked.commit().expect("committed");
+                set(id, "state.json", if *id == ids[2] { 0 } else { 1 });
+            }
+        }
+        set(&ids[4], "", 1);
+        let busy = store.lock(&ids[3], Kind::Apply, 0).expect("locked");
+        let three_days = Span::from_secs(3 * 24 * 3600);
+        store.forget_quiet(three_days, &now);
+        assert_eq!(store.targets(), ids[1..4], "in the window, heard of, held");
+        drop(busy);
+        store.forget_quiet(Span::from_secs(3600), &now);
+        assert_eq!(store.targets(), ids[2..3]);
+        store.lock(&ids[0], Kind::Apply, 0).expect("as good as new");
+    }
+}
