@@ -310,7 +310,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
     let is_system = set.state_dir.is_none() && around.uid == 0;
     let state_dir = match set.state_dir.take() {
         Some(dir) => dir.0,
-        None => default_state_dir(around)?,
+        None => default_state_dir(around),
     };
     let log_dir = match set.log_dir.take() {
         Some(dir) => dir.0,
@@ -375,24 +375,20 @@ pub fn given_paths(run: &Run) -> Paths {
     }
 }
 
-fn default_state_dir(around: &Surroundings) -> Result<PathBuf> {
+fn default_state_dir(around: &Surroundings) -> PathBuf {
     if around.uid == 0 {
-        return Ok(PathBuf::from("/var/lib/again"));
+        return PathBuf::from("/var/lib/again");
     }
-    if let Some(dir) = around
+    let named = around
         .path("XDG_STATE_HOME")
-        .filter(|dir| dir.is_absolute())
-    {
-        return Ok(dir.join("again"));
+        .filter(|dir| dir.is_absolute());
+    // By the user database, and not by HOME: Puppet takes that away from what an Exec
+    // runs, and state must be found at the same place by hand.
+    let home = || Some(around.home.as_ref()?.join(".local/state"));
+    match named.or_else(home) {
+        Some(dir) => dir.join("again"),
+        None => PathBuf::from(format!("/var/tmp/again-{}", around.uid)),
     }
-    // The user database first: Puppet takes HOME away from what an Exec runs, and
-    // state must be found at the same place by hand.
-    around
-        .home
-        .clone()
-        .or_else(|| around.path("HOME").filter(|home| home.is_absolute()))
-        .map(|home| home.join(".local/state/again"))
-        .context("this user has no home directory to keep state in; name one with --state-dir or AGAIN_STATE_DIR")
 }
 
 fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
@@ -569,6 +565,19 @@ mod tests {
         assert_eq!(dir(&[("XDG_STATE_HOME", "/x")]), Path::new("/x/again"));
         assert_eq!(dir(&[("AGAIN_STATE_DIR", "/s")]), Path::new("/s"));
         assert!(with("", &[("AGAIN_STATE_DIR", "s")], &none).is_err());
+        let stranger = |environment: &[(&str, &str)]| {
+            let words = environment.iter().map(|(n, v)| (n.into(), v.into()));
+            default_state_dir(&Surroundings {
+                environment: words.collect(),
+                uid: 4242,
+                home: None,
+            })
+        };
+        assert_eq!(
+            stranger(&[("HOME", "/h")]),
+            Path::new("/var/tmp/again-4242")
+        );
+        assert_eq!(stranger(&[("XDG_STATE_HOME", "/x")]), Path::new("/x/again"));
     }
 
     #[test]

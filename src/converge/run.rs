@@ -9,7 +9,7 @@ use crate::model::{End, Exit, Moment};
 use crate::policy::converge::{Because, Timer};
 use crate::state::change::Change;
 use crate::state::history::{FIRST, What};
-use crate::state::store::Rerun;
+use crate::state::reruns::Rerun;
 use crate::sys::clock::moment;
 use crate::sys::foreground::Held;
 

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::record::Leaving;
-use super::store::Store;
+use super::record::{Leaving, Record};
+use super::reruns::{is_unfinished_by_the_dead, read_rerun};
+use super::store::{BEFORE, Store, is_id, is_older_than_a_minute, is_temporary, names};
 use crate::model::{Moment, Provenance};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::own_identity;
+use crate::sys::process::{is_alive, own_identity};
 
 /// How long a replaced waiter may take to end before it is killed.
 const REPLACED_LIMIT: Duration = Duration::from_secs(1);
@@ -98,4 +99,49 @@ pub fn dismiss_all(
         }
     }
     stayed
+}
+
+impl Store {
+    /// Removes what a process leaves that was killed at the wrong moment: orders that
+    /// no timer refers to and nobody holds, temporary files, and notes of reruns that
+    /// have ended. Call with the target's lock held: nobody else writes to its directory then.
+    pub fn remove_strays(&self, record: &Record, now: &Moment) {
+        let target = self.target_dir(&record.id);
+        for token in names(&target.join("orders")).filter(|name| is_id(name)) {
+            let is_known = record.timers.values().any(|timer| timer.token == token)
+                || record.leaving.iter().any(|leaving| leaving.token == token)
+                || record.running.iter().any(|rerun| rerun.token == token);
+            if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
+                self.remove_order(&record.id, &token);
+            }
+        }
+        // Whoever calls this has a record that was synced, so none before it counts.
+        let is_stray = |name: &String| {
+            name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
+        };
+        for name in names(&target).filter(is_stray) {
+            let _ = std::fs::remove_file(target.join(name));
+        }
+        for name in names(&self.path()).filter(|name| is_temporary(name)) {
+            let path = self.path().join(name);
+            if is_older_than_a_minute(&path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        let reruns = self.path().join("reruns");
+        for name in names(&reruns) {
+            let path = reruns.join(&name);
+            let is_stray = match read_rerun(&path) {
+                Some(rerun) => match now.provenance(&rerun.boot, rerun.place) {
+                    Provenance::Here => !is_alive(rerun.process),
+                    Provenance::EarlierBoot => true,
+                    Provenance::Foreign(_) => false,
+                },
+                None => is_unfinished_by_the_dead(&name, now) || is_older_than_a_minute(&path),
+            };
+            if is_stray {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! targets/ID/command       the command line, for its owner alone
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
+//! starts                   when reruns of all targets started, see `together`
 //! reruns/PID               which target a rerun belongs to
 //! drivers/                 converge drivers, see `driver`
 //! history.jsonl            what became of every request
@@ -14,8 +15,8 @@
 
 use std::cell::OnceCell;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,18 +25,13 @@ use serde::{Deserialize, Serialize};
 
 use super::before;
 use super::directory::{Directory, Keeps, shown};
-use super::files::{
-    self, Draft, GUARDED, cannot_write, private_file, read_bounded, replace_file, sync_directory,
-    token,
-};
+use super::files::{Draft, private_file, read_bounded, replace_file, sync_directory, token};
 use super::history::{self, Entry};
-use super::order::CommandLine;
 use super::record::{Record, Start, VERSION};
-use crate::model::{Identity, Kind, Moment, Place, Provenance, Span};
+use crate::model::{Kind, Span};
 use crate::sys::clock::moment;
 use crate::sys::file::{is_synced_with_its_name, write_out};
 use crate::sys::flock;
-use crate::sys::process::is_alive;
 use crate::sys::user;
 
 /// A state directory of our own.
@@ -68,29 +64,6 @@ pub struct Locked {
     _lock: File,
 }
 
-/// Which target a rerun belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rerun {
-    /// The rerun's process.
-    pub process: Identity,
-    /// Under which boot.
-    pub boot: String,
-    /// Where the process is.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
-    pub place: Place,
-    /// The target's id.
-    pub target: String,
-    /// The chain.
-    pub chain: String,
-    /// Its number in the chain.
-    pub run: u32,
-    /// The timer it came from.
-    pub timer: String,
-    /// The agent daemon whose run began the chain, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub daemon: Option<Identity>,
-}
-
 /// `again disable`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disabled {
@@ -103,13 +76,10 @@ pub struct Disabled {
 /// A target's record.
 const RECORD: &str = "state.json";
 /// The record before a start, as version 0.1.0 kept it until the disk had the newer.
-const BEFORE: &str = "state.json.before";
+pub(super) const BEFORE: &str = "state.json.before";
 
 /// A target is forgotten no sooner than it has been quiet for so long.
 pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
-/// A target's command line.
-const COMMAND: &str = "command";
-
 /// The file whose presence disables.
 const DISABLED: &str = "disabled";
 
@@ -180,7 +150,7 @@ impl Store {
             .map_or_else(|| self.root.clone(), Directory::path)
     }
 
-    fn target_dir(&self, id: &str) -> PathBuf {
+    pub(super) fn target_dir(&self, id: &str) -> PathBuf {
         self.path().join("targets").join(id)
     }
 
@@ -408,181 +378,6 @@ impl Store {
         sync_directory(&self.path().join("targets"))
     }
 
-    /// Writes a timer's order, readable by its owner only, and locks it. The lock
-    /// goes with the descriptor, to whoever holds a copy of it.
-    ///
-    /// # Errors
-    /// What failed on which file.
-    pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
-        let path = self.order_path(id, token);
-        let write = || -> io::Result<File> {
-            let mut options = File::options();
-            let new = options.write(true).create_new(true);
-            files::open(&path, 0o600, new)?.write_all(text)?;
-            // A waiter that held it open for writing would keep the file system busy.
-            let file = File::open(&path)?;
-            file.lock()?;
-            Ok(file)
-        };
-        write()
-            .inspect_err(|e| {
-                if e.kind() != io::ErrorKind::AlreadyExists {
-                    let _ = std::fs::remove_file(&path);
-                }
-            })
-            .map_err(|e| cannot_write(&path, e))
-    }
-
-    /// Keeps a target's command line, unless it is kept already. A failure only means that
-    /// it cannot be shown.
-    pub fn keep_command(&self, id: &str, line: &CommandLine) {
-        if self.command(id).is_none()
-            && let Ok(text) = serde_json::to_vec(line)
-            && let Err(e) =
-                Draft::write(&self.target_dir(id), COMMAND, &text, 0o600).and_then(Draft::publish)
-        {
-            tracing::debug!("{e:#}");
-        }
-    }
-
-    /// A target's command line, for who may see it.
-    pub fn command(&self, id: &str) -> Option<CommandLine> {
-        CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
-    }
-
-    /// Where a timer's order is.
-    pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
-        self.target_dir(id).join("orders").join(token)
-    }
-
-    /// Reads a timer's order.
-    ///
-    /// # Errors
-    /// Those of open(2) and read(2).
-    pub fn read_order(&self, id: &str, token: &str) -> io::Result<Vec<u8>> {
-        read_bounded(&self.order_path(id, token))
-    }
-
-    /// Empties the order of a timer whose rerun begins: nobody needs to know any more what
-    /// is in it, and its lock lives on with the rerun.
-    pub fn empty_order(&self, id: &str, token: &str) {
-        let mut options = File::options();
-        let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
-        if let Err(e) = emptied.open(self.order_path(id, token)) {
-            tracing::debug!("the order of a rerun cannot be emptied: {e}");
-        }
-    }
-
-    /// Removes a timer's order once nothing refers to it.
-    pub fn remove_order(&self, id: &str, token: &str) {
-        let _ = std::fs::remove_file(self.order_path(id, token));
-    }
-
-    /// Removes what a process leaves that was killed at the wrong moment: orders that
-    /// no timer refers to and nobody holds, temporary files, and notes of reruns that
-    /// have ended. Call with the target's lock held: nobody else writes to its directory then.
-    pub fn remove_strays(&self, record: &Record, now: &Moment) {
-        let target = self.target_dir(&record.id);
-        for token in names(&target.join("orders")).filter(|name| is_id(name)) {
-            let is_known = record.timers.values().any(|timer| timer.token == token)
-                || record.leaving.iter().any(|leaving| leaving.token == token)
-                || record.running.iter().any(|rerun| rerun.token == token);
-            if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
-                self.remove_order(&record.id, &token);
-            }
-        }
-        // Whoever calls this has a record that was synced, so none before it counts.
-        let is_stray = |name: &String| {
-            name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
-        };
-        for name in names(&target).filter(is_stray) {
-            let _ = std::fs::remove_file(target.join(name));
-        }
-        for name in names(&self.path()).filter(|name| is_temporary(name)) {
-            let path = self.path().join(name);
-            if is_older_than_a_minute(&path) {
-                let _ = std::fs::remove_file(path);
-            }
-        }
-        let reruns = self.path().join("reruns");
-        for name in names(&reruns) {
-            let path = reruns.join(&name);
-            let is_stray = match read_rerun(&path) {
-                Some(rerun) => match now.provenance(&rerun.boot, rerun.place) {
-                    Provenance::Here => !is_alive(rerun.process),
-                    Provenance::EarlierBoot => true,
-                    Provenance::Foreign(_) => false,
-                },
-                None => is_unfinished_by_the_dead(&name, now) || is_older_than_a_minute(&path),
-            };
-            if is_stray {
-                let _ = std::fs::remove_file(path);
-            }
-        }
-    }
-
-    /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
-    /// whatever pid namespace. `None` where that cannot be told.
-    pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
-        files::is_locked(&self.order_path(id, token))
-    }
-
-    /// Whether nobody holds the lock on an order of a target: its waiter has died, or its
-    /// rerun has ended.
-    pub fn has_loose_order(&self, id: &str) -> bool {
-        let orders = self.target_dir(id).join("orders");
-        let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);
-        names(&orders).any(|name| is_id(&name) && is_loose(&name))
-    }
-
-    /// Notes to which target the process of a rerun belongs.
-    ///
-    /// # Errors
-    /// What failed on which file.
-    pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
-        let path = self.rerun_path(rerun.process, rerun.place);
-        let text = serde_json::to_vec(rerun)?;
-        // Nobody asks for it before the rerun is there to ask, and it means
-        // nothing under another boot: neither a rename nor a sync is worth its time.
-        let mut options = File::options();
-        let anew = options.write(true).create(true).truncate(true);
-        let file = files::open(&path, 0o644, anew.custom_flags(GUARDED));
-        file.and_then(|mut file| file.write_all(&text))
-            .map_err(|e| {
-                let _ = std::fs::remove_file(&path);
-                cannot_write(&path, e)
-            })
-    }
-
-    /// Of two processes with one pid, in two places, each has a note of its own.
-    fn rerun_path(&self, who: Identity, place: Place) -> PathBuf {
-        let name = format!("{}{}", who.pid, place.tag());
-        self.path().join("reruns").join(name)
-    }
-
-    /// The note of a process, as this version or the one before wrote it.
-    fn rerun_note(&self, who: Identity, place: Place) -> Option<(PathBuf, Rerun)> {
-        let paths = [place, Place::default()].map(|place| self.rerun_path(who, place));
-        paths.into_iter().find_map(|path| {
-            let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
-            Some((path, rerun))
-        })
-    }
-
-    /// The rerun that the process `who` is, if it is one.
-    pub fn rerun_of(&self, who: Identity, now: &Moment) -> Option<Rerun> {
-        let (_, rerun) = self.rerun_note(who, now.place)?;
-        let is_here = now.provenance(&rerun.boot, rerun.place) == Provenance::Here;
-        is_here.then_some(rerun)
-    }
-
-    /// Forgets the process of a rerun that has ended.
-    pub fn forget_rerun(&self, who: Identity, place: Place) {
-        if let Some((path, _)) = self.rerun_note(who, place) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
     /// Writes down that requests are refused, for all who look and all who wait.
     ///
     /// # Errors
@@ -684,18 +479,6 @@ pub(super) fn is_temporary(name: &str) -> bool {
     name.strip_prefix('.')
         .and_then(|rest| rest.rsplit_once('.'))
         .is_some_and(|(_, token)| is_id(token))
-}
-
-fn read_rerun(path: &Path) -> Option<Rerun> {
-    serde_json::from_slice(&read_bounded(path).ok()?).ok()
-}
-
-/// The note of a rerun is written by that very process.
-fn is_unfinished_by_the_dead(name: &str, now: &Moment) -> bool {
-    let pid = name.strip_suffix(&now.place.tag()).unwrap_or(name);
-    pid.parse().is_ok_and(|pid: i32| {
-        crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-    })
 }
 
 pub(super) fn is_older_than_a_minute(path: &Path) -> bool {

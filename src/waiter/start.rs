@@ -91,6 +91,7 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
     let before = locked.record.clone();
     let replaced = locked.record.take_timer(arm.name);
     let armed = spawn::memory_file(c"again-order", &full)
+        .or_else(|_| store.unnamed_order(&id, &full))
         .context("cannot pass the order to the waiter")
         .and_then(|order| start(locked, &mut arm, &order, &lock))
         .inspect_err(|_| {

@@ -7,6 +7,11 @@ use std::process::Command;
 use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
 
 const PIDFD_OPEN: &str = "434";
+const MEMFD_CREATE: &str = if cfg!(target_arch = "x86_64") {
+    "319"
+} else {
+    "279"
+};
 const CLOSE_RANGE: &str = "436";
 const EPERM: &str = "1";
 const ENOSYS: &str = "38";
@@ -153,5 +158,53 @@ fn a_timer_is_replaced_without_pidfds() {
     first.wait_until_gone(SHORT);
     assert_eq!((scratch.timers().len(), scratch.waiters().len()), (1, 1));
     scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+}
+
+/// Filters refuse memfd_create(2) too: the order reaches the waiter in a file that has no name any more.
+#[test]
+fn a_request_without_memory_to_pass_on() {
+    for error in [EPERM, ENOSYS] {
+        let scratch = Scratch::new();
+        scratch.settings("save_environment = false");
+        let calls = &[(MEMFD_CREATE, error)];
+        let manifest = "ask('run', '--delta', '1') if NTH == 1";
+        let mut command = without(&scratch, calls, &scratch.apply("site", manifest));
+        scratch.with_output(&mut command);
+        start(&mut command).finish();
+        assert_eq!(scratch.orders("state").len(), 1, "no other file is left");
+        scratch.wait_for_runs("site", 2);
+        let runs = scratch.runs("site");
+        assert_eq!(runs[0].asked()[0].code, 0, "{:?}", runs[0].asked());
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
+    }
+}
+
+/// A user whom the user database does not know, with an empty environment, as containers have them.
+#[test]
+fn a_user_without_a_name_or_a_home() {
+    const STRANGER: u32 = 424_242;
+    let state = std::path::PathBuf::from(format!("/var/tmp/again-{STRANGER}"));
+    let _ = std::fs::remove_dir_all(&state);
+    let scratch = Scratch::new();
+    let again = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        let user = format!("--reuid={STRANGER}");
+        let group = format!("--regid={STRANGER}");
+        command
+            .env_clear()
+            .current_dir("/")
+            .args([&user, &group, "--clear-groups"]);
+        answer(command.arg(scratch.path("bin/again")).args(words))
+    };
+    let done = again(&["run", "--jitter", "0", "--", "/usr/bin/id", "-u"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    wait_until("the rerun", SHORT, || {
+        again(&["log"]).out == format!("{STRANGER}\n")
+    });
+    let status = again(&["status"]);
+    assert!(status.out.contains(&STRANGER.to_string()), "{status:?}");
+    std::fs::remove_dir_all(&state).expect("it is there");
     scratch.assert_nothing_left();
 }

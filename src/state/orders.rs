@@ -1,0 +1,119 @@
+//! The private files of a target: an order for each timer, and its command line.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::files::{self, Draft, GUARDED, cannot_write, read_bounded, token};
+use super::order::CommandLine;
+use super::store::{Store, is_id, names};
+
+/// A target's command line.
+const COMMAND: &str = "command";
+
+impl Store {
+    /// Writes a timer's order, readable by its owner only, and locks it. The lock
+    /// goes with the descriptor, to whoever holds a copy of it.
+    ///
+    /// # Errors
+    /// What failed on which file.
+    pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
+        let path = self.order_path(id, token);
+        let write = || -> io::Result<File> {
+            let mut options = File::options();
+            let new = options.write(true).create_new(true);
+            files::open(&path, 0o600, new)?.write_all(text)?;
+            // A waiter that held it open for writing would keep the file system busy.
+            let file = File::open(&path)?;
+            file.lock()?;
+            Ok(file)
+        };
+        write()
+            .inspect_err(|e| {
+                if e.kind() != io::ErrorKind::AlreadyExists {
+                    let _ = std::fs::remove_file(&path);
+                }
+            })
+            .map_err(|e| cannot_write(&path, e))
+    }
+
+    /// Keeps a target's command line, unless it is kept already. A failure only means that
+    /// it cannot be shown.
+    pub fn keep_command(&self, id: &str, line: &CommandLine) {
+        if self.command(id).is_none()
+            && let Ok(text) = serde_json::to_vec(line)
+            && let Err(e) =
+                Draft::write(&self.target_dir(id), COMMAND, &text, 0o600).and_then(Draft::publish)
+        {
+            tracing::debug!("{e:#}");
+        }
+    }
+
+    /// A target's command line, for who may see it.
+    pub fn command(&self, id: &str) -> Option<CommandLine> {
+        CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
+    }
+
+    /// A file without a name, for who cannot have memory that is passed on: some filters
+    /// of system calls refuse memfd_create(2), and Linux before 3.17 has none.
+    ///
+    /// # Errors
+    /// Those of open(2) and write(2).
+    pub fn unnamed_order(&self, id: &str, text: &[u8]) -> io::Result<OwnedFd> {
+        // Named as an order is, so that it goes if we die at once.
+        let path = self.order_path(id, &token());
+        let mut options = File::options();
+        let mut file = files::open(&path, 0o600, options.write(true).create_new(true))?;
+        // Open for reading only, since a waiter holds it: see `write_order`.
+        let readable = File::open(&path);
+        std::fs::remove_file(&path)?;
+        file.write_all(text)?;
+        Ok(readable?.into())
+    }
+
+    /// Where a timer's order is.
+    pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
+        self.target_dir(id).join("orders").join(token)
+    }
+
+    /// Reads a timer's order.
+    ///
+    /// # Errors
+    /// Those of open(2) and read(2).
+    pub fn read_order(&self, id: &str, token: &str) -> io::Result<Vec<u8>> {
+        read_bounded(&self.order_path(id, token))
+    }
+
+    /// Empties the order of a timer whose rerun begins: nobody needs to know any more what
+    /// is in it, and its lock lives on with the rerun.
+    pub fn empty_order(&self, id: &str, token: &str) {
+        let mut options = File::options();
+        let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
+        if let Err(e) = emptied.open(self.order_path(id, token)) {
+            tracing::debug!("the order of a rerun cannot be emptied: {e}");
+        }
+    }
+
+    /// Removes a timer's order once nothing refers to it.
+    pub fn remove_order(&self, id: &str, token: &str) {
+        let _ = std::fs::remove_file(self.order_path(id, token));
+    }
+
+    /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
+    /// whatever pid namespace. `None` where that cannot be told.
+    pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
+        files::is_locked(&self.order_path(id, token))
+    }
+
+    /// Whether nobody holds the lock on an order of a target: its waiter has died, or its
+    /// rerun has ended.
+    pub fn has_loose_order(&self, id: &str) -> bool {
+        let orders = self.target_dir(id).join("orders");
+        let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);
+        names(&orders).any(|name| is_id(&name) && is_loose(&name))
+    }
+}
