@@ -1355,3 +1355,32 @@ fn no_rerun_beyond_the_cap_none_twice_and_no_promise_lost() {
 fn the_same_while_the_wall_clock_is_set() {
     explore(cases(), true);
 }
+
+/// A start, and then the record goes: the next request meets the cap all the same.
+#[test]
+fn a_record_that_goes_does_not_open_the_cap() {
+    let request = Event::Request {
+        target: 0,
+        by: 0,
+        name: 0,
+        delta: 0,
+        jitter: 0,
+        now: true,
+        death: Death::None,
+    };
+    let step = Event::Step {
+        waiter: 0,
+        death: Death::None,
+    };
+    for how in [Damage::Missing, Damage::Directory, Damage::Emptied] {
+        let goes = Event::Damage { target: 0, how };
+        let half = [vec![request.clone()], vec![step.clone(); 6]].concat();
+        let events = [half.clone(), vec![Event::End { run: 0 }, goes], half].concat();
+        let done = live(1, 100, OnCap::Fail, &events).expect("the cap holds");
+        assert_eq!(
+            (done["reruns"], done["requests refused"]),
+            (1, 1),
+            "{how:?}: {done:?}"
+        );
+    }
+}

@@ -27,9 +27,11 @@ fn purpose(scratch: &Scratch, fd: i32, to: &str) -> &'static str {
         "anon_inode:[timerfd]" => "when to wake up",
         "anon_inode:[signalfd]" => "its signals",
         "anon_inode:inotify" => "the files that hold it",
+        _ if to == scratch.at("state") => "where the state is",
         _ if to.starts_with(&scratch.at("state/targets/")) && to.contains("/orders/") => {
             "the lock that says that it lives"
         }
+        _ if to == scratch.at("state") => "the state directory, whatever takes its name",
         _ => panic!("descriptor {fd} of the waiter is {to}"),
     }
 }
