@@ -79,8 +79,11 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         log.chain,
         log.path.display()
     );
-    if file.metadata().is_ok_and(|meta| meta.len() == 0) {
-        complain(&silence(log, &reruns));
+    if file.metadata().is_ok_and(|meta| meta.len() == 0) && is_agents(log, &reruns) {
+        let Log { run, chain, .. } = log;
+        complain(&format!(
+            "again: run {run} of chain {chain} has printed nothing; {SILENCE}"
+        ));
     }
     let boot = moment().boot;
     let mut running = reruns.iter().map(|(_, run)| run);
@@ -109,18 +112,12 @@ fn lost(reruns: &[(Kind, Running)], wanted: Option<&str>) -> Option<String> {
     ))
 }
 
-/// Why a log is empty, and where to look.
-fn silence(log: &Log, reruns: &[(Kind, Running)]) -> String {
-    let Log { run, chain, .. } = log;
+/// Why the log of an agent's run is empty, and where to look.
+const SILENCE: &str = "without --test the agent logs to syslog: 'journalctl -t puppet-agent', or 'grep puppet-agent /var/log/syslog'";
+
+fn is_agents(log: &Log, reruns: &[(Kind, Running)]) -> bool {
     let mut known = reruns.iter();
-    let is_agent = known.any(|(kind, rerun)| rerun.chain == *chain && kind.is_agent());
-    let why = match is_agent {
-        true => {
-            "; without --test the agent logs to syslog: 'journalctl -t puppet-agent', or 'grep puppet-agent /var/log/syslog'"
-        }
-        false => "",
-    };
-    format!("again: run {run} of chain {chain} has printed nothing{why}")
+    known.any(|(kind, rerun)| rerun.chain == log.chain && kind.is_agent())
 }
 
 /// The files in the log directory.

@@ -164,25 +164,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         lines.push((label, tone, timer_text(timer, target, now)));
     }
     if let Some(run) = target.running() {
-        let whose = match run.provenance(now) {
-            Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
-            Provenance::Here | Provenance::EarlierBoot => String::new(),
-        };
-        let text = format!(
-            "run {} of chain {} for {} (pid {}{whose}, timer '{}'; {}){}",
-            run.run,
-            run.chain,
-            run.started.age(now),
-            run.process.pid,
-            run.timer,
-            output(run, "-f"),
-            stuck(
-                target.is_stuck(run.started.age(now)),
-                target,
-                "again stop --run"
-            ),
-        );
-        lines.push(("running", Tone::Plain, text));
+        lines.push(("running", Tone::Plain, running_text(run, target, now)));
     }
     if let Some(last) = &record.last {
         let tone = match last.outcome {
@@ -233,6 +215,23 @@ fn ago(at: Walltime, now: &Moment) -> String {
 
 fn happened(at: &Moment, timer: &str, now: &Moment) -> String {
     format!("{}, timer '{timer}'", ago(at.wall, now))
+}
+
+fn running_text(run: &Running, target: &Target, now: &Moment) -> String {
+    let whose = match run.provenance(now) {
+        Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
+        Provenance::Here | Provenance::EarlierBoot => String::new(),
+    };
+    let age = run.started.age(now);
+    format!(
+        "run {} of chain {} for {age} (pid {}{whose}, timer '{}'; {}){}",
+        run.run,
+        run.chain,
+        run.process.pid,
+        run.timer,
+        output(run, "-f"),
+        stuck(target.is_stuck(age), target, "again stop --run"),
+    )
 }
 
 /// Where the output of a rerun is.

@@ -29,6 +29,11 @@ pub enum Refusal {
     },
     /// The run is the first process of a container.
     FirstProcess,
+    /// The run is in a chroot.
+    Chroot {
+        /// The run's pid.
+        pid: i32,
+    },
     /// The run belongs to another user.
     OtherUser {
         /// The run's user.
@@ -83,6 +88,7 @@ impl Refusal {
             Refusal::Orphan { .. } => "orphan",
             Refusal::Retitled { .. } => "retitled",
             Refusal::FirstProcess => "first-process",
+            Refusal::Chroot { .. } => "chroot",
             Refusal::OtherUser { .. } => "other-user",
             Refusal::Noop { .. } => "noop",
             Refusal::StandardInput { .. } => "standard-input",
@@ -132,6 +138,9 @@ impl Refusal {
                 "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'"
             ),
             Refusal::FirstProcess => "this run is the first process of a container, which ends with it (run pid 1); run 'again converge -- puppet …' as the container's command".to_owned(),
+            Refusal::Chroot { pid } => format!(
+                "this run is in a chroot, which a waiter would keep busy (run pid {pid}); run 'again converge -- puppet …' in it"
+            ),
             Refusal::OtherUser { user, pid } => format!(
                 "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
             ),
@@ -291,6 +300,12 @@ mod tests {
             (Orphan { pid: 7 }, "refused", Exit::Failure, "(run pid 7)"),
             (Retitled { pid: 7 }, "error", Exit::Failure, "'command'"),
             (FirstProcess, "refused", Exit::Failure, "again converge"),
+            (
+                Chroot { pid: 7 },
+                "refused",
+                Exit::Failure,
+                "again converge",
+            ),
             (OtherUser { user, pid: 7 }, "error", Exit::Failure, "(root"),
             (
                 Noop { said, pid: Some(7) },
@@ -328,7 +343,7 @@ mod tests {
         ];
         let mut kinds: Vec<&str> = all.iter().map(|(refusal, ..)| refusal.kind()).collect();
         kinds.dedup();
-        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        assert_eq!(kinds.len(), 13, "{kinds:?}");
         for (refusal, outcome, exit, word) in all {
             let line = refusal.to_string();
             assert_eq!((refusal.outcome(), refusal.exit()), (outcome, exit));

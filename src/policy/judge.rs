@@ -8,6 +8,8 @@ use crate::model::{Cap, OnCap, Refusal, Span, Use};
 pub struct Facts {
     /// The run's pid; none outside any run.
     pub pid: Option<i32>,
+    /// It is in a chroot.
+    pub chroot: bool,
     /// Its user, if that is not ours.
     pub other_user: Option<String>,
     /// What says that `noop` is on, if it is.
@@ -62,6 +64,7 @@ pub enum Verdict {
 pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     let Facts {
         pid,
+        chroot,
         other_user,
         noop,
         input,
@@ -70,6 +73,7 @@ pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     match (pid, other_user, noop, input) {
         (Some(1), ..) => Some(Refusal::FirstProcess),
         (Some(pid), Some(user), ..) => Some(Refusal::OtherUser { user, pid }),
+        (Some(pid), None, None, _) if chroot => Some(Refusal::Chroot { pid }),
         (_, _, Some(said), _) => Some(Refusal::Noop { said, pid }),
         (_, _, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
         _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
@@ -86,6 +90,7 @@ pub fn stops_driver(obstacle: &Refusal) -> bool {
             | Refusal::Orphan { .. }
             | Refusal::Retitled { .. }
             | Refusal::DirectoryGone { .. }
+            | Refusal::Chroot { .. }
     )
 }
 
@@ -175,6 +180,7 @@ mod tests {
     fn each_obstacle_is_refused_with_its_evidence() {
         let mut facts = Facts {
             pid: Some(1),
+            chroot: true,
             other_user: Some("root".into()),
             noop: Some("--noop"),
             input: Input::Once("pipe:[1]".into()),
@@ -198,8 +204,10 @@ mod tests {
         let (said, pid) = ("--noop", Some(42));
         stands(|f| f.other_user = None, Refusal::Noop { said, pid });
         stands(|f| f.pid = None, Refusal::Noop { said, pid: None });
+        let in_chroot = |f: &mut Facts| (f.pid, f.noop) = (Some(42), None);
+        stands(in_chroot, Refusal::Chroot { pid: 42 });
         let what = "pipe:[1]".into();
-        stands(|f| f.noop = None, Refusal::StandardInput { what });
+        stands(|f| f.chroot = false, Refusal::StandardInput { what });
         let directory = "/x".into();
         stands(
             |f| f.input = Input::File,

@@ -7,6 +7,7 @@ use crate::model::{Base, Cap, Kind, Span, Use};
 use crate::puppet::cmdline::base_name;
 use crate::state::driver::{Driver, Handed};
 use crate::state::record::Timer;
+use crate::sys::mounts;
 use crate::sys::process::split_block;
 use crate::waiter::start::Armed;
 
@@ -59,6 +60,12 @@ pub fn scheduled(
             "; without a systemd scope of its own it ends with the unit it is in ({})",
             why.replace('\n', " ")
         ));
+    }
+    if mounts::has_private_tmp() {
+        line.push_str(match mounts::may_mount() {
+            true => "; its /tmp is the unit's own (PrivateTmp): once that has gone, the rerun gets an empty one",
+            false => "; its /tmp goes with the unit (PrivateTmp), and without CAP_SYS_ADMIN the rerun gets no other: set PrivateTmp=no",
+        });
     }
     if request.run.command.is_empty()
         && let Some(pid) = unknown_driver(seen)

@@ -68,7 +68,7 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     let why = run.as_ref().and_then(|_| found.why(daemon));
     let (run, plan) = match run {
         Some((at, line, daemon)) => {
-            let plan = order::of_run(request, &chain[at], line, daemon.as_ref())?;
+            let plan = order::of_run(request, &chain, &chain[at], line, daemon.as_ref())?;
             (Some(at), plan)
         }
         // Not of any run, so it waits for none; the daemon above goes on.

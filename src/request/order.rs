@@ -18,9 +18,9 @@ use crate::puppet::live::is_deleted;
 use crate::puppet::paths::{Paths, Setup};
 use crate::state::order::Order;
 use crate::state::record::VERSION;
-use crate::sys::attributes;
 use crate::sys::process::{self, os, split_block};
 use crate::sys::user;
+use crate::sys::{attributes, mounts};
 
 /// What is to be run again.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ pub struct Plan {
 /// What could not be read of the run, and why.
 pub fn of_run(
     request: &Request<'_>,
+    above: &[Seen],
     run: &Seen,
     line: Line,
     daemon: Option<&Seen>,
@@ -78,6 +79,7 @@ pub fn of_run(
     // A wrapper is taken to run what the run is.
     let is_own = command.setup.invocation.is_none() || named.is_none();
     let puppet = if is_own { &own.setup } else { &command.setup };
+    facts.chroot = mounts::is_chrooted(above.iter().map(|seen| seen.identity.pid));
     facts.directory_gone = is_gone.then(|| directory.display().to_string());
     facts.noop = noop(&own.setup).or_else(|| noop(&command.setup));
     let mut plan = plan(request, &place, command, puppet, facts)?;

@@ -9,6 +9,7 @@ pub mod foreground;
 pub mod localtime;
 pub mod log;
 pub mod memory;
+pub mod mounts;
 pub mod pidfd;
 pub mod process;
 pub mod sleep;

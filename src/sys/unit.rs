@@ -44,6 +44,7 @@ pub fn scope(unit: &str, description: &str, policy: bool) -> Vec<OsString> {
     if policy {
         words.push(format!("--property={OOM_POLICY}=continue").into());
     }
+    words.extend(limits().map(|limit| format!("--property={limit}").into()));
     let named = [
         format!("--unit={unit}"),
         format!("--description={description}"),
@@ -51,6 +52,53 @@ pub fn scope(unit: &str, description: &str, policy: bool) -> Vec<OsString> {
     ];
     words.extend(named.map(OsString::from));
     words
+}
+
+/// The limits of the unit that we are in, as properties of systemd.resource-control(5): those
+/// of the unified hierarchy.
+fn limits() -> impl Iterator<Item = String> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let directory = own_unit(&text).map(|path| format!("/sys/fs/cgroup{path}"));
+    LIMITS.iter().filter_map(move |(file, property)| {
+        let path = Path::new(directory.as_ref()?).join(file);
+        limit(property, &std::fs::read_to_string(path).ok()?)
+    })
+}
+
+/// Files of a cgroup, and the properties that they come from.
+const LIMITS: [(&str, &str); 7] = [
+    ("memory.max", "MemoryMax"),
+    ("memory.high", "MemoryHigh"),
+    ("memory.swap.max", "MemorySwapMax"),
+    ("pids.max", "TasksMax"),
+    ("cpu.max", "CPUQuota"),
+    ("cpu.weight", "CPUWeight"),
+    ("io.weight", "IOWeight"),
+];
+
+/// The cgroup of the unit, which may have others below it.
+fn own_unit(text: &str) -> Option<String> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let end = path.find(".service")? + ".service".len();
+    Some(path[..end].to_owned())
+}
+
+/// A property by the text of its file; none where there is no limit.
+fn limit(property: &str, text: &str) -> Option<String> {
+    let mut words = text.split_ascii_whitespace();
+    let value = words.next().filter(|value| *value != "max")?;
+    Some(match property {
+        "CPUQuota" => {
+            let (quota, period): (u64, u64) = (value.parse().ok()?, words.next()?.parse().ok()?);
+            format!("{property}={}%", (quota * 100).div_ceil(period.max(1)))
+        }
+        "IOWeight" => format!(
+            "{property}={}",
+            words.next().filter(|weight| *weight != "100")?
+        ),
+        "CPUWeight" if value == "100" => return None,
+        _ => format!("{property}={value}"),
+    })
 }
 
 /// Whether systemd-run(1) or systemd complains of a property that it does not know.
@@ -61,6 +109,30 @@ pub fn is_unknown_property(complaint: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limits_of_a_unit_are_its_properties() {
+        for (property, text, wanted) in [
+            ("MemoryMax", "314572800\n", Some("MemoryMax=314572800")),
+            ("MemoryMax", "max\n", None),
+            ("CPUQuota", "50000 100000\n", Some("CPUQuota=50%")),
+            ("CPUQuota", "max 100000\n", None),
+            ("CPUWeight", "100\n", None),
+            ("CPUWeight", "20\n", Some("CPUWeight=20")),
+            ("IOWeight", "default 100\n", None),
+            ("IOWeight", "default 50\n8:0 70\n", Some("IOWeight=50")),
+            ("TasksMax", "", None),
+        ] {
+            assert_eq!(
+                limit(property, text).as_deref(),
+                wanted,
+                "{property} {text}"
+            );
+        }
+        let unit = own_unit("0::/system.slice/puppet-run.service/below\n");
+        assert_eq!(unit.as_deref(), Some("/system.slice/puppet-run.service"));
+        assert_eq!(own_unit("0::/user.slice\n"), None);
+    }
 
     #[test]
     fn knows_a_units_cgroup() {

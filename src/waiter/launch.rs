@@ -23,7 +23,7 @@ use crate::state::store::Locked;
 use crate::sys::clock::{self, moment};
 use crate::sys::process::own_identity;
 use crate::sys::spawn::{self, Image};
-use crate::sys::{attributes, user};
+use crate::sys::{attributes, mounts, user};
 
 /// Becomes the rerun. Returns if it is not to be after all: the next look tells why.
 ///
@@ -186,6 +186,9 @@ fn become_rerun(
     timer: &Timer,
     log: Option<&File>,
 ) -> Result<Infallible> {
+    if let Err(e) = mounts::renew_tmp() {
+        tracing::warn!("the rerun has no /tmp, which has gone with the unit: {e}");
+    }
     let directory = order.directory.path();
     std::env::set_current_dir(&directory)
         .with_context(|| format!("cannot change to {}", directory.display()))?;

@@ -100,8 +100,8 @@ fn every_command_and_option_is_in_the_help() {
 fn every_option_of_the_help_works() {
     let scratch = Scratch::new();
     let value = |option: &str| match option {
-        "--start-timer-now" | "--json" | "--run" | "--verbose" | "--help" | "--version"
-        | "--follow" => None,
+        "--start-timer-now" | "--json" | "--run" | "--this-run" | "--verbose" | "--help"
+        | "--version" | "--follow" => None,
         "--delta" | "--jitter" | "--window" | "--timeout" => Some("1h".to_owned()),
         "--until" => Some("requests".to_owned()),
         "--max-runs" | "--max-runs-total" => Some("5".to_owned()),

@@ -280,7 +280,7 @@ fn now_and_stop_reach_a_driver() {
         scratch.path("up-1").exists() && waits()
     });
     let other = scratch.again(&["now", "another"]);
-    assert!(other.out.contains("no timer named 'another'"), "{other:?}");
+    assert!(other.err.contains("no timer named 'another'"), "{other:?}");
     let brought = scratch.again(&["now", "later"]);
     assert!(
         brought.out.contains("timer 'later' of 'again converge'"),

@@ -91,7 +91,11 @@ fn the_disk_becomes_read_only_for_a_while() {
                 std::thread::sleep(Duration::from_millis(100));
             }
             assert_eq!(ran(&scratch), 0);
-            assert_ne!(scratch.timer("again").expect("pending")["state"], "dead");
+            let timer = scratch.timer("again").expect("pending");
+            assert_ne!(timer["state"], "dead");
+            let words = timer["blocked_by"]["reason"].as_str().expect("words");
+            assert!(words.starts_with("tries again what failed: "), "{words}");
+            assert!(scratch.again_well(&["status"]).contains(words));
             let lines: Vec<String> = said(&journal)
                 .into_iter()
                 .filter(|l| l.contains("will retry"))
@@ -390,4 +394,36 @@ fn resumed_before_the_run_has_ended() {
     assert!(runs[1].started() >= runs[0].ended().expect("ended"));
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
+}
+
+/// A waiter would keep the chroot busy, and end with what it is mounted on.
+#[test]
+fn its_run_is_in_a_chroot() {
+    in_namespaces(&["--mount"], "under::its_run_is_in_a_chroot", || {
+        let scratch = Scratch::new();
+        mount(&["-t", "tmpfs", "tmpfs", "/mnt"]);
+        for name in ["bin", "lib", "lib64", "sbin"] {
+            std::os::unix::fs::symlink(format!("usr/{name}"), format!("/mnt/{name}"))
+                .expect("linked");
+        }
+        for path in ["/usr", "/proc", "/dev", "/etc", &scratch.root()] {
+            fs::create_dir_all(format!("/mnt{path}")).expect("created");
+            mount(&["--rbind", path, &format!("/mnt{path}")]);
+        }
+        let run = scratch.apply("site", "ask('run')");
+        let mut command = scratch.command("chroot");
+        command.args(["/mnt", "env", "-C", &scratch.at("work"), "--"]);
+        command.arg(run.get_program()).args(run.get_args());
+        scratch.with_output(&mut command);
+        start(&mut command).finish();
+        let asked = scratch.runs("site")[0].asked();
+        assert_eq!(asked[0].code, 1, "{asked:?}");
+        assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
+        let advice = ["is in a chroot", "again converge"];
+        assert!(
+            advice.iter().all(|words| asked[0].output.contains(words)),
+            "{asked:?}"
+        );
+        scratch.assert_nothing_left();
+    });
 }

@@ -170,3 +170,49 @@ fn without_a_scope_the_loss_is_reported() {
         "the system log does not tell of the lost rerun: {logged}"
     );
 }
+
+/// The unit's own /tmp goes with the unit, and the rerun has one all the same. The unit's limits go along into the scope;
+/// where the kernel of this machine shows none in a unified hierarchy, files with the same text stand in for it.
+#[test]
+fn the_rerun_has_a_tmp_and_the_limits_of_its_unit() {
+    let lab = Lab::boot();
+    lab.sh("mkdir /root/group");
+    for (name, text) in [
+        ("memory.max", "943718400\n"),
+        ("cpu.max", "150000 100000\n"),
+        ("io.weight", "default 50\n"),
+    ] {
+        lab.write(&format!("/root/group/{name}"), text);
+    }
+    lab.write(
+        "/root/wrapped",
+        &format!(
+            "mount --bind /root/group /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)\nexec /usr/bin/puppet {}\n",
+            ARGUMENTS.join(" ")
+        ),
+    );
+    install(
+        &lab,
+        "PrivateTmp=yes\nExecStart=\nExecStart=/bin/sh /root/wrapped\n",
+    );
+    lab.catalog(&format!(
+        "{}\nexec {{ '/bin/sh -c \"date > /tmp/written && mktemp /root/written.XXXXXX\"': }}",
+        asks_once(&delta(3))
+    ));
+    lab.sh("systemctl start puppet-run.timer");
+    let timer = lab.pending(60);
+    let scope = timer["scope"].as_str().expect("a scope").to_owned();
+    let properties = "-p MemoryMax -p CPUQuotaPerSecUSec -p IOWeight";
+    let shown = lab.sh(&format!("systemctl show {properties} {scope}"));
+    for wanted in [
+        "MemoryMax=943718400",
+        "CPUQuotaPerSecUSec=1.5",
+        "IOWeight=50",
+    ] {
+        assert!(shown.contains(wanted), "{shown}");
+    }
+    lab.wait_for_reruns(1, 90);
+    lab.wait_until("both to have written", 60, || {
+        (lab.sh("ls /root | grep -c written || true").trim() == "2").then_some(())
+    });
+}

@@ -288,10 +288,10 @@ fn a_manifest_on_standard_input() {
     };
     let (reader, _writer) = std::io::pipe().expect("a pipe");
     let done = answer(request().stdin(reader));
-    assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
-    assert_eq!(assert_line(&done.out), "refused");
+    assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{done:?}");
+    assert_eq!(assert_line(&done.err), "refused");
     assert!(
-        done.out.contains("standard input") && done.out.contains("pipe:["),
+        done.err.contains("standard input") && done.err.contains("pipe:["),
         "{done:?}"
     );
     let file = fs::File::open(&manifest).expect("opened");

@@ -225,11 +225,13 @@ fn by_name_and_no_other() {
 
     let answer = scratch.again(&["stop", "three"]);
     assert_eq!(
-        (answer.code, assert_line(&answer.out).as_str()),
-        (Some(0), "nothing to do")
+        (answer.code, assert_line(&answer.err).as_str()),
+        (Some(1), "error")
     );
     assert!(
-        answer.out.contains("no timer named 'three' is pending"),
+        answer
+            .err
+            .contains("no timer named 'three' is pending; there is "),
         "{answer:?}"
     );
     assert_eq!(scratch.timers().len(), 3);
@@ -249,7 +251,8 @@ fn by_name_and_no_other() {
         .collect();
     assert_eq!(left, ["one"]);
     assert_eq!(scratch.orders("state").len(), 1);
-    scratch.again_well(&["stop", "one", "two"]);
+    let answer = scratch.again(&["stop", "one", "two"]);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
     scratch.assert_nothing_left();
 }
 

@@ -1,0 +1,95 @@
+//! What a process sees of the file system that may go before it does: its root, and a
+//! /tmp of its own.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::process::{lossy, read_whole};
+
+/// Whether this process is in a chroot: another process of its mount namespace, one of
+/// these or the first, has another root.
+pub fn is_chrooted(ancestors: impl Iterator<Item = i32>) -> bool {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let root = |pid: &str| {
+        let meta = fs::metadata(format!("/proc/{pid}/root/")).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    let (Some(here), Some(own)) = (namespace("self"), root("self")) else {
+        return false;
+    };
+    ancestors.chain([1]).any(|pid| {
+        let pid = pid.to_string();
+        namespace(&pid).is_some_and(|theirs| theirs == here)
+            && root(&pid).is_some_and(|theirs| theirs != own)
+    })
+}
+
+/// The directories that systemd gives a unit of its own, and takes away with it
+/// (systemd.exec(5), PrivateTmp=).
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Whether /tmp is a unit's own.
+pub fn has_private_tmp() -> bool {
+    let text = read_whole("/proc/self/mountinfo").unwrap_or_default();
+    lossy(text).lines().any(is_private_tmp)
+}
+
+/// Reads a line of proc_pid_mountinfo(5).
+fn is_private_tmp(line: &str) -> bool {
+    let mut words = line.split(' ').skip(3);
+    let (root, point) = (words.next(), words.next());
+    root.is_some_and(|root| root.contains("/systemd-private-"))
+        && point.is_some_and(|point| TEMPORARY.contains(&point))
+}
+
+/// Whether this process may mount: CAP_SYS_ADMIN (capabilities(7)).
+pub fn may_mount() -> bool {
+    let text = lossy(read_whole("/proc/self/status").unwrap_or_default());
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set & (1 << 21) != 0)
+}
+
+/// Gives us an empty /tmp where the unit's own has gone with the unit.
+///
+/// # Errors
+/// Those of umount(2) and mount(2).
+pub fn renew_tmp() -> io::Result<()> {
+    for path in TEMPORARY {
+        // A directory that was removed has no name left.
+        if fs::metadata(path).is_ok_and(|meta| meta.nlink() == 0) {
+            umount2(path, MntFlags::MNT_DETACH)?;
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("mode=1777"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_a_units_own_tmp() {
+        let root = "/systemd-private-0123-puppet-run.service-abc/tmp";
+        assert!(is_private_tmp(&format!(
+            "36 35 0:32 {root} /tmp rw,nosuid shared:7 - tmpfs tmpfs rw"
+        )));
+        assert!(!is_private_tmp("36 35 0:32 / /tmp rw - tmpfs tmpfs rw"));
+        assert!(!is_private_tmp(&format!(
+            "36 35 0:32 {root} /mnt rw - tmpfs tmpfs rw"
+        )));
+        assert!(!is_private_tmp(""));
+    }
+
+    #[test]
+    fn this_process_is_in_no_chroot() {
+        assert!(!is_chrooted(std::iter::once(
+            nix::unistd::getppid().as_raw()
+        )));
+    }
+}
