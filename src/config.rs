@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, SeqAccess};
 use serde::{Deserialize, Deserializer};
 
 use crate::cli::{Global, Run};
@@ -84,6 +84,47 @@ fn written<'de, D: Deserializer<'de>, T>(
     deserializer.deserialize_any(Visitor(read))
 }
 
+/// `command` of the file.
+#[derive(Debug)]
+struct Words(Vec<String>);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Words;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of strings such as [\"puppet\", \"agent\"]")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Words, A::Error> {
+                let words = std::iter::from_fn(|| list.next_element().transpose());
+                words.collect::<Result<_, _>>().map(Words)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// `save_environment` of the file.
+#[derive(Debug)]
+struct Switch(bool);
+
+impl<'de> Deserialize<'de> for Switch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Switch;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("true or false, without quotes")
+            }
+            fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Switch, E> {
+                Ok(Switch(value))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
 /// Types of the file's values, each with the function that reads one.
 macro_rules! values {
     ($($name:ident($type:ty) $read:ident;)*) => {$(
@@ -150,10 +191,10 @@ fn size(value: &OsStr) -> Result<Size, String> {
         .ok_or_else(|| format!("'{text}' is not a size: a number of bytes, or 500K, 16M, 1G"))
 }
 
-fn boolean(value: &OsStr) -> Result<bool, String> {
+fn switch(value: &OsStr) -> Result<Switch, String> {
     match text(value)? {
-        "true" | "1" | "yes" => Ok(true),
-        "false" | "0" | "no" => Ok(false),
+        "true" | "1" | "yes" => Ok(Switch(true)),
+        "false" | "0" | "no" => Ok(Switch(false)),
         text => Err(format!("'{text}' is neither true nor false")),
     }
 }
@@ -206,9 +247,9 @@ layer! {
     window: Window, "AGAIN_WINDOW" window => Window(Span::from_secs(3600));
     on_cap: OnCap, "AGAIN_ON_CAP" choice => OnCap::Fail;
     stuck: Stuck, "AGAIN_STUCK" choice => Stuck::Report;
-    save_environment: bool, "AGAIN_SAVE_ENVIRONMENT" boolean => true;
+    save_environment: Switch, "AGAIN_SAVE_ENVIRONMENT" switch => Switch(true);
     scope: Scope, "AGAIN_SCOPE" choice => Scope::Auto;
-    command: Vec<String>;
+    command: Words;
     state_dir: Absolute, "AGAIN_STATE_DIR" path;
     log_dir: Absolute, "AGAIN_LOG_DIR" path;
     keep_logs: Number;
@@ -337,7 +378,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         max_runs_total: total.map_or(max_runs.saturating_mul(TIMES_TOTAL), |most| most.0),
         on_cap: set.on_cap(),
         stuck: set.stuck(),
-        save_environment: set.save_environment(),
+        save_environment: set.save_environment().0,
         scope: set.scope(),
         logs: LogLimits {
             keep: set.keep_logs.map_or(known.keep, |most| most.0),
@@ -347,7 +388,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         jitter: set.jitter.map(|jitter| jitter.0),
         command: set
             .command
-            .map(|words| words.into_iter().map(OsString::from).collect()),
+            .map(|words| words.0.into_iter().map(OsString::from).collect()),
         state_dir,
         log_dir,
     })
@@ -443,7 +484,11 @@ fn parse_file(text: &str) -> Result<Layer, String> {
         ));
     }
     let file: Layer = basic_toml::from_str(text).map_err(|e| e.to_string())?;
-    if file.command.as_ref().is_some_and(Vec::is_empty) {
+    if file
+        .command
+        .as_ref()
+        .is_some_and(|words| words.0.is_empty())
+    {
         return Err(format!(
             "line {}: key 'command': it is empty; name a program, or remove the key",
             line_of(text, "command")
@@ -595,6 +640,22 @@ mod tests {
             ("max_runs = -1", &["line 1", "max_runs"]),
             ("state_dir = \"x\"", &["state_dir", "absolute"]),
             ("command = []", &["command", "empty"]),
+            (
+                "command = \"puppet agent\"",
+                &[
+                    "line 1",
+                    "command",
+                    "a list of strings such as [\"puppet\", \"agent\"]",
+                ],
+            ),
+            (
+                "command = [\"puppet\", 3]",
+                &["line 1", "command", "a string"],
+            ),
+            (
+                "save_environment = \"yes\"",
+                &["line 1", "save_environment", "true or false"],
+            ),
             ("max_runs", &["line 1"]),
         ] {
             let error = format!("{:#}", with(file, &[], &Run::default()).expect_err(file));

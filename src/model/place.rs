@@ -5,8 +5,6 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-use super::time::Moment;
-
 /// A machine, and a pid namespace of it. What was written before 0.2 has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
@@ -39,7 +37,7 @@ super::words::words! {
 
 /// The inode of the machine's own pid namespace, under any boot: `PROC_PID_INIT_INO`
 /// (include/linux/proc_ns.h).
-const FIRST: u64 = 0xefff_fffc;
+pub const FIRST: u64 = 0xefff_fffc;
 
 impl Place {
     /// The place with this machine id, or whatever stands for one.
@@ -65,71 +63,9 @@ impl Place {
     }
 }
 
-impl Moment {
-    /// Where something comes from that was written under this boot in this place, if
-    /// `self` is here and now.
-    pub fn provenance(&self, boot: &str, place: Place) -> Provenance {
-        let is_known = !place.is_unknown() && !self.place.is_unknown();
-        if is_known && place.machine != self.place.machine {
-            return Provenance::Foreign(Foreign::Machine);
-        }
-        // Numbers of an earlier boot mean nothing, but for one.
-        let (then, here) = match boot == self.boot {
-            true => (place.pids, self.place.pids),
-            false => (
-                (place.pids == FIRST).into(),
-                (self.place.pids == FIRST).into(),
-            ),
-        };
-        let is_seen = place.pids != 0 && self.place.pids != 0;
-        match is_known && is_seen && then != here {
-            true => Provenance::Foreign(Foreign::Namespace),
-            false if boot != self.boot => Provenance::EarlierBoot,
-            false => Provenance::Here,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_is_of_this_boot_and_namespace_is_of_here() {
-        let here = Place::new("one", 7);
-        let now = Moment {
-            boot: "b".into(),
-            place: here,
-            ..Moment::default()
-        };
-        let (unseen, other) = (Place { pids: 0, ..here }, Place { pids: 8, ..here });
-        let (machine, namespace) = (
-            Provenance::Foreign(Foreign::Machine),
-            Provenance::Foreign(Foreign::Namespace),
-        );
-        for (boot, place, provenance) in [
-            ("b", here, Provenance::Here),
-            ("b", unseen, Provenance::Here),
-            ("b", Place::default(), Provenance::Here),
-            ("b", other, namespace),
-            ("a", other, Provenance::EarlierBoot),
-            (
-                "a",
-                Place {
-                    pids: FIRST,
-                    ..here
-                },
-                namespace,
-            ),
-            ("a", Place::default(), Provenance::EarlierBoot),
-            // Containers of one kernel share its boot id.
-            ("b", Place::new("two", 7), machine),
-            ("a", Place::new("two", 7), machine),
-        ] {
-            assert_eq!(now.provenance(boot, place), provenance, "{boot} {place:?}");
-        }
-        assert_eq!(Foreign::Machine.kind(), "another machine");
-    }
 
     #[test]
     fn a_machine_keeps_its_number_and_does_not_tell_its_id() {

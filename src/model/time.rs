@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
-use super::place::Place;
 use serde::{Deserialize, Serialize};
 
 /// A point on CLOCK_BOOTTIME, in nanoseconds. Comparable within one boot only.
@@ -183,42 +182,6 @@ impl fmt::Display for Span {
     }
 }
 
-/// When something happened, on both clocks, and under which boot, and where.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// The boot's identifier.
-    pub boot: String,
-    /// Where it was noted.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
-    pub place: Place,
-    /// Time since that boot.
-    pub uptime: Boottime,
-    /// The wall clock's time.
-    pub wall: Walltime,
-}
-
-impl Moment {
-    /// How long ago `self` was, seen from `now`. Never more than can be known:
-    /// within one boot the wall clock is not asked, and something from an earlier
-    /// boot is at least as old as this boot.
-    pub fn age(&self, now: &Moment) -> Span {
-        if self.boot == now.boot {
-            return now.uptime.since(self.uptime);
-        }
-        let since_boot = now.uptime.since(Boottime::from_nanos(0));
-        now.wall.since(self.wall).max(since_boot)
-    }
-
-    /// How long before `self` something was.
-    pub fn age_of(&self, earlier: &Moment) -> Span {
-        if self.boot == earlier.boot {
-            self.uptime.since(earlier.uptime)
-        } else {
-            self.wall.since(earlier.wall)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,15 +251,6 @@ mod tests {
         }
     }
 
-    fn at(boot: &str, seconds: u64, wall: u64) -> Moment {
-        Moment {
-            boot: boot.into(),
-            place: Place::default(),
-            uptime: Boottime::from_nanos(seconds * 1_000_000_000),
-            wall: Walltime::from_millis(wall * 1000),
-        }
-    }
-
     #[test]
     fn one_clock_counts_nanoseconds_and_the_other_milliseconds() {
         let span = Span::from_nanos(2_345_678_901);
@@ -310,24 +264,5 @@ mod tests {
         assert_eq!((boot + span).since(boot), span);
         assert_eq!(boot.since(boot + span), Span::ZERO);
         assert_eq!(span.times(2).nanos(), 4_691_357_802);
-    }
-
-    #[test]
-    fn an_earlier_boot_counts_as_old_as_this_one_at_least() {
-        // The wall clock says it is in the future; 40 s have passed since the boot.
-        let now = at("b", 40, 0);
-        assert_eq!(at("a", 500, 1000).age(&now), Span::from_secs(40));
-        // By the wall clock it is older than that.
-        let now = at("b", 40, 1100);
-        assert_eq!(at("a", 500, 1000).age(&now), Span::from_secs(100));
-        // Within one boot the wall clock is not asked.
-        assert_eq!(at("b", 10, 5000).age(&now), Span::from_secs(30));
-    }
-
-    #[test]
-    fn what_came_before_is_told_by_the_clock_they_share() {
-        let later = at("b", 50, 2000);
-        assert_eq!(later.age_of(&at("b", 20, 0)), Span::from_secs(30));
-        assert_eq!(later.age_of(&at("a", 20, 1990)), Span::from_secs(10));
     }
 }

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -15,6 +16,9 @@ pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 
 /// No record is anywhere near this size; a larger file is not one of ours.
 const LARGEST: u64 = 64 << 20;
+
+/// How long whoever changes something waits for a lock that another holds.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A random name for a request or a temporary file: 16 hexadecimal digits.
 pub fn token() -> String {

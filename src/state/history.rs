@@ -8,8 +8,7 @@ use std::path::Path;
 
 use super::before;
 pub use super::entry::{Entry, FIRST, What};
-use super::files::private_file;
-use super::store::PATIENCE;
+use super::files::{PATIENCE, private_file};
 use crate::sys::flock;
 
 /// The size at which a new file is begun, in bytes. One older file is kept.

@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use super::before;
 use super::directory::{Directory, Keeps, shown};
-use super::files::{Draft, private_file, read_bounded, replace_file, sync_directory, token};
+use super::files::{
+    Draft, PATIENCE, private_file, read_bounded, replace_file, sync_directory, token,
+};
 use super::history::{self, Entry};
 use super::record::{Record, Start, VERSION};
 use crate::model::{Kind, Span};
@@ -43,9 +45,6 @@ pub struct Store {
     /// How long it waits for a lock.
     patience: Duration,
 }
-
-/// How long whoever changes something waits for a lock that another holds.
-pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same of a request, of which hundreds may come at once: well below the timeout of
 /// its Exec, which the class sets to 60 s.

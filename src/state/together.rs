@@ -109,7 +109,7 @@ impl Store {
     fn lock_starts(&self) -> Result<File> {
         let path = self.path().join(".starts.lock");
         let lock = private_file(&path).map_err(|e| cannot_write(&path, e))?;
-        flock::lock(&lock, &shown(&path), super::store::PATIENCE)
+        flock::lock(&lock, &shown(&path), super::files::PATIENCE)
             .context("cannot lock the starts of all targets")?;
         Ok(lock)
     }

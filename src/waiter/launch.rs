@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
 use super::world::World;
@@ -17,7 +17,7 @@ use crate::state::change::Change;
 use crate::state::history::What;
 use crate::state::logs::Logs;
 use crate::state::order::Order;
-use crate::state::record::{Running, Timer};
+use crate::state::record::{Record, Running, Timer};
 use crate::state::reruns::Rerun;
 use crate::state::store::Locked;
 use crate::sys::clock::{self, moment};
@@ -56,46 +56,26 @@ pub fn launch(
     }
     let directory = order.log_dir.path();
     let logs = Logs::open(&directory, order.logs, &world.store.path());
-    let created = logs
-        .as_ref()
-        .map_err(|e| format!("{e:#}"))
-        .and_then(|logs| {
-            let log = logs.create(&world.ticket.target, &timer, now.wall);
-            log.map_err(|e| format!("{e:#}"))
-        });
+    let created = match &logs {
+        Ok(logs) => logs.create(&ticket.target, &timer, now.wall),
+        Err(e) => Err(anyhow!("{e:#}")),
+    };
+    let created = created.map_err(|e| format!("{e:#}"));
     let path = created.as_ref().map(|(path, _)| path.as_path());
     if let Err(e) = record(world, &mut locked, order, &timer, path, &now) {
-        // What cannot be recorded is not started: the cap could not be kept.
         if let (Ok(logs), Ok(path)) = (&logs, path) {
             logs.remove(path);
         }
-        let discounted = world.store.discount_starts(&now, &timer.token);
-        if let Err(e) = discounted {
-            tracing::warn!(
-                "a rerun that does not start counts for the cap over all targets: {e:#}"
-            );
-        }
-        locked.record = before;
-        if let Err(e) = locked.commit() {
-            tracing::error!("the record may say that the rerun has started: {e:#}");
-        }
+        undo(world, locked, before, &timer, &now);
         return Err(e.context("the rerun cannot be recorded, and does not start"));
     }
     drop(locked);
     settled.note(&world.store);
     // Dated by the moment that the cap counts: a slow disk has put that well before now.
-    let lost = created
-        .as_ref()
-        .err()
-        .map(|why| format!("its output is lost: {why}"));
-    note(
-        world,
-        &timer,
-        What::Started,
-        now,
-        lost.as_deref().unwrap_or_default(),
-    );
-    let World { store, ticket, .. } = world;
+    let lost = created.as_ref().err();
+    let lost = lost.map(|why| format!("its output is lost: {why}"));
+    let reason = lost.as_deref().unwrap_or_default();
+    note(world, &timer, What::Started, now, reason);
     // Its lock says for as long as the rerun lives that it does.
     store.empty_order(&ticket.target, &timer.token);
     tracing::error_span!("run", run = timer.run);
@@ -153,6 +133,17 @@ fn record(
     })?;
     let committed = locked.commit_start();
     committed.inspect_err(|_| world.store.forget_rerun(process, now.place))
+}
+
+/// Takes back a start that could not be recorded: unrecorded, it would not count for the cap.
+fn undo(world: &World, mut locked: Locked, before: Record, timer: &Timer, now: &Moment) {
+    if let Err(e) = world.store.discount_starts(now, &timer.token) {
+        tracing::warn!("a rerun that does not start counts for the cap over all targets: {e:#}");
+    }
+    locked.record = before;
+    if let Err(e) = locked.commit() {
+        tracing::error!("the record may say that the rerun has started: {e:#}");
+    }
 }
 
 /// Says everywhere that the rerun did not start after all.
