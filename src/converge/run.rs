@@ -150,6 +150,7 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
             run: begun.number,
             timer: begun.timer.clone(),
             daemon: None,
+            running: None,
         })
     });
     if let Err(e) = on_record {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -14,6 +14,20 @@ use super::store::{Store, is_id, names};
 
 /// A target's command line.
 const COMMAND: &str = "command";
+
+/// Opens an order and locks it: for reading only, since a file that a waiter holds open for
+/// writing keeps a file system from being remounted read-only. On NFS, where flock(2) asks
+/// for a lock to write, that fails with EBADF (its section on NFS): there for writing too.
+fn open_locked(path: &Path, lock: impl Fn(&File) -> io::Result<()>) -> io::Result<File> {
+    let file = File::open(path)?;
+    match lock(&file) {
+        Err(e) if e.raw_os_error() == Some(nix::libc::EBADF) => {
+            let file = File::options().read(true).write(true).open(path)?;
+            lock(&file).map(|()| file)
+        }
+        locked => locked.map(|()| file),
+    }
+}
 
 impl Store {
     /// Writes a timer's order, readable by its owner only, and locks it. The lock
@@ -27,10 +41,7 @@ impl Store {
             let mut options = File::options();
             let new = options.write(true).create_new(true);
             files::open(&path, 0o600, new)?.write_all(text)?;
-            // A waiter that held it open for writing would keep the file system busy.
-            let file = File::open(&path)?;
-            file.lock()?;
-            Ok(file)
+            open_locked(&path, File::lock)
         };
         write()
             .inspect_err(|e| {
@@ -115,5 +126,31 @@ impl Store {
         let orders = self.target_dir(id).join("orders");
         let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);
         names(&orders).any(|name| is_id(&name) && is_loose(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+    fn mode(file: &File) -> OFlag {
+        let flags = fcntl(file, FcntlArg::F_GETFL).expect("a descriptor");
+        OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE
+    }
+
+    /// The second lock fails where the client of NFS would have it fail: by the access mode.
+    #[test]
+    fn an_order_is_open_for_writing_only_where_its_lock_needs_that() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let local = open_locked(file.path(), File::lock).expect("locked");
+        assert_eq!(mode(&local), OFlag::O_RDONLY);
+        drop(local);
+        let nfs = open_locked(file.path(), |file| match mode(file) {
+            OFlag::O_RDONLY => Err(io::Error::from_raw_os_error(nix::libc::EBADF)),
+            _ => file.lock(),
+        });
+        assert_eq!(mode(&nfs.expect("locked")), OFlag::O_RDWR);
+        assert_eq!(super::files::is_locked(file.path()), Some(false));
     }
 }

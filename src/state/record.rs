@@ -476,6 +476,24 @@ impl Record {
         self.running.push(running);
     }
 
+    /// Takes over a rerun under way that the record has lost.
+    pub fn note_running(&mut self, run: Running) {
+        let start = Start {
+            at: run.started.clone(),
+            chain: run.chain.clone(),
+            run: run.run,
+            forgotten: false,
+        };
+        let is_it = |known: &Start| (&known.chain, known.run) == (&start.chain, start.run);
+        if !self.starts.iter().any(is_it) {
+            self.starts.push(start);
+        }
+        self.note_run(&run.started);
+        if !self.running.iter().any(|known| known.token == run.token) {
+            self.running.push(run);
+        }
+    }
+
     /// When a run ended: as the first that saw it wrote it down, else `now`, which is
     /// written down then.
     pub fn run_end(&mut self, run: Identity, boot: &str, now: Boottime) -> Boottime {

@@ -9,7 +9,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, GUARDED, cannot_write, read_bounded};
-use super::store::Store;
+use super::record::Running;
+use super::standing::Standing;
+use super::store::{Store, names};
 use crate::model::{Identity, Moment, Place, Provenance};
 
 /// Which target a rerun belongs to.
@@ -33,6 +35,9 @@ pub struct Rerun {
     /// The agent daemon whose run began the chain, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<Identity>,
+    /// As its target's record has it, should that be lost. None for a run of a driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<Running>,
 }
 
 impl Store {
@@ -75,6 +80,20 @@ impl Store {
         let (_, rerun) = self.rerun_note(who, now.place)?;
         let is_here = now.provenance(&rerun.boot, rerun.place) == Provenance::Here;
         is_here.then_some(rerun)
+    }
+
+    /// The reruns of a target that may be under way, by their own notes.
+    pub(super) fn noted_reruns(&self, id: &str, now: &Moment) -> Vec<Running> {
+        let reruns = self.path().join("reruns");
+        let noted = names(&reruns).filter_map(|name| read_rerun(&reruns.join(name)));
+        let of_target = noted.filter(|rerun| rerun.target == id);
+        let may_live = |run: &Running| match self.rerun_stands(id, run, now) {
+            Standing::Alive => true,
+            Standing::Ended => false,
+            Standing::Foreign { may_live, .. } => may_live,
+        };
+        let running = of_target.filter_map(|rerun| rerun.running);
+        running.filter(may_live).collect()
     }
 
     /// Forgets the process of a rerun that has ended.

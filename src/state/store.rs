@@ -251,7 +251,8 @@ impl Store {
                     .record
                     .moments()
                     .filter(|at| at.age(&moment()) < QUIET);
-                if let known @ 1.. = counted.count() {
+                let known = counted.count();
+                if known > 0 || !locked.record.running.is_empty() {
                     locked.commit()?;
                     locked.set_aside = Some(format!(
                         "{} was missing; by the history {known} reruns had started lately",
@@ -324,7 +325,8 @@ impl Store {
         parse_record(&text, id).ok()
     }
 
-    /// Adds the starts that only the history knows. What was started is not pending.
+    /// Adds the starts that only the history knows, and the reruns under way that only their
+    /// notes know. What was started is not pending.
     fn with_history(&self, mut record: Record) -> Record {
         let entries = history::of_target(&self.path(), &record.id);
         let driven = entries.iter().filter(|e| e.what == history::What::Opened);
@@ -353,6 +355,9 @@ impl Store {
                 }
                 _ => {}
             }
+        }
+        for run in self.noted_reruns(&record.id, &moment()) {
+            record.note_running(run);
         }
         record.starts.sort_by_key(|start| start.at.wall);
         record

@@ -118,7 +118,7 @@ fn record(
         lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
         stopped: None,
     };
-    locked.record.note_start(running, timer.cap);
+    locked.record.note_start(running.clone(), timer.cap);
     // It refers to this process only, so it is harmless should we die before the record
     // counts.
     world.store.note_rerun(&Rerun {
@@ -130,6 +130,7 @@ fn record(
         run: timer.run,
         timer: name.clone(),
         daemon: order.daemon,
+        running: Some(running),
     })?;
     let committed = locked.commit_start();
     committed.inspect_err(|_| world.store.forget_rerun(process, now.place))

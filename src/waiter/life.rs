@@ -331,6 +331,12 @@ impl Life {
         let World { store, ticket, .. } = &self.world;
         match finish {
             Finish::Superseded => {
+                // Whoever replaces or stops a timer tells its waiter.
+                if !self.sleeper.was_told_to_end() {
+                    tracing::warn!(
+                        "no rerun: the timer is not on record any more, as after the loss of its record"
+                    );
+                }
                 store.remove_order(&ticket.target, &ticket.token);
                 return Ok(());
             }

@@ -830,6 +830,19 @@ impl World {
         let mut timer = ledger.take(&mut locked.record, &now).ok_or("no timer")?;
         timer.run = locked.record.next_number(&timer.chain, timer.run);
         let me = self.waiters[at].process;
+        let running = Running {
+            process: me,
+            token: token.clone(),
+            chain: timer.chain.clone(),
+            run: timer.run,
+            timer: name.clone(),
+            started: now.clone(),
+            log: String::new(),
+            log_lost: None,
+            log_limit: 0,
+            lastrunfile: None,
+            stopped: None,
+        };
         let rerun = Rerun {
             process: me,
             boot: now.boot.clone(),
@@ -839,23 +852,11 @@ impl World {
             run: timer.run,
             timer: name.clone(),
             daemon: None,
+            running: Some(running.clone()),
         };
         self.store
             .note_rerun(&rerun)
             .map_err(|e| format!("{e:#}"))?;
-        let running = Running {
-            process: me,
-            token: token.clone(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            timer: name.clone(),
-            started: now,
-            log: String::new(),
-            log_lost: None,
-            log_limit: 0,
-            lastrunfile: None,
-            stopped: None,
-        };
         locked.record.note_start(running, timer.cap);
         if matches!(death, Death::BeforeCommit | Death::InCommit) {
             if death == Death::InCommit {
@@ -1354,6 +1355,31 @@ fn no_rerun_beyond_the_cap_none_twice_and_no_promise_lost() {
 #[test]
 fn the_same_while_the_wall_clock_is_set() {
     explore(cases(), true);
+}
+
+/// The record of a rerun under way goes: the next rerun waits for it.
+#[test]
+fn a_record_that_goes_lets_no_two_reruns_overlap() {
+    let request = Event::Request {
+        target: 0,
+        by: 8,
+        name: 0,
+        delta: 0,
+        jitter: 0,
+        now: true,
+        death: Death::None,
+    };
+    let step = Event::Step {
+        waiter: 0,
+        death: Death::None,
+    };
+    for how in [Damage::Missing, Damage::Directory, Damage::Emptied] {
+        let goes = Event::Damage { target: 0, how };
+        let half = [vec![request.clone()], vec![step.clone(); 6]].concat();
+        let events = [half.clone(), vec![goes, Event::Pass { seconds: 1 }], half].concat();
+        let done = live(3, 100, OnCap::Fail, &events).expect("one at a time");
+        assert_eq!(done["reruns"], 2, "{how:?}: {done:?}");
+    }
 }
 
 /// A start, and then the record goes: the next request meets the cap all the same.

@@ -328,6 +328,37 @@ fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
     }
 }
 
+/// The record of a rerun under way goes. The next request makes it anew, and its rerun waits
+/// for the one under way.
+#[test]
+fn a_rerun_under_way_is_not_lost_with_its_record() {
+    for is_missing in [true, false] {
+        let scratch = Scratch::new();
+        let manifest = "ask('run') unless NTH == 2 or NTH == 4\nhold('go') if NTH == 2";
+        start(&mut scratch.apply("site", manifest)).finish();
+        wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
+        let before = scratch.record()["running"].clone();
+        let record = scratch.record_of(&scratch.id());
+        fs::remove_file(&record).expect("removed");
+        if !is_missing {
+            fs::create_dir(&record).expect("created");
+        }
+        start(&mut scratch.apply("site", manifest)).finish();
+        wait_until("the next one to be due", SHORT, || {
+            let mut waiters = scratch.waiters().into_iter();
+            scratch.runs("site").len() > 3
+                || waiters.any(|one| one.title().contains("waits for the run with pid"))
+        });
+        assert_eq!(scratch.runs("site").len(), 3, "no two at once");
+        assert_eq!(scratch.record()["running"], before);
+        scratch.release("go");
+        let runs = scratch.wait_for_runs("site", 4);
+        assert!(runs[3].started() > runs[1].ended().expect("ended"));
+        scratch.wait_until_settled();
+        scratch.assert_nothing_left();
+    }
+}
+
 /// A record is damaged while its waiter waits: nothing is started that nobody can account for, and the log says so. In a
 /// namespace without journal and syslog, where that is a file of the state directory.
 #[test]
