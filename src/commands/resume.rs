@@ -134,7 +134,7 @@ impl<'a> Resume<'a> {
         let armed = self.arm(locked, name, old, &order, run.as_ref(), now)?;
         self.store.remove_order(&id, &old.token);
         let why = if old.boot == now.boot {
-            tracing::warn!("the waiter of timer '{name}' had died; another takes its place");
+            tracing::info!("the waiter of timer '{name}' had died; another takes its place");
             "its waiter had died"
         } else {
             "the machine was rebooted"

@@ -97,9 +97,13 @@ class common::again::extras {
       default => 'stop again-pending.path again-pending.service',
     }
     exec { 'again-pending':
-      command     => ['/bin/sh', '-c', "[ ! -d /run/systemd/system ] || { systemctl daemon-reload && systemctl ${verb}; }"],
-      refreshonly => true,
-      subscribe   => File["${units}/again-pending.path", "${units}/again-pending.service"],
+      * => $common::again::exec + {
+        'command'     => ['/bin/sh', '-c', "[ ! -d /run/systemd/system ] || { systemctl daemon-reload && systemctl ${verb}; }"],
+        'logoutput'   => 'on_failure',
+        'refreshonly' => true,
+        'require'     => undef,
+        'subscribe'   => File["${units}/again-pending.path", "${units}/again-pending.service"],
+      },
     }
   }
 
