@@ -87,7 +87,8 @@ fn eight_targets_at_once_keep_a_cap_each() {
     const TARGETS: usize = 8;
     const CAP: usize = 2;
     let scratch = Scratch::with_puppet();
-    scratch.settings(&format!("max_runs = {CAP}"));
+    let total = TARGETS * CAP;
+    scratch.settings(&format!("max_runs = {CAP}\nmax_runs_total = {total}"));
     let always = scratch.manifest("exec { '/bin/true': notify => Exec['again'] }");
     // Makes Puppet's directories: several that make them at once get in each other's way.
     scratch.puppet_apply(&["-e", ""]).run().expect(&[0]);

@@ -139,7 +139,9 @@ static int kill_at(int follow, long n, char **words, int with)
         if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE) {
             unsigned long child;
             ptrace(PTRACE_GETEVENTMSG, pid, 0, &child);
-            victim = child;
+            /* What is started after it was killed takes its place, and is left alone. */
+            if (strcmp(how, "killed"))
+                victim = child;
             left++;
         } else if (event == PTRACE_EVENT_EXEC) {
             if (follow && pid == victim && ++execs == 2) {

@@ -76,6 +76,8 @@ pub fn assert_same_circumstances(first: &Record, second: &Record) {
     let own = |to: &str| {
         ["anon_inode:[eventfd]", "anon_inode:[eventpoll]"].contains(&to)
             || to.ends_with("/bin/puppet")
+            // The lock by which a rerun is known to live from elsewhere; Puppet's children do not get it.
+            || to.contains("/targets/") && to.contains("/orders/")
     };
     assert!(
         second
