@@ -186,3 +186,39 @@ fn a_machine_without_an_id_is_told_by_its_boot() {
     assert_eq!(line("stop").code, Some(0));
     scratch.assert_nothing_left();
 }
+
+/// A driver's pid means nothing elsewhere: neither verb claims what it cannot do.
+#[test]
+fn a_driver_elsewhere_is_left_alone_aloud() {
+    let scratch = Scratch::new();
+    let run = "\"$0\" run --delta 1h";
+    let again = scratch.at("bin/again");
+    let driver = scratch.again_command(&["converge", "--", "sh", "-c", run, &again]);
+    let driver = scratch.start(driver);
+    let waits = || {
+        let status = scratch.status();
+        status["drivers"][0]["timers"]
+            .as_array()
+            .is_some_and(|timers| !timers.is_empty())
+            && status["drivers"][0]["run_pid"].is_null()
+    };
+    wait_until("the driver to wait", SHORT, waits);
+    for (elsewhere, whose) in [
+        (
+            in_a_container as fn(&Scratch, &str) -> Command,
+            "another pid namespace's",
+        ),
+        (on_another_machine, "another machine's"),
+    ] {
+        for verb in ["stop", "now", "stop --run"] {
+            let said = answer(&mut elsewhere(&scratch, &format!("{again} {verb}")));
+            assert_eq!(said.code, Some(1), "{verb}: {said:?}");
+            assert!(said.err.contains(whose), "{verb}: {said:?}");
+            assert!(!said.out.contains("stopped"), "{verb}: {said:?}");
+        }
+    }
+    assert!(waits(), "the driver goes on");
+    scratch.again_well(&["stop"]);
+    let _: Ended = driver.wait();
+    scratch.assert_nothing_left();
+}
