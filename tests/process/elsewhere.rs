@@ -187,6 +187,43 @@ fn a_machine_without_an_id_is_told_by_its_boot() {
     scratch.assert_nothing_left();
 }
 
+/// On a shared directory two machines ask alike: neither takes the other's rerun away. Whoever
+/// stops it has its waiter ended by the next one who comes by at home.
+#[test]
+fn a_pending_timer_elsewhere_is_neither_replaced_nor_left_behind() {
+    for (elsewhere, whose) in [
+        (
+            in_a_container as fn(&Scratch, &str) -> Command,
+            "another pid namespace",
+        ),
+        (on_another_machine, "another machine"),
+    ] {
+        let scratch = Scratch::new();
+        let request = ["run", "--delta", "1h", "--", "/bin/true"];
+        scratch.again_well(&request);
+        let (waiter, before) = (scratch.waiter("again"), scratch.record());
+        let there = |words: &str| {
+            let line = format!("{} {words}", scratch.at("bin/again"));
+            answer(&mut elsewhere(&scratch, &line))
+        };
+        let refused = there(&request.join(" "));
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let said = format!("again: refused: timer 'again' of {whose} is pending under that name");
+        assert!(refused.err.contains(&said), "{refused:?}");
+        assert_eq!(scratch.record()["timers"], before["timers"]);
+        scratch.again_well(&["disable"]);
+        let disabled = there(&request.join(" "));
+        assert_eq!(disabled.code, Some(0), "{disabled:?}");
+        scratch.again_well(&["enable"]);
+
+        assert_eq!(there("stop again").code, Some(0));
+        assert!(waiter.alive(), "only its own machine may end it");
+        scratch.again_well(&["stop"]);
+        waiter.wait_until_gone(SHORT);
+        scratch.assert_nothing_left();
+    }
+}
+
 /// A driver's pid means nothing elsewhere: neither verb claims what it cannot do.
 #[test]
 fn a_driver_elsewhere_is_left_alone_aloud() {
