@@ -19,7 +19,7 @@ use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::{localtime, user};
+use crate::sys::{flock, localtime, user};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
 
 /// Resumes everything.
@@ -54,7 +54,10 @@ pub fn in_passing(settings: &Settings) {
     let mut ids = store.targets();
     ids.retain(|id| store.has_loose_order(id));
     let mut account = Account::new(&store, &[]);
-    account.each_target(ids, |account, id| resume.target(id, account));
+    account.each_target(ids, |account, id| match resume.target(id, account) {
+        Err(e) if flock::is_busy(&e) => Ok(()),
+        done => done,
+    });
     if let Err(e) = account.end() {
         tracing::warn!("not everything can be resumed: {e:#}");
     }

@@ -7,11 +7,12 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::layout::say;
-use crate::model::{Exit, Identity};
+use crate::model::{Exit, Identity, Provenance};
 use crate::state::change::About;
 use crate::state::driver::{self, Driver};
 use crate::state::record::Record;
 use crate::state::store::Store;
+use crate::sys::clock::moment;
 use crate::sys::{pidfd, user};
 
 /// What a verb did to targets and drivers, and could not do.
@@ -120,6 +121,7 @@ impl<'a> Account<'a> {
             self.failures.push(format!("{e:#}"));
             Vec::new()
         });
+        let now = moment();
         for driver in drivers {
             let timers = driver.timers.keys().cloned();
             let (named, other): (Vec<String>, Vec<String>) =
@@ -133,7 +135,16 @@ impl<'a> Account<'a> {
                 driver.process.pid
             );
             self.found.extend(named);
-            if !other.is_empty() {
+            let place = now.provenance(&driver.boot, driver.began.place);
+            if place != Provenance::Here {
+                // Its pid is nobody's here, or another's.
+                let whose = match place {
+                    Provenance::Foreign(whose) => whose.kind(),
+                    _ => "another boot",
+                };
+                self.failures
+                    .push(format!("{who} is {whose}'s, and hears of it there only"));
+            } else if !other.is_empty() {
                 self.failures.push(format!(
                     "{who} also holds timer {}, and {only}: name all of its timers, or none",
                     quoted(&other)

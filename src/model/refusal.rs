@@ -1,6 +1,7 @@
 //! Why a request is not granted, and why a timer that is due does not run.
 
 use super::exit::Exit;
+use super::place::Foreign;
 use super::run::{Cap, Use};
 
 /// Why a request is not granted: the evidence, which [`std::fmt::Display`] puts into
@@ -63,6 +64,17 @@ pub enum Refusal {
         /// The driver's pid.
         pid: i32,
     },
+    /// A timer of this name is pending elsewhere, where alone its run can be seen.
+    Elsewhere {
+        /// The timer's name.
+        name: String,
+        /// The same as it can be typed.
+        argument: String,
+        /// Whose it is.
+        whose: Foreign,
+        /// Its chain.
+        chain: String,
+    },
     /// `again disable` is in force.
     Disabled {
         /// The operator's reason; may be empty.
@@ -94,6 +106,7 @@ impl Refusal {
             Refusal::StandardInput { .. } => "standard-input",
             Refusal::DirectoryGone { .. } => "directory-gone",
             Refusal::DriverGone { .. } => "driver-gone",
+            Refusal::Elsewhere { .. } => "elsewhere",
             Refusal::Disabled { .. } => "disabled",
             Refusal::Cap { cap, .. } if cap.is_total => "cap-total",
             Refusal::Cap { .. } => "cap",
@@ -158,6 +171,10 @@ impl Refusal {
             ),
             Refusal::DriverGone { pid } => format!(
                 "the 'again converge' that started this run was killed, and nothing waits for it any more (pid {pid}); start it again"
+            ),
+            Refusal::Elsewhere { name, argument, whose, chain } => format!(
+                "timer '{name}' of {} is pending under that name (chain {chain}); give this one another --name, or clear that one by: again stop {argument}",
+                whose.kind()
             ),
             Refusal::Disabled { reason } => format!(
                 "again is disabled ({}); 'again enable' allows reruns",
@@ -294,6 +311,12 @@ mod tests {
         let (reason, what) = (String::new(), word("pipe:[1]"));
         let directory = word("/x");
         let said = "--noop";
+        let elsewhere = Elsewhere {
+            name: word("a b"),
+            argument: word("'a b'"),
+            whose: Foreign::Machine,
+            chain: word("c"),
+        };
         let all = [
             (NoRun { parents }, "error", Exit::Failure, "(parents: bash)"),
             (DaemonItself { pid: 7 }, "error", Exit::Failure, "(pid 7)"),
@@ -327,6 +350,7 @@ mod tests {
                 "(/x)",
             ),
             (DriverGone { pid: 7 }, "refused", Exit::Failure, "(pid 7)"),
+            (elsewhere, "refused", Exit::Failure, "again stop 'a b'"),
             (
                 Disabled { reason },
                 "refused",
@@ -343,7 +367,7 @@ mod tests {
         ];
         let mut kinds: Vec<&str> = all.iter().map(|(refusal, ..)| refusal.kind()).collect();
         kinds.dedup();
-        assert_eq!(kinds.len(), 13, "{kinds:?}");
+        assert_eq!(kinds.len(), 14, "{kinds:?}");
         for (refusal, outcome, exit, word) in all {
             let line = refusal.to_string();
             assert_eq!((refusal.outcome(), refusal.exit()), (outcome, exit));

@@ -1,12 +1,14 @@
 //! What a request is judged by: the one place that puts it together.
 
 use super::asked::Request;
+use super::line::as_argument;
 use super::observe::Observation;
 use crate::model::{Moment, Refusal, Use};
 use crate::policy::cap;
 use crate::policy::judge::{Case, stops_driver};
 use crate::state::driver::Driver;
 use crate::state::record::Record;
+use crate::state::standing::Standing;
 use crate::state::store::Store;
 
 /// What a request is judged by. With a driver above, and whether that lives, it is the
@@ -23,8 +25,11 @@ pub fn case(
         Ok(plan) => plan.obstacle.clone(),
         Err(refusal) => Some(refusal.clone()),
     };
+    let disabled = store.disabled().map(|disabled| disabled.reason);
     let obstacle = match driver {
-        None => found,
+        // What a person forbade is no failure, whatever else there is.
+        None if disabled.is_some() => found,
+        None => found.or_else(|| elsewhere(&request.name, store, record?, now)),
         Some((_, true)) => found.filter(stops_driver),
         Some((driver, false)) => Some(Refusal::DriverGone {
             pid: driver.process.pid,
@@ -48,9 +53,26 @@ pub fn case(
     };
     Case {
         obstacle,
-        disabled: store.disabled().map(|disabled| disabled.reason),
+        disabled,
         cap,
         usage,
         on_cap: request.settings.on_cap,
+    }
+}
+
+/// The timer that the request would replace, if that waits for a run which nobody sees here.
+fn elsewhere(name: &str, store: &Store, record: &Record, now: &Moment) -> Option<Refusal> {
+    let timer = record.timers.get(name)?;
+    match store.waiter_stands(&record.id, timer, now) {
+        Standing::Foreign {
+            whose,
+            may_live: true,
+        } => Some(Refusal::Elsewhere {
+            name: name.to_owned(),
+            argument: as_argument(name),
+            whose,
+            chain: timer.chain.clone(),
+        }),
+        _ => None,
     }
 }

@@ -121,7 +121,7 @@ fn between(least: Span, range: Span) -> String {
 }
 
 /// A timer's name as it can be given to `again stop`.
-fn as_argument(name: &str) -> String {
+pub(super) fn as_argument(name: &str) -> String {
     let dashes = if name.starts_with('-') { "-- " } else { "" };
     format!("{dashes}{}", quoted(name))
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::record::{Leaving, Record};
 use super::reruns::{is_unfinished_by_the_dead, read_rerun};
+use super::standing::Standing;
 use super::store::{BEFORE, Store, is_id, is_older_than_a_minute, is_temporary, names};
 use crate::model::{Moment, Provenance};
 use crate::sys::clock::moment;
@@ -49,7 +50,13 @@ pub fn clean_up(
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();
     locked.record.leaving.retain(|one| {
-        stayed.contains(&one.token) || !leaving.iter().any(|done| done.token == one.token)
+        // A foreign waiter is for whoever comes by where it is.
+        let stands = store.stands(id, &one.token, now.provenance(&one.boot, one.place), || {
+            false
+        });
+        let may_live = matches!(stands, Standing::Foreign { may_live: true, .. });
+        let is_done = leaving.iter().any(|done| done.token == one.token);
+        may_live || !is_done || stayed.contains(&one.token)
     });
     if locked.record.leaving.len() != before {
         locked.commit()?;

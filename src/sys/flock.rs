@@ -88,6 +88,13 @@ impl From<Busy> for io::Error {
     }
 }
 
+/// Whether this says that somebody else holds a lock.
+pub fn is_busy(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.and_then(io::Error::get_ref)
+        .is_some_and(|inner| inner.is::<Busy>())
+}
+
 /// Locks a file, and waits for that no longer than `limit`.
 ///
 /// # Errors

@@ -186,3 +186,76 @@ fn a_machine_without_an_id_is_told_by_its_boot() {
     assert_eq!(line("stop").code, Some(0));
     scratch.assert_nothing_left();
 }
+
+/// On a shared directory two machines ask alike: neither takes the other's rerun away. Whoever
+/// stops it has its waiter ended by the next one who comes by at home.
+#[test]
+fn a_pending_timer_elsewhere_is_neither_replaced_nor_left_behind() {
+    for (elsewhere, whose) in [
+        (
+            in_a_container as fn(&Scratch, &str) -> Command,
+            "another pid namespace",
+        ),
+        (on_another_machine, "another machine"),
+    ] {
+        let scratch = Scratch::new();
+        let request = ["run", "--delta", "1h", "--", "/bin/true"];
+        scratch.again_well(&request);
+        let (waiter, before) = (scratch.waiter("again"), scratch.record());
+        let there = |words: &str| {
+            let line = format!("{} {words}", scratch.at("bin/again"));
+            answer(&mut elsewhere(&scratch, &line))
+        };
+        let refused = there(&request.join(" "));
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let said = format!("again: refused: timer 'again' of {whose} is pending under that name");
+        assert!(refused.err.contains(&said), "{refused:?}");
+        assert_eq!(scratch.record()["timers"], before["timers"]);
+        scratch.again_well(&["disable"]);
+        let disabled = there(&request.join(" "));
+        assert_eq!(disabled.code, Some(0), "{disabled:?}");
+        scratch.again_well(&["enable"]);
+
+        assert_eq!(there("stop again").code, Some(0));
+        assert!(waiter.alive(), "only its own machine may end it");
+        scratch.again_well(&["stop"]);
+        waiter.wait_until_gone(SHORT);
+        scratch.assert_nothing_left();
+    }
+}
+
+/// A driver's pid means nothing elsewhere: neither verb claims what it cannot do.
+#[test]
+fn a_driver_elsewhere_is_left_alone_aloud() {
+    let scratch = Scratch::new();
+    let run = "\"$0\" run --delta 1h";
+    let again = scratch.at("bin/again");
+    let driver = scratch.again_command(&["converge", "--", "sh", "-c", run, &again]);
+    let driver = scratch.start(driver);
+    let waits = || {
+        let status = scratch.status();
+        status["drivers"][0]["timers"]
+            .as_array()
+            .is_some_and(|timers| !timers.is_empty())
+            && status["drivers"][0]["run_pid"].is_null()
+    };
+    wait_until("the driver to wait", SHORT, waits);
+    for (elsewhere, whose) in [
+        (
+            in_a_container as fn(&Scratch, &str) -> Command,
+            "another pid namespace's",
+        ),
+        (on_another_machine, "another machine's"),
+    ] {
+        for verb in ["stop", "now", "stop --run"] {
+            let said = answer(&mut elsewhere(&scratch, &format!("{again} {verb}")));
+            assert_eq!(said.code, Some(1), "{verb}: {said:?}");
+            assert!(said.err.contains(whose), "{verb}: {said:?}");
+            assert!(!said.out.contains("stopped"), "{verb}: {said:?}");
+        }
+    }
+    assert!(waits(), "the driver goes on");
+    scratch.again_well(&["stop"]);
+    let _: Ended = driver.wait();
+    scratch.assert_nothing_left();
+}

@@ -290,6 +290,28 @@ fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
     scratch.assert_nothing_left();
 }
 
+/// In passing only: what somebody else has locked is theirs to look after.
+#[test]
+fn a_locked_target_is_passed_by_in_silence() {
+    let scratch = Scratch::new();
+    let request = |name| ["run", "--name", name, "--delta", "1h", "--", "/bin/true"];
+    scratch.again_well(&request("first"));
+    let waiter = scratch.waiter("first");
+    let killed = waiter.signal(nix::sys::signal::Signal::SIGKILL);
+    killed.expect("killed");
+    waiter.wait_until_gone(SHORT);
+    let lock = std::fs::File::open(scratch.target().join("lock")).expect("opened");
+    lock.lock().expect("locked");
+    let mut other = request("other");
+    other[6] = "/bin/false";
+    let said = scratch.again(&other);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
+    assert!(!said.out.contains("resume"), "{said:?}");
+    drop(lock);
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+}
+
 /// What a rerun has that its run has not; empty if they are alike.
 fn differences(first: &Past, rerun: &Past) -> Vec<String> {
     let mut found = Vec::new();
