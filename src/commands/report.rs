@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::config::Settings;
 use crate::model::{
-    Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Span, TimerState, Use, Walltime,
+    Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Provenance, Span, TimerState, Use,
+    Walltime,
 };
 use crate::outcome::read_settled;
 use crate::policy::cap;
@@ -189,16 +190,29 @@ impl Target {
         }
     }
 
-    /// Whether a run of it that has taken this long is stuck.
-    pub fn is_stuck(&self, age: Span) -> bool {
-        age > self.record.stuck_after
+    /// Whether a run of it, or one in its way, has outlived its time.
+    pub fn is_stuck(&self, who: Identity, now: &Moment) -> bool {
+        let record = &self.record;
+        let rerun = record.running.iter().find(|run| run.process == who);
+        let age = match rerun {
+            Some(run) => run.started.age(now),
+            None => now.uptime.since(who.started()),
+        };
+        let is_here = rerun.is_none_or(|run| run.provenance(now) == Provenance::Here);
+        let lock = record.lock.as_ref().filter(|_| is_here);
+        let held = lock.map(|lock| live::held_for(&lock.path(), who, now.wall));
+        let age = match held {
+            Some(Ok(Some(held))) => age.min(held),
+            // It waits for a certificate, or for the lock.
+            Some(Ok(None)) if record.kind.is_agent() => Span::ZERO,
+            _ => age,
+        };
+        age > record.stuck_after
     }
 
     /// The processes of its runs, and of those in its way, that are stuck.
     pub fn stuck(&self, now: &Moment) -> BTreeSet<i32> {
-        let running = self
-            .running()
-            .filter(|run| self.is_stuck(run.started.age(now)));
+        let running = self.running().filter(|run| self.is_stuck(run.process, now));
         let in_the_way = self.timers.iter().filter_map(|timer| {
             let blocked = timer.blocked.as_ref().filter(|by| by.is_stuck(self, now))?;
             Some(blocked.holder.as_ref()?.process.pid)
@@ -243,7 +257,7 @@ impl Target {
             "running": self.running().map(|run| json!({
                 "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
-                "stuck": self.is_stuck(run.started.age(now)),
+                "stuck": self.is_stuck(run.process, now),
             })),
             "last": record.last.as_ref().map(|last| json!({
                 "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
@@ -267,8 +281,8 @@ impl Blocked {
             self.what,
             Obstacle::Run | Obstacle::Rerun | Obstacle::AgentLock
         );
-        let age = self.holder.as_ref().map(|holder| holder.age(now.uptime));
-        is_run && age.is_some_and(|age| target.is_stuck(age))
+        let holder = self.holder.as_ref();
+        is_run && holder.is_some_and(|holder| target.is_stuck(holder.process, now))
     }
 
     #[rustfmt::skip]

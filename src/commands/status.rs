@@ -230,7 +230,11 @@ fn running_text(run: &Running, target: &Target, now: &Moment) -> String {
         run.process.pid,
         run.timer,
         output(run, "-f"),
-        stuck(target.is_stuck(age), target, "again stop --run"),
+        stuck(
+            target.is_stuck(run.process, now),
+            target,
+            "again stop --run"
+        ),
     )
 }
 

@@ -90,6 +90,13 @@ impl Add<Span> for Boottime {
     }
 }
 
+impl Sub<Span> for Boottime {
+    type Output = Boottime;
+    fn sub(self, span: Span) -> Boottime {
+        Boottime(self.0.saturating_sub(span.0))
+    }
+}
+
 impl Add<Span> for Walltime {
     type Output = Walltime;
     fn add(self, span: Span) -> Walltime {

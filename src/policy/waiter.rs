@@ -63,8 +63,8 @@ pub struct Due {
 pub struct AtDue {
     /// A run that holds the agent's lock.
     pub holder: Option<Blocker>,
-    /// After how long that is ended, if it is to be.
-    pub ends_after: Option<Span>,
+    /// Since when that counts and after how long it is ended, if it is to be.
+    pub ends_after: Option<(Boottime, Span)>,
     /// A rerun of the same target.
     pub rerun: Option<Blocker>,
     /// Where a rerun of the same target may be under way that cannot be seen from here.
@@ -103,8 +103,9 @@ pub enum Step {
     AwaitProcess(Identity),
     /// The same, while it has not outlived its time, which is then.
     AwaitHolder(Identity, Boottime),
-    /// End that process, which has outlived its time, and sleep until it has ended.
-    EndHolder(Identity),
+    /// End that process, which has outlived its time and is this old, and sleep until it
+    /// has ended.
+    EndHolder(Identity, Span),
     /// Sleep for a while, and see whether the rerun there has ended.
     AwaitForeign(Foreign),
     /// Sleep until then, and see whether the service is back.
@@ -165,11 +166,11 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
             return Step::Finish(Finish::Satisfied(Satisfied::ByAgent { pid }));
         }
         let who = holder.process;
-        let Some(limit) = at_due.ends_after else {
+        let Some((began, limit)) = at_due.ends_after else {
             return Step::AwaitProcess(who);
         };
-        return match who.started() + limit {
-            end if now >= end => Step::EndHolder(who),
+        return match began + limit {
+            end if now >= end => Step::EndHolder(who, now.since(began)),
             end => Step::AwaitHolder(who, end),
         };
     }
@@ -333,19 +334,17 @@ mod tests {
 
     #[test]
     fn a_holder_is_ended_when_it_has_outlived_its_time_and_not_before() {
-        // It started 20 ms after the boot.
-        let held = |ends_after| {
+        let held = |ends_after: Option<Span>| {
             when_due(|a| {
                 let (process, started) = (OTHER, Boottime::default());
                 a.holder = Some(Blocker { process, started });
-                a.ends_after = ends_after;
+                a.ends_after = ends_after.map(|limit| (s(1), limit));
             })
         };
-        let end = |limit: Span| OTHER.started() + limit;
         let (short, long) = (Span::from_secs(99), Span::from_secs(100));
         assert_eq!(held(None), Step::AwaitProcess(OTHER));
-        assert_eq!(held(Some(short)), Step::EndHolder(OTHER));
-        assert_eq!(held(Some(long)), Step::AwaitHolder(OTHER, end(long)));
+        assert_eq!(held(Some(short)), Step::EndHolder(OTHER, short));
+        assert_eq!(held(Some(long)), Step::AwaitHolder(OTHER, s(101)));
     }
 
     #[test]
@@ -477,7 +476,7 @@ mod tests {
                         }
                         self.other.map_or(self.clock, |(_, to)| to)
                     }
-                    Step::AwaitForeign(_) | Step::AwaitHolder(..) | Step::EndHolder(_) => {
+                    Step::AwaitForeign(_) | Step::AwaitHolder(..) | Step::EndHolder(..) => {
                         return Err("waits for a stranger".into());
                     }
                     Step::Hold(_) => self.disabled.1,

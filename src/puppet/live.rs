@@ -1,6 +1,7 @@
 //! The Puppet that lives on this machine: its processes, and the files that it keeps
 //! while it runs. Any of them may be another user's work, or be gone a moment later.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use super::conf::Conf;
 use super::locks;
 use super::paths::{self, Paths, Setup};
 use super::rerun::is_daemon;
-use crate::model::Identity;
+use crate::model::{Identity, Span, Walltime};
+use crate::sys::clock;
 use crate::sys::file::read_regular;
 use crate::sys::process::{self, is_alive};
 use crate::sys::user;
@@ -59,7 +61,7 @@ pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) ->
     let file = paths::conf_file(invocation.as_ref(), &layout);
     let conf = match read_regular(&file, LARGEST_CONF, 0) {
         Ok(text) => Conf::parse(&text),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Conf::default(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Conf::default(),
         Err(_) => Conf::unreadable(),
     };
     Setup {
@@ -80,6 +82,20 @@ pub fn lock_holder(paths: &Paths) -> Option<Identity> {
     our_puppet(read_pid(&path)?)
 }
 
+/// How long a process has held the agent's lock, if it holds it: what `runtimeout` counts
+/// (agent.rb). A lock file of the future was made just now.
+///
+/// # Errors
+/// Those of reading the lock file.
+pub fn held_for(lock: &Path, who: Identity, now: Walltime) -> io::Result<Option<Span>> {
+    let text = match read_small(lock) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let made = clock::wall_of(lock.metadata()?.modified()?);
+    Ok((locks::parse_pid(&text) == Some(who.pid)).then(|| now.since(made)))
+}
+
 /// The process with this pid, if it is a puppet of our own user. The file that names
 /// it may have been written by another, and so may the name of a process.
 fn our_puppet(pid: i32) -> Option<Identity> {
@@ -95,7 +111,7 @@ pub fn agent_disabled(paths: &Paths) -> Option<String> {
     let path = paths.agent_disabled_lockfile.as_ref()?.path();
     match read_small(&path) {
         Ok(text) => Some(locks::disabled_message(&text).unwrap_or_default()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         // Its presence alone disables.
         Err(_) => path.symlink_metadata().is_ok().then(String::new),
     }
@@ -131,6 +147,6 @@ pub fn read_pid(path: &Path) -> Option<i32> {
 }
 
 /// Reads a regular file of a few kilobytes.
-fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     read_regular(path, 64 * 1024, 0)
 }

@@ -63,7 +63,7 @@ pub fn scheduled(
     }
     if mounts::has_private_tmp() {
         line.push_str(match mounts::may_mount() {
-            true => "; its /tmp is the unit's own (PrivateTmp): once that has gone, the rerun gets an empty one",
+            true => "; its /tmp is the unit's own (PrivateTmp): the rerun gets an empty one",
             false => "; its /tmp goes with the unit (PrivateTmp), and without CAP_SYS_ADMIN the rerun gets no other: set PrivateTmp=no",
         });
     }

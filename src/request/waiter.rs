@@ -67,6 +67,8 @@ fn judge_and_take(
         });
     }
     locked.record.set_run_timeout(plan.run_timeout);
+    let paths = plan.order.paths.clone();
+    locked.record.lock = paths.agent_catalog_run_lockfile;
     store.keep_command(
         &plan.target,
         &CommandLine {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal, Span,
-    Walltime, outcome_of,
+    Base, Boottime, Bytes, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal,
+    Span, Walltime, outcome_of,
 };
 use crate::policy::hurry::Pending;
 use crate::policy::resume::Wait;
@@ -376,6 +376,9 @@ pub struct Record {
     /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
     #[serde(default = "stuck_after")]
     pub stuck_after: Span,
+    /// The lock whose holding the agent's `runtimeout` counts from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<Bytes>,
     /// When reruns started, oldest first: what the cap counts.
     #[serde(default)]
     pub starts: Vec<Start>,
@@ -424,6 +427,7 @@ impl Record {
             kind,
             uid,
             stuck_after: stuck_after(),
+            lock: None,
             starts: Vec::new(),
             timers: BTreeMap::new(),
             leaving: Vec::new(),

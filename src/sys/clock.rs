@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -24,10 +25,13 @@ pub fn boottime() -> Boottime {
 
 /// The wall clock, for display and across reboots only.
 pub fn walltime() -> Walltime {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    Walltime::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+    wall_of(SystemTime::now())
+}
+
+/// A time of the system's, such as that of a file.
+pub fn wall_of(time: SystemTime) -> Walltime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    Walltime::from_millis(u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
 }
 
 /// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id.

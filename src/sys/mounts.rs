@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 
 use super::process::{lossy, read_whole};
 
@@ -33,16 +34,21 @@ const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Whether /tmp is a unit's own.
 pub fn has_private_tmp() -> bool {
-    let text = read_whole("/proc/self/mountinfo").unwrap_or_default();
-    lossy(text).lines().any(is_private_tmp)
+    private_tmps().next().is_some()
+}
+
+/// Those of the directories that are the unit's own.
+fn private_tmps() -> impl Iterator<Item = &'static str> {
+    let text = lossy(read_whole("/proc/thread-self/mountinfo").unwrap_or_default());
+    let is_own = move |path: &&str| text.lines().any(|line| is_private(line, path));
+    TEMPORARY.into_iter().filter(is_own)
 }
 
 /// Reads a line of proc_pid_mountinfo(5).
-fn is_private_tmp(line: &str) -> bool {
+fn is_private(line: &str, path: &str) -> bool {
     let mut words = line.split(' ').skip(3);
     let (root, point) = (words.next(), words.next());
-    root.is_some_and(|root| root.contains("/systemd-private-"))
-        && point.is_some_and(|point| TEMPORARY.contains(&point))
+    root.is_some_and(|root| root.contains("/systemd-private-")) && point == Some(path)
 }
 
 /// Whether this process may mount: CAP_SYS_ADMIN (capabilities(7)).
@@ -53,18 +59,23 @@ pub fn may_mount() -> bool {
     set.is_some_and(|set| set & (1 << 21) != 0)
 }
 
-/// Gives us an empty /tmp where the unit's own has gone with the unit.
+/// Gives us an empty /tmp in place of a unit's own, which goes with the unit at a moment that
+/// nobody knows. What else lives of the unit keeps it: its mount namespace is left first.
 ///
 /// # Errors
-/// Those of umount(2) and mount(2).
+/// Those of unshare(2), umount(2) and mount(2).
 pub fn renew_tmp() -> io::Result<()> {
-    for path in TEMPORARY {
-        // A directory that was removed has no name left.
-        if fs::metadata(path).is_ok_and(|meta| meta.nlink() == 0) {
-            umount2(path, MntFlags::MNT_DETACH)?;
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("mode=1777"))?;
-        }
+    let own: Vec<_> = private_tmps().collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+    for path in own {
+        umount2(path, MntFlags::MNT_DETACH)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("mode=1777"))?;
     }
     Ok(())
 }
@@ -76,14 +87,37 @@ mod tests {
     #[test]
     fn knows_a_units_own_tmp() {
         let root = "/systemd-private-0123-puppet-run.service-abc/tmp";
-        assert!(is_private_tmp(&format!(
-            "36 35 0:32 {root} /tmp rw,nosuid shared:7 - tmpfs tmpfs rw"
-        )));
-        assert!(!is_private_tmp("36 35 0:32 / /tmp rw - tmpfs tmpfs rw"));
-        assert!(!is_private_tmp(&format!(
-            "36 35 0:32 {root} /mnt rw - tmpfs tmpfs rw"
-        )));
-        assert!(!is_private_tmp(""));
+        assert!(is_private(
+            &format!("36 35 0:32 {root} /tmp rw,nosuid shared:7 - tmpfs tmpfs rw"),
+            "/tmp"
+        ));
+        assert!(!is_private("36 35 0:32 / /tmp rw - tmpfs tmpfs rw", "/tmp"));
+        assert!(!is_private(
+            &format!("36 35 0:32 {root} /mnt rw - tmpfs tmpfs rw"),
+            "/tmp"
+        ));
+        assert!(!is_private("", "/tmp"));
+    }
+
+    /// In a thread of its own, whose mounts nobody else sees.
+    #[test]
+    fn a_units_own_tmp_is_left_while_it_is_still_there() {
+        if !may_mount() {
+            return;
+        }
+        let left = std::thread::spawn(|| -> io::Result<bool> {
+            let (dir, none) = (tempfile::tempdir()?, None::<&str>);
+            let own = dir.path().join("systemd-private-x/tmp");
+            fs::create_dir_all(&own)?;
+            fs::write(own.join("file"), "")?;
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+            mount(Some(&own), "/tmp", none, MsFlags::MS_BIND, none)?;
+            assert!(has_private_tmp() && fs::exists("/tmp/file")?);
+            renew_tmp()?;
+            Ok(!has_private_tmp() && fs::read_dir("/tmp")?.next().is_none())
+        });
+        assert!(left.join().expect("joined").expect("mounted"));
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn become_rerun(
     log: Option<&File>,
 ) -> Result<Infallible> {
     if let Err(e) = mounts::renew_tmp() {
-        tracing::warn!("the rerun has no /tmp, which has gone with the unit: {e}");
+        tracing::warn!("the rerun has no /tmp but the unit's own, which goes with the unit: {e}");
     }
     let directory = order.directory.path();
     std::env::set_current_dir(&directory)

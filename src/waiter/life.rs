@@ -197,12 +197,12 @@ impl Life {
                 let wall = clock::walltime() + due.since(clock::boottime());
                 format!("waits until {}", localtime::local(wall))
             }
-            Step::AwaitProcess(who) | Step::AwaitHolder(who, _) | Step::EndHolder(who) => {
+            Step::AwaitProcess(who) | Step::AwaitHolder(who, _) | Step::EndHolder(who, _) => {
                 let unseen = match pidfd::open(*who) {
                     Ok(handle) => {
                         rest.until = match step {
                             Step::AwaitHolder(_, end) => Some(*end),
-                            Step::EndHolder(_) => self.end_holder(&handle),
+                            Step::EndHolder(_, age) => self.end_holder(&handle, *age),
                             _ => None,
                         };
                         rest.process = Some(Rc::new(handle));
@@ -238,7 +238,7 @@ impl Life {
 
     /// Has a run end that has outlived its time: TERM, and KILL if that does not help. Until
     /// when to wait for it.
-    fn end_holder(&mut self, handle: &Handle) -> Option<Boottime> {
+    fn end_holder(&mut self, handle: &Handle, age: Span) -> Option<Boottime> {
         let (who, now) = (handle.identity(), clock::boottime());
         let told = self.told.filter(|(told, _)| *told == who);
         if told.is_some_and(|(_, until)| now < until) {
@@ -248,7 +248,6 @@ impl Life {
             None => (nix::libc::SIGTERM, "TERM"),
             Some(_) => (nix::libc::SIGKILL, "KILL"),
         };
-        let age = now.since(who.started());
         let pid = who.pid;
         tracing::warn!("the run with pid {pid} is stuck, and is ended by {name} after {age}");
         if let Err(e) = handle.signal(signal) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
-use crate::model::{Boottime, Identity, Kind, Span, Stuck};
+use crate::model::{Boottime, Identity, Kind, Moment, Span, Stuck};
 use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Service, View};
 use crate::puppet::live;
@@ -126,7 +126,7 @@ impl World {
             let total = ledger.timer(record).and_then(Timer::total);
             let together = total.and_then(|cap| Some((cap, self.store.together(cap, &now)?)));
             (known.cap, known.usage) = cap::binding((known.cap, known.usage), together);
-            view.at_due = Some(self.look(known, order, now.uptime, record.stuck_after)?);
+            view.at_due = Some(self.look(known, order, &now, record.stuck_after)?);
         }
         Ok(view)
     }
@@ -136,7 +136,7 @@ impl World {
         &mut self,
         known: AtDue,
         order: &Order,
-        now: Boottime,
+        now: &Moment,
         stuck_after: Span,
     ) -> Result<AtDue> {
         // Without a descriptor to spare nothing of what follows can be seen, and what
@@ -154,17 +154,25 @@ impl World {
                     Boottime::default()
                 },
             });
+        let ends_after = holder.filter(|_| order.stuck == Stuck::End).map(|holder| {
+            let lock = order.paths.agent_catalog_run_lockfile.as_ref();
+            let age = now.uptime.since(holder.process.started());
+            let held = lock
+                .and_then(|lock| live::held_for(&lock.path(), holder.process, now.wall).ok()?);
+            // Who has let go of it by now is not ended.
+            (now.uptime - age.min(held.unwrap_or_default()), stuck_after)
+        });
         let service = match order.daemon {
             None => Service::None,
             Some(daemon) if live::daemon_lives(daemon, &order.paths) => {
                 self.away = None;
                 Service::Alive
             }
-            Some(_) => Service::Away(*self.away.get_or_insert(now)),
+            Some(_) => Service::Away(*self.away.get_or_insert(now.uptime)),
         };
         Ok(AtDue {
             holder,
-            ends_after: (order.stuck == Stuck::End).then_some(stuck_after),
+            ends_after,
             disabled: self.store.disabled().map(|disabled| disabled.reason),
             agent_disabled: is_agent
                 .then(|| live::agent_disabled(&order.paths))

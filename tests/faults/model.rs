@@ -726,7 +726,7 @@ impl World {
             | Step::AwaitDue(_)
             | Step::AwaitProcess(_)
             | Step::AwaitHolder(..)
-            | Step::EndHolder(_)
+            | Step::EndHolder(..)
             | Step::AwaitForeign(_)
             | Step::AwaitService(_) => self.write_down(at, record, None, death)?,
             Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,

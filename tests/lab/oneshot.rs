@@ -193,11 +193,11 @@ fn the_rerun_has_a_tmp_and_the_limits_of_its_unit() {
     );
     install(
         &lab,
-        "PrivateTmp=yes\nExecStart=\nExecStart=/bin/sh /root/wrapped\n",
+        "PrivateTmp=yes\nExecStopPost=/bin/sleep 2\nExecStart=\nExecStart=/bin/sh /root/wrapped\n",
     );
     lab.catalog(&format!(
         "{}\nexec {{ '/bin/sh -c \"date > /tmp/written && mktemp /root/written.XXXXXX\"': }}",
-        asks_once(&delta(3))
+        asks_once(&delta(0))
     ));
     lab.sh("systemctl start puppet-run.timer");
     let timer = lab.pending(60);

@@ -1,5 +1,7 @@
 //! What people read when something is in the way, lost, or not there.
 
+use std::time::{Duration, Instant};
+
 use again_rig::{SHORT, Scratch, start, wait_for, wait_until};
 
 fn blocked(scratch: &Scratch) -> serde_json::Value {
@@ -26,7 +28,8 @@ fn a_stopped_waiter_is_said_with_what_lets_it_go_on() {
     scratch.wait_until_settled();
 }
 
-/// The run that holds Puppet's lock, and since when; once it has taken longer than its `runtimeout`, that it is stuck.
+/// The run that holds Puppet's lock, and since when; once it has held it for longer than its `runtimeout`, that it is stuck.
+/// What it did before, such as to splay, does not count.
 #[test]
 fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     let scratch = Scratch::for_operator();
@@ -34,7 +37,9 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     let other = start(&mut scratch.agent("other", "hold('go')"));
     wait_until("the other run", SHORT, || scratch.runs("other").len() == 1);
     let pid = scratch.runs("other")[0].pid();
+    std::thread::sleep(Duration::from_secs(3));
     scratch.write("lock", &pid.to_string());
+    let locked = Instant::now();
     let asks = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
     let mut command = scratch.agent("site", &asks);
     start(command.arg("--runtimeout=2")).finish();
@@ -45,6 +50,8 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     wait_until("its being stuck", SHORT, || {
         blocked(&scratch)["stuck"] == true
     });
+    let held = locked.elapsed();
+    assert!(held >= Duration::from_secs(2), "stuck after {held:?}");
     let said = scratch.again(&["status"]).ok();
     for words in [
         "the run that holds Puppet's lock (pid ",
