@@ -1,6 +1,6 @@
 //! The command line. No environment, files or clock here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -62,6 +62,11 @@ impl Cli {
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse()
         .map_err(|_| "write a whole number of a sensible size")
+}
+
+/// Whether a word is the name of a command.
+pub fn is_command(word: &OsStr) -> bool {
+    Cli::command().find_subcommand(word).is_some()
 }
 
 /// The command that was perhaps meant by a word that is none.

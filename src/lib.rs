@@ -90,10 +90,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
     let cli = cli.map_err(|e| {
         if e.use_stderr() {
-            complain(&format!(
-                "again: error: {}; see 'again --help'",
-                misread(&e, arguments)
-            ));
+            complain(&format!("again: error: {}", misread(&e, arguments)));
         } else {
             let _ = e.print();
         }
@@ -108,17 +105,22 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     Ok(cli)
 }
 
+/// Where the rest is.
+const SEE: &str = "; see 'again --help'";
+
 /// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.
 fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
     let text = error.to_string();
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && !word.starts_with('-')
-        && arguments.get(1).is_some_and(|first| first == word.as_str())
+        && !arguments.iter().skip(1).any(|word| cli::is_command(word))
     {
-        let meant = cli::meant(word);
-        let meant = meant.map_or_else(String::new, |meant| format!("; is '{meant}' meant?"));
-        return format!("there is no command '{word}'{meant}");
+        let what = format!("there is no command '{word}'");
+        return match cli::meant(word) {
+            Some(meant) => format!("{what}; did you mean '{meant}'?"),
+            None => format!("{what}{SEE}"),
+        };
     }
     let lines = text.lines().map(str::trim);
     let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
@@ -127,7 +129,7 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
         .lines()
         .find_map(|line| line.trim().strip_prefix("tip: "));
     let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
-    format!("{}{tip}", what.trim_start_matches("error: "))
+    format!("{}{tip}{SEE}", what.trim_start_matches("error: "))
 }
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {

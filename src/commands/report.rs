@@ -110,7 +110,7 @@ impl Report {
                 Ok(Some(record)) => {
                     targets.push(Target::new(store, record, settings, &locks, &now));
                 }
-                Ok(None) => {}
+                Ok(None) => unreadable.extend(store.lost(&id)),
                 Err(e) => unreadable.push(format!("{e:#}")),
             }
         }

@@ -30,10 +30,10 @@ pub enum Refusal {
     },
     /// The run is the first process of a container.
     FirstProcess,
-    /// The run is in a chroot.
+    /// The run is in a chroot, or who names a command.
     Chroot {
-        /// The run's pid.
-        pid: i32,
+        /// The run's pid, if there is one.
+        pid: Option<i32>,
     },
     /// The run belongs to another user.
     OtherUser {
@@ -151,9 +151,12 @@ impl Refusal {
                 "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'"
             ),
             Refusal::FirstProcess => "this run is the first process of a container, which ends with it (run pid 1); run 'again converge -- puppet …' as the container's command".to_owned(),
-            Refusal::Chroot { pid } => format!(
-                "this run is in a chroot, which a waiter would keep busy (run pid {pid}); run 'again converge -- puppet …' in it"
-            ),
+            Refusal::Chroot { pid } => match pid {
+                Some(pid) => format!(
+                    "this run is in a chroot, which a waiter would keep busy (run pid {pid}); run 'again converge -- puppet …' in it"
+                ),
+                None => "this process is in a chroot, which a waiter would keep busy (a command was named); run 'again converge -- COMMAND' in it".to_owned(),
+            },
             Refusal::OtherUser { user, pid } => format!(
                 "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
             ),
@@ -324,7 +327,7 @@ mod tests {
             (Retitled { pid: 7 }, "error", Exit::Failure, "'command'"),
             (FirstProcess, "refused", Exit::Failure, "again converge"),
             (
-                Chroot { pid: 7 },
+                Chroot { pid: Some(7) },
                 "refused",
                 Exit::Failure,
                 "again converge",

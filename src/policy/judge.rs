@@ -73,7 +73,7 @@ pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     match (pid, other_user, noop, input) {
         (Some(1), ..) => Some(Refusal::FirstProcess),
         (Some(pid), Some(user), ..) => Some(Refusal::OtherUser { user, pid }),
-        (Some(pid), None, None, _) if chroot => Some(Refusal::Chroot { pid }),
+        (_, _, None, _) if chroot => Some(Refusal::Chroot { pid }),
         (_, _, Some(said), _) => Some(Refusal::Noop { said, pid }),
         (_, _, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
         _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
@@ -205,7 +205,9 @@ mod tests {
         stands(|f| f.other_user = None, Refusal::Noop { said, pid });
         stands(|f| f.pid = None, Refusal::Noop { said, pid: None });
         let in_chroot = |f: &mut Facts| (f.pid, f.noop) = (Some(42), None);
-        stands(in_chroot, Refusal::Chroot { pid: 42 });
+        stands(in_chroot, Refusal::Chroot { pid: Some(42) });
+        let named = |f: &mut Facts| f.pid = None;
+        stands(named, Refusal::Chroot { pid: None });
         let what = "pipe:[1]".into();
         stands(|f| f.chroot = false, Refusal::StandardInput { what });
         let directory = "/x".into();

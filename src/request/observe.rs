@@ -75,7 +75,7 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
         None if matches!(found, Found::Nothing | Found::DaemonItself { .. })
             && !request.run.command.is_empty() =>
         {
-            (None, Ok(order::of_command(request)?))
+            (None, Ok(order::of_command(request, &chain)?))
         }
         None => (None, Err(refusal(&found, &chain))),
     };

@@ -96,12 +96,13 @@ pub fn of_run(
 ///
 /// # Errors
 /// What could not be seen of this process.
-pub fn of_command(request: &Request<'_>) -> Result<Plan> {
+pub fn of_command(request: &Request<'_>, above: &[Seen]) -> Result<Plan> {
     let place = Place::here(&request.around.environment, request.home())
         .context("cannot see the working directory")?;
     let command = Command::named(&request.run.command, &place);
     let facts = Facts {
         noop: noop(&command.setup),
+        chroot: mounts::is_chrooted(above.iter().map(|seen| seen.identity.pid)),
         ..Facts::default()
     };
     plan(request, &place, &command, &command.setup, facts)

@@ -180,10 +180,16 @@ fn step(
         FileType::Symlink => return Ok((fd, stat)),
         _ => bail!("{} is not a directory; {REMEDY}", here.display()),
     }
-    // The umask of the run may have taken away what others are to see, or we need. What
-    // somebody else has made stays as it is: an operator may want it private.
-    let is_ours = stat.st_uid == user::effective();
-    if is_ours && (made == Some(Ok(())) && is_own || stat.st_mode & 0o700 != 0o700) {
+    // The umask of the run may have taken away what others are to see, or we need. What was
+    // there on the way stays as it is, and our own gets no more than what we need: an
+    // operator may want it private.
+    let made_by_us = made == Some(Ok(()));
+    let lacks = (is_own || made.is_some()) && stat.st_mode & 0o700 != 0o700;
+    if stat.st_uid == user::effective() && (made_by_us && is_own || lacks) {
+        let mode = match made_by_us && is_own {
+            true => mode,
+            false => stat.st_mode & 0o7777 | 0o700,
+        };
         let path = format!("{HELD}{}", fd.as_raw_fd());
         std::fs::set_permissions(path, Permissions::from_mode(mode))
             .with_context(|| format!("cannot set the mode of {}", here.display()))?;
@@ -310,9 +316,15 @@ mod tests {
             open(&path).expect("opened");
             assert_eq!(mode(&path), kept);
         }
-        set(&path, 0o000);
+        // We get what we need, and nobody else gets anything.
+        for (found, left) in [(0o500, 0o700), (0o000, 0o700)] {
+            set(&path, found);
+            open(&path).expect("opened");
+            assert_eq!(mode(&path), left);
+        }
+        set(dir.path(), 0o550);
         open(&path).expect("opened");
-        assert_eq!(mode(&path), 0o755);
+        assert_eq!(mode(dir.path()), 0o550);
         state.below("orders", 0o700).expect("made");
         assert_eq!(mode(&path.join("orders")), 0o700);
     }

@@ -49,9 +49,14 @@ impl Store {
             Provenance::Here | Provenance::EarlierBoot => Standing::Ended,
             Provenance::Foreign(whose) => Standing::Foreign {
                 whose,
-                may_live: self.order_is_held(id, token) != Some(false)
-                    && self.order_path(id, token).symlink_metadata().is_ok(),
+                may_live: self.order_is_held(id, token) != Some(false) && !self.is_gone(id, token),
             },
         }
+    }
+
+    /// Whether an order has been removed. Another user, who may not look, cannot tell.
+    fn is_gone(&self, id: &str, token: &str) -> bool {
+        let looked = self.order_path(id, token).symlink_metadata();
+        looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     }
 }

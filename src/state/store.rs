@@ -177,6 +177,27 @@ impl Store {
         }
     }
 
+    /// What there is to say of a target that has an order and no record, with nobody at
+    /// work on it. One that the history does not know is what a request left that died.
+    pub fn lost(&self, id: &str) -> Option<String> {
+        let target = self.target_dir(id);
+        let has_order = names(&target.join("orders")).any(|name| is_id(&name));
+        let is_known = || {
+            let (entries, _) = super::history::read(&self.root);
+            entries.iter().any(|entry| entry.target == id)
+        };
+        let is_lost = has_order
+            && super::files::is_locked(&self.lock_path(id)) != Some(true)
+            && matches!(self.read(id), Ok(None))
+            && is_known();
+        is_lost.then(|| {
+            format!(
+                "the record {} is missing",
+                shown(&target.join(RECORD)).display()
+            )
+        })
+    }
+
     /// The same for whoever is to change something: a record that cannot be read, or is
     /// missing, is first made anew, and that is said.
     ///

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat, renameat};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -200,9 +200,16 @@ fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
         | OFlags::CLOEXEC;
     let open = || openat(directory, FILE, flags, Mode::from_raw_mode(0o600)).map(File::from);
     let mut file = open()?;
-    if file.metadata()?.len() > ROTATE_AT {
-        renameat(directory, FILE, directory, OLDER)?;
-        file = open()?;
+    let is_full = |file: &File| file.metadata().map(|meta| meta.len() > ROTATE_AT);
+    // Of two at the limit, one renames: who has locked the full file, and finds it there still.
+    if is_full(&file)? && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let newest = open()?;
+        if is_full(&newest)? {
+            renameat(directory, FILE, directory, OLDER)?;
+            file = open()?;
+        } else {
+            file = newest;
+        }
     }
     let meta = file.metadata()?;
     if meta.is_file() && meta.nlink() == 1 {
@@ -269,6 +276,27 @@ impl Subscriber for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_older_file_is_a_full_one_however_many_come_to_the_limit() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let full = vec![b'\n'; usize::try_from(ROTATE_AT).expect("small") + 1];
+        for _ in 0..30 {
+            std::fs::write(dir.path().join(FILE), &full).expect("written");
+            let start = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        let directory = File::open(dir.path()).expect("opened").into();
+                        start.wait();
+                        append(&directory, "line").expect("appended");
+                    });
+                }
+            });
+            let older = dir.path().join(OLDER).metadata().expect("there");
+            assert!(older.len() > ROTATE_AT, "{}", older.len());
+        }
+    }
 
     #[test]
     fn writes_the_journals_native_form() {

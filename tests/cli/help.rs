@@ -284,7 +284,16 @@ fn usage_errors() {
     for (words, wanted) in [
         (
             &["statsu"][..],
-            "there is no command 'statsu'; is 'status' meant?",
+            "there is no command 'statsu'; did you mean 'status'?\n",
+        ),
+        (
+            &["--state-dir", "/x", "statsu"],
+            "there is no command 'statsu'; did you mean 'status'?\n",
+        ),
+        (&["-v", "statsu"], "did you mean 'status'?"),
+        (
+            &["reset", "nosuch"],
+            "unexpected argument 'nosuch' found; see",
         ),
         (&["frobnicate"], "there is no command 'frobnicate'; see"),
         (&["status", "--jsn"], "a similar argument exists: '--json'"),

@@ -20,13 +20,18 @@ fn holder(scratch: &Scratch) -> Started {
 
 #[test]
 fn nobody_waits_for_ever_for_a_stopped_process() {
-    let mut scratch = Scratch::for_operator();
-    scratch.shell("$AGAIN run --delta 1h --name a\n");
+    let scratch = Scratch::for_operator();
+    // A rerun that counts, so that a reset has something to do.
+    scratch.again(&["run", "--", "/bin/true"]).ok();
+    scratch.wait_until_settled();
+    scratch
+        .again(&["run", "--delta", "1h", "--name", "a", "--", "/bin/true"])
+        .ok();
     let holder = holder(&scratch);
     let pid = format!("pid {}", holder.pid());
     // Another target, of which nobody holds anything.
     scratch
-        .again(&["run", "--delta", "1h", "--name", "b", "--", "/bin/true"])
+        .again(&["run", "--delta", "1h", "--name", "b", "--", "/bin/echo"])
         .ok();
     for words in [
         &["status"][..],
@@ -59,10 +64,7 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
     );
     for words in [&["now", "a"][..], &["reset"], &["resume"]] {
         let said = scratch.again(words);
-        assert!(
-            words == ["reset"] || said.err.contains(&pid),
-            "{words:?}: {said:?}"
-        );
+        assert!(said.err.contains(&pid), "{words:?}: {said:?}");
     }
     holder.kill();
     assert!(scratch.again(&["stop"]).ok().contains("stopped: timer 'a'"));
