@@ -626,13 +626,14 @@ impl Scratch {
     /// Ends what may be left running, by asking `again` first; what it said.
     fn stop_what_may_be_left(&self) -> String {
         let said = match self.left {
-            Left::Nothing => return String::new(),
+            Left::Nothing => String::new(),
             Left::Timers => self.again(&["stop"]).said(),
             Left::Anything => {
                 let disabled = self.again(&["disable", "the test is over"]).said();
                 disabled + &self.again(&["stop", "--run"]).said()
             }
         };
+        // A process that has written its last word may not be gone yet.
         let end = Instant::now() + Duration::from_secs(2);
         while !self.processes().is_empty() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
