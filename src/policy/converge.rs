@@ -341,6 +341,22 @@ mod tests {
     }
 
     #[test]
+    fn in_a_hurry_what_is_due_later_is_due_now() {
+        let asks = [ask("soon", 1, Base::End, 0), ask("late", 60, Base::End, 0)];
+        let mut drive = ended(Until::Requests, Outcome::Changed, &asks);
+        let due = |drive: &Drive| -> Vec<_> {
+            let timers = drive.timers().iter();
+            timers
+                .map(|(name, timer)| (name.clone(), timer.due))
+                .collect()
+        };
+        let both = |late, soon| vec![("late".to_owned(), s(late)), ("soon".to_owned(), s(soon))];
+        assert_eq!(due(&drive), both(70, 11));
+        drive.hurry(s(20));
+        assert_eq!(due(&drive), both(20, 11));
+    }
+
+    #[test]
     fn content_is_a_matter_of_until() {
         let end = |until, outcome| ended(until, outcome, &[]).next(s(10));
         let finish = Next::Finish;

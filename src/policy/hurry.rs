@@ -97,6 +97,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_due_later_is_due_now_and_owes_the_cap_nothing() {
+        let put_off = Pending {
+            due: Some(at(130)),
+            put_off: s(100),
+            ..WAITING
+        };
+        let hurried = Pending {
+            due: Some(at(10)),
+            put_off: s(0),
+            hurry: true,
+            ..put_off
+        };
+        assert_eq!(hurry(put_off, true, at(10)), Hurry::Changed(hurried));
+        assert_eq!(hurry(put_off, true, at(130)), Hurry::Already);
+        assert_eq!(hurry(put_off, true, at(131)), Hurry::Already);
+    }
+
+    #[test]
     fn the_caps_share_is_given_back_and_no_more() {
         let put_off = Pending {
             put_off: s(100),

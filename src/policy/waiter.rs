@@ -383,15 +383,23 @@ mod tests {
             used: 2,
             frees_in: Span::from_secs(7),
         };
-        assert!(matches!(
-            when_due(|a| a.usage = reached),
-            Step::Finish(Finish::Capped(_))
-        ));
-        let waits = when_due(|a| {
-            a.usage = reached;
-            a.on_cap = OnCap::Wait;
-        });
-        assert_eq!(waits, Step::PutOff(s(107)));
+        let capped = |on_cap, max_runs| {
+            when_due(|a| {
+                a.usage = reached;
+                a.on_cap = on_cap;
+                a.cap.max_runs = max_runs;
+            })
+        };
+        let ends = |max_runs, fails| {
+            let cap = Cap { max_runs, ..CAP };
+            let usage = reached;
+            Step::Finish(Finish::Capped(Refusal::Cap { cap, usage, fails }))
+        };
+        assert_eq!(capped(OnCap::Fail, 2), ends(2, true));
+        assert_eq!(capped(OnCap::Skip, 2), ends(2, false));
+        assert_eq!(capped(OnCap::Wait, 2), Step::PutOff(s(107)));
+        // No moment ever comes at which a cap of nothing allows a run.
+        assert_eq!(capped(OnCap::Wait, 0), ends(0, true));
     }
 
     /// A machine with one requesting run, one other run, an operator and a clock.

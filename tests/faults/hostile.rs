@@ -1002,7 +1002,7 @@ fn processes_are_hidden_from_each_other() {
             let runs = scratch.wait_for_runs("site", 2);
             assert_eq!(runs[0].asked()[0].code, 0, "{:?}", runs[0].asked());
             wait_until("everything to settle", SHORT, || {
-                scratch.waiters().is_empty()
+                scratch.processes().is_empty()
             });
             assert_eq!(scratch.runs("site").len(), 2);
         },

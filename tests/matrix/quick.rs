@@ -186,7 +186,10 @@ fn a_daemons_run_gets_one_rerun_and_the_daemon_is_left_alone() {
     let daemon = wait_for("the daemon", SHORT, || agent.daemon());
     let command = daemon.command();
     wait_until("the rerun", LONG, || scratch.catalogs().len() == 2);
-    wait_until("its end", LONG, || scratch.processes() == [daemon]);
+    let rerun = scratch.catalogs()[1].process;
+    wait_until("its end", LONG, || {
+        !rerun.alive() && scratch.processes() == [daemon]
+    });
     let (catalogs, starts) = (scratch.catalogs(), scratch.starts());
     assert_eq!(catalogs[0].stat(4), i64::from(daemon.pid));
     println!(
