@@ -445,6 +445,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
             if named.is_none()
                 && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
         {
+            tracing::debug!("the settings {} are not read: {e}", path.display());
             Ok(Layer::default())
         }
         Err(e) => Err(e).with_context(|| format!("cannot read the settings {}", path.display())),

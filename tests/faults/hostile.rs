@@ -1035,3 +1035,35 @@ fn no_further_process() {
     assert!(scratch.waiters().is_empty());
     assert_eq!(scratch.orders("theirs/state"), Vec::<String>::new());
 }
+
+/// Settings that are root's alone, since they hold a secret, are the defaults for others, who are told so if they want to know.
+#[test]
+fn settings_that_others_may_not_read() {
+    let test = "hostile::settings_that_others_may_not_read";
+    in_namespaces(&["--mount"], test, || {
+        let scratch = Scratch::new();
+        scratch.run("cp", &["-a", "/etc", &scratch.at("etc")]).ok();
+        scratch
+            .run("mount", &["--bind", &scratch.at("etc"), "/etc"])
+            .ok();
+        fs::write("/etc/again.toml", "max_runs = \"nonsense\"\n").expect("written");
+        directory_of_nobody(&scratch, "theirs");
+        let (again, state) = (scratch.at("bin/again"), scratch.at("theirs/state"));
+        let ask = |flags: &[&str]| {
+            let mut words = vec![again.as_str(), "disable", "--state-dir", &state];
+            words.extend(flags);
+            answer(as_nobody(&scratch, &words).env_remove("AGAIN_CONFIG"))
+        };
+        open_to_all(Path::new("/etc/again.toml"), 0o644);
+        assert_eq!(ask(&[]).code, Some(2), "they are read where they may be");
+        open_to_all(Path::new("/etc/again.toml"), 0o600);
+        let quiet = ask(&[]);
+        assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""));
+        let told = ask(&["-vv"]);
+        assert!(
+            told.err
+                .contains("/etc/again.toml are not read: Permission denied"),
+            "{told:?}"
+        );
+    });
+}
