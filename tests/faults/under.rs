@@ -195,24 +195,28 @@ fn it_is_put_off_while_the_disk_is_read_only() {
 fn its_directory_goes_away() {
     in_namespaces(&["--mount"], "under::its_directory_goes_away", || {
         let journal = journal();
-        type Case<'a> = (&'a str, &'a dyn Fn(&Scratch));
-        let cases: [Case<'_>; 4] = [
-            ("removed", &|scratch| {
+        type Case<'a> = (&'a str, &'a str, &'a dyn Fn(&Scratch));
+        let lost = "is lost";
+        let cases: [Case<'_>; 5] = [
+            ("removed", lost, &|scratch| {
                 fs::remove_dir_all(scratch.path("state")).expect("removed")
             }),
-            ("a dangling link", &|scratch| {
+            ("a dangling link", lost, &|scratch| {
                 fs::rename(scratch.path("state"), scratch.path("old")).expect("renamed");
                 std::os::unix::fs::symlink(scratch.path("nowhere"), scratch.path("state"))
                     .expect("linked");
             }),
-            ("a damaged record", &|scratch| {
+            ("a damaged record", lost, &|scratch| {
                 fs::write(record(scratch), b"{\"version\":1,").expect("damaged")
             }),
-            ("a newer record", &|scratch| {
+            ("a newer record", lost, &|scratch| {
                 fs::write(record(scratch), b"{\"version\":2}").expect("damaged")
             }),
+            ("a missing record", "not on record any more", &|scratch| {
+                fs::remove_file(record(scratch)).expect("removed")
+            }),
         ];
-        for (case, happen) in cases {
+        for (case, words, happen) in cases {
             let scratch = Scratch::new();
             let waiter = stamp(&scratch, "1");
             happen(&scratch);
@@ -220,8 +224,12 @@ fn its_directory_goes_away() {
             assert_eq!(ran(&scratch), 0, "{case}");
             let said = said(&journal);
             assert!(
-                said.iter()
-                    .any(|line| line.contains("is lost") && line.contains("PRIORITY=3")),
+                said.iter().any(|line| {
+                    line.contains(words)
+                        && ["PRIORITY=3", "PRIORITY=4"]
+                            .iter()
+                            .any(|p| line.contains(p))
+                }),
                 "{case}: {said:?}"
             );
         }
@@ -423,6 +431,19 @@ fn its_run_is_in_a_chroot() {
         assert!(
             advice.iter().all(|words| asked[0].output.contains(words)),
             "{asked:?}"
+        );
+        // Without a run above it, for a command that is named.
+        let again = scratch.at("bin/again");
+        let named = scratch
+            .command("chroot")
+            .args(["/mnt", &again, "run", "--", "/bin/true"])
+            .output()
+            .expect("chroot");
+        let said = String::from_utf8_lossy(&named.stderr);
+        assert_eq!(named.status.code(), Some(1), "{said}");
+        assert!(
+            advice.iter().all(|words| said.contains(words)) && said.contains("a command was named"),
+            "{said}"
         );
         scratch.assert_nothing_left();
     });

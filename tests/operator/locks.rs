@@ -62,6 +62,16 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
         said.err.contains(&pid) && said.err.contains("'ruby -e"),
         "{said:?}"
     );
+    // A request fails inside its Exec's time.
+    let began = Instant::now();
+    let asked = scratch.again(&["run", "--name", "a", "--", "/bin/true"]);
+    assert_eq!(asked.status(), 1, "{asked:?}");
+    assert!(asked.err.contains(&pid), "{asked:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
     for words in [&["now", "a"][..], &["reset"], &["resume"]] {
         let said = scratch.again(words);
         assert!(said.err.contains(&pid), "{words:?}: {said:?}");

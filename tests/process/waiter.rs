@@ -290,6 +290,43 @@ fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
     scratch.assert_nothing_left();
 }
 
+/// What needs no successor is not written again.
+#[test]
+fn resume_writes_only_what_changes() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new();
+    for (name, command) in [("dead", "/bin/true"), ("well", "/bin/false")] {
+        scratch.again_well(&["run", "--name", name, "--delta", "1h", "--", command]);
+    }
+    scratch.again_well(&["run", "--delta", "1h", "--", "/bin/echo"]);
+    scratch.again_well(&["stop", "again"]);
+    let waiter = scratch.waiter("dead");
+    let killed = waiter.signal(nix::sys::signal::Signal::SIGKILL);
+    killed.expect("killed");
+    waiter.wait_until_gone(SHORT);
+    // A record that is written takes another one's place.
+    let inodes = || {
+        let targets = std::fs::read_dir(scratch.path("state/targets")).expect("targets");
+        let mut found: Vec<(std::path::PathBuf, u64)> = targets
+            .flatten()
+            .map(|target| target.path().join("state.json"))
+            .map(|path| (path.clone(), path.metadata().expect("a record").ino()))
+            .collect();
+        found.sort();
+        found
+    };
+    let before = inodes();
+    let said = scratch.again_well(&["resume"]);
+    assert!(said.contains("resumed: timer 'dead'"), "{said}");
+    let after = inodes();
+    let changed: Vec<_> = before.iter().filter(|one| !after.contains(one)).collect();
+    assert_eq!((before.len(), changed.len()), (3, 1), "{changed:?}");
+    scratch.again_well(&["resume"]);
+    assert_eq!(inodes(), after);
+    scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+}
+
 /// In passing only: what somebody else has locked is theirs to look after.
 #[test]
 fn a_locked_target_is_passed_by_in_silence() {

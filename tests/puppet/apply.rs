@@ -490,6 +490,8 @@ fn a_full_log_file_system_costs_the_output_and_not_the_rerun() {
         assert_eq!(reason, format!("its output is lost: {why}"));
         let history = scratch.again_well(&["history"]);
         assert!(history.contains("its output is lost"), "{history}");
+        let log = fs::read_to_string(scratch.path("state/again.log")).expect("a log");
+        assert!(log.contains(&format!("its output is lost: {why}")), "{log}");
         assert_eq!(
             fs::read_dir(&logs).expect("there").count(),
             1,
