@@ -398,13 +398,20 @@ impl Store {
         }
     }
 
-    /// Waits until the disk has the names of a target and of a timer of it, which may both
-    /// be new.
+    /// Waits until the disk has a timer's order, the record that names it, and the names of
+    /// both and of their target, which may all be new. Of these the record's came last, so
+    /// that a journal which has that has them all.
     ///
     /// # Errors
-    /// What failed on which directory.
-    pub fn sync_all(&self, id: &str) -> Result<()> {
+    /// What failed on which file or directory.
+    pub fn sync_all(&self, id: &str, order: &File) -> Result<()> {
+        order.sync_all().context("cannot sync the order")?;
         let target = self.target_dir(id);
+        if is_synced_with_its_name(order)
+            && let Ok(record) = File::open(target.join(RECORD))
+        {
+            return record.sync_all().context("cannot sync the record");
+        }
         sync_directory(&target.join("orders"))?;
         sync_directory(&target)?;
         sync_directory(&self.path().join("targets"))
