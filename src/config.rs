@@ -472,19 +472,19 @@ pub fn check(text: &str) -> Result<(), String> {
 
 /// Parses the file; an error names the line and the key.
 fn parse_file(text: &str) -> Result<Layer, String> {
-    // The parser names the first line for an unknown key, so that is looked for here.
-    if let Ok(table) = basic_toml::from_str::<BTreeMap<String, IgnoredAny>>(text)
-        && let Some(unknown) = table
-            .keys()
-            .find(|key| !Layer::KEYS.contains(&key.as_str()))
-    {
-        return Err(format!(
-            "line {}: unknown key '{unknown}'; known are {}",
-            line_of(text, unknown),
-            Layer::KEYS.join(", ")
-        ));
-    }
-    let file: Layer = basic_toml::from_str(text).map_err(|e| e.to_string())?;
+    let file: Layer = basic_toml::from_str(text).map_err(|e| {
+        // The parser names the first line for an unknown key, so that is looked for here.
+        let table = basic_toml::from_str::<BTreeMap<String, IgnoredAny>>(text);
+        let mut keys = table.iter().flat_map(BTreeMap::keys);
+        match keys.find(|key| !Layer::KEYS.contains(&key.as_str())) {
+            Some(unknown) => format!(
+                "line {}: unknown key '{unknown}'; known are {}",
+                line_of(text, unknown),
+                Layer::KEYS.join(", ")
+            ),
+            None => e.to_string(),
+        }
+    })?;
     if file
         .command
         .as_ref()

@@ -134,11 +134,9 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
     let global = &cli.global;
-    use Command::{Disable, Enable, Reset, Run, Stop};
-    let changes = matches!(
-        cli.command,
-        None | Some(Run(_) | Stop(_) | Disable(_) | Enable | Reset(_))
-    );
+    // A request does so itself, by the settings that it has.
+    use Command::{Disable, Enable, Reset, Stop};
+    let changes = matches!(cli.command, Some(Stop(_) | Disable(_) | Enable | Reset(_)));
     let exit = match cli.command {
         None => commands::run::main(global, &cli.run, signals),
         Some(Command::Run(run)) => commands::run::main(global, &run, signals),
@@ -157,8 +155,8 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };
     // Whoever changes something looks after timers that have lost their waiter.
-    if let (true, Ok(settings)) = (changes, config::of_command(global)) {
-        commands::resume::in_passing(&settings);
+    if changes && let Ok(settings) = config::of_command(global) {
+        commands::resume::in_passing(global, &settings.state_dir);
     }
     exit.map(|exit| exit as i32)
 }

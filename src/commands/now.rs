@@ -26,7 +26,7 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     // A dead waiter would not hear of it.
-    resume::in_passing(&settings);
+    resume::in_passing(global, &settings.state_dir);
     let mut account = Account::new(&store, &args.names);
     account.each_target(store.targets(), |account, id| {
         hurry_target(&store, id, account)

@@ -1,5 +1,7 @@
 //! `again resume`: arms again what has lost its waiter, after a reboot above all.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 
 use super::targets::Account;
@@ -48,11 +50,18 @@ pub fn main(global: &Global) -> Result<Exit> {
 
 /// Resumes in passing what has lost its waiter: whoever changes something looks after the
 /// rest. What is locked is left to the next one.
-pub fn in_passing(settings: &Settings) {
-    let store = Store::existing(&settings.state_dir).without_waiting();
-    let resume = Resume::new(&store, settings, true);
+pub fn in_passing(global: &Global, state_dir: &Path) {
+    let store = Store::existing(state_dir).without_waiting();
     let mut ids = store.targets();
     ids.retain(|id| store.has_loose_order(id));
+    if ids.is_empty() {
+        return;
+    }
+    // Not those of a request, whose own options are for its own timer.
+    let Ok(settings) = config::of_command(global) else {
+        return;
+    };
+    let resume = Resume::new(&store, &settings, true);
     let mut account = Account::new(&store, &[]);
     account.each_target(ids, |account, id| match resume.target(id, account) {
         Err(e) if flock::is_busy(&e) => Ok(()),

@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
+use super::resume;
 use crate::cli::{Global, Run};
 use crate::layout::{complain, say};
 use crate::model::Exit;
-use crate::request::{asked::Request, make};
+use crate::request::asked::{Answer, Request};
+use crate::request::make;
 use crate::sys::attributes::SignalState;
 
 /// Makes a request, and prints what came of it in one line.
@@ -13,7 +15,13 @@ use crate::sys::attributes::SignalState;
 /// # Errors
 /// What went wrong; no timer was set then.
 pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
-    let answer = make(&Request::new(global, run, signals)?)?;
+    let request = Request::new(global, run, signals)?;
+    let exit = make(&request).map(tell);
+    resume::in_passing(global, &request.settings.state_dir);
+    exit
+}
+
+fn tell(answer: Answer) -> Exit {
     if answer.exit != Exit::Success {
         complain(&answer.line);
     } else if let Err(e) = say(&answer.line)
@@ -25,5 +33,5 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
             "again: warning: {e}; this is what it would have said: {line}"
         ));
     }
-    Ok(answer.exit)
+    answer.exit
 }

@@ -32,23 +32,14 @@ pub struct Account<'a> {
 impl<'a> Account<'a> {
     /// That of a verb which was given these names of timers, or none for all.
     pub fn new(store: &'a Store, names: &'a [String]) -> Self {
-        // Before anything goes.
-        let drivers = driver::living(store).unwrap_or_default();
-        let mut known: Vec<String> = readable(store)
-            .flat_map(|record| record.timers.into_keys())
-            .chain(
-                drivers
-                    .into_iter()
-                    .flat_map(|driver| driver.timers.into_keys()),
-            )
-            .collect();
-        known.sort_unstable();
-        known.dedup();
-        known.retain(|_| !names.is_empty());
         Account {
             store,
             names,
-            known,
+            // Before anything goes.
+            known: match names {
+                [] => Vec::new(),
+                _ => known(store),
+            },
             found: Vec::new(),
             failures: Vec::new(),
             lines: Vec::new(),
@@ -192,6 +183,18 @@ impl<'a> Account<'a> {
         }
         Ok(self.said?)
     }
+}
+
+/// The names of all timers that are pending, sorted.
+fn known(store: &Store) -> Vec<String> {
+    let drivers = driver::living(store).unwrap_or_default().into_iter();
+    let mut known: Vec<String> = readable(store)
+        .flat_map(|record| record.timers.into_keys())
+        .chain(drivers.flat_map(|driver| driver.timers.into_keys()))
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    known
 }
 
 /// The records that can be read.

@@ -30,7 +30,13 @@ pub enum Keeps {
 
 /// A directory that only we can change, held open: no other one can take its place.
 #[derive(Debug, Clone)]
-pub struct Directory(Rc<OwnedFd>);
+pub struct Directory(Rc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    fd: OwnedFd,
+    path: PathBuf,
+}
 
 /// What a descriptor may be opened for that only leads to other files: open(2), O_PATH.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -48,6 +54,7 @@ impl Directory {
         let root =
             || rustix::fs::open("/", ON_THE_WAY, Mode::empty()).map_err(std::io::Error::from);
         let (mut at, mut shown) = (root()?, PathBuf::from("/"));
+        let mut stat = fstat(&at)?;
         let mut links = 0;
         while let Some(name) = left.pop() {
             let unsafe_by = |at: &Path, why: String| {
@@ -56,26 +63,26 @@ impl Directory {
                     "{path} is not safe: {at} {why}, who could put another in its place; {REMEDY}"
                 )
             };
-            if let Some(why) = replaceable_by_others(&at, keeps)? {
+            if let Some(why) = replaceable_by_others(&stat, keeps) {
                 return Err(unsafe_by(&shown, why));
             }
             let here = shown.join(&name);
-            let (next, stat) = step(&at, &name, &here, (0o755, left.is_empty()))?;
-            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            let (next, found) = step(&at, &name, &|| here.clone(), (0o755, left.is_empty()))?;
+            if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
                 if left.is_empty() {
-                    check_own(&stat, &here)?;
+                    check_own(&found, &|| here.clone())?;
                 }
-                (at, shown) = (next, here);
+                (at, stat, shown) = (next, found, here);
                 continue;
             }
             links += 1;
             if left.is_empty() || links > MOST_LINKS {
                 bail!("{} is a symbolic link; {REMEDY}", here.display());
             }
-            if !is_trusted(stat.st_uid) {
+            if !is_trusted(found.st_uid) {
                 return Err(unsafe_by(
                     &here,
-                    format!("belongs to {}", user::name(stat.st_uid)),
+                    format!("belongs to {}", user::name(found.st_uid)),
                 ));
             }
             let target = readlinkat(&next, "", Vec::new())
@@ -83,10 +90,16 @@ impl Directory {
             let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
             if target.is_absolute() {
                 (at, shown) = (root()?, PathBuf::from("/"));
+                stat = fstat(&at)?;
             }
             left.extend(steps(&target));
         }
-        Ok(Directory(Rc::new(at)))
+        Ok(Directory::held(at))
+    }
+
+    fn held(fd: OwnedFd) -> Self {
+        let path = PathBuf::from(format!("{HELD}{}", fd.as_raw_fd()));
+        Directory(Rc::new(Held { fd, path }))
     }
 
     /// Opens a directory in it, which is made with this mode if it is missing.
@@ -94,23 +107,33 @@ impl Directory {
     /// # Errors
     /// As [`Directory::open`].
     pub fn below(&self, name: &str, mode: u32) -> Result<Self> {
-        let here = shown(&self.path().join(name));
-        let (next, stat) = step(&self.0, OsStr::new(name), &here, (mode, true))?;
+        let here = || shown(&self.0.path.join(name));
+        let (next, stat) = step(&self.0.fd, OsStr::new(name), &here, (mode, true))?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-            bail!("{} is a symbolic link; {REMEDY}", here.display());
+            bail!("{} is a symbolic link; {REMEDY}", here().display());
         }
         check_own(&stat, &here)?;
-        Ok(Directory(Rc::new(next)))
+        Ok(Directory::held(next))
     }
 
     /// A path by which only this very directory is found, as long as this lives.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("{HELD}{}", self.0.as_raw_fd()))
+        self.0.path.clone()
+    }
+
+    /// Whether this is what the path leads to, and still ours alone to write to.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let found = rustix::fs::stat(path);
+        found.is_ok_and(|stat| {
+            let is_ours = stat.st_uid == user::effective();
+            let held = fstat(&self.0.fd).map(|held| (held.st_dev, held.st_ino));
+            is_ours && stat.st_mode & 0o722 == 0o700 && held == Ok((stat.st_dev, stat.st_ino))
+        })
     }
 
     /// Whether both are one directory.
     pub fn is(&self, other: &Self) -> bool {
-        let file = |one: &Self| fstat(&one.0).map(|stat| (stat.st_dev, stat.st_ino));
+        let file = |one: &Self| fstat(&one.0.fd).map(|stat| (stat.st_dev, stat.st_ino));
         file(self).is_ok_and(|one| file(other) == Ok(one))
     }
 
@@ -119,7 +142,7 @@ impl Directory {
     /// # Errors
     /// Those of dup(2).
     pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.0.try_clone()
+        self.0.fd.try_clone()
     }
 }
 
@@ -154,7 +177,7 @@ fn steps(path: &Path) -> Vec<OsString> {
 fn step(
     at: &OwnedFd,
     name: &OsStr,
-    here: &Path,
+    here: &dyn Fn() -> PathBuf,
     (mode, is_own): (u32, bool),
 ) -> Result<(OwnedFd, Stat)> {
     let open = || openat(at, name, ON_THE_WAY, Mode::empty());
@@ -171,14 +194,14 @@ fn step(
     // As the kind of error that tells whether it may pass.
     let opened = opened.map_err(std::io::Error::from);
     let fd = opened.with_context(|| match made {
-        Some(_) => format!("cannot make the directory {}", here.display()),
-        None => format!("cannot open the directory {}", here.display()),
+        Some(_) => format!("cannot make the directory {}", here().display()),
+        None => format!("cannot open the directory {}", here().display()),
     })?;
     let stat = fstat(&fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {}
         FileType::Symlink => return Ok((fd, stat)),
-        _ => bail!("{} is not a directory; {REMEDY}", here.display()),
+        _ => bail!("{} is not a directory; {REMEDY}", here().display()),
     }
     // The umask of the run may have taken away what others are to see, or we need. What was
     // there on the way stays as it is, and our own gets no more than what we need: an
@@ -192,7 +215,7 @@ fn step(
         };
         let path = format!("{HELD}{}", fd.as_raw_fd());
         std::fs::set_permissions(path, Permissions::from_mode(mode))
-            .with_context(|| format!("cannot set the mode of {}", here.display()))?;
+            .with_context(|| format!("cannot set the mode of {}", here().display()))?;
         let stat = fstat(&fd)?;
         return Ok((fd, stat));
     }
@@ -200,7 +223,7 @@ fn step(
 }
 
 /// Refuses a directory of our own that others could write to.
-fn check_own(stat: &Stat, here: &Path) -> Result<()> {
+fn check_own(stat: &Stat, here: &dyn Fn() -> PathBuf) -> Result<()> {
     if stat.st_uid != user::effective() {
         let remedy = match stat.st_uid {
             0 => "run this as root, or name another one with --state-dir or AGAIN_STATE_DIR",
@@ -208,7 +231,7 @@ fn check_own(stat: &Stat, here: &Path) -> Result<()> {
         };
         bail!(
             "{} belongs to {}, not to {}; {remedy}",
-            here.display(),
+            here().display(),
             user::name(stat.st_uid),
             user::name(user::effective())
         );
@@ -216,7 +239,7 @@ fn check_own(stat: &Stat, here: &Path) -> Result<()> {
     if stat.st_mode & 0o022 != 0 {
         bail!(
             "{} can be written to by others (mode {:o}); {REMEDY}",
-            here.display(),
+            here().display(),
             stat.st_mode & 0o7777
         );
     }
@@ -231,26 +254,25 @@ fn is_trusted(uid: u32) -> bool {
 }
 
 /// Why somebody but us and root could replace what is in this directory, if so.
-fn replaceable_by_others(at: &OwnedFd, keeps: Keeps) -> Result<Option<String>, Errno> {
-    let stat = fstat(at)?;
+fn replaceable_by_others(stat: &Stat, keeps: Keeps) -> Option<String> {
     if !is_trusted(stat.st_uid) {
-        return Ok(Some(format!("belongs to {}", user::name(stat.st_uid))));
+        return Some(format!("belongs to {}", user::name(stat.st_uid)));
     }
     // In a sticky directory nobody can rename what is ours.
     if stat.st_mode & 0o1000 != 0 {
-        return Ok(None);
+        return None;
     }
     if stat.st_mode & 0o002 != 0 {
-        return Ok(Some("can be written to by everybody".to_owned()));
+        return Some("can be written to by everybody".to_owned());
     }
     let is_roots_for_logs = keeps == Keeps::Logs && stat.st_uid == 0;
     let by_group = stat.st_mode & 0o020 != 0 && !is_roots_for_logs && !is_ours_alone(stat.st_gid);
-    Ok(by_group.then(|| {
+    by_group.then(|| {
         format!(
             "can be written to by the group {} (chmod g-w takes that away)",
             user::group_name(stat.st_gid)
         )
-    }))
+    })
 }
 
 /// Whether nobody but us and root is in a group, as far as the group database tells.

@@ -42,7 +42,7 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
         // history itself is not locked: whoever may read it could hold that for ever.
         let beside = state_dir.join(".history.lock");
         let lock = private_file(&beside)?;
-        flock::lock(&lock, &beside, PATIENCE)?;
+        flock::lock(&lock, || beside, PATIENCE)?;
         if is_to_rotate(&std::fs::metadata(&path)?) {
             drop_oldest(state_dir)?;
             std::fs::rename(&path, state_dir.join(OLDER))?;

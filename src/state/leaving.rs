@@ -45,6 +45,10 @@ pub fn clean_up(
         .filter(|leaving| me.is_none() || leaving.waiter != me)
         .cloned()
         .collect();
+    if leaving.is_empty() {
+        store.remove_strays(&found.record, &now);
+        return Ok(Vec::new());
+    }
     drop(found);
     let stayed = dismiss_all(store, id, &leaving, &now, is_interrupted);
     let mut locked = store.lock_existing(id)?;

@@ -1,7 +1,7 @@
 //! The output of reruns: one file each, its name beginning with the time.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -114,8 +114,14 @@ impl<'a> Logs<'a> {
             .filter_map(|entry| {
                 let name = entry.file_name().into_string().ok();
                 let name = name.filter(|name| is_log_name(name))?;
-                let size = entry.metadata().map_or(0, |meta| meta.len());
-                Some(Log { name, size })
+                let meta = entry.metadata().ok();
+                let size = meta.as_ref().map_or(0, Metadata::len);
+                let has_room = meta.is_some_and(|meta| is_reserved(&meta));
+                Some(Log {
+                    name,
+                    size,
+                    has_room,
+                })
             })
             .collect();
         logs.sort_unstable_by(|one, other| other.name.cmp(&one.name));
@@ -155,7 +161,8 @@ impl<'a> Logs<'a> {
                 let _ = std::fs::remove_file(path);
             }
         }
-        for log in kept.iter().take(AT_ONCE) {
+        let is_unfit = |log: &&&Log| log.has_room || (each > 0 && log.size > each);
+        for log in kept.iter().filter(is_unfit).take(AT_ONCE) {
             let _ = fit(&self.held.path().join(&log.name), each);
         }
     }
@@ -166,6 +173,8 @@ impl<'a> Logs<'a> {
 struct Log {
     name: String,
     size: u64,
+    /// It has reserved space, as that of a rerun under way.
+    has_room: bool,
 }
 
 /// How the id of a log's target begins; none for a log of 0.1.0.
@@ -218,9 +227,8 @@ fn fit(path: &Path, most: u64) -> io::Result<()> {
         .custom_flags(GUARDED)
         .open(path)?;
     let meta = file.metadata()?;
-    let is_reserved = meta.blocks() * 512 > meta.len().next_multiple_of(1 << 16);
     let is_long = most > 0 && meta.len() > most;
-    if !meta.is_file() || meta.nlink() > 1 || !(is_long || is_reserved) {
+    if !meta.is_file() || meta.nlink() > 1 || !(is_long || is_reserved(&meta)) {
         return Ok(());
     }
     if file.try_lock().is_err() {
@@ -235,6 +243,11 @@ fn fit(path: &Path, most: u64) -> io::Result<()> {
     file.set_len(length)?;
     // When the rerun last wrote, by which its end is known.
     file.set_modified(modified)
+}
+
+/// Whether more space is kept for a file than it takes.
+fn is_reserved(meta: &Metadata) -> bool {
+    meta.blocks() * 512 > meta.len().next_multiple_of(1 << 16)
 }
 
 /// Moves the end of a file behind its beginning, without any more space. The new length.

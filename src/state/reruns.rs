@@ -52,7 +52,15 @@ impl Store {
         // nothing under another boot: neither a rename nor a sync is worth its time.
         let mut options = File::options();
         let anew = options.write(true).create(true).truncate(true);
-        let file = files::open(&path, 0o644, anew.custom_flags(GUARDED));
+        let anew = anew.custom_flags(GUARDED);
+        let file = files::open(&path, 0o644, anew).or_else(|e| {
+            // Its directory may have gone since it was made.
+            if e.kind() == io::ErrorKind::NotFound {
+                self.below("reruns").map_err(io::Error::other)?;
+                return files::open(&path, 0o644, anew);
+            }
+            Err(e)
+        });
         file.and_then(|mut file| file.write_all(&text))
             .map_err(|e| {
                 let _ = std::fs::remove_file(&path);

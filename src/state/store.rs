@@ -73,7 +73,7 @@ pub struct Disabled {
 }
 
 /// A target's record.
-const RECORD: &str = "state.json";
+pub(super) const RECORD: &str = "state.json";
 /// The record before a start, as version 0.1.0 kept it until the disk had the newer.
 pub(super) const BEFORE: &str = "state.json.before";
 
@@ -110,6 +110,10 @@ impl Store {
     /// # Errors
     /// What is wrong with which directory, and what to do.
     pub fn check(&self) -> Result<()> {
+        // Who took its safe way here is asked only whether the name still leads to it.
+        if self.held.get().is_some_and(|held| held.is_at(&self.root)) {
+            return Ok(());
+        }
         let found = Directory::open(&self.root, Keeps::State)?;
         let held = self.held.get_or_init(|| found.clone());
         if !held.is(&found) {
@@ -150,7 +154,10 @@ impl Store {
     }
 
     pub(super) fn target_dir(&self, id: &str) -> PathBuf {
-        self.path().join("targets").join(id)
+        let mut path = self.path();
+        path.push("targets");
+        path.push(id);
+        path
     }
 
     /// The ids of all targets, sorted.
@@ -319,7 +326,7 @@ impl Store {
                     opened.with_context(|| format!("cannot open {}", shown(&path).display()))?
                 }
             };
-            flock::lock(&lock, &shown(&path), self.patience)?;
+            flock::lock(&lock, || shown(&path), self.patience)?;
             if lock.metadata()?.nlink() > 0 {
                 return Ok(lock);
             }
@@ -391,13 +398,20 @@ impl Store {
         }
     }
 
-    /// Waits until the disk has the names of a target and of a timer of it, which may both
-    /// be new.
+    /// Waits until the disk has a timer's order, the record that names it, and the names of
+    /// both and of their target, which may all be new. Of these the record's came last, so
+    /// that a journal which has that has them all.
     ///
     /// # Errors
-    /// What failed on which directory.
-    pub fn sync_all(&self, id: &str) -> Result<()> {
+    /// What failed on which file or directory.
+    pub fn sync_all(&self, id: &str, order: &File) -> Result<()> {
+        order.sync_all().context("cannot sync the order")?;
         let target = self.target_dir(id);
+        if is_synced_with_its_name(order)
+            && let Ok(record) = File::open(target.join(RECORD))
+        {
+            return record.sync_all().context("cannot sync the record");
+        }
         sync_directory(&target.join("orders"))?;
         sync_directory(&target)?;
         sync_directory(&self.path().join("targets"))

@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::directory::shown;
-use super::files::{GUARDED, cannot_write, private_file, read_bounded, replace_file, token};
-use super::record::Record;
-use super::store::{QUIET, Store};
+use super::files::{Draft, GUARDED, cannot_write, private_file, read_bounded, token};
+use super::record::{Record, Start as Counted};
+use super::store::{QUIET, RECORD, Store};
 use crate::model::{Cap, Moment, Span, Use};
 use crate::policy::cap;
 use crate::sys::flock;
@@ -109,7 +109,7 @@ impl Store {
     fn lock_starts(&self) -> Result<File> {
         let path = self.path().join(".starts.lock");
         let lock = private_file(&path).map_err(|e| cannot_write(&path, e))?;
-        flock::lock(&lock, &shown(&path), super::files::PATIENCE)
+        flock::lock(&lock, || shown(&path), super::files::PATIENCE)
             .context("cannot lock the starts of all targets")?;
         Ok(lock)
     }
@@ -122,24 +122,41 @@ impl Store {
     }
 
     fn starts_by_records(&self, now: &Moment) -> String {
-        let records = self.targets().into_iter();
-        let records: Vec<Record> = records.filter_map(|id| self.read(&id).ok()?).collect();
-        let of = |record: &Record, at: &Moment| Start {
-            at: at.clone(),
-            target: record.id.clone(),
-            token: String::new(),
-        };
-        let mut starts: Vec<Start> = records
-            .iter()
-            .flat_map(|record| record.moments().map(move |at| of(record, at)))
-            .collect();
+        let mut starts: Vec<Start> = Vec::new();
+        for target in self.targets() {
+            let counted = self.starts_of(&target).into_iter().flatten();
+            starts.extend(counted.map(|at| Start {
+                at,
+                target: target.clone(),
+                token: String::new(),
+            }));
+        }
         starts.sort_by_key(|start| start.at.wall);
         let lines = starts.iter().filter_map(|start| line(start).ok());
         format!("{}\n", now.boot) + &lines.collect::<String>()
     }
 
+    /// The starts on a target's record, of which nothing else is taken in: there may be
+    /// many targets.
+    fn starts_of(&self, id: &str) -> Option<Vec<Moment>> {
+        #[derive(Deserialize)]
+        struct Known {
+            id: String,
+            #[serde(default)]
+            starts: Vec<Counted>,
+        }
+        let text = read_bounded(&self.target_dir(id).join(RECORD)).ok()?;
+        let known: Known = serde_json::from_slice(&text).ok()?;
+        let counted = known.starts.into_iter().filter(|start| !start.forgotten);
+        (known.id == id).then(|| counted.map(|start| start.at).collect())
+    }
+
     fn write_starts(&self, text: &str) -> Result<()> {
-        let write = || replace_file(&self.path(), STARTS, text.as_bytes(), 0o600);
+        // Under another boot nobody goes by it, so no disk is waited for.
+        let write = || -> Result<()> {
+            Draft::write(&self.path(), STARTS, text.as_bytes(), 0o600)?.publish()?;
+            Ok(())
+        };
         write().or_else(|e| {
             let path = self.path().join(STARTS);
             if !path.is_dir() {
@@ -192,7 +209,6 @@ fn retain(text: &str, stays: impl Fn(&Start) -> bool) -> String {
 mod tests {
     use super::*;
     use crate::model::{Boottime, Kind, Place, Walltime};
-    use crate::state::record::Start as Counted;
 
     const CAP: Cap = Cap {
         max_runs: 3,

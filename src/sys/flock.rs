@@ -99,7 +99,7 @@ pub fn is_busy(error: &anyhow::Error) -> bool {
 ///
 /// # Errors
 /// Those of flock(2); [`Busy`].
-pub fn lock(file: &File, path: &Path, limit: Duration) -> io::Result<()> {
+pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     // flock(2) itself knows no limit.
     let mut pause = Duration::from_micros(500);
@@ -108,7 +108,7 @@ pub fn lock(file: &File, path: &Path, limit: Duration) -> io::Result<()> {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(e)) => return Err(e),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                let path = path.to_owned();
+                let path = path();
                 let holder = Locks::read().holder(&path);
                 return Err(io::Error::from(Busy {
                     path,
@@ -179,14 +179,14 @@ mod tests {
         let path = file.path();
         let open = || File::open(path).expect("opened");
         let (first, second) = (open(), open());
-        lock(&first, path, Duration::ZERO).expect("free");
-        let error = lock(&second, path, Duration::from_millis(30)).expect_err("held");
+        lock(&first, || path.into(), Duration::ZERO).expect("free");
+        let error = lock(&second, || path.into(), Duration::from_millis(30)).expect_err("held");
         let pid = std::process::id();
         assert!(
             error.to_string().contains(&format!("(pid {pid}, '")),
             "{error}"
         );
         drop(first);
-        lock(&second, path, Duration::ZERO).expect("free again");
+        lock(&second, || path.into(), Duration::ZERO).expect("free again");
     }
 }

@@ -32,6 +32,9 @@ pub fn is_chrooted(ancestors: impl Iterator<Item = i32>) -> bool {
 /// (systemd.exec(5), PrivateTmp=).
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
+/// How their names begin where systemd keeps them.
+const PRIVATE: &str = "/systemd-private-";
+
 /// Whether /tmp is a unit's own.
 pub fn has_private_tmp() -> bool {
     private_tmps().next().is_some()
@@ -39,7 +42,11 @@ pub fn has_private_tmp() -> bool {
 
 /// Those of the directories that are the unit's own.
 fn private_tmps() -> impl Iterator<Item = &'static str> {
-    let text = lossy(read_whole("/proc/thread-self/mountinfo").unwrap_or_default());
+    let mut text = lossy(read_whole("/proc/thread-self/mountinfo").unwrap_or_default());
+    // There may be hundreds of mounts.
+    if !text.contains(PRIVATE) {
+        text.clear();
+    }
     let is_own = move |path: &&str| text.lines().any(|line| is_private(line, path));
     TEMPORARY.into_iter().filter(is_own)
 }
@@ -48,7 +55,7 @@ fn private_tmps() -> impl Iterator<Item = &'static str> {
 fn is_private(line: &str, path: &str) -> bool {
     let mut words = line.split(' ').skip(3);
     let (root, point) = (words.next(), words.next());
-    root.is_some_and(|root| root.contains("/systemd-private-")) && point == Some(path)
+    root.is_some_and(|root| root.contains(PRIVATE)) && point == Some(path)
 }
 
 /// Whether this process may mount: CAP_SYS_ADMIN (capabilities(7)).

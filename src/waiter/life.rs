@@ -99,8 +99,7 @@ impl Life {
     fn begin(&mut self, window: Span) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
-        let kept = world.lock.sync_all().context("cannot sync the order");
-        if let Err(e) = kept.and_then(|()| world.store.sync_all(target)) {
+        if let Err(e) = world.store.sync_all(target, &world.lock) {
             tracing::warn!("a loss of power could lose the timer: {e:#}");
         }
         let mut is_interrupted = || sleeper.is_told_to_end();
@@ -170,6 +169,7 @@ impl Life {
             self.world.look_at_runs(&mut self.ledger);
             let order = self.order.as_ref().filter(|_| looks);
             let mut view = self.world.view(&self.ledger, record, order)?;
+            self.world.add_total(&self.ledger, record, &mut view);
             view.told_to_end = self.sleeper.was_told_to_end();
             match step(&view) {
                 Step::PutOff(due) => {

@@ -122,13 +122,21 @@ impl World {
         let now = moment();
         let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
         let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
-        if let (Some(mut known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
-            let total = ledger.timer(record).and_then(Timer::total);
-            let together = total.and_then(|cap| Some((cap, self.store.together(cap, &now)?)));
-            (known.cap, known.usage) = cap::binding((known.cap, known.usage), together);
+        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
             view.at_due = Some(self.look(known, order, &now, record.stuck_after)?);
         }
         Ok(view)
+    }
+
+    /// Adds to a view how the cap over all targets is used. The start itself asks once more.
+    pub fn add_total(&self, ledger: &Ledger, record: &Record, view: &mut View) {
+        if let Some(at_due) = &mut view.at_due
+            && let Some(total) = ledger.timer(record).and_then(Timer::total)
+        {
+            let usage = self.store.together(total, &moment());
+            let own = (at_due.cap, at_due.usage);
+            (at_due.cap, at_due.usage) = cap::binding(own, usage.map(|usage| (total, usage)));
+        }
     }
 
     /// Adds to what the record says what only the machine can tell.

@@ -94,6 +94,9 @@ fn recorded(scratch: &Scratch, state: &str) -> BTreeMap<String, Option<i32>> {
     found
 }
 
+/// A file for a lock alone, which stays.
+const STARTS_LOCK: &str = ".starts.lock";
+
 /// Files in the state directory that nothing refers to: unfinished ones, orders of no timer, reruns that have ended.
 fn strays(scratch: &Scratch, state: &str) -> Vec<String> {
     let tokens = recorded(scratch, state);
@@ -111,7 +114,7 @@ fn strays(scratch: &Scratch, state: &str) -> Vec<String> {
             };
             if entry.path().is_dir() {
                 directories.push(entry.path());
-            } else if name.starts_with('.')
+            } else if name.starts_with('.') && name != STARTS_LOCK
                 || is_order && !tokens.contains_key(&name)
                 || directory.ends_with("reruns") && is_dead_rerun()
             {
@@ -167,11 +170,9 @@ impl Wrong {
     fn unless_mended(&mut self, scratch: &Scratch, state: &str, case: &str, request: &[&str]) {
         // An unfinished file that may be somebody else's is left alone while it is young.
         let a_while_ago = SystemTime::now() - Duration::from_secs(120);
-        for entry in fs::read_dir(scratch.path(state).join("reruns"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let of = |directory| fs::read_dir(directory).into_iter().flatten().flatten();
+        let own = of(scratch.path(state)).filter(|entry| entry.path().is_file());
+        for entry in own.chain(of(scratch.path(state).join("reruns"))) {
             let file = fs::File::options().write(true).open(entry.path());
             let _ = file.and_then(|file| file.set_modified(a_while_ago));
         }
@@ -355,8 +356,8 @@ fn the_requester_that_resumes_a_timer_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The waiter, from its fork to the exec of the rerun: at most one rerun, and one that did not start is either pending
-/// still, so that `again resume` makes up for it, or on record as started.
+/// The waiter, from its fork to the exec of the rerun: at most one rerun, and one that did not start is on record as started,
+/// or resumed: by the request itself, if that sees its waiter die, else by `again resume`.
 #[test]
 fn the_waiter_at_every_system_call() {
     let scratch = Scratch::new();
@@ -364,6 +365,7 @@ fn the_waiter_at_every_system_call() {
     let stamps = scratch.at("stamps");
     let helper = scratch.at("bin/helper");
     let mut count: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut at_once, mut later) = (0, 0);
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
         let dir = scratch.at(&state);
@@ -402,6 +404,7 @@ fn the_waiter_at_every_system_call() {
             }
             (Some(0), 1, 0) => {
                 assert_eq!(timers[0]["state"], "dead", "{case}: {report:#}");
+                later += 1;
                 let resumed = scratch.again(&["resume", "--state-dir", &dir]);
                 assert_eq!(resumed.code, Some(0), "{case}: {resumed:?}");
                 wait_until("the resumed rerun", SHORT, || times() == 1);
@@ -412,6 +415,10 @@ fn the_waiter_at_every_system_call() {
                 assert!(last.is_object(), "{case}: not on record: {report:#}");
                 assert_eq!(report["targets"][0]["cap"]["used"], 1, "{case}");
                 "on record as started"
+            }
+            (Some(0), 0, 1) if how == "killed" => {
+                at_once += 1;
+                "resumed"
             }
             (Some(0), 0, 1) => "started",
             (code, pending, times) => {
@@ -436,7 +443,9 @@ fn the_waiter_at_every_system_call() {
         );
         how == "killed"
     });
-    println!("{calls} moments of death: {count:?}");
+    println!(
+        "{calls} moments of death: {count:?}; resumed by the request {at_once}, later {later}"
+    );
     for kind in ["not promised", "resumed", "on record as started", "started"] {
         assert!(count.contains_key(kind), "{kind} was not among {count:?}");
     }
