@@ -59,6 +59,8 @@ fn a_pending_timer_survives_a_reboot_and_fires_once_not_before_it_is_due() {
     let (first, timer) = ask(&lab, 30);
     std::thread::sleep(Duration::from_secs(5));
     lab.reboot();
+    // Whatever looks after what is pending.
+    assert!(lab.uptime() < 30.0, "the boot took {} s", lab.uptime());
 
     let armed = lab.pending(15);
     assert_eq!(armed["name"], "later");
