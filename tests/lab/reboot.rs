@@ -173,6 +173,36 @@ fn without_resume_a_timer_of_an_earlier_boot_is_shown_as_dead() {
     nothing_more_happens(&lab, 3);
 }
 
+/// Nothing tells a machine whose id is made up at each boot from another one. What it leaves alone it does not pass over in silence.
+#[test]
+fn a_machine_with_another_id_in_each_boot_says_what_it_leaves_alone() {
+    let lab = Lab::boot();
+    lab.sh("rm -f /var/lib/dbus/machine-id; echo uninitialized >/etc/machine-id");
+    // Each boot is a first boot then, which enables what the distribution presets.
+    lab.write("/etc/systemd/system-preset/00-lab.preset", "disable *\n");
+    lab.sh("systemctl mask --quiet systemd-machine-id-commit.service systemd-firstboot.service");
+    lab.reboot();
+    ask(&lab, 5);
+    let id = lab.read("/etc/machine-id");
+    lab.reboot();
+    assert_ne!(lab.read("/etc/machine-id"), id);
+    std::thread::sleep(Duration::from_secs(8));
+    let timers = lab.timers();
+    assert!(
+        timers.len() == 1 && timers[0]["state"] == "foreign",
+        "{timers:#?}"
+    );
+    let whose = "another machine's or an earlier boot's, since this one's /etc/machine-id is made up at each boot";
+    let seen = lab.sh("again status");
+    assert!(seen.contains(whose), "{seen}");
+    let log =
+        lab.sh("journalctl --quiet --no-pager --output cat --boot --unit again-resume.service");
+    assert!(log.contains(whose), "{log}");
+    lab.sh("again stop");
+    nothing_more_happens(&lab, 3);
+    assert!(lab.reruns().is_empty());
+}
+
 /// The daemon's timer, with the daemon back after the boot, and its own run at the boot in between.
 #[test]
 fn a_timer_of_the_daemon_survives_a_reboot() {
