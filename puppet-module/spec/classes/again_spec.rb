@@ -71,7 +71,7 @@ describe 'common::again' do
           is_expected.to contain_file('/etc/systemd/system/again-pending.path')
             .with_content(%r{^PathExistsGlob=/var/lib/again/targets/\*/orders/\*$}).that_notifies('Exec[again-pending]')
           is_expected.to contain_file('/etc/systemd/system/again-pending.service')
-            .with_content(%r{^ExecStopPost=.* /usr/local/bin/again resume$}).that_notifies('Exec[again-pending]')
+            .with_content(%r{^ExecStopPost=.* /usr/local/bin/again resume --verbose$}).that_notifies('Exec[again-pending]')
           is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-pending.path')
             .with_ensure('link').with_target('/etc/systemd/system/again-pending.path')
           is_expected.to contain_exec('again-pending').with_refreshonly(true)
