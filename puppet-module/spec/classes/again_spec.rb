@@ -255,7 +255,7 @@ describe 'common::again' do
             .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
             .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
           is_expected.to contain_file('/opt/units/again-pending.service')
-            .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
+            .with_content(%r{^ExecStopPost=.* /opt/again/bin/again resume --verbose --config=/opt/again/again.toml$})
         end
       end
 
