@@ -20,7 +20,7 @@ use crate::puppet::live;
 use crate::state::driver::{self, Driver};
 use crate::state::order::{CommandLine, Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
-use crate::state::standing::Standing;
+use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
 use crate::sys::flock::{Holder, Locks};
 use crate::sys::localtime::utc;
@@ -322,7 +322,7 @@ impl Look<'_> {
         drop(runs);
         let due = timer.due.filter(|_| is_of_this_boot);
         let state = if let Standing::Foreign { whose, .. } = stands {
-            timer.held = Some(format!("it is {}'s", whose.kind()));
+            timer.held = Some(format!("it is {}", owner(whose, &timer.boot, now)));
             TimerState::Foreign
         } else if stands == Standing::Ended {
             TimerState::Dead

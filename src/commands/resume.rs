@@ -8,7 +8,7 @@ use super::targets::Account;
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::complain;
-use crate::model::{Exit, Foreign, Kind, Moment};
+use crate::model::{Exit, Kind, Moment};
 use crate::outcome;
 use crate::policy::{delay, resume};
 use crate::state::change::About;
@@ -17,9 +17,9 @@ use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::order::{Order, decode};
 use crate::state::record::{Running, Timer};
-use crate::state::standing::Standing;
+use crate::state::standing::{Standing, owner};
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::{self, moment};
+use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::{flock, localtime, user};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
@@ -106,7 +106,10 @@ impl<'a> Resume<'a> {
                 Standing::Foreign { .. } if self.in_passing => continue,
                 Standing::Foreign { whose, .. } => {
                     account.found(&name);
-                    account.note(left_alone(locked.record.kind, &name, whose));
+                    let (kind, whose) = (locked.record.kind, owner(whose, &old.boot, &now));
+                    account.note(format!(
+                        "again: left alone: timer '{name}' of {kind} is {whose}; 'again stop' clears it"
+                    ));
                     continue;
                 }
                 Standing::Ended => {}
@@ -240,18 +243,6 @@ impl<'a> Resume<'a> {
         self.store.remove_order(&locked.record.id, &old.token);
         bail!("it is lost: {reason}")
     }
-}
-
-/// The line about a timer that is not ours to resume.
-fn left_alone(kind: Kind, name: &str, whose: Foreign) -> String {
-    let unsure = match (whose, clock::machine_id()) {
-        (Foreign::Machine, None) => " or an earlier boot's, since this one has no /etc/machine-id",
-        _ => "",
-    };
-    format!(
-        "again: left alone: timer '{name}' of {kind} is {}'s{unsure}; 'again stop' clears it",
-        whose.kind()
-    )
 }
 
 /// Why an order cannot be read.

@@ -3,6 +3,7 @@
 use super::record::{Running, Timer};
 use super::store::Store;
 use crate::model::{Foreign, Moment, Provenance};
+use crate::sys::clock;
 use crate::sys::process::is_alive;
 
 /// How a process on record stands.
@@ -19,6 +20,17 @@ pub enum Standing {
         /// It may live: somebody holds its lock, or that cannot be seen.
         may_live: bool,
     },
+}
+
+/// Whose something foreign is that was written under this boot, in words: `another machine's`.
+/// What another machine wrote may be our own, of an earlier boot, if our id changes with each.
+pub fn owner(whose: Foreign, boot: &str, now: &Moment) -> String {
+    let may_be_ours = whose == Foreign::Machine && boot != now.boot;
+    let why = may_be_ours.then(clock::why_id_changes).flatten();
+    let unsure = why.map_or_else(String::new, |why| {
+        format!(" or an earlier boot's, since {why}")
+    });
+    format!("{}'s{unsure}", whose.kind())
 }
 
 impl Store {

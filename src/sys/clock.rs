@@ -64,6 +64,18 @@ pub fn machine_id() -> Option<String> {
     (!id.is_empty() && id != "uninitialized").then_some(id)
 }
 
+/// Why a machine's id is another one after a reboot, if that is so: it has none, or one that
+/// systemd made up for this boot and put in its place, by machine-id(5).
+pub fn why_id_changes() -> Option<&'static str> {
+    let file = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let made_up = || file("/etc/machine-id").ok() == file("/run/machine-id").ok();
+    match machine_id() {
+        None => Some("this one has no /etc/machine-id"),
+        Some(_) if made_up() => Some("this one's /etc/machine-id is made up at each boot"),
+        Some(_) => None,
+    }
+}
+
 /// This moment, on both clocks, and here.
 pub fn moment() -> Moment {
     Moment {

@@ -59,6 +59,8 @@ fn a_pending_timer_survives_a_reboot_and_fires_once_not_before_it_is_due() {
     let (first, timer) = ask(&lab, 30);
     std::thread::sleep(Duration::from_secs(5));
     lab.reboot();
+    // Whatever looks after what is pending.
+    assert!(lab.uptime() < 30.0, "the boot took {} s", lab.uptime());
 
     let armed = lab.pending(15);
     assert_eq!(armed["name"], "later");
@@ -169,6 +171,36 @@ fn without_resume_a_timer_of_an_earlier_boot_is_shown_as_dead() {
     lab.exec(&["again", "resume"]).ok();
     lab.wait_for_reruns(1, 20);
     nothing_more_happens(&lab, 3);
+}
+
+/// Nothing tells a machine whose id is made up at each boot from another one. What it leaves alone it does not pass over in silence.
+#[test]
+fn a_machine_with_another_id_in_each_boot_says_what_it_leaves_alone() {
+    let lab = Lab::boot();
+    lab.sh("rm -f /var/lib/dbus/machine-id; echo uninitialized >/etc/machine-id");
+    // Each boot is a first boot then, which enables what the distribution presets.
+    lab.write("/etc/systemd/system-preset/00-lab.preset", "disable *\n");
+    lab.sh("systemctl mask --quiet systemd-machine-id-commit.service systemd-firstboot.service");
+    lab.reboot();
+    ask(&lab, 5);
+    let id = lab.read("/etc/machine-id");
+    lab.reboot();
+    assert_ne!(lab.read("/etc/machine-id"), id);
+    std::thread::sleep(Duration::from_secs(8));
+    let timers = lab.timers();
+    assert!(
+        timers.len() == 1 && timers[0]["state"] == "foreign",
+        "{timers:#?}"
+    );
+    let whose = "another machine's or an earlier boot's, since this one's /etc/machine-id is made up at each boot";
+    let seen = lab.sh("again status");
+    assert!(seen.contains(whose), "{seen}");
+    let log =
+        lab.sh("journalctl --quiet --no-pager --output cat --boot --unit again-resume.service");
+    assert!(log.contains(whose), "{log}");
+    lab.sh("again stop");
+    nothing_more_happens(&lab, 3);
+    assert!(lab.reruns().is_empty());
 }
 
 /// The daemon's timer, with the daemon back after the boot, and its own run at the boot in between.

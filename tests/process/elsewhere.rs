@@ -150,16 +150,25 @@ fn a_timer_of_another_machine_is_not_resumed() {
     scratch.assert_nothing_left();
 }
 
-/// Its own boot is all that tells a machine without an id from another.
+/// Its own boot is all that tells a machine without an id from another, and one whose id is made up at each boot: systemd
+/// mounts that from /run.
 #[test]
-fn a_machine_without_an_id_is_told_by_its_boot() {
+fn a_machine_without_a_lasting_id_is_told_by_its_boot() {
+    told_by_its_boot("", "this one has no /etc/machine-id");
+    told_by_its_boot(
+        "0123456789abcdef0123456789abcdef\n",
+        "this one's /etc/machine-id is made up at each boot",
+    );
+}
+
+fn told_by_its_boot(id: &str, why: &str) {
     let scratch = Scratch::new();
     let again = scratch.at("bin/again");
-    let none = scratch.write("none", "");
+    let run = scratch.write("run/machine-id", id);
+    let run = run.parent().expect("a directory").display();
     let line = |verb: &str| {
         let line = format!(
-            "mount --bind {} /etc/machine-id && {again} {verb}",
-            none.display()
+            "mount --bind {run} /run && mount --bind /run/machine-id /etc/machine-id && {again} {verb}"
         );
         answer(&mut scratch.line(&["unshare", "--mount", "sh", "-c", &line]))
     };
@@ -175,14 +184,15 @@ fn a_machine_without_an_id_is_told_by_its_boot() {
     waiter.wait_until_gone(SHORT);
     let path = scratch.target().join("state.json");
     let mut record = scratch.record();
-    let place = &mut record["timers"]["again"]["place"];
-    *place = serde_json::json!({ "machine": 7, "pids": place["pids"] });
+    let timer = &mut record["timers"]["again"];
+    timer["boot"] = "another".into();
+    timer["place"] = serde_json::json!({ "machine": 7, "pids": timer["place"]["pids"] });
     fs::write(path, record.to_string()).expect("written");
-    let said = line("resume");
-    assert!(
-        said.out.contains("this one has no /etc/machine-id"),
-        "{said:?}"
-    );
+    let whose = format!("is another machine's or an earlier boot's, since {why}");
+    for verb in ["resume", "status"] {
+        let said = line(verb);
+        assert!(said.out.contains(&whose), "{said:?}");
+    }
     assert_eq!(line("stop").code, Some(0));
     scratch.assert_nothing_left();
 }

@@ -92,13 +92,14 @@ class common::again::extras {
     }
 
     # Where systemd runs, what has changed counts from now on.
+    # By systemctl(1), 5 is a unit that is not loaded: a package that was removed has stopped its own.
     $verb = $present ? {
-      true    => 'restart again-pending.path',
-      default => 'stop again-pending.path again-pending.service',
+      true    => 'systemctl restart again-pending.path',
+      default => '{ systemctl stop again-pending.path again-pending.service || [ $? = 5 ]; }',
     }
     exec { 'again-pending':
       * => $common::again::exec + {
-        'command'     => ['/bin/sh', '-c', "[ ! -d /run/systemd/system ] || { systemctl daemon-reload && systemctl ${verb}; }"],
+        'command'     => ['/bin/sh', '-c', "[ ! -d /run/systemd/system ] || { systemctl daemon-reload && ${verb}; }"],
         'logoutput'   => 'on_failure',
         'refreshonly' => true,
         'require'     => undef,

@@ -71,7 +71,7 @@ describe 'common::again' do
           is_expected.to contain_file('/etc/systemd/system/again-pending.path')
             .with_content(%r{^PathExistsGlob=/var/lib/again/targets/\*/orders/\*$}).that_notifies('Exec[again-pending]')
           is_expected.to contain_file('/etc/systemd/system/again-pending.service')
-            .with_content(%r{^ExecStart=/usr/local/bin/again resume$}).that_notifies('Exec[again-pending]')
+            .with_content(%r{^ExecStopPost=.* /usr/local/bin/again resume --verbose$}).that_notifies('Exec[again-pending]')
           is_expected.to contain_file('/etc/systemd/system/multi-user.target.wants/again-pending.path')
             .with_ensure('link').with_target('/etc/systemd/system/again-pending.path')
           is_expected.to contain_exec('again-pending').with_refreshonly(true)
@@ -255,7 +255,7 @@ describe 'common::again' do
             .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
             .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
           is_expected.to contain_file('/opt/units/again-pending.service')
-            .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
+            .with_content(%r{^ExecStopPost=.* /opt/again/bin/again resume --verbose --config=/opt/again/again.toml$})
         end
       end
 
