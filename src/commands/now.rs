@@ -65,7 +65,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         match hurry(timer.pending(), stands == Standing::Alive, now.uptime) {
             Hurry::Dead => {
                 account.failed(format!(
-                    "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
+                    "the waiter of timer '{name}' is dead, and the timer will not fire ({which}); 'again resume' gives it another waiter, 'again stop' clears it"
                 ));
                 continue;
             }

@@ -113,7 +113,7 @@ impl<'a> Resume<'a> {
         drop(locked);
         if let Some(what) = set_aside {
             complain(&format!(
-                "again: warning: a record was made anew by the history: {what}"
+                "again: warning: a record was rebuilt from the history: {what}"
             ));
         }
         account.say();
@@ -126,7 +126,7 @@ impl<'a> Resume<'a> {
         let id = locked.record.id.clone();
         let order = match read_order(self.store, &id, old) {
             Ok(order) => order,
-            Err(Unread::Now(e)) => bail!("what it is to run cannot be read: {e}"),
+            Err(Unread::Now(e)) => bail!("the command of its rerun cannot be read: {e}"),
             Err(Unread::Ever(e)) => return self.lost(locked, name, old, now, &e),
         };
         // Its waiter died while the run that asked lives on: that has to end first.
@@ -146,7 +146,7 @@ impl<'a> Resume<'a> {
         self.store.note(&resumed.because(why).entry);
         let when = match (armed.timer.due_wall, run) {
             (None, Some(run)) => format!(
-                "{} after its run has ended, which still runs with pid {}",
+                "{} after the end of its run, which still runs with pid {}",
                 old.delta + old.jitter,
                 run.identity().pid
             ),
@@ -221,7 +221,7 @@ impl<'a> Resume<'a> {
         now: &Moment,
         why: &str,
     ) -> Result<String> {
-        let reason = format!("what it was to run cannot be read: {why}");
+        let reason = format!("the command of its rerun cannot be read: {why}");
         let record = &mut locked.record;
         record.timers.remove(name);
         record.note_missed(name, What::Lost, &reason, now.clone());
@@ -236,7 +236,7 @@ impl<'a> Resume<'a> {
 /// The line about a timer that is not ours to resume.
 fn left_alone(kind: Kind, name: &str, whose: Foreign) -> String {
     let unsure = match (whose, clock::machine_id()) {
-        (Foreign::Machine, None) => " or an earlier boot's, since this one has no /etc/machine-id",
+        (Foreign::Machine, None) => " or an earlier boot's, since this machine has no /etc/machine-id",
         _ => "",
     };
     format!(

@@ -17,12 +17,12 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     if answer.exit != Exit::Success {
         complain(&answer.line);
     } else if let Err(e) = say(&answer.line)
-        // Whoever does not read it does not want to be told so either.
+        // A reader that has closed the pipe wants no warning either.
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {
         let line = answer.line.trim_start_matches("again: ");
         complain(&format!(
-            "again: warning: {e}; this is what it would have said: {line}"
+            "again: warning: {e}; the line was: {line}"
         ));
     }
     Ok(answer.exit)

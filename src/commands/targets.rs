@@ -143,7 +143,7 @@ impl<'a> Account<'a> {
                     _ => "another boot",
                 };
                 self.failures
-                    .push(format!("{who} is {whose}'s, and hears of it there only"));
+                    .push(format!("{who} is {whose}'s, and can be reached only there"));
             } else if !other.is_empty() {
                 self.failures.push(format!(
                     "{who} also holds timer {}, and {only}: name all of its timers, or none",

@@ -93,7 +93,7 @@ impl Attended<'_, '_> {
             self.kill_at = Some(now + Span::from_secs(1));
         } else {
             self.driving.screen.say(&format!(
-                "the time is over: the run is ended (pid {}), and killed in {GRACE} if it does not end",
+                "the timeout has passed: the run is ended (pid {}), and killed in {GRACE} if it does not end",
                 self.run.pid
             ));
             self.tell(nix::libc::SIGTERM, false);

@@ -33,7 +33,7 @@ pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, S
         }
         Ending::Finish(Finish::Unclear) => (
             Exit::Failure as i32,
-            "failed: whether the last run changed anything cannot be known: it wrote no summary that was found, and has no --detailed-exitcodes; use --until requests".to_owned(),
+            "failed: nothing tells whether the last run changed anything: no summary of it was found, and it has no --detailed-exitcodes; use --until requests".to_owned(),
         ),
         Ending::Finish(Finish::Cap) => {
             advice = "; it does not settle, or needs a higher --max-runs";

@@ -81,7 +81,7 @@ impl<'a> Logs<'a> {
         let _ = file.try_lock();
         reserve(&file, self.largest())
             .inspect_err(|_| self.remove(&path))
-            .with_context(|| format!("no space can be had for {}", path.display()))?;
+            .with_context(|| format!("no space can be reserved for {}", path.display()))?;
         Ok((path, file))
     }
 

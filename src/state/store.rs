@@ -58,7 +58,7 @@ pub struct Locked {
     directory: PathBuf,
     /// The record as it was read; change it, then [`Locked::commit`].
     pub record: Record,
-    /// What was wrong with the record, if it was made anew by the history.
+    /// What was wrong with the record, if it was rebuilt from the history.
     pub set_aside: Option<String>,
     _lock: File,
 }
@@ -209,7 +209,7 @@ impl Store {
         }
         let locked = self.lock_existing(id)?;
         if let Some(what) = &locked.set_aside {
-            tracing::warn!("a record was made anew by the history: {what}");
+            tracing::warn!("a record was rebuilt from the history: {what}");
         }
         Ok(Some(locked.record.clone()))
     }

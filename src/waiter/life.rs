@@ -115,7 +115,7 @@ impl Life {
         // Not by `show`: the log has its one line.
         let name = &self.world.ticket.name;
         title::set(&format!(
-            "again: timer '{name}' tries again what failed: {error:#}"
+            "again: timer '{name}' will retry within a minute: {error:#}"
         ));
         let until = clock::boottime() + self.pause;
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
@@ -333,7 +333,7 @@ impl Life {
                 // Whoever replaces or stops a timer tells its waiter.
                 if !self.sleeper.was_told_to_end() {
                     tracing::warn!(
-                        "no rerun: the timer is not on record any more, as after the loss of its record"
+                        "no rerun: the timer is no longer on record, as happens when the record is lost"
                     );
                 }
                 store.remove_order(&ticket.target, &ticket.token);
