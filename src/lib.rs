@@ -85,7 +85,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// What was typed. Where there is nothing more to do, the exit status.
+/// Parses the command line. The exit status if nothing is left to do.
 fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
     let cli = cli.map_err(|e| {
@@ -105,7 +105,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     Ok(cli)
 }
 
-/// Where the rest is.
+/// Where the help is.
 const SEE: &str = "; see 'again --help'";
 
 /// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.

@@ -1,4 +1,4 @@
-//! `again resume`: arms again what has lost its waiter, after a reboot above all.
+//! `again resume`: gives new waiters to timers that have lost theirs, mostly after a reboot.
 
 use anyhow::{Result, bail};
 
@@ -46,8 +46,8 @@ pub fn main(global: &Global) -> Result<Exit> {
     account.conclude("every pending timer has its waiter")
 }
 
-/// Resumes in passing what has lost its waiter: whoever changes something looks after the
-/// rest. What is locked is left to the next one.
+/// Resumes in passing: each command that changes something gives new waiters to timers that
+/// have lost theirs. A locked target is left to the next command.
 pub fn in_passing(settings: &Settings) {
     let store = Store::existing(&settings.state_dir).without_waiting();
     let resume = Resume::new(&store, settings, true);
@@ -63,12 +63,12 @@ pub fn in_passing(settings: &Settings) {
     }
 }
 
-/// By what timers are resumed.
+/// What timers are resumed with.
 struct Resume<'a> {
     store: &'a Store,
     settings: &'a Settings,
     scope: ScopeWish,
-    /// Nobody asked for it, and nobody wants to hear of what stays as it is.
+    /// Another command resumes by the way: timers that stay as they are go unmentioned.
     in_passing: bool,
 }
 
@@ -212,7 +212,7 @@ impl<'a> Resume<'a> {
         })
     }
 
-    /// Gives a timer up: nobody will ever know what it was to run.
+    /// Gives up a timer whose command is lost for good.
     fn lost(
         &self,
         locked: &mut Locked,
@@ -236,7 +236,9 @@ impl<'a> Resume<'a> {
 /// The line about a timer that is not ours to resume.
 fn left_alone(kind: Kind, name: &str, whose: Foreign) -> String {
     let unsure = match (whose, clock::machine_id()) {
-        (Foreign::Machine, None) => " or an earlier boot's, since this machine has no /etc/machine-id",
+        (Foreign::Machine, None) => {
+            " or an earlier boot's, since this machine has no /etc/machine-id"
+        }
         _ => "",
     };
     format!(
@@ -247,7 +249,7 @@ fn left_alone(kind: Kind, name: &str, whose: Foreign) -> String {
 
 /// Why an order cannot be read.
 enum Unread {
-    /// It may be another time.
+    /// A later try may succeed.
     Now(std::io::Error),
     /// It is gone or damaged.
     Ever(String),

@@ -8,7 +8,7 @@ use crate::model::Exit;
 use crate::request::{asked::Request, make};
 use crate::sys::attributes::SignalState;
 
-/// Makes a request, and prints what came of it in one line.
+/// Makes a request, and prints its result in one line.
 ///
 /// # Errors
 /// What went wrong; no timer was set then.
@@ -21,9 +21,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {
         let line = answer.line.trim_start_matches("again: ");
-        complain(&format!(
-            "again: warning: {e}; the line was: {line}"
-        ));
+        complain(&format!("again: warning: {e}; the line was: {line}"));
     }
     Ok(answer.exit)
 }

@@ -271,7 +271,7 @@ pub fn command_text(line: &CommandLine, kind: Kind) -> String {
     }
 }
 
-/// That a run is stuck, and what ends it.
+/// Says that a run is stuck, and which command ends it.
 fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
     match is_stuck {
         true => format!(

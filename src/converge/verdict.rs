@@ -5,7 +5,7 @@ use crate::layout::plural;
 use crate::model::{BY_SIGNAL, Boottime, End, Exit, Span};
 use crate::policy::converge::{Drive, Finish, Until};
 
-/// The exit status, and how it all ended in words.
+/// The exit status, and the verdict in words.
 pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, String) {
     const NOT: i32 = Exit::NotConverged as i32;
     let run = driving.drive.runs();
