@@ -96,7 +96,7 @@ impl<'a> Account<'a> {
     }
 
     /// Acts on each target. The target's lock is free again when `act` returns; if `act`
-    /// fails, the lines that it has not said yet are dropped.
+    /// fails, the lines that it has not said yet are dropped, since nothing was done.
     pub fn each_target(
         &mut self,
         ids: Vec<String>,

@@ -1,4 +1,4 @@
-//! What is said of a request.
+//! The lines that answer a request.
 
 use super::asked::Request;
 use super::observe::Observation;

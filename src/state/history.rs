@@ -63,11 +63,11 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// How often what has happened, by its name and, where there are several, its kind:
+/// How often each thing has happened, by its name and, where there are several, its kind:
 /// `started`, `refused cap`, `ended failed`.
 pub type Tally = BTreeMap<String, u64>;
 
-/// What has become too old for the history was counted here.
+/// The counts of entries that have become too old for the history.
 const DROPPED: &str = "history.dropped.json";
 
 /// Counts everything that ever happened, as far as it is known.

@@ -20,14 +20,14 @@ use crate::sys::localtime;
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// How many logs are looked at for one new one.
+/// How many old logs one new log has us look at.
 const AT_ONCE: usize = 256;
 
 /// With so many more logs than are kept the directory is crowded: thousands of reruns
 /// have started at once, and hold theirs.
 const CROWD: usize = 64;
 
-/// For how long one look at a crowded directory is enough for everybody.
+/// For how long one process's look at a crowded directory serves the others too.
 const CALM: Duration = Duration::from_millis(100);
 
 /// The least that is reserved for a log, in bytes.
@@ -39,8 +39,8 @@ pub struct Logs<'a> {
     directory: &'a Path,
     held: Directory,
     limits: LogLimits,
-    /// Its time is when somebody last looked at a crowded directory. A look at it takes as
-    /// long as it is large, and as many would look as have made it so.
+    /// Its time is that of the last look at a crowded directory. Such a look is slow, and each
+    /// of the reruns that crowd the directory would take one.
     crowded: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Whether what is on record lives: a timer's waiter, a rerun.
+//! Whether a timer's waiter or a rerun on record lives.
 
 use super::record::{Running, Timer};
 use super::store::Store;
@@ -12,9 +12,9 @@ pub enum Standing {
     Alive,
     /// It has ended.
     Ended,
-    /// It is not ours to say, nor to end, settle or resume.
+    /// It is foreign: it cannot be seen from here, and is not ended, settled or resumed here.
     Foreign {
-        /// Whose it is.
+        /// Where it comes from.
         whose: Foreign,
         /// It may live: somebody holds its lock, or that cannot be seen.
         may_live: bool,

@@ -177,8 +177,8 @@ impl Store {
         }
     }
 
-    /// What there is to say of a target that has an order and no record, with nobody at
-    /// work on it. One that the history does not know is what a request left that died.
+    /// Reports a target that has an order and no record, and that no process works on. A
+    /// target that the history does not know was left by a request that died.
     pub fn lost(&self, id: &str) -> Option<String> {
         let target = self.target_dir(id);
         let has_order = names(&target.join("orders")).any(|name| is_id(&name));
@@ -198,8 +198,8 @@ impl Store {
         })
     }
 
-    /// The same for whoever is to change something: a record that cannot be read, or is
-    /// missing, is first made anew, and that is said.
+    /// Reads a record for a command that will change it: a record that is missing or cannot be
+    /// read is first rebuilt, with a warning.
     ///
     /// # Errors
     /// As [`Store::lock`].
@@ -214,7 +214,7 @@ impl Store {
         Ok(Some(locked.record.clone()))
     }
 
-    /// This directory for those who only look: they wait for no lock.
+    /// This directory for a command that only looks: it waits for no lock.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
         let patience = Duration::ZERO;
@@ -403,7 +403,7 @@ impl Store {
         sync_directory(&self.path().join("targets"))
     }
 
-    /// Writes down that requests are refused, for all who look and all who wait.
+    /// Records that requests are refused, for every command and waiter to see.
     ///
     /// # Errors
     /// What failed on which file.
@@ -458,8 +458,8 @@ impl Locked {
         Ok(())
     }
 
-    /// Writes what [`Locked::commit`] puts in place, for who has something else to do
-    /// while the disk takes it.
+    /// Writes what [`Locked::commit`] puts in place, so that the caller can work while the
+    /// disk takes it.
     ///
     /// # Errors
     /// As for [`Locked::commit`].

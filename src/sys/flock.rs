@@ -1,4 +1,4 @@
-//! Locks of whole files, flock(2): waited for no longer than a limit, and who holds one.
+//! Locks of whole files, flock(2), taken within a time limit; and the process that holds one.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -122,7 +122,7 @@ pub fn lock(file: &File, path: &Path, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// All locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
+/// The locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
 #[derive(Debug, Default)]
 pub struct Locks(Vec<(u64, i32)>);
 
@@ -133,7 +133,7 @@ impl Locks {
         Locks(lossy(text).lines().filter_map(held).collect())
     }
 
-    /// Who took the lock of this file, if anyone has, and lives.
+    /// The living process that took the lock of this file, if there is one.
     pub fn holder(&self, path: &Path) -> Option<Holder> {
         if self.0.is_empty() {
             return None;

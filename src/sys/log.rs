@@ -1,7 +1,7 @@
-//! Where `tracing` events go: to the journal, else to syslog, else to a file; those
-//! of a command, which has somebody to tell, to standard error too, if they are
-//! warnings or asked for. One line per event, and an event for each change of state,
-//! with target, timer, chain and run as fields: `journalctl AGAIN_TIMER=again`.
+//! Where `tracing` events go: to the journal, else to syslog, else to a file; those of a
+//! command to standard error too, if they are warnings or `-v` asks for them. One line per
+//! event, and an event for each change of state, with target, timer, chain and run as fields:
+//! `journalctl AGAIN_TIMER=again`.
 //!
 //! A subscriber of our own, because the usual one is larger than all that a
 //! waiter needs and opens nothing but standard error.
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 struct Log {
     stderr: LevelFilter,
     system: LevelFilter,
-    /// What this process is about, as it says by spans: it goes with every event.
+    /// The fields that this process's spans set, which go with every event.
     about: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -75,8 +75,8 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For a process that nobody looks at: events to the system's log, or where there is
-/// none to the file.
+/// For a process without a terminal: events to the system's log, or to the file where there is
+/// none.
 pub fn of_waiter() {
     // Whoever asked was told of a level that is none.
     let wanted = wanted().ok().flatten();

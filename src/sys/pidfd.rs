@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::process::{self, is_alive};
 use crate::model::Identity;
 
-/// A process to wait for or to signal, verified when it was taken hold of.
+/// A process to wait for or to signal, verified when the handle was made.
 #[derive(Debug)]
 pub enum Handle {
     /// The usual case: pidfd_open(2).
@@ -115,7 +115,7 @@ impl Handle {
     }
 }
 
-/// Says of a process that is not there what is said of a file.
+/// The error for a process that does not exist, like that for a file.
 fn not_found(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),

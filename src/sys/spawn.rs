@@ -41,7 +41,7 @@ pub struct Plan<'a> {
     pub keep: &'a [&'a OwnedFd],
     /// The signal state it is to start with.
     pub signals: SignalState,
-    /// Its standard error is the ready pipe, so that what it complains of is seen.
+    /// Its standard error is the ready pipe, so that its complaints are seen.
     pub errors_to_ready: bool,
 }
 
@@ -155,7 +155,7 @@ pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
     }
 }
 
-/// Kills and reaps a child of ours. Not yet reaped, its pid cannot be anybody else's.
+/// Kills and reaps a child of ours. Until it is reaped, no other process can have its pid.
 pub fn end_child(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);

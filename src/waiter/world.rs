@@ -71,7 +71,7 @@ impl World {
         found.map_err(|e| self.lost(e))
     }
 
-    /// What does not pass loses the timer.
+    /// A failure that does not pass loses the timer.
     fn lost(&self, e: anyhow::Error) -> anyhow::Error {
         match may_pass(&e) {
             true => e,
@@ -131,7 +131,7 @@ impl World {
         Ok(view)
     }
 
-    /// Adds to what the record says what only the machine can tell.
+    /// Adds what only the machine can tell to what the record says.
     fn look(
         &mut self,
         known: AtDue,
@@ -211,7 +211,7 @@ pub fn read_ticket(order: &File) -> Result<Ticket> {
     serde_json::from_slice(&line).context("the order is damaged")
 }
 
-/// What has to be there for the rerun and is not.
+/// What the rerun needs and is missing.
 fn missing(order: &Order) -> Option<String> {
     let directory = order.directory.path();
     if !directory.is_dir() {
