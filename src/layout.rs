@@ -18,7 +18,7 @@ pub fn say(line: &str) -> io::Result<()> {
         })
 }
 
-/// Writes a line to standard error; there is nobody to tell if that fails.
+/// Writes a line to standard error; a failure of that cannot be reported.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -44,7 +44,7 @@ pub enum Tone {
     Heading,
     /// As it should be.
     Good,
-    /// Somebody may have to act.
+    /// An operator may have to act.
     Attention,
     /// Something failed.
     Bad,

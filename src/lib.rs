@@ -156,7 +156,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         // Its status may be any that a run can end with.
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };
-    // Whoever changes something looks after timers that have lost their waiter.
+    // Each command that changes something looks after timers that have lost their waiter.
     if let (true, Ok(settings)) = (changes, config::of_command(global)) {
         commands::resume::in_passing(&settings);
     }

@@ -70,7 +70,7 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     if !record.running.iter().any(has_ended) {
         return Ok(Some(record));
     }
-    // Whoever only looks waits for nobody.
+    // A command that only looks waits for no lock.
     if let Ok(mut locked) = store.without_waiting().lock_existing(id) {
         if settle_locked(store, &mut locked, now).is_ok() {
             store.remove_strays(&locked.record, now);

@@ -138,7 +138,7 @@ impl<'a> Account<'a> {
             self.found.extend(named);
             let place = now.provenance(&driver.boot, driver.began.place);
             if place != Provenance::Here {
-                // Its pid is nobody's here, or another's.
+                // Its pid names no process here, or another one.
                 let whose = match place {
                     Provenance::Foreign(whose) => whose.kind(),
                     _ => "another boot",

@@ -146,7 +146,7 @@ impl Driving<'_> {
         }
         self.record.held = what.map(str::to_owned);
         if let Some(what) = what {
-            // Before it is said: whoever reads it may look.
+            // Recorded before it is said: a reader of the line may run `status`.
             if let Err(e) = self.publish() {
                 tracing::debug!("{e:#}");
             }

@@ -92,7 +92,7 @@ pub fn of_run(
     Ok(Ok(plan))
 }
 
-/// What a command becomes that somebody named outside any run.
+/// The order of a command that was named outside any run.
 ///
 /// # Errors
 /// What could not be seen of this process.
@@ -142,7 +142,7 @@ fn plan(
     let line = command.setup.invocation.as_ref();
     let manifest = line.and_then(|line| line.manifest());
     let (given, set, none) = (&request.given, &request.settings.paths, Paths::default());
-    // Any other program has such files only if somebody says so.
+    // Any other program has such files only if the request names them.
     let paths = if kind == Kind::Command && *given == none && *set == none {
         none
     } else {

@@ -137,7 +137,7 @@ impl Change {
         log(target, timer, chain, *run, &self.line);
     }
 
-    /// Tells the system's log and whoever asked.
+    /// Tells the system's log and the caller.
     ///
     /// # Errors
     /// Those of [`layout::say`].

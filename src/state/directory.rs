@@ -21,7 +21,7 @@ const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_S
 /// What is kept in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
-    /// State. Nobody but us and root may be able to put another directory in its place.
+    /// State. Only we and root may be able to put another directory in its place.
     State,
     /// Logs, each new, private, and opened without following. Where root owns the parent,
     /// a group of its may write to it: Debian's and Ubuntu's /var/log is root:syslog.
@@ -230,7 +230,7 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
 }
 
-/// Why somebody but us and root could replace what is in this directory, if so.
+/// Why a user other than us and root could replace what is in this directory, if one could.
 fn replaceable_by_others(at: &OwnedFd, keeps: Keeps) -> Result<Option<String>, Errno> {
     let stat = fstat(at)?;
     if !is_trusted(stat.st_uid) {

@@ -96,7 +96,7 @@ pub struct Handed {
     pub resource: Option<String>,
     /// The least wait.
     pub delta: Span,
-    /// The widest jitter, where somebody set one.
+    /// The widest jitter, where one is set.
     pub jitter: Option<Span>,
     /// The moment from which both count.
     pub base: Base,

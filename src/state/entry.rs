@@ -22,7 +22,7 @@ words! {
         Ended = "ended",
         /// Another run had done its job.
         Satisfied = "satisfied",
-        /// Somebody stopped it, or the service it belongs to.
+        /// An operator stopped it, or the service it belongs to.
         Stopped = "stopped",
         /// It was due, and its rerun could not start.
         Failed = "failed",

@@ -30,8 +30,8 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
 }
 
-/// Whether somebody holds a lock on a file or directory of ours. `None` where that
-/// cannot be told.
+/// Whether a process holds a lock on a file or directory of ours. `None` where that cannot be
+/// told.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
     let file = File::options()
         .read(true)

@@ -59,10 +59,10 @@ impl<'a> Logs<'a> {
     }
 
     /// Makes the file for the output of a target's rerun: its name begins with the time, so
-    /// that names sort by age. It is locked, and stays so until nobody can write to it any
+    /// that names sort by age. It is locked, and stays so until no process can write to it any
     /// more: the lock goes with the descriptor, through exec and to children. Space is
-    /// reserved for as much as the largest of the others has, so that the rerun does not
-    /// die of a full disk at its first line.
+    /// reserved for as much as the largest of the others has, so that the rerun does not die
+    /// of a full disk at its first line.
     ///
     /// # Errors
     /// What cannot be made or had, and why.
@@ -130,7 +130,7 @@ impl<'a> Logs<'a> {
             return;
         }
         let newest = newest.and_then(Path::file_name);
-        // What 0.1.0 left is counted to whoever asks, and so goes in time.
+        // A log of 0.1.0 counts towards every target, and so is removed in time.
         let ours = newest.and_then(|name| target_of(name.to_str()?));
         let mut logs = self.all();
         // It counts first.
@@ -207,9 +207,9 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
         })
 }
 
-/// Brings a log that nobody writes to any more to its size: gives back what was reserved
-/// and not used, and cuts what is longer than `most` bytes, unless that is 0. Beginning
-/// and end stay, with a line in between that says so.
+/// Brings a log that no process writes to any more to its size: gives back what was reserved
+/// and not used, and cuts what is longer than `most` bytes, unless that is 0. Beginning and
+/// end stay, with a line in between that says so.
 fn fit(path: &Path, most: u64) -> io::Result<()> {
     let mut options = File::options();
     let file = options

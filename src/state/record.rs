@@ -405,7 +405,7 @@ pub struct Record {
     /// The newest timer that ended without a rerun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
-    /// The newest start of a run of this target that is known of, whoever started it.
+    /// The newest known start of a run of this target, a rerun or not.
     #[serde(default)]
     pub seen_run: Option<Moment>,
 }
@@ -604,7 +604,7 @@ mod tests {
         assert_eq!(pids, [20, 3, 13, 14, 15, 16, 17, 18, 19]);
         let deltas = newest.promises.iter().map(|one| one.delta.nanos());
         assert!(deltas.eq([3, 13, 14, 15, 16, 17, 18, 19]));
-        // Whoever asks again under the same name changes what was promised to it.
+        // A run that asks again under the same name changes the promise to it.
         assert!(
             !newest
                 .promises

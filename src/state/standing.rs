@@ -16,7 +16,7 @@ pub enum Standing {
     Foreign {
         /// Where it comes from.
         whose: Foreign,
-        /// It may live: somebody holds its lock, or that cannot be seen.
+        /// It may live: a process holds its lock, or the lock cannot be seen.
         may_live: bool,
     },
 }
@@ -54,7 +54,7 @@ impl Store {
         }
     }
 
-    /// Whether an order has been removed. Another user, who may not look, cannot tell.
+    /// Whether an order has been removed. Another user may not look, and cannot tell.
     fn is_gone(&self, id: &str, token: &str) -> bool {
         let looked = self.order_path(id, token).symlink_metadata();
         looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)

@@ -1,9 +1,9 @@
 //! All targets together: when their reruns started, for the cap over them, and the end of
 //! those that are quiet.
 //!
-//! `starts` has a line for each start, the newest last, below one with the boot. The
-//! records know the same, one by one: under another boot, before which the disk may not
-//! have had all of it, and where it cannot be read, it is made anew by them.
+//! `starts` has a line for each start, the newest last, below one with the boot. The records
+//! hold the same, one by one. The file is rebuilt from them where it cannot be read, and under
+//! another boot, since the disk may then lack a part of it.
 
 use std::fs::File;
 use std::io::Write;
@@ -168,7 +168,7 @@ impl Store {
             if !is_old() || !self.read(&id).is_ok_and(quiet) {
                 continue;
             }
-            // Whoever holds it has something to say of it.
+            // The process that holds it is at work on it.
             if let Ok(locked) = self.without_waiting().lock_existing(&id)
                 && is_old()
                 && is_quiet(&locked.record)

@@ -56,7 +56,7 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// A lock that somebody else holds.
+/// A lock that another process holds.
 #[derive(Debug)]
 pub struct Busy {
     path: PathBuf,
@@ -88,7 +88,7 @@ impl From<Busy> for io::Error {
     }
 }
 
-/// Whether this says that somebody else holds a lock.
+/// Whether this error says that another process holds a lock.
 pub fn is_busy(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.and_then(io::Error::get_ref)

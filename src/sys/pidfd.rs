@@ -35,11 +35,11 @@ pub fn open(who: Identity) -> io::Result<Handle> {
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Handle::Looked(who),
         Err(e) => return Err(not_found(e.into())),
     };
-    // Looked at after the pidfd was opened: whoever it is, it is the one the pidfd holds.
+    // Read after the pidfd was opened: the process read is the one that the pidfd holds.
     match process::identify(who.pid) {
         Ok(now) if now == who => Ok(handle),
         Ok(_) => Err(io::ErrorKind::NotFound.into()),
-        // Hidden from us (proc(5), hidepid), and so nobody that can be told from another.
+        // Hidden from us (proc(5), hidepid), so that it cannot be told from another process.
         Err(e) if e.kind() == io::ErrorKind::NotFound && !handle.wait(Duration::ZERO) => {
             Err(io::Error::from_raw_os_error(libc::EPERM))
         }

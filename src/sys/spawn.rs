@@ -167,7 +167,7 @@ pub fn own_program() -> PathBuf {
     match std::env::current_exe() {
         // Of one that was removed, the kernel shows a name that is none.
         Ok(path) if path.exists() => path,
-        // Whoever opens this gets the file that we run, whatever its name is now.
+        // Opening this gives the file that we run, whatever its name is now.
         _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
     }
 }
@@ -207,7 +207,7 @@ pub fn become_image(image: &Image, keep: &File) -> (PathBuf, io::Error) {
     }
 }
 
-/// Marks every descriptor above 2 to be closed on exec, whoever opened it.
+/// Marks every descriptor above 2 to be closed on exec, inherited ones too.
 pub fn close_all_on_exec() {
     // SAFETY: integers only. CLOSE_RANGE_CLOEXEC exists since Linux 5.11.
     let done = unsafe {

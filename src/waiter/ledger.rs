@@ -68,7 +68,8 @@ impl Ledger {
     pub fn due(&self, record: &Record) -> Option<Due> {
         let timer = self.timer(record)?;
         let said = self.said(timer);
-        // Whoever hurries wants a run from now on. What the cap added is nobody's wait.
+        // A hurried timer accepts any run from now on. The cap's delay is no part of the wait
+        // that was asked for.
         let (delta, jitter) = match timer.hurry {
             true => (Span::ZERO, Span::ZERO),
             false => (timer.delta, timer.jitter + timer.put_off),

@@ -330,7 +330,7 @@ impl Life {
         let World { store, ticket, .. } = &self.world;
         match finish {
             Finish::Superseded => {
-                // Whoever replaces or stops a timer tells its waiter.
+                // A command that replaces or stops a timer tells its waiter.
                 if !self.sleeper.was_told_to_end() {
                     tracing::warn!(
                         "no rerun: the timer is no longer on record, as happens when the record is lost"

@@ -159,7 +159,7 @@ impl World {
             let age = now.uptime.since(holder.process.started());
             let held = lock
                 .and_then(|lock| live::held_for(&lock.path(), holder.process, now.wall).ok()?);
-            // Who has let go of it by now is not ended.
+            // A process that has released it by now is not ended.
             (now.uptime - age.min(held.unwrap_or_default()), stuck_after)
         });
         let service = match order.daemon {
