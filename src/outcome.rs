@@ -197,9 +197,9 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
 
 /// Tells how a rerun ended by Puppet's own summary, if that can only be its own.
 ///
-/// A summary holds the outcome of the newest run, whoever started it. One from before the rerun, one from after the next run
-/// that is known of, and one from long after the rerun's last line of output are not
-/// its own; then the outcome is unknown, and the evidence says why.
+/// A summary holds the outcome of the newest run, a rerun or not. One from before the rerun, one from after the next
+/// run that is known of, and one from long after the rerun's last line of output are not its own; then the outcome is
+/// unknown, and the evidence says why.
 fn tell(traces: &Traces) -> Told {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));

@@ -22,18 +22,18 @@ use crate::sys::flock;
 
 const STARTS: &str = "starts";
 
-/// The size at which what no longer counts is left out, in bytes.
+/// The size in bytes from which lines that no longer count are removed.
 const LARGE: usize = 1 << 18;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
     at: Moment,
     target: String,
-    /// The timer's; none for what a record knows.
+    /// The timer's token; none for a start from a record.
     token: String,
 }
 
-/// Whether so many lines reach a cap, and how. Few need not be parsed.
+/// Whether these lines reach a cap, and how. Too few lines need not be parsed.
 fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
     let starts = text.lines().skip(1);
     if starts.clone().count() < cap.max_runs as usize {
@@ -114,7 +114,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// What is written of this boot.
+    /// The starts of this boot in the file.
     fn starts(&self, now: &Moment) -> Option<String> {
         let text = read_bounded(&self.path().join(STARTS)).ok()?;
         let text = String::from_utf8(text).ok()?;
@@ -151,9 +151,8 @@ impl Store {
         })
     }
 
-    /// Forgets the targets that have nothing pending and nothing running, of which nothing
-    /// was heard for a day, and whose starts are outside the window. The history has them
-    /// still.
+    /// Forgets the targets that have been quiet for a day, with nothing pending, running or in
+    /// the window. The history keeps their entries.
     pub fn forget_quiet(&self, window: Span, now: &Moment) {
         let is_quiet = |record: &Record| {
             let counts = |at: &Moment| at.age(now) < window.max(QUIET);

@@ -22,7 +22,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The process with this pid, if it lives.
+    /// The process of this pid, if it lives.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = process::stat(pid).ok()?;
         let start = stat.start;

@@ -165,7 +165,7 @@ pub fn end_child(pid: i32) {
 /// Our own program, also when it was replaced or removed since we started.
 pub fn own_program() -> PathBuf {
     match std::env::current_exe() {
-        // Of one that was removed, the kernel shows a name that is none.
+        // For a program that was removed, the kernel shows a name that does not exist.
         Ok(path) if path.exists() => path,
         // Opening this gives the file that we run, whatever its name is now.
         _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
