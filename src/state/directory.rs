@@ -126,7 +126,7 @@ impl Directory {
 /// The beginning of a path through a descriptor: proc_pid_fd(5).
 const HELD: &str = "/proc/self/fd/";
 
-/// A path for messages: one through a descriptor is shown by the descriptor's own path.
+/// A path for messages: one through a descriptor becomes the path that the kernel shows for it.
 pub fn shown(path: &Path) -> PathBuf {
     let known = || {
         let mut parts = path.strip_prefix(HELD).ok()?.components();
