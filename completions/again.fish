@@ -106,14 +106,14 @@ complete -c again -n "__fish_again_using_subcommand enable" -l log-dir -d 'Direc
 complete -c again -n "__fish_again_using_subcommand enable" -l config -d 'Settings [default: /etc/again.toml]' -r -F
 complete -c again -n "__fish_again_using_subcommand enable" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand enable" -s h -l help -d 'Print help'
-complete -c again -n "__fish_again_using_subcommand reset" -l target -d 'Only this target: its id, or how that begins' -r
+complete -c again -n "__fish_again_using_subcommand reset" -l target -d 'Only this target: its id, or the beginning of it' -r
 complete -c again -n "__fish_again_using_subcommand reset" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand reset" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
 complete -c again -n "__fish_again_using_subcommand reset" -l config -d 'Settings [default: /etc/again.toml]' -r -F
 complete -c again -n "__fish_again_using_subcommand reset" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand reset" -s h -l help -d 'Print help'
 complete -c again -n "__fish_again_using_subcommand history" -s n -d 'Only the newest N chains [default: 10; with --json all]' -r
-complete -c again -n "__fish_again_using_subcommand history" -l chain -d 'Only this chain: its id, or how that begins' -r
+complete -c again -n "__fish_again_using_subcommand history" -l chain -d 'Only this chain: its id, or the beginning of it' -r
 complete -c again -n "__fish_again_using_subcommand history" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand history" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
 complete -c again -n "__fish_again_using_subcommand history" -l config -d 'Settings [default: /etc/again.toml]' -r -F
@@ -131,7 +131,7 @@ complete -c again -n "__fish_again_using_subcommand metrics" -l log-dir -d 'Dire
 complete -c again -n "__fish_again_using_subcommand metrics" -l config -d 'Settings [default: /etc/again.toml]' -r -F
 complete -c again -n "__fish_again_using_subcommand metrics" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand metrics" -s h -l help -d 'Print help'
-complete -c again -n "__fish_again_using_subcommand explain" -l pid -d 'Look at this process and its parents, rather than at our own' -r
+complete -c again -n "__fish_again_using_subcommand explain" -l pid -d 'Look at this process and its parents, rather than at the caller' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
@@ -154,7 +154,7 @@ complete -c again -n "__fish_again_using_subcommand explain" -s v -l verbose -d 
 complete -c again -n "__fish_again_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c again -n "__fish_again_using_subcommand converge" -l max-runs -d 'At most this many runs, the first included [default: max_runs of the settings, 10]' -r
 complete -c again -n "__fish_again_using_subcommand converge" -l timeout -d 'Give up after this long; a run under way then gets TERM, and 10 seconds later KILL' -r
-complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until also a run changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify is never clean)' -r -f -a "requests\t'Nothing asks for another run'
+complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until a run also changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify is never clean)' -r -f -a "requests\t'Nothing asks for another run'
 clean\t'Nothing asks for another run, and the last one changed nothing'"
 complete -c again -n "__fish_again_using_subcommand converge" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand converge" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F

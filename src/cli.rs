@@ -43,8 +43,8 @@ struct Request {
 }
 
 impl Cli {
-    /// A plain request, which puppet waits for: describing all the other commands
-    /// takes a third of its time. `None` for all else, wrong words included.
+    /// Parses a plain request, which Puppet waits for: describing all the other commands
+    /// takes a third of its time. `None` for everything else, wrong words included.
     pub fn request(arguments: &[OsString]) -> Option<Self> {
         let words = arguments
             .get(1..)
@@ -69,7 +69,7 @@ pub fn is_command(word: &OsStr) -> bool {
     Cli::command().find_subcommand(word).is_some()
 }
 
-/// The command that was perhaps meant by a word that is none.
+/// The command nearest to a mistyped word, if one is near.
 pub fn meant(word: &str) -> Option<String> {
     let commands = Cli::command();
     let names = commands.get_subcommands().map(clap::Command::get_name);
@@ -189,7 +189,7 @@ pub struct Status {
 /// `again stop`.
 #[derive(Debug, Args)]
 pub struct Stop {
-    /// Names of timers; all without one
+    /// Names of timers; without any, all of them
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// Also end reruns that are under way (TERM, after 10 seconds KILL)
@@ -200,7 +200,7 @@ pub struct Stop {
 /// `again now`.
 #[derive(Debug, Args)]
 pub struct Names {
-    /// Names of timers; all without one
+    /// Names of timers; without any, all of them
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -216,7 +216,7 @@ pub struct Disable {
 /// `again reset`.
 #[derive(Debug, Args)]
 pub struct Reset {
-    /// Only this target: its id, or how that begins
+    /// Only this target: its id, or the beginning of it
     #[arg(long, value_name = "ID")]
     pub target: Option<String>,
 }
@@ -230,7 +230,7 @@ pub struct History {
     /// Only the newest N chains [default: 10; with --json all]
     #[arg(short = 'n', value_name = "N", value_parser = number::<std::num::NonZeroUsize>)]
     pub newest: Option<std::num::NonZeroUsize>,
-    /// Only this chain: its id, or how that begins
+    /// Only this chain: its id, or the beginning of it
     #[arg(long, value_name = "ID")]
     pub chain: Option<String>,
 }
@@ -249,12 +249,12 @@ pub struct Log {
 /// `again converge`: runs COMMAND in the foreground until nothing asks for more.
 ///
 /// For first boot, images, kickstart, CI and containers. This process takes the
-/// requests of Exec['again'] and 'again run' inside COMMAND: it waits as long as they
-/// ask for, and runs COMMAND again, unchanged. COMMAND has standard input, output and
+/// requests of Exec['again'] and 'again run' inside COMMAND: it waits for as long as they
+/// ask, and runs COMMAND again, unchanged. COMMAND has standard input, output and
 /// error to itself; messages of this process go to standard error.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Exit status: 0 converged; 1 the last run failed; 2 wrong usage; 75 not converged within the cap or the timeout; 126, 127 COMMAND cannot be executed, was not found; 128+n ended by signal n. A failed run that asked for more goes on."
+    after_long_help = "Exit status: 0 converged; 1 the last run failed; 2 wrong usage; 75 not converged within the cap or the timeout; 126 COMMAND cannot be executed; 127 COMMAND was not found; 128+n ended by signal n. After a failed run that asked for more, the command runs again."
 )]
 pub struct Converge {
     /// At most this many runs, the first included [default: max_runs of the settings, 10]
@@ -263,7 +263,7 @@ pub struct Converge {
     /// Give up after this long; a run under way then gets TERM, and 10 seconds later KILL
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Span>,
-    /// requests: until nothing asks for more; clean: until also a run changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify is never clean)
+    /// requests: until nothing asks for more; clean: until a run also changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify is never clean)
     #[arg(
         long,
         value_name = "WHAT",
@@ -280,7 +280,7 @@ pub struct Converge {
 /// `again explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Look at this process and its parents, rather than at our own
+    /// Look at this process and its parents, rather than at the caller
     #[arg(long, value_name = "PID", value_parser = number::<i32>)]
     pub pid: Option<i32>,
     /// The request to judge

@@ -18,7 +18,7 @@ use crate::puppet::paths::Paths;
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
 
-/// So many times the cap of one target all targets together may run again.
+/// The cap over all targets together, as a multiple of one target's.
 const TIMES_TOTAL: u32 = 3;
 
 /// Whether a waiter gets a systemd scope of its own.
@@ -56,7 +56,7 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the output of reruns is kept.
     pub log_dir: PathBuf,
-    /// How much of it is kept.
+    /// How much of that output is kept.
     pub logs: LogLimits,
     /// Puppet's own files, where an operator named them.
     pub paths: Paths,
@@ -211,9 +211,9 @@ fn choice<T: ValueEnum>(value: &OsStr) -> Result<T, String> {
     })
 }
 
-/// Makes one source of settings, in which every key is optional, of the table below:
-/// key and type as in the file, the environment variable and how that is read, and the
-/// default where that depends on nothing.
+/// Makes one source of settings, in which every key is optional, from the table below: key and
+/// type as in the file, the environment variable and how it is read, and the default where it
+/// depends on nothing.
 macro_rules! layer {
     ($($key:ident: $type:ty $(, $variable:literal $read:expr)? $(=> $default:expr)?;)*) => {
         #[derive(Debug, Default, Deserialize)]
@@ -229,7 +229,7 @@ macro_rules! layer {
                 Ok(Layer { $($key: None$(.or(around.read($variable, $read)?))?,)* })
             }
 
-            /// The same, and what `below` says where this says nothing.
+            /// These settings, and those of `below` where these have none.
             fn or(self, below: Self) -> Self {
                 Layer { $($key: self.$key.or(below.$key),)* }
             }
@@ -286,7 +286,7 @@ impl Layer {
     }
 }
 
-/// What else settings depend on, gathered at the edge.
+/// The process's own facts that settings depend on, gathered at the edge.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// Our environment.

@@ -18,12 +18,12 @@ pub fn say(line: &str) -> io::Result<()> {
         })
 }
 
-/// Writes a line to standard error; there is nobody to tell if that fails.
+/// Writes a line to standard error; a failure of that cannot be reported.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// `s` if there is not just one of them.
+/// The plural's `s`, unless there is exactly one.
 pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
@@ -44,7 +44,7 @@ pub enum Tone {
     Heading,
     /// As it should be.
     Good,
-    /// Somebody may have to act.
+    /// An operator may have to act.
     Attention,
     /// Something failed.
     Bad,
@@ -90,8 +90,8 @@ impl Look {
         }
     }
 
-    /// A line that begins with `label` in its tone, and goes on below the text
-    /// behind it where it is too long. What is unprintable is replaced.
+    /// A line that begins with `label` in its tone. A long text goes on below its own
+    /// beginning, and unprintable characters are replaced.
     pub fn entry(&self, label: &str, tone: Tone, text: &str) -> String {
         let indent = label.chars().count();
         let text: String = text

@@ -10,15 +10,15 @@
 //! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
 //! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
-//! signalfd, and does not wake up to look where the kernel can tell it.
+//! signalfd, and never polls where pidfds and inotify exist.
 //!
 //! A converge driver ([`mod@converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])
 //! rather than to a waiter, and [`policy::converge`] decides what comes next.
 //!
-//! Everything anyone decides by lies in the target's record, which is changed only
-//! under its lock and only by renaming a new file over it: whoever commits first
-//! wins, and a process that dies at any point leaves the old record or the new one.
+//! Every decision rests on the target's record, which is changed only under its lock and
+//! only by renaming a new file over it: the first process to commit wins, and a process
+//! that dies at any point leaves the old record or the new one.
 
 pub mod cli;
 pub mod commands;
@@ -49,7 +49,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     sys::start::fill_standard_descriptors();
     if sys::start::is_raised() {
         complain(
-            "again: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); take them away",
+            "again: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); remove them",
         );
         return Exit::Failure as i32;
     }
@@ -85,7 +85,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// What was typed. Where there is nothing more to do, the exit status.
+/// Parses the command line. The exit status if nothing is left to do.
 fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
     let cli = cli.map_err(|e| {
@@ -98,14 +98,14 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     })?;
     if cli.command.is_some() && cli.run != cli::Run::default() {
         complain(
-            "again: error: the options of a request go behind 'run' (again run --delta 120); no other command takes them",
+            "again: error: the options of a request go after 'run' (again run --delta 120); no other command takes them",
         );
         return Err(Exit::Usage as i32);
     }
     Ok(cli)
 }
 
-/// Where the rest is.
+/// Where the help is.
 const SEE: &str = "; see 'again --help'";
 
 /// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.
@@ -154,7 +154,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         // Its status may be any that a run can end with.
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };
-    // Whoever changes something looks after timers that have lost their waiter.
+    // Each command that changes something looks after timers that have lost their waiter.
     if changes && let Ok(settings) = config::of_command(global) {
         commands::resume::in_passing(global, &settings.state_dir);
     }

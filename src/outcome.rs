@@ -22,8 +22,8 @@ use crate::sys::file::read_regular;
 pub struct Settled(Vec<(Running, Change)>);
 
 impl Settled {
-    /// Notes how they ended. Call when the record without them is in place: else
-    /// whoever looks next takes them out once more.
+    /// Notes how they ended. Call when the record without them is in place: otherwise the next
+    /// process to read the record takes them out once more.
     pub fn note(self, store: &Store) {
         for (rerun, change) in self.0 {
             store.forget_rerun(rerun.process, rerun.started.place);
@@ -58,8 +58,7 @@ pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result
     Ok(())
 }
 
-/// A record in which reruns that have ended are taken as such; written back if
-/// we may write.
+/// The record without the reruns that have ended; it is written back if we may write.
 ///
 /// # Errors
 /// Why it cannot be read.
@@ -71,7 +70,7 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     if !record.running.iter().any(has_ended) {
         return Ok(Some(record));
     }
-    // Whoever only looks waits for nobody.
+    // A command that only looks waits for no lock.
     if let Ok(mut locked) = store.without_waiting().lock_existing(id) {
         if settle_locked(store, &mut locked, now).is_ok() {
             store.remove_strays(&locked.record, now);
@@ -198,9 +197,9 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
 
 /// Tells how a rerun ended by Puppet's own summary, if that can only be its own.
 ///
-/// A summary holds the outcome of the newest run, whoever started it. One from before the rerun, one from after the next run
-/// that is known of, and one from long after the rerun's last line of output are not
-/// its own; then the outcome is unknown, and the evidence says why.
+/// A summary holds the outcome of the newest run, a rerun or not. One from before the rerun, one from after the next
+/// run that is known of, and one from long after the rerun's last line of output are not its own; then the outcome is
+/// unknown, and the evidence says why.
 fn tell(traces: &Traces) -> Told {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
@@ -213,7 +212,7 @@ fn tell(traces: &Traces) -> Told {
     let Some((path, summary)) = &traces.summary else {
         return unknown(match traces.kind {
             Kind::Command => "a command that is not puppet's leaves no summary".into(),
-            _ => "it is not known where its summary would be".into(),
+            _ => "the path of its summary is not known".into(),
         });
     };
     let (at, summary) = match summary {
@@ -225,7 +224,7 @@ fn tell(traces: &Traces) -> Told {
     };
     if at < traces.started {
         return unknown(format!(
-            "it wrote no summary, as a run that is cut short or cannot start ({path} is older)"
+            "it wrote no summary, like a run that is cut short or cannot start ({path} is older)"
         ));
     }
     if let Some((next, what)) = traces.next
@@ -250,7 +249,7 @@ fn tell(traces: &Traces) -> Told {
         {
             Some(took) if at > traces.started + LOADING + took => {
                 return unknown(format!(
-                    "its summary was overwritten by a later run: what wrote {path} began {} after it",
+                    "its summary was overwritten by a later run: the run that wrote {path} began {} later",
                     at.since(traces.started + took)
                 ));
             }

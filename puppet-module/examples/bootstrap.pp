@@ -15,7 +15,7 @@ file { ['/etc/facter', '/etc/facter/facts.d', $dir]:
   ensure => directory,
 }
 
-# On a real node: asked of an inventory, or of whoever installs it.
+# On a real node an inventory, or the person who installs it, tells the role.
 file { '/etc/facter/facts.d/again_example_role.txt':
   content => "again_example_role=web\n",
   notify  => Exec['again'],

@@ -3,7 +3,7 @@
 #
 # Installs the helper `again`, writes its settings, and declares `Exec['again']`. A resource that changes and notifies this Exec gets one
 # more run of the very same Puppet command once the present run has ended. However many resources notify it in a run, one run follows.
-# What is asked for, when it is due and how to stop it is in the Exec's line in the report, and in `again status`.
+# The Exec's line in the report, and `again status`, say what is asked for, when it is due and how to stop it.
 #
 # Five things to know:
 #
@@ -12,15 +12,15 @@
 # - Under `--tags` Puppet evaluates only what carries one of the tags. The Execs of this module all carry the tag `again`, those of the
 #   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
 #   without a matching tag cannot ask. The rerun has the same `--tags`.
-# - Under noop nothing is asked for.
-# - The Execs are not contained in this class, and wait for the helper and its settings only. `contain common::again` in a profile that
-#   others come after, `require => Class['common::again']` and `Class['common::again'] -> …` order the installation, and whatever they
-#   order may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
+# - Under noop the Execs ask for nothing.
+# - The Execs are not contained in this class, and wait for the helper and its settings only. `require => Class['common::again']`,
+#   `Class['common::again'] -> …` and `contain common::again` in an earlier profile order the installation, and any resource that comes
+#   after it may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
 # - Set parameters in Hiera. A declaration with parameters (`class { 'common::again': … }`) has to be evaluated before anything includes the
 #   class, and the defines of this module do.
 #
 # @param ensure
-#   `absent` stops what is pending and then takes away what this class had put there, including state and logs. Where the helper goes,
+#   `absent` stops what is pending and then removes what this class has installed, including state and logs. If that includes the helper,
 #   waiters of other users are ended too. The Execs stay in the catalog, so that manifests which notify them still compile, but ask for
 #   nothing.
 #
@@ -30,15 +30,15 @@
 #
 # @param manage_binary
 #   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
-#   `none`, from elsewhere. Changed, it leaves behind what the former value had installed; `ensure => absent` in between takes that away.
+#   `none`, from elsewhere. A new value leaves behind what the former one installed; `ensure => absent` in between removes it.
 #
 # @param source
 #   Where the helper is fetched from, with `manage_binary => file`, instead of this module's files: anything that `source` of a File takes,
 #   such as `puppet:///modules/profile/again` or an https address. This also serves architectures which the module's files lack.
 #
 # @param checksum
-#   The SHA-256 of the helper. Nothing else is put in place, and what is in place is fetched anew only if it has another one. A source on
-#   the web needs it.
+#   The SHA-256 of the helper. A file with another checksum is not installed, and a helper that is in place is fetched anew only if its
+#   checksum differs. A source on the web needs it.
 #
 # @param binary
 #   Path of the helper. By default /usr/local/bin/again, /usr/bin/again with `manage_binary => package`, and ~/.local/bin/again with
@@ -55,8 +55,8 @@
 #
 # @param config_file
 #   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root and the file is
-#   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. So does the fact in the environment
-#   of Puppet, unless the path is the default.
+#   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. The fact needs `AGAIN_CONFIG` in
+#   the environment of Puppet, unless the path is the default.
 #
 # @param manage_man
 #   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
@@ -67,9 +67,9 @@
 #   `manage_binary => file` only.
 #
 # @param manage_boot_unit
-#   Whether to install and enable again-resume.service, which arms what was pending again after a boot, and again-pending.path, which
-#   within a minute gives a new waiter to what has lost its own. By default where systemd runs and Puppet runs as root; `true` is for
-#   images that are built without it.
+#   Whether to install and enable again-resume.service, which gives pending timers new waiters after a boot, and again-pending.path, which
+#   within a minute gives a new waiter to a timer that has lost its own. By default where systemd runs and Puppet runs as root; `true` is
+#   for images that are built without systemd running.
 #
 # @param share_dir
 #   Directory under which manual pages and completions go. By default /usr/local/share, or ~/.local/share where Puppet does not run as root.
@@ -78,10 +78,10 @@
 #   Directory of systemd's units.
 #
 # @param on_failure
-#   Whether a run in which resources failed asks for another one: `true`, as soon as it has ended; a delta as with `common::again::delta`,
-#   so much later. For nodes that are being set up, and for failures that pass: a mirror that does not answer, a peer that is not there
-#   yet. A failure that stays is met `max_runs` times per window, and then reported as the cap. The timer is named `again-on-failure`.
-#   Nothing is asked for under noop, where the run was told to stop, and where requests of this module are all that failed. A catalog
+#   Whether a run in which resources failed asks for another one: with `true` as soon as it has ended; with a delta, as in
+#   `common::again::delta`, that much later. For nodes that are being set up, and for failures that pass: a mirror that does not answer, a
+#   peer that is not there yet. A failure that stays costs `max_runs` runs per window; then the report shows the cap. The timer is named
+#   `again-on-failure`. The run does not ask under noop, if it was told to stop, or if only requests of this module have failed. A catalog
 #   that does not compile, or that has a dependency cycle, cannot ask, because no resource is evaluated.
 #
 # @param tags
@@ -94,10 +94,10 @@
 #   Setting: the bound up to which the jitter grows in a chain of reruns that does not settle. The helper's default is 300 seconds.
 #
 # @param max_runs
-#   Setting: at most so many reruns in a window. The helper's default is 10.
+#   Setting: at most this many reruns in a window. The helper's default is 10.
 #
 # @param max_runs_total
-#   Setting: at most so many reruns of all commands of a user together in a window. The helper's default is three times `max_runs`.
+#   Setting: at most this many reruns of all commands of a user together in a window. The helper's default is three times `max_runs`.
 #
 # @param window
 #   Setting: the length of the window. The helper's default is one hour.
@@ -110,11 +110,11 @@
 #   helper's default is `report`.
 #
 # @param save_environment
-#   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, for a boot in between.
+#   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, to have it after a reboot.
 #   The helper's default is true.
 #
 # @param scope
-#   Setting: `auto` moves a pending request of root's out of the systemd service it was made in, `never` leaves it there.
+#   Setting: `auto` moves the waiter of a request of root's out of the systemd service it was made in, `never` leaves it there.
 #
 # @param command
 #   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. Where it is
@@ -163,7 +163,7 @@
 # @example In Hiera: a node that is being set up tries again after failures, a minute later
 #   common::again::on_failure: '1m'
 #
-# @example In Hiera: take it away again
+# @example In Hiera: remove it
 #   common::again::ensure: 'absent'
 #
 # @api public

@@ -62,7 +62,7 @@ fn given(reason: &str) -> &str {
     }
 }
 
-/// Since when and why, in words.
+/// Since when `again` is disabled and why, in words.
 pub fn state(disabled: &Disabled) -> String {
     let since = match disabled.since {
         0 => String::new(),

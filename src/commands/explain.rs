@@ -23,7 +23,7 @@ use crate::sys::clock::{boottime, moment};
 use crate::sys::process::{self, is_alive, split_block};
 use crate::sys::user;
 
-/// Goes the way of a request as far as the judgement, and shows it.
+/// Observes and judges as a request does, and shows the result.
 ///
 /// # Errors
 /// What could not be looked at.
@@ -109,7 +109,7 @@ fn words(line: &[Vec<u8>]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What would be run, and how that differs from what the run was started with.
+/// What would be run, and how it differs from the command line of the run.
 fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
     let order = &plan.order;
     let line: Vec<Vec<u8>> = order.arguments.iter().map(|a| a.0.clone()).collect();
@@ -163,7 +163,7 @@ fn time(request: &Request<'_>, seen: &Observation, number: u32) -> String {
     format!("  its time: {delta} and up to {range} of jitter, {from}")
 }
 
-/// What a rerun that were due now would have to wait for.
+/// What a rerun would have to wait for if it were due now.
 fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(rerun) = record.running.iter().find(|run| is_alive(run.process)) {

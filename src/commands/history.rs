@@ -24,7 +24,7 @@ use crate::sys::localtime::{self, utc};
 /// The version of the JSON's schema.
 const SCHEMA: u32 = 1;
 
-/// How many chains are shown to people who did not say.
+/// How many chains people see by default.
 const CHAINS: usize = 10;
 
 /// A target that is on record, as far as the caller may see it.
@@ -91,7 +91,8 @@ fn event(entry: &Entry, targets: &Targets) -> Value {
     })
 }
 
-/// What belongs together: a chain, or what was done to a target as a whole.
+/// The story that an entry belongs to: its chain, or its target if the whole target was
+/// changed.
 fn story(entry: &Entry) -> (&str, &str) {
     let target = if entry.chain.is_empty() {
         entry.target.as_str()
@@ -175,7 +176,7 @@ fn label(at: Walltime, run: u32, what: &str) -> String {
     format!("  {at}  {run:<7} {what:<10}")
 }
 
-/// One event, with the time since the one that it follows from.
+/// One event, with the time since the event that led to it.
 fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
     let since = |what: What| -> Option<Span> {
         let before = earlier

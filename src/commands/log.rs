@@ -164,7 +164,7 @@ fn choose<'a>(logs: &'a [Log], wanted: Option<&str>) -> Result<&'a Log, String> 
     })
 }
 
-/// Copies what there is to standard output.
+/// Copies the output so far to standard output.
 fn show(file: &mut File) -> Result<()> {
     let mut out = io::stdout().lock();
     io::copy(file, &mut out)?;
@@ -172,7 +172,7 @@ fn show(file: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// Copies what there is and what comes, until the rerun has ended.
+/// Copies the output so far, then what is added, until the rerun has ended.
 fn follow(file: &mut File, path: &Path, writer: &Running) -> Result<()> {
     // Before the first look, lest something be written in between.
     let watch =

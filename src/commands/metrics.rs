@@ -63,7 +63,7 @@ const METRICS: &[Metric] = &[
     Metric("disabled", "Whether 'again disable' is in force.", All(|r| yes(r.disabled.is_some()))),
     Metric("records_unreadable", "Records of targets that cannot be read.", All(|r| number(r.unreadable.len()))),
     Metric("converge_drivers", "Drivers ('again converge') that are under way.", All(|r| number(r.drivers.len()))),
-    Metric("timers_pending", "Timers that are pending, in whatever state.", Each(|t, _| Some(number(t.timers.len())))),
+    Metric("timers_pending", "Timers that are pending, in any state.", Each(|t, _| Some(number(t.timers.len())))),
     Metric("timers_held", "Timers that are due and held by an operator.",
         Each(|t, _| Some(timers(t, TimerState::Held)))),
     Metric("timers_dead", "Timers whose waiter is dead.", Each(|t, _| Some(timers(t, TimerState::Dead)))),

@@ -18,7 +18,7 @@ use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
 use crate::sys::{pidfd, sleep};
 
-/// Hurries what is named, or everything.
+/// Brings the named timers forward, or all.
 ///
 /// # Errors
 /// What could not be hurried; the rest was.
@@ -65,7 +65,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         match hurry(timer.pending(), stands == Standing::Alive, now.uptime) {
             Hurry::Dead => {
                 account.failed(format!(
-                    "the waiter of timer '{name}' is dead, and nothing will start it ({which}); 'again resume' gives it another, 'again stop' clears it"
+                    "the waiter of timer '{name}' is dead, and the timer will not fire ({which}); 'again resume' gives it another waiter, 'again stop' clears it"
                 ));
                 continue;
             }
@@ -152,7 +152,7 @@ fn brought_forward(store: &Store, record: &Record, timer: &Timer, now: &Moment) 
     }
 }
 
-/// What a timer waits for when it is not its time.
+/// What a timer waits for besides its time.
 fn waits_for(record: &Record, timer: &Timer) -> String {
     if let Some(run) = timer.waits_for.filter(|who| is_alive(*who)) {
         return format!("it waits for its run to end, pid {}", run.pid);

@@ -49,7 +49,7 @@ pub struct Target {
     pub record: Record,
     /// What would be run, where the caller may see that.
     pub command: Option<CommandLine>,
-    /// Who holds its record's lock at this moment, if anyone does.
+    /// The process that holds its record's lock at this moment, if one does.
     pub locked: Option<Holder>,
     /// The cap that a pending timer is under, else the one that would be applied now.
     pub cap: Cap,
@@ -97,8 +97,8 @@ pub fn driver_state(driver: &Driver) -> DriverState {
 }
 
 impl Report {
-    /// Looks at everything, or at one target alone. Reruns that have ended are noted as such,
-    /// and what killed drivers left is removed, if we may and need not wait.
+    /// Reads everything, or one target alone. Notes reruns that have ended, and removes what
+    /// killed drivers left, if we may and need not wait.
     pub fn gather(store: &Store, settings: &Settings, now: Moment, only: Option<&str>) -> Self {
         driver::sweep(store, &now);
         let mut unreadable = Vec::new();
@@ -303,7 +303,7 @@ fn holder_json(holder: &Holder, now: &Moment) -> Value {
     })
 }
 
-/// What the timers of one target are looked at by.
+/// What the timers of one target are judged by.
 struct Look<'a> {
     store: &'a Store,
     record: &'a Record,

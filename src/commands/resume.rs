@@ -1,4 +1,4 @@
-//! `again resume`: arms again what has lost its waiter, after a reboot above all.
+//! `again resume`: gives new waiters to timers that have lost theirs, mostly after a reboot.
 
 use std::path::Path;
 
@@ -48,8 +48,8 @@ pub fn main(global: &Global) -> Result<Exit> {
     account.conclude("every pending timer has its waiter")
 }
 
-/// Resumes in passing what has lost its waiter: whoever changes something looks after the
-/// rest. What is locked is left to the next one.
+/// Resumes in passing: each command that changes something gives new waiters to timers that
+/// have lost theirs. A locked target is left to the next command.
 pub fn in_passing(global: &Global, state_dir: &Path) {
     let store = Store::existing(state_dir).without_waiting();
     let mut ids = store.targets();
@@ -72,12 +72,12 @@ pub fn in_passing(global: &Global, state_dir: &Path) {
     }
 }
 
-/// By what timers are resumed.
+/// What timers are resumed with.
 struct Resume<'a> {
     store: &'a Store,
     settings: &'a Settings,
     scope: ScopeWish,
-    /// Nobody asked for it, and nobody wants to hear of what stays as it is.
+    /// Another command resumes by the way: timers that stay as they are go unmentioned.
     in_passing: bool,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Resume<'a> {
         drop(locked);
         if let Some(what) = set_aside {
             complain(&format!(
-                "again: warning: a record was made anew by the history: {what}"
+                "again: warning: a record was rebuilt from the history: {what}"
             ));
         }
         account.say();
@@ -138,7 +138,7 @@ impl<'a> Resume<'a> {
         let id = locked.record.id.clone();
         let order = match read_order(self.store, &id, old) {
             Ok(order) => order,
-            Err(Unread::Now(e)) => bail!("what it is to run cannot be read: {e}"),
+            Err(Unread::Now(e)) => bail!("the command of its rerun cannot be read: {e}"),
             Err(Unread::Ever(e)) => return self.lost(locked, name, old, now, &e),
         };
         // Its waiter died while the run that asked lives on: that has to end first.
@@ -158,7 +158,7 @@ impl<'a> Resume<'a> {
         self.store.note(&resumed.because(why).entry);
         let when = match (armed.timer.due_wall, run) {
             (None, Some(run)) => format!(
-                "{} after its run has ended, which still runs with pid {}",
+                "{} after the end of its run, which still runs with pid {}",
                 old.delta + old.jitter,
                 run.identity().pid
             ),
@@ -224,7 +224,7 @@ impl<'a> Resume<'a> {
         })
     }
 
-    /// Gives a timer up: nobody will ever know what it was to run.
+    /// Gives up a timer whose command is lost for good.
     fn lost(
         &self,
         locked: &mut Locked,
@@ -233,7 +233,7 @@ impl<'a> Resume<'a> {
         now: &Moment,
         why: &str,
     ) -> Result<String> {
-        let reason = format!("what it was to run cannot be read: {why}");
+        let reason = format!("the command of its rerun cannot be read: {why}");
         let record = &mut locked.record;
         record.timers.remove(name);
         record.note_missed(name, What::Lost, &reason, now.clone());
@@ -247,7 +247,7 @@ impl<'a> Resume<'a> {
 
 /// Why an order cannot be read.
 enum Unread {
-    /// It may be another time.
+    /// A later try may succeed.
     Now(std::io::Error),
     /// It is gone or damaged.
     Ever(String),

@@ -10,7 +10,7 @@ use crate::request::asked::{Answer, Request};
 use crate::request::make;
 use crate::sys::attributes::SignalState;
 
-/// Makes a request, and prints what came of it in one line.
+/// Makes a request, and prints its result in one line.
 ///
 /// # Errors
 /// What went wrong; no timer was set then.
@@ -25,13 +25,11 @@ fn tell(answer: Answer) -> Exit {
     if answer.exit != Exit::Success {
         complain(&answer.line);
     } else if let Err(e) = say(&answer.line)
-        // Whoever does not read it does not want to be told so either.
+        // A reader that has closed the pipe wants no warning either.
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {
         let line = answer.line.trim_start_matches("again: ");
-        complain(&format!(
-            "again: warning: {e}; this is what it would have said: {line}"
-        ));
+        complain(&format!("again: warning: {e}; the line was: {line}"));
     }
     answer.exit
 }

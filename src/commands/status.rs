@@ -151,7 +151,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         lines.push(("command", Tone::Plain, command_text(line, record.kind)));
     }
     if let Some(holder) = &target.locked {
-        let text = format!("{holder}; what changes it waits for that process");
+        let text = format!("{holder}; commands that change this target wait for that process");
         lines.push(("locked by", Tone::Attention, text));
     }
     for timer in &target.timers {
@@ -271,7 +271,7 @@ pub fn command_text(line: &CommandLine, kind: Kind) -> String {
     }
 }
 
-/// That a run is stuck, and what ends it.
+/// Says that a run is stuck, and which command ends it.
 fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
     match is_stuck {
         true => format!(

@@ -25,15 +25,15 @@ use crate::sys::sleep;
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What a run may do that goes on.
+/// The warning that a run left alone may ask again.
 const MAY_ASK: &str = "it may ask again; 'again disable' prevents that";
 
 /// How long a driver that waits may take to end.
 const PROMPT: Duration = Duration::from_secs(2);
-/// Ruby loses a signal that reaches it within its first moments; how long a run is young
-/// enough for that, on a slow machine.
+/// How long a run may take to load on a slow machine. Ruby loses a signal that reaches it
+/// before.
 const LOADING: Span = Span::from_secs(5);
-/// After which a young run is told once more.
+/// When a young run gets TERM once more.
 const REMINDER: Duration = Duration::from_secs(1);
 
 /// Stops what is named, or everything.
@@ -220,7 +220,7 @@ fn hold(who: Identity) -> io::Result<Option<Handle>> {
     }
 }
 
-/// Ends a driver. False if it has a run under way that is to go on.
+/// Ends a driver. False if its run under way is to go on.
 ///
 /// The driver decides whether it has: it may start one at this moment.
 fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
@@ -244,8 +244,8 @@ fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
     Err(io::Error::other("it does not end"))
 }
 
-/// TERM, and KILL if that does not help; only ever to the process on record. How it was
-/// ended, unless it had been before.
+/// Sends TERM, and KILL if that does not help, only ever to the process on record. Returns how
+/// the run was ended; `None` if it had ended before.
 fn end_run(run: &Running) -> io::Result<Option<&'static str>> {
     let Some(handle) = hold(run.process)? else {
         return Ok(None);

@@ -30,7 +30,8 @@ pub struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    /// That of a verb which was given these names of timers, or none for all.
+    /// The account of a verb that was given these timers' names; without names it means all
+    /// timers.
     pub fn new(store: &'a Store, names: &'a [String]) -> Self {
         Account {
             store,
@@ -52,28 +53,28 @@ impl<'a> Account<'a> {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 
-    /// There was something of this name to act on.
+    /// Notes that a timer of this name was found.
     pub fn found(&mut self, name: &str) {
         self.found.push(name.to_owned());
     }
 
-    /// This could not be done.
+    /// Notes what could not be done.
     pub fn failed(&mut self, why: String) {
         self.failures.push(why);
     }
 
-    /// A line for whoever asked.
+    /// Keeps a line for the caller.
     pub fn note(&mut self, line: String) {
         self.lines.push((None, line));
     }
 
-    /// A line about a change, for the system's log too.
+    /// Keeps a line about a change, for the system's log too.
     pub fn did(&mut self, about: About, line: String) {
         self.lines.push((Some(about), line));
     }
 
-    /// Says what was done. Call with no record locked: whoever does not read it must
-    /// hold up no run.
+    /// Prints what was done. Call with no record locked: a reader that is slow must hold up no
+    /// run.
     pub fn say(&mut self) {
         for (about, line) in std::mem::take(&mut self.lines) {
             if let Some(about) = about {
@@ -85,8 +86,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Acts on each target. Its lock is free again when `act` returns; if that fails,
-    /// what it has not said yet was not done.
+    /// Acts on each target. The target's lock is free again when `act` returns; if `act`
+    /// fails, the lines that it has not said yet are dropped, since nothing was done.
     pub fn each_target(
         &mut self,
         ids: Vec<String>,
@@ -101,8 +102,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Acts on each living converge driver, named for people, that holds a timer which is
-    /// asked for. A driver is one process: it does as `only` says, or nothing.
+    /// Acts on each living converge driver that holds one of the wanted timers. A driver is
+    /// one process and acts on all its timers or none; `only` says so in words.
     pub fn each_driver(
         &mut self,
         only: &str,
@@ -128,13 +129,13 @@ impl<'a> Account<'a> {
             self.found.extend(named);
             let place = now.provenance(&driver.boot, driver.began.place);
             if place != Provenance::Here {
-                // Its pid is nobody's here, or another's.
+                // Its pid names no process here, or another one.
                 let whose = match place {
                     Provenance::Foreign(whose) => whose.kind(),
                     _ => "another boot",
                 };
                 self.failures
-                    .push(format!("{who} is {whose}'s, and hears of it there only"));
+                    .push(format!("{who} is {whose}'s, and can be reached only there"));
             } else if !other.is_empty() {
                 self.failures.push(format!(
                     "{who} also holds timer {}, and {only}: name all of its timers, or none",
@@ -203,7 +204,7 @@ pub fn readable(store: &Store) -> impl Iterator<Item = Record> {
     ids.filter_map(|id| store.read(&id).ok().flatten())
 }
 
-/// Where the state is, in words for a message; that it is not there is no error.
+/// Where the state is, in words for a message. A missing directory is no error.
 ///
 /// # Errors
 /// That something else is there, or that it cannot be seen.

@@ -17,15 +17,15 @@ struct Attended<'a, 'b> {
     run: Identity,
     /// Why it was made to end, if it was.
     ending: Option<Ending>,
-    /// Who was told to end.
+    /// The processes that were told to end.
     told: Vec<Identity>,
     /// How many signals we were sent.
     signals: u32,
     kill_at: Option<Boottime>,
 }
 
-/// Waits for the run to end, and passes on what we are told. How it ended, and why it
-/// was made to, if it was.
+/// Waits for the run to end, and passes signals on to it. Returns how the run ended, and why
+/// it was made to end, if it was.
 ///
 /// # Errors
 /// What went wrong on our side.
@@ -93,7 +93,7 @@ impl Attended<'_, '_> {
             self.kill_at = Some(now + Span::from_secs(1));
         } else {
             self.driving.screen.say(&format!(
-                "the time is over: the run is ended (pid {}), and killed in {GRACE} if it does not end",
+                "the timeout has passed: the run is ended (pid {}), and killed in {GRACE} if it does not end",
                 self.run.pid
             ));
             self.tell(nix::libc::SIGTERM, false);
@@ -102,9 +102,8 @@ impl Attended<'_, '_> {
         }
     }
 
-    /// Tells the run to end: what ^C on our terminal would reach, that is the run
-    /// itself and what is below it in our process group. From the terminal they have
-    /// it already.
+    /// Tells the run to end, and the processes below it in our process group, as ^C on our
+    /// terminal would. A signal from the terminal has reached them already.
     fn tell(&mut self, signal: i32, by_terminal: bool) {
         let run = self.run;
         let group = terminal::own_group();
@@ -132,9 +131,9 @@ impl Attended<'_, '_> {
         }
     }
 
-    /// Waits for what was told to end and outlives the run itself: a wrapper may have
-    /// ended before the puppet below it. For a while only, since a daemon that was
-    /// started here may ignore what it was told; it is killed if the run would be.
+    /// Waits for the processes that were told to end and outlive the run itself: a wrapper may
+    /// end before the puppet below it. The wait is limited, since a daemon that was started
+    /// here may ignore the signal; such a daemon is killed if the run would be.
     fn see_off(&mut self) -> Result<(), Ending> {
         let patience = self.kill_at.unwrap_or(boottime() + GRACE);
         let mut kill = self.kill_at.is_some();

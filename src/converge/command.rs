@@ -17,14 +17,14 @@ use crate::sys::spawn::Image;
 /// What every run is started from.
 #[derive(Debug)]
 pub struct Command {
-    /// The program; its environment lacks what tells one run from another.
+    /// The program; its environment lacks the variables that differ from run to run.
     pub image: Image,
     /// The signal state that this process was started with.
     pub signals: SignalState,
 }
 
 impl Command {
-    /// Starts a run, which waits until it is released. These variables are its own.
+    /// Forks a run, which waits until it is released. `variables` are this run's own.
     ///
     /// # Errors
     /// Those of fork(2) and of building the arguments.

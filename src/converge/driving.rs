@@ -1,4 +1,4 @@
-//! What a driver is and has, and what it tells others of it.
+//! A driver's state, and what it publishes of it.
 
 use anyhow::Result;
 
@@ -21,13 +21,13 @@ use crate::sys::sleep::{Sleeper, Wake, Watch};
 /// Why a driver ends.
 #[derive(Debug)]
 pub enum Ending {
-    /// As the policy decided.
+    /// The policy decided so.
     Finish(Finish),
     /// By a signal.
     Signal(i32),
     /// An operator wanted no further run.
     Stopped,
-    /// A run was ended because the time was over.
+    /// A run was ended at the timeout.
     TimedOut,
     /// The command could not be executed, and the exit status that says so.
     NotExecuted(String, Exit),
@@ -57,7 +57,7 @@ pub struct Driving<'a> {
     pub input: Option<Input>,
     /// What is known of a run.
     pub known: Known,
-    /// Where all of us keep records.
+    /// The state directory.
     pub store: Store,
     /// Its own record and inbox.
     pub desk: Desk,
@@ -74,13 +74,13 @@ pub struct Driving<'a> {
 }
 
 impl Driving<'_> {
-    /// When its time is over.
+    /// When its timeout is over.
     pub fn deadline(&self) -> Option<Boottime> {
         let began = self.record.began.uptime;
         self.args.timeout.map(|limit| began + limit)
     }
 
-    /// Sleeps between two runs. What tells us to end is the error.
+    /// Sleeps between two runs. A reason to end is the error.
     ///
     /// # Errors
     /// Why we end.
@@ -110,7 +110,7 @@ impl Driving<'_> {
         change::log(target, "", chain, *run, line);
     }
 
-    /// Notes what became of us.
+    /// Notes that the driver began or ended.
     pub fn note(&self, what: What, at: Moment, reason: &str) {
         let change = Change::of_driver(&self.record, what, at).because(reason);
         self.store.note(&change.entry);
@@ -138,15 +138,15 @@ impl Driving<'_> {
         self.desk.publish(&self.record)
     }
 
-    /// Notes for `status` what keeps the next run, and says it. The run that follows puts
-    /// its own state on record.
+    /// Records for `status` what holds the next run, and says it. The run that follows records
+    /// its own state.
     pub fn note_held(&mut self, what: Option<&str>) {
         if self.record.held.as_deref() == what {
             return;
         }
         self.record.held = what.map(str::to_owned);
         if let Some(what) = what {
-            // Before it is said: whoever reads it may look.
+            // Recorded before it is said: a reader of the line may run `status`.
             if let Err(e) = self.publish() {
                 tracing::debug!("{e:#}");
             }

@@ -1,4 +1,4 @@
-//! What is known of the run that a driver starts, and how it went by that.
+//! What a driver knows of its run, and how it judges the run by that.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::puppet::paths::Paths;
 use crate::puppet::summary::Summary;
 use crate::state::driver::Handed;
 
-/// What the command line tells of the run, and then each request.
+/// What the command line, and then each request, tells of the run.
 #[derive(Debug)]
 pub struct Known {
     is_agent: bool,
@@ -56,7 +56,7 @@ impl Known {
         Some((path, version))
     }
 
-    /// How a run went, and what that is known by.
+    /// How a run went, and by which evidence.
     pub fn judge(&self, end: End, before: &Before, started: &Moment) -> (Outcome, String) {
         let summary = self.summary(before, started);
         let outcome = judge(&Evidence {
@@ -98,7 +98,7 @@ impl Known {
     }
 }
 
-/// What tells one version of a file from the next: Puppet replaces its summary.
+/// What tells one version of a file from the next. Puppet replaces its summary.
 fn stamp(path: &Path) -> Option<Stamp> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))

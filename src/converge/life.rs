@@ -185,7 +185,7 @@ impl Driving<'_> {
         ))
     }
 
-    /// Says how it all ended, and gives the exit status.
+    /// Says how the driver ended, and returns the exit status.
     fn conclude(mut self, ending: Ending) -> Result<i32> {
         let now = moment();
         let (status, text) = verdict(&self, &ending, now.uptime);

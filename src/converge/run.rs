@@ -79,7 +79,7 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
     ending.map_or(Ok(()), Err)
 }
 
-/// Says that a run begins, and makes ready for it.
+/// Announces a run, and prepares it.
 fn begin(
     driving: &mut Driving<'_>,
     because: &Because,

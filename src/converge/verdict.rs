@@ -5,7 +5,7 @@ use crate::layout::plural;
 use crate::model::{BY_SIGNAL, Boottime, End, Exit, Span};
 use crate::policy::converge::{Drive, Finish, Until};
 
-/// The exit status, and how it all ended in words.
+/// The exit status, and the verdict in words.
 pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, String) {
     const NOT: i32 = Exit::NotConverged as i32;
     let run = driving.drive.runs();
@@ -33,7 +33,7 @@ pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, S
         }
         Ending::Finish(Finish::Unclear) => (
             Exit::Failure as i32,
-            "failed: whether the last run changed anything cannot be known: it wrote no summary that was found, and has no --detailed-exitcodes; use --until requests".to_owned(),
+            "failed: nothing tells whether the last run changed anything: no summary of it was found, and it has no --detailed-exitcodes; use --until requests".to_owned(),
         ),
         Ending::Finish(Finish::Cap) => {
             advice = "; it does not settle, or needs a higher --max-runs";

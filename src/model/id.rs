@@ -31,7 +31,7 @@ pub fn chain_id(run: Identity, boot: &str) -> String {
     format!("{:08x}", hasher.finish128().h1 >> 32)
 }
 
-/// With its length in front, so that no two lists run into one.
+/// Writes a part with its length in front, so that different lists never give the same bytes.
 fn write(hasher: &mut SipHasher13, bytes: &[u8]) {
     hasher.write_u64(bytes.len() as u64);
     hasher.write(bytes);

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One process, and no later one with its pid.
+/// One process, distinct from any later one with its pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     /// Process id, in our pid namespace.

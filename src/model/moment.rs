@@ -20,9 +20,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// How long ago `self` was, seen from `now`. Never more than can be known:
-    /// within one boot the wall clock is not asked, and something from an earlier
-    /// boot is at least as old as this boot.
+    /// How long ago `self` was, seen from `now`. Within one boot the wall clock does not
+    /// count, and a moment of an earlier boot is at least as old as this boot.
     pub fn age(&self, now: &Moment) -> Span {
         if self.boot == now.boot {
             return now.uptime.since(self.uptime);
@@ -40,8 +39,7 @@ impl Moment {
         }
     }
 
-    /// Where something comes from that was written under this boot in this place, if
-    /// `self` is here and now.
+    /// Where a record written under this boot in this place comes from, seen from `self`.
     pub fn provenance(&self, boot: &str, place: Place) -> Provenance {
         let is_known = !place.is_unknown() && !self.place.is_unknown();
         if is_known && place.machine != self.place.machine {

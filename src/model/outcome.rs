@@ -24,7 +24,7 @@ super::words::words! {
         Killed = "killed",
         /// It did not take place: another run of the agent was under way.
         Skipped = "skipped",
-        /// What it left behind does not tell.
+        /// Its traces do not tell.
         Unknown = "unknown",
     }
 }

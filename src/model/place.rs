@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-/// A machine, and a pid namespace of it. What was written before 0.2 has none.
+/// A machine, and a pid namespace of it. Records of versions before 0.2 have none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// A hash of the machine's id, which machine-id(5) asks to keep to oneself.
@@ -14,19 +14,19 @@ pub struct Place {
     pub pids: u64,
 }
 
-/// Where something on record comes from, seen from here.
+/// Where a record comes from, seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provenance {
     /// This boot and this pid namespace: a pid on record is a pid.
     Here,
     /// An earlier boot of this machine: its processes are gone.
     EarlierBoot,
-    /// Somewhere else: what became of it is not ours to say.
+    /// Another machine or pid namespace, whose processes cannot be seen from here.
     Foreign(Foreign),
 }
 
 super::words::words! {
-    /// Whose something foreign is.
+    /// Where a foreign record comes from.
     pub enum Foreign {
         /// Another machine's: a shared directory, or a copy of it in an image.
         Machine = "another machine",

@@ -30,7 +30,7 @@ pub enum Refusal {
     },
     /// The run is the first process of a container.
     FirstProcess,
-    /// The run is in a chroot, or who names a command.
+    /// The run is in a chroot, or the process that names a command is.
     Chroot {
         /// The run's pid, if there is one.
         pid: Option<i32>,
@@ -64,13 +64,13 @@ pub enum Refusal {
         /// The driver's pid.
         pid: i32,
     },
-    /// A timer of this name is pending elsewhere, where alone its run can be seen.
+    /// A timer of this name is pending on another machine or in another pid namespace: its run can be seen only there.
     Elsewhere {
         /// The timer's name.
         name: String,
-        /// The same as it can be typed.
+        /// The name as a shell takes it.
         argument: String,
-        /// Whose it is.
+        /// Where it is pending.
         whose: Foreign,
         /// Its chain.
         chain: String,
@@ -113,8 +113,8 @@ impl Refusal {
         }
     }
 
-    /// The exit status of the request: what is not wanted succeeds, what cannot be done
-    /// fails, so that the report shows it.
+    /// The exit status of the request: a rerun that is not wanted is a success, one that
+    /// cannot be done is a failure, so that the report shows it.
     pub const fn exit(&self) -> Exit {
         match self {
             Refusal::Noop { .. } | Refusal::Disabled { .. } | Refusal::Cap { fails: false, .. } => {
@@ -142,13 +142,13 @@ impl Refusal {
                 )
             }
             Refusal::DaemonItself { pid } => format!(
-                "the puppet agent daemon is above this process, but no run of it (pid {pid}); ask from inside a run, or with 'again run -- COMMAND'"
+                "this process is below the puppet agent daemon, but not inside one of its runs (pid {pid}); ask from inside a run, or with 'again run -- COMMAND'"
             ),
             Refusal::Orphan { pid } => format!(
-                "the agent daemon that started this run has gone, and the command line with it; no other lives in its place (run pid {pid}); start the agent, or run it once by hand"
+                "the agent daemon that started this run has gone and no other has taken its place, so the command line is lost (run pid {pid}); start the agent, or run it once by hand"
             ),
             Refusal::Retitled { pid } => format!(
-                "the command line of this run was overwritten by a title, as 'bundle exec' does (run pid {pid}); set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'"
+                "a title has overwritten the command line of this run, as 'bundle exec' does (run pid {pid}); set 'command' in /etc/again.toml, or ask with 'again run -- COMMAND'"
             ),
             Refusal::FirstProcess => "this run is the first process of a container, which ends with it (run pid 1); run 'again converge -- puppet …' as the container's command".to_owned(),
             Refusal::Chroot { pid } => match pid {
@@ -158,7 +158,7 @@ impl Refusal {
                 None => "this process is in a chroot, which a waiter would keep busy (a command was named); run 'again converge -- COMMAND' in it".to_owned(),
             },
             Refusal::OtherUser { user, pid } => format!(
-                "this run belongs to another user, whose environment cannot be read ({user}, run pid {pid}); take 'user' away from the Exec"
+                "this run belongs to another user, and its environment cannot be read ({user}, run pid {pid}); remove 'user' from the Exec"
             ),
             Refusal::Noop { said, pid } => match pid {
                 Some(pid) => format!("a noop run is never run again ({said}, run pid {pid})"),
@@ -170,13 +170,13 @@ impl Refusal {
                 "the manifest came from standard input, which cannot be read again ({what}); give puppet apply a file, or '< FILE'"
             ),
             Refusal::DirectoryGone { directory } => format!(
-                "the run's working directory was deleted ({directory}); start puppet in one that stays"
+                "the run's working directory was deleted ({directory}); start puppet in a directory that stays"
             ),
             Refusal::DriverGone { pid } => format!(
-                "the 'again converge' that started this run was killed, and nothing waits for it any more (pid {pid}); start it again"
+                "the 'again converge' that started this run was killed, so no process can start another run (pid {pid}); start 'again converge' again"
             ),
             Refusal::Elsewhere { name, argument, whose, chain } => format!(
-                "timer '{name}' of {} is pending under that name (chain {chain}); give this one another --name, or clear that one by: again stop {argument}",
+                "a timer '{name}' of {} is pending (chain {chain}); give this request another --name, or clear that timer by: again stop {argument}",
                 whose.kind()
             ),
             Refusal::Disabled { reason } => format!(
@@ -188,7 +188,7 @@ impl Refusal {
                     .to_owned()
             }
             Refusal::Cap { cap, usage, .. } if cap.is_total => format!(
-                "the cap over all targets is reached: {} of at most {} reruns within {} (the next is possible in {}); see 'again history' for what asks with ever new command lines, raise max_runs_total, or 'again reset'",
+                "the cap over all targets is reached: {} of at most {} reruns within {} (the next is possible in {}); see 'again history' for the requests with ever new command lines, raise max_runs_total, or 'again reset'",
                 usage.counted(), cap.max_runs, cap.window, usage.frees_in
             ),
             Refusal::Cap { cap, usage, .. } => format!(

@@ -1,4 +1,4 @@
-//! What a run, a request and a timer are described by.
+//! The words that describe a run, a request and a timer.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ super::words::words! {
         Agent = "agent",
         /// A run of the agent daemon; its rerun is a one-off.
         Daemon = "daemon",
-        /// A command that somebody named.
+        /// A command that was named on the command line or in the settings.
         Command = "command",
     }
 }
@@ -79,7 +79,7 @@ impl Default for LogLimits {
     }
 }
 
-/// From when on delta counts.
+/// The moment from which delta counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -89,7 +89,7 @@ pub enum Base {
     Request,
 }
 
-/// At most so many reruns in any window.
+/// At most this many reruns in any window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cap {
     /// The most reruns that may start within any window.
@@ -113,7 +113,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// `3`, or `3 (1 of another machine)`: what is foreign counts, and never silently.
+    /// `3`, or `3 (1 of another machine)`: foreign starts count, and are named.
     pub fn counted(&self) -> String {
         match self.foreign {
             0 => self.used.to_string(),
@@ -158,7 +158,7 @@ super::words::words! {
         AgentLock = "agent lock",
         /// A process that holds the lock of the target's record.
         RecordLock = "record lock",
-        /// What the waiter says itself.
+        /// Something that only the waiter's own words tell.
         Other = "other",
     }
 }

@@ -163,7 +163,7 @@ impl FromStr for Span {
     }
 }
 
-/// As people say it: `0s`, `1.5s`, `2m`, `1m58s`, `1h`, `2d3h`.
+/// As a person writes it: `0s`, `1.5s`, `2m`, `1m58s`, `1h`, `2d3h`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = self.0 / 100_000_000;

@@ -1,8 +1,8 @@
-//! The cap: at most so many reruns of a target in any window of time.
+//! The cap: at most this many reruns of a target in any window of time.
 
 use crate::model::{Cap, Foreign, Moment, Provenance, Span, Use};
 
-/// The cap's window as somebody wrote it. One of no length would let everything through.
+/// Reads the cap's window. A window of zero would let every rerun through.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
@@ -15,8 +15,8 @@ pub fn window(text: &str) -> Result<Span, String> {
 
 /// Counts the `starts` that lie within the window that ends `now`.
 ///
-/// A start exactly one window old no longer counts. With `max_runs` of 0 nothing
-/// ever may start.
+/// A start exactly one window old no longer counts. With a `max_runs` of 0 no rerun may ever
+/// start.
 pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &Moment) -> Use {
     let is_within = |start: &&Moment| start.age(now) < cap.window;
     let starts: Vec<&Moment> = starts.into_iter().filter(is_within).collect();
@@ -44,7 +44,7 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
     }
 }
 
-/// Of a target's own cap and the one over all targets, the one that decides.
+/// The cap that decides: a target's own, or the one over all targets.
 pub fn binding(own: (Cap, Use), total: Option<(Cap, Use)>) -> (Cap, Use) {
     let later = |total: &(Cap, Use)| total.1.frees_in > own.1.frees_in;
     total.filter(later).unwrap_or(own)

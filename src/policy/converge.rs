@@ -1,11 +1,11 @@
-//! What a converge driver does next: how a run went, which timers are pending,
-//! and whether another run starts, is waited for, or is not to be.
+//! What a converge driver does next: how a run went, which timers are pending, and whether
+//! another run starts, has to wait, or is not wanted.
 
 use std::collections::BTreeMap;
 
 use crate::model::{Base, Boottime, End, Outcome, Span};
 
-/// When a driver is content.
+/// When a driver has reached its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Until {
     /// Nothing asks for another run.
@@ -14,7 +14,7 @@ pub enum Until {
     Clean,
 }
 
-/// All that a run's outcome is judged by.
+/// The evidence that a run's outcome is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
     /// How its process ended.
@@ -103,7 +103,7 @@ pub enum Because {
 /// Why a driver ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It is content.
+    /// It has reached its goal.
     Converged,
     /// The last run failed.
     Failed,
@@ -111,7 +111,7 @@ pub enum Finish {
     Unclear,
     /// There were as many runs as there may be.
     Cap,
-    /// The time is over, or would be before the next run.
+    /// The timeout is over, or would be before the next run.
     Timeout,
 }
 
@@ -171,7 +171,7 @@ impl Drive {
         }
     }
 
-    /// Why another run is wanted, and not before when; or why none is.
+    /// Why another run is wanted, and its earliest start; or why none is wanted.
     fn another(&self) -> Result<(Because, Boottime), Finish> {
         let at_once = Boottime::default();
         let Some(last) = self.last else {
@@ -192,7 +192,7 @@ impl Drive {
         }
     }
 
-    /// No pending timer is due later than now.
+    /// Makes every pending timer due by now.
     pub fn hurry(&mut self, now: Boottime) {
         for timer in self.timers.values_mut() {
             timer.due = timer.due.min(now);

@@ -10,9 +10,9 @@ const DOUBLES_FROM: u32 = 4;
 
 /// The widest jitter that the `rerun`th rerun of a chain may get (1 for the first).
 ///
-/// `asked` is J where somebody set it; else J is a quarter of delta, at least
-/// 2 s. From the fourth rerun on J doubles with each rerun, up to `most`; a J
-/// that was set above `most` stays as it was set. Zero stays zero.
+/// `asked` is J if it is set; otherwise J is a quarter of delta, at least 2 s. From the fourth
+/// rerun on J doubles with each rerun, up to `most`; a J that is set above `most` stays as it
+/// is. Zero stays zero.
 pub fn jitter_range(delta: Span, asked: Option<Span>, most: Span, rerun: u32) -> Span {
     let base = asked.unwrap_or_else(|| Span::from_nanos(delta.nanos() / 4).max(LEAST_JITTER));
     let doublings = rerun.saturating_sub(DOUBLES_FROM - 1);

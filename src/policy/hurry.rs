@@ -2,33 +2,33 @@
 
 use crate::model::{Boottime, Span};
 
-/// A pending timer, as far as its haste is concerned.
+/// The parts of a pending timer that `again now` and `again reset` concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
     /// When it is due, once known.
     pub due: Option<Boottime>,
     /// The least wait after its base.
     pub delta: Span,
-    /// How much of its wait it owes to the cap.
+    /// How much of its wait the cap has added.
     pub put_off: Span,
     /// A person asked not to wait for it.
     pub hurry: bool,
 }
 
-/// What is to be done, and why nothing is.
+/// The change to make to a timer, or why none is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Hurry {
-    /// Its waiter is dead, and would not hear of it.
+    /// Its waiter is dead, so no process would act on a change.
     Dead,
     /// It does not wait for its time any longer.
     Already,
-    /// It is to be as this says from now on.
+    /// The timer's new values.
     Changed(Pending),
 }
 
-/// Takes away what is left of a timer's wait. It goes on waiting for what is not
-/// time: its run, another run, a cap, an operator.
+/// Ends a timer's wait for its time. The timer still waits for its run, another run, the cap
+/// or an operator.
 pub fn hurry(pending: Pending, waiter_alive: bool, now: Boottime) -> Hurry {
     if !waiter_alive {
         return Hurry::Dead;

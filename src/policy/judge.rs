@@ -2,8 +2,8 @@
 
 use crate::model::{Cap, OnCap, Refusal, Span, Use};
 
-/// What may stand in the way of a rerun: of the run above a request, or of a command
-/// that was named outside any run.
+/// The facts that may stand in the way of a rerun, about the run above a request or about a
+/// command that was named outside any run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The run's pid; none outside any run.
@@ -20,7 +20,7 @@ pub struct Facts {
     pub directory_gone: Option<String>,
 }
 
-/// Where `puppet apply` has its manifest from.
+/// Where `puppet apply` reads its manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Input {
     /// Not from standard input.
@@ -32,10 +32,10 @@ pub enum Input {
     Once(String),
 }
 
-/// All that a request is judged by.
+/// The facts that a request is judged by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What stands in the way of a rerun whatever was set, if anything does.
+    /// What stands in the way of a rerun under any settings, if anything does.
     pub obstacle: Option<Refusal>,
     /// The reason of `again disable`, if it is in force.
     pub disabled: Option<String>,
@@ -80,8 +80,8 @@ pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     }
 }
 
-/// Whether it stands in the way of a converge driver too: that runs its own command
-/// again, so that neither puppet's command line nor its directory is needed.
+/// Whether it stands in the way of a converge driver too. A driver runs its own command again,
+/// and needs neither Puppet's command line nor its directory.
 pub fn stops_driver(obstacle: &Refusal) -> bool {
     !matches!(
         obstacle,

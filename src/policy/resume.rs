@@ -1,4 +1,4 @@
-//! When a timer is due that outlived its waiter.
+//! The due time of a timer that outlived its waiter.
 
 use crate::model::{Boottime, Moment, Span, Walltime};
 

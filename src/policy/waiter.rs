@@ -1,7 +1,7 @@
 //! What a waiter does next.
 //!
-//! It looks at the world, takes one step, and looks again after every wait, so
-//! that nothing it saw before a wait is relied on after it.
+//! It looks at the world, takes one step, and looks again after every wait: it relies on
+//! nothing that it saw before the wait.
 
 use crate::model::{Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
 
@@ -25,7 +25,7 @@ pub enum Service {
     Away(Boottime),
 }
 
-/// How long a service may be away before it counts as stopped: systemd, or whoever
+/// How long a service may be away before it counts as stopped: systemd, or the person who
 /// restarts it, needs a moment between the old daemon's end and the new one's start.
 pub const RESTART: Span = Span::from_secs(5);
 
@@ -52,7 +52,8 @@ pub struct View {
 /// When a timer is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Due {
-    /// A run that starts from here on does its job: what comes on top only spreads reruns.
+    /// A run that starts from here on does its job: jitter and the cap's delay only spread
+    /// reruns.
     pub least: Boottime,
     /// When its own rerun starts.
     pub at: Boottime,
@@ -63,11 +64,11 @@ pub struct Due {
 pub struct AtDue {
     /// A run that holds the agent's lock.
     pub holder: Option<Blocker>,
-    /// Since when that counts and after how long it is ended, if it is to be.
+    /// When that run's time began and how long it may take, if it is to be ended.
     pub ends_after: Option<(Boottime, Span)>,
     /// A rerun of the same target.
     pub rerun: Option<Blocker>,
-    /// Where a rerun of the same target may be under way that cannot be seen from here.
+    /// Where a rerun of the same target may be under way out of our sight.
     pub elsewhere: Option<Foreign>,
     /// The start of the newest run of this target that is known of.
     pub newest_run: Option<Boottime>,
@@ -101,7 +102,7 @@ pub enum Step {
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
-    /// The same, while it has not outlived its time, which is then.
+    /// Sleep until the process has ended, or until its time is over, which is then.
     AwaitHolder(Identity, Boottime),
     /// End that process, which has outlived its time and is this old, and sleep until it
     /// has ended.
@@ -131,7 +132,7 @@ pub enum Finish {
     ServiceStopped,
     /// The cap.
     Capped(Refusal),
-    /// This, which it needs, is gone.
+    /// A file or directory that the rerun needs is gone.
     Gone(String),
 }
 

@@ -49,7 +49,7 @@ pub enum Found {
         /// Index of the daemon that started it.
         daemon: Option<usize>,
     },
-    /// A run whose daemon has gone; the command line went with it.
+    /// A run whose daemon has gone, and with it the command line.
     Orphan {
         /// Index of the run's process.
         at: usize,
@@ -59,12 +59,12 @@ pub enum Found {
         /// Index of the run's process.
         at: usize,
     },
-    /// An agent daemon, and no run of its own in between.
+    /// An agent daemon, with none of its runs in between.
     DaemonItself {
         /// Index of the daemon.
         at: usize,
     },
-    /// Nothing of puppet's.
+    /// No process of Puppet's.
     Nothing,
 }
 

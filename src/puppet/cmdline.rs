@@ -31,8 +31,8 @@ pub struct Invocation {
     pub test: bool,
     /// `--detailed-exitcodes`, by itself or as part of `--test`.
     pub detailed: bool,
-    /// An option such as `--disable`, `--fingerprint` or `--help` makes it do something
-    /// else than a catalog run.
+    /// An option such as `--disable`, `--fingerprint` or `--help` makes it something other
+    /// than a catalog run.
     pub is_no_run: bool,
     /// `--execute` was given.
     pub execute: bool,
@@ -40,7 +40,7 @@ pub struct Invocation {
     pub catalog: Option<Vec<u8>>,
     /// Words that belong to no option: for apply, the manifest.
     pub loose: Vec<Vec<u8>>,
-    /// Where words are that name the occasion only.
+    /// Where the words are that name only the occasion of the run.
     pub occasion: Vec<Range<usize>>,
     /// Index at which options can be added so that they count and win.
     pub end: usize,
@@ -68,7 +68,7 @@ impl Invocation {
             }
     }
 
-    /// Whether `apply` goes by a path that only its working directory makes whole.
+    /// Whether `apply` needs its working directory: for a relative path or standard input.
     pub fn depends_on_directory(&self) -> bool {
         const PATHS: [&str; 4] = ["dir", "path", "config", "manifest"];
         let is_relative = |path: &[u8]| !path.starts_with(b"/");

@@ -1,5 +1,4 @@
-//! A command line before it is run: where its program is, and what it says if it is
-//! Puppet's.
+//! A command line before it is run: where its program is, and what it means if it is Puppet's.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -62,8 +61,8 @@ impl Command {
         }
     }
 
-    /// A command that somebody named. One that runs no catalog, such as
-    /// `puppet agent --disable`, counts as any program.
+    /// A command that was named. One that runs no catalog, such as `puppet agent --disable`,
+    /// counts as any other program.
     pub fn named(words: &[OsString], place: &Place) -> Self {
         let mut words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         // Two programs of the same relative name in two directories are two targets.
@@ -84,7 +83,7 @@ impl Command {
         }
     }
 
-    /// The words to run: of Puppet's, those for one prompt foreground run.
+    /// The words to run: for Puppet's command line, those of one prompt foreground run.
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         match &self.setup.invocation {
             Some(invocation) => rewrite(&self.words, invocation, &self.setup.conf),
@@ -92,9 +91,9 @@ impl Command {
         }
     }
 
-    /// The words as /proc will show them of the run itself, by which it is known again:
-    /// the kernel puts a script's interpreter in front of it (execve(2)), and the
-    /// wrapper of the all-in-one packages executes their own ruby and puppet.
+    /// The words as /proc will show them for the run itself, so that it can be recognised: the
+    /// kernel puts a script's interpreter in front of it (execve(2)), and the wrapper of the
+    /// all-in-one packages executes their own ruby and puppet.
     pub fn as_run(&self, words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let line = self.setup.invocation.as_ref();
         let program = self.programs.iter().find(|program| program.is_file());
@@ -127,7 +126,7 @@ fn interpreter(script: &Path) -> Option<Vec<Vec<u8>>> {
     Some(words.into_iter().map(<[u8]>::to_vec).collect())
 }
 
-/// What the wrapper of the all-in-one packages executes.
+/// The ruby and puppet that the wrapper of the all-in-one packages executes.
 const AIO: [&[u8]; 2] = [
     b"/opt/puppetlabs/puppet/bin/ruby",
     b"/opt/puppetlabs/puppet/bin/puppet",

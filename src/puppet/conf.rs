@@ -33,7 +33,7 @@ impl Conf {
         }
     }
 
-    /// A file that is there and cannot be read: nothing is known.
+    /// A file that exists and cannot be read: no setting is known.
     pub fn unreadable() -> Self {
         Conf {
             unreadable: true,

@@ -38,7 +38,7 @@ pub fn value<'a>(entries: &'a [Vec<u8>], variable: &[u8]) -> Option<&'a [u8]> {
     value.strip_prefix(b"=")
 }
 
-/// Where programs are looked for if nobody says where.
+/// The default PATH.
 pub const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The names that belong to one rerun and not to the next.

@@ -1,5 +1,5 @@
-//! The Puppet that lives on this machine: its processes, and the files that it keeps
-//! while it runs. Any of them may be another user's work, or be gone a moment later.
+//! The Puppet that lives on this machine: its processes, and the files that it keeps while it
+//! runs. Any of them may be forged by another user, or gone a moment later.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -54,8 +54,9 @@ fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
 /// A command line may name any file as its configuration.
 const LARGEST_CONF: u64 = 1 << 20;
 
-/// What a command line of Puppet's goes by, or Puppet where none is known. `exe` is its
-/// interpreter, as far as it is known; `home` is set for everyone but root.
+/// The setup that a command line of Puppet's uses, or Puppet's own where no command line is
+/// known. `exe` is its interpreter, as far as it is known; `home` is set for everyone but
+/// root.
 pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) -> Setup {
     let layout = paths::layout(exe, home, |path| path.exists());
     let file = paths::conf_file(invocation.as_ref(), &layout);
@@ -96,8 +97,8 @@ pub fn held_for(lock: &Path, who: Identity, now: Walltime) -> io::Result<Option<
     Ok((locks::parse_pid(&text) == Some(who.pid)).then(|| now.since(made)))
 }
 
-/// The process with this pid, if it is a puppet of our own user. The file that names
-/// it may have been written by another, and so may the name of a process.
+/// The process with this pid, if it is a puppet of our own user. Another user may have written
+/// the file with the pid, or named a process puppet.
 fn our_puppet(pid: i32) -> Option<Identity> {
     let who = process::identify(pid).ok()?;
     let stat = process::stat(pid).ok()?;
@@ -117,8 +118,8 @@ pub fn agent_disabled(paths: &Paths) -> Option<String> {
     }
 }
 
-/// Whether an agent daemon lives: the one that asked, the one in the pid file, or,
-/// since a new daemon writes that only seconds after its start, one that is to write it.
+/// Whether an agent daemon lives: the one that asked, the one in the pid file, or a new one
+/// that has yet to write the file, which takes it some seconds.
 pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
     let named = || our_puppet(read_pid(&paths.pidfile.as_ref()?.path())?);
     let is_one = |pid: &i32| is_daemon_of(*pid, paths);

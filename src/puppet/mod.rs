@@ -1,4 +1,4 @@
-//! What Puppet is, knowing nothing of us.
+//! Facts about Puppet. Nothing here knows about `again`.
 #![forbid(unsafe_code)]
 
 pub mod ancestry;

@@ -129,7 +129,7 @@ const DEFAULTS: &str = "statedir=$vardir/state run_mode=agent \
     agent_disabled_lockfile=$statedir/agent_disabled.lock \
     lastrunfile=$publicdir/last_run_summary.yaml pidfile=$rundir/$run_mode.pid";
 
-/// Deeper than any real configuration refers to itself.
+/// More levels of `$name` than any real configuration has.
 const DEEPEST: u8 = 8;
 
 impl Setup {
@@ -142,8 +142,8 @@ impl Setup {
         })
     }
 
-    /// How long a run may take: the setting `runtimeout`, where somebody has set it. 0 is
-    /// Puppet's word for no limit.
+    /// How long a run may take: the setting `runtimeout`, where it is set. 0 is Puppet's word
+    /// for no limit.
     pub fn run_timeout(&self) -> Option<Span> {
         let text = self.value("runtimeout", 0)?;
         let span = std::str::from_utf8(&text).ok()?.trim().parse().ok();

@@ -1,4 +1,4 @@
-//! The command line that runs a run again.
+//! The command line of a rerun.
 
 use super::cmdline::Invocation;
 use super::conf::Conf;
@@ -40,7 +40,7 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
     line
 }
 
-/// A word that a rerun's command line has and the run's has not, or the other way round.
+/// A word that only one of the two command lines has, the rerun's or the run's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// `added`, or `taken away`.
@@ -89,7 +89,7 @@ fn why_added(word: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Whether a command line goes on as a daemon that starts runs, rather than being one.
+/// Whether a command line starts a daemon rather than a single run.
 pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
     let is_once = || conf.flag("onetime") == Some(true);
     invocation.application == Application::Agent

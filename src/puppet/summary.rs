@@ -49,8 +49,8 @@ impl Summary {
         (0.0..1e9).contains(&took).then_some(took)
     }
 
-    /// What the summary says, with the numbers that say it. `None` for a text
-    /// that is no summary.
+    /// The outcome in the summary, with the numbers that show it. `None` for a text that is no
+    /// summary.
     pub fn outcome(&self) -> Option<(Outcome, String)> {
         self.last_run()?;
         let version = self.0.get("version.config").map(String::as_str);

@@ -1,4 +1,4 @@
-//! What is asked for, and what is answered.
+//! A request as typed and set, and its answer.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::state::change::Change;
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 
-/// The name of a timer that got none.
+/// The name of a timer whose request gives none.
 const DEFAULT_NAME: &str = "again";
 
-/// A request: what was typed, what is set, and who asks.
+/// A request: the options typed, the settings, and the caller.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// What was typed.
     pub run: &'a Run,
     /// What is set.
     pub settings: Settings,
-    /// Who asks.
+    /// The caller's surroundings.
     pub around: Surroundings,
     /// The timer's name.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct Request<'a> {
     pub signals: SignalState,
 }
 
-/// What is said of a request, and its exit status.
+/// The line that answers a request, and its exit status.
 #[derive(Debug)]
 pub struct Answer {
     /// The line.
@@ -115,7 +115,7 @@ impl<'a> Request<'a> {
         delay::jitter_range(self.delta(), asked, most, number.saturating_sub(1))
     }
 
-    /// From when on its wait counts.
+    /// The moment from which its wait counts.
     pub fn base(&self) -> Base {
         if self.run.start_timer_now {
             Base::Request

@@ -1,4 +1,4 @@
-//! What a request is judged by: the one place that puts it together.
+//! The facts that a request is judged by, put together in one place.
 
 use super::asked::Request;
 use super::line::as_argument;
@@ -11,8 +11,8 @@ use crate::state::record::Record;
 use crate::state::standing::Standing;
 use crate::state::store::Store;
 
-/// What a request is judged by. With a driver above, and whether that lives, it is the
-/// driver that would take it.
+/// The facts that a request is judged by. `driver` is the driver that would take it, and
+/// whether it lives.
 pub fn case(
     request: &Request<'_>,
     seen: &Observation,
@@ -60,7 +60,8 @@ pub fn case(
     }
 }
 
-/// The timer that the request would replace, if that waits for a run which nobody sees here.
+/// The timer that the request would replace, if that timer waits for a run that cannot be seen
+/// from here.
 fn elsewhere(name: &str, store: &Store, record: &Record, now: &Moment) -> Option<Refusal> {
     let timer = record.timers.get(name)?;
     match store.waiter_stands(&record.id, timer, now) {

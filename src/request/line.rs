@@ -1,4 +1,4 @@
-//! What is said of a request.
+//! The lines that answer a request.
 
 use super::asked::Request;
 use super::observe::Observation;
@@ -85,7 +85,7 @@ pub fn taken_by_driver(driver: &Driver, handed: &Handed) -> String {
         Base::Request => "from now, and after this run has ended",
     };
     let last = if driver.run >= driver.max_runs {
-        "; this was the last run it may start, so nothing will come of it"
+        "; it may start no further run, so this request will not be served"
     } else {
         ""
     };

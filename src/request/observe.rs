@@ -1,5 +1,5 @@
-//! What is above a request: the puppet run, and what is to be run again or why nothing
-//! can be. Reads /proc and Puppet's files.
+//! Observes the processes above a request: the puppet run, and the order of its rerun or the
+//! refusal. Reads /proc and Puppet's files.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::puppet::live::{chain_from, read_pid, see, setup};
 use crate::puppet::rerun;
 use crate::sys::process;
 
-/// What was seen above a request.
+/// The processes above a request, and what follows from them.
 #[derive(Debug)]
 pub struct Observation {
     /// The ancestors, the nearest first.
@@ -23,7 +23,7 @@ pub struct Observation {
     pub run: Option<usize>,
     /// Why that is the run, in a line for people.
     pub why: Option<String>,
-    /// What is to be run again, or why nothing can be.
+    /// The order of the rerun, or why there can be none.
     pub plan: Result<Plan, Refusal>,
 }
 
@@ -87,7 +87,7 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     })
 }
 
-/// Why nothing can be run again.
+/// Why there can be no rerun.
 fn refusal(found: &Found, chain: &[Seen]) -> Refusal {
     let pid_at = |at: usize| chain.get(at).map_or(0, |seen| seen.identity.pid);
     let name = |seen: &Seen| String::from_utf8_lossy(&seen.comm).into_owned();

@@ -1,4 +1,4 @@
-//! What is to be run again, with all that it needs.
+//! Makes the order of a rerun.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -22,7 +22,7 @@ use crate::sys::process::{self, os, split_block};
 use crate::sys::user;
 use crate::sys::{attributes, mounts};
 
-/// What is to be run again.
+/// The rerun of a run or of a named command.
 #[derive(Debug)]
 pub struct Plan {
     /// The target's id.
@@ -35,12 +35,12 @@ pub struct Plan {
     pub run_timeout: Option<Span>,
     /// What exactly is run.
     pub order: Order,
-    /// What stands in the way whatever was set, if anything does.
+    /// What stands in the way under any settings, if anything does.
     pub obstacle: Option<Refusal>,
 }
 
-/// What a run is followed by, or why nothing can follow it. `line` is the command line
-/// that it was started with: its daemon's, if it has one.
+/// The rerun of a run, or why there can be none. `line` is the command line that it was
+/// started with: its daemon's, if it has one.
 ///
 /// # Errors
 /// What could not be read of the run, and why.
@@ -92,7 +92,7 @@ pub fn of_run(
     Ok(Ok(plan))
 }
 
-/// What a command becomes that somebody named outside any run.
+/// The order of a command that was named outside any run.
 ///
 /// # Errors
 /// What could not be seen of this process.
@@ -108,7 +108,7 @@ pub fn of_command(request: &Request<'_>, above: &[Seen]) -> Result<Plan> {
     plan(request, &place, &command, &command.setup, facts)
 }
 
-/// Puts it together. `puppet` tells what kind of run it is and where its files are.
+/// Puts the plan together. `puppet` tells what kind of run it is and where its files are.
 fn plan(
     request: &Request<'_>,
     place: &Place,
@@ -142,7 +142,7 @@ fn plan(
     let line = command.setup.invocation.as_ref();
     let manifest = line.and_then(|line| line.manifest());
     let (given, set, none) = (&request.given, &request.settings.paths, Paths::default());
-    // Any other program has such files only if somebody says so.
+    // Any other program has such files only if the request names them.
     let paths = if kind == Kind::Command && *given == none && *set == none {
         none
     } else {
@@ -183,7 +183,7 @@ fn plan(
     })
 }
 
-/// What says that a run of Puppet is a noop run, if it is one.
+/// The option or setting that makes a run of Puppet a noop run, if it is one.
 fn noop(setup: &Setup) -> Option<&'static str> {
     let line = setup.invocation.as_ref()?;
     match line.flag("noop") {

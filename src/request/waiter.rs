@@ -39,9 +39,9 @@ pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<An
     let locked = store.lock(&plan.target, plan.order.kind, request.around.uid)?;
     let set_aside = locked.set_aside.clone();
     let answer = judge_and_take(request, seen, plan, run.as_ref(), &store, locked);
-    // Said when the lock is free: whoever does not read what we print must hold up no run.
+    // Said when the lock is free: a reader that is slow must hold up no run.
     if let Some(what) = set_aside {
-        tracing::warn!("a record was made anew by the history: {what}");
+        tracing::warn!("a record was rebuilt from the history: {what}");
     }
     answer
 }

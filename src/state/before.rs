@@ -1,4 +1,4 @@
-//! What earlier versions wrote, read as today's: they kept prose where kinds are kept now.
+//! Reads what earlier versions wrote: they kept prose where this version keeps kinds.
 
 use super::entry::{Entry, FIRST, KINDS, What};
 use super::record::Record;

@@ -1,5 +1,5 @@
-//! A change of state: what the history keeps of it, what the system's log is told, and
-//! the line that a person reads.
+//! A change of state: the history's entry, the fields of the system's log, and the line that a
+//! person reads.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use crate::model::{Moment, Outcome, Refusal};
 pub struct About {
     /// The target's id.
     pub target: String,
-    /// The timer's name; empty for what is about none.
+    /// The timer's name; empty for a change that concerns no timer.
     pub timer: String,
-    /// The request's token; empty for what is about none.
+    /// The request's token; empty for a change that concerns no request.
     pub token: String,
-    /// The chain; empty for what is about none.
+    /// The chain; empty for a change that concerns no chain.
     pub chain: String,
-    /// The number of the run in its chain; 0 for what is about none.
+    /// The number of the run in its chain; 0 for a change that concerns no run.
     pub run: u32,
 }
 
@@ -111,7 +111,7 @@ impl Change {
         self
     }
 
-    /// How a run ended, and what that is known by.
+    /// How a run ended, and by which evidence.
     #[must_use]
     pub fn ended(mut self, outcome: Outcome, evidence: impl Into<String>) -> Self {
         self.entry.outcome = Some(outcome);
@@ -137,7 +137,7 @@ impl Change {
         log(target, timer, chain, *run, &self.line);
     }
 
-    /// Tells the system's log and whoever asked.
+    /// Tells the system's log and the caller.
     ///
     /// # Errors
     /// Those of [`layout::say`].
@@ -147,7 +147,7 @@ impl Change {
     }
 }
 
-/// Tells the system's log a line about a run of a target, or of all that is known of it.
+/// Writes a line about a run of a target to the system's log.
 pub fn log(target: &str, timer: &str, chain: &str, run: u32, line: &str) {
     let line = line.strip_prefix("again: ").unwrap_or(line);
     fn known(text: &str) -> Option<&str> {

@@ -1,5 +1,5 @@
-//! The directories of our own: opened step by step, so that nothing is followed that
-//! somebody else may replace; made where they are missing; used through the descriptor.
+//! The directories of our own: opened step by step, following no link that another user may
+//! replace; made where they are missing; used through the descriptor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -21,7 +21,7 @@ const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_S
 /// What is kept in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
-    /// State. Nobody but us and root may be able to put another directory in its place.
+    /// State. Only we and root may be able to put another directory in its place.
     State,
     /// Logs, each new, private, and opened without following. Where root owns the parent,
     /// a group of its may write to it: Debian's and Ubuntu's /var/log is root:syslog.
@@ -38,10 +38,10 @@ struct Held {
     path: PathBuf,
 }
 
-/// What a descriptor may be opened for that only leads to other files: open(2), O_PATH.
+/// The flags of a descriptor that only leads to other files: open(2), O_PATH.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// As many links are followed as the kernel follows: path_resolution(7).
+/// The number of links that the kernel follows: path_resolution(7).
 const MOST_LINKS: u32 = 40;
 
 impl Directory {
@@ -137,7 +137,7 @@ impl Directory {
         file(self).is_ok_and(|one| file(other) == Ok(one))
     }
 
-    /// Another descriptor of it, for who needs it for as long as the process lives.
+    /// Another descriptor of it, to be held for as long as the process lives.
     ///
     /// # Errors
     /// Those of dup(2).
@@ -146,10 +146,10 @@ impl Directory {
     }
 }
 
-/// How a path begins that leads through a descriptor: proc_pid_fd(5).
+/// The beginning of a path through a descriptor: proc_pid_fd(5).
 const HELD: &str = "/proc/self/fd/";
 
-/// A path as people know it: where it leads through a descriptor, as the kernel names that.
+/// A path for messages: one through a descriptor becomes the path that the kernel shows for it.
 pub fn shown(path: &Path) -> PathBuf {
     let known = || {
         let mut parts = path.strip_prefix(HELD).ok()?.components();
@@ -172,8 +172,8 @@ fn steps(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// Opens what has this name, be it a directory or a link; makes a directory where there
-/// is nothing, which has exactly this mode if it is our own, and not one on the way.
+/// Opens the directory or link of this name. Makes a directory where there is none; it gets
+/// exactly this mode if it is our own and not one on the way.
 fn step(
     at: &OwnedFd,
     name: &OsStr,
@@ -246,14 +246,14 @@ fn check_own(stat: &Stat, here: &dyn Fn() -> PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Whose the files of all users seem to be that a user namespace does not know.
+/// The owner that files seem to have in a user namespace that does not know their user.
 const OVERFLOW: u32 = 65534;
 
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
 }
 
-/// Why somebody but us and root could replace what is in this directory, if so.
+/// Why a user other than us and root could replace what is in this directory, if one could.
 fn replaceable_by_others(stat: &Stat, keeps: Keeps) -> Option<String> {
     if !is_trusted(stat.st_uid) {
         return Some(format!("belongs to {}", user::name(stat.st_uid)));

@@ -37,11 +37,11 @@ pub struct Driver {
     pub token: String,
     /// Its process.
     pub process: Identity,
-    /// Under which boot.
+    /// The boot it runs under.
     pub boot: String,
     /// Whose it is.
     pub uid: u32,
-    /// What it runs, as a target's id.
+    /// The id of the target that it runs.
     pub target: String,
     /// The chain of its runs.
     pub chain: String,
@@ -58,7 +58,7 @@ pub struct Driver {
     /// The resources that asked for them, where they said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, String>,
-    /// What keeps the next run from starting though it is due.
+    /// What holds the next run although it is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
@@ -96,9 +96,9 @@ pub struct Handed {
     pub resource: Option<String>,
     /// The least wait.
     pub delta: Span,
-    /// The widest jitter, where somebody set one.
+    /// The widest jitter, where one is set.
     pub jitter: Option<Span>,
-    /// From when on both count.
+    /// The moment from which both count.
     pub base: Base,
     /// When it was asked for.
     pub requested: Moment,
@@ -166,8 +166,8 @@ pub fn living(store: &Store) -> Result<Vec<Driver>> {
     Ok(living)
 }
 
-/// Removes what drivers left behind that were killed, once their runs have ended
-/// too: until then it tells a request that its driver is gone.
+/// Removes what killed drivers left behind, once their runs have ended too. Until then it
+/// tells a request that its driver is gone.
 pub fn sweep(store: &Store, now: &Moment) {
     if !directory(store).exists() || store.below("drivers").is_err() {
         return;
@@ -202,7 +202,8 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
 }
 
-/// Removes what a killed driver left, and tells of it. Of several who try, one does.
+/// Removes what a killed driver left, and reports it. Of several processes that try, one
+/// succeeds.
 fn bury(store: &Store, driver: &Driver, now: &Moment) {
     let directory = directory(store);
     if std::fs::remove_file(directory.join(format!("{}.json", driver.token))).is_err() {

@@ -22,9 +22,9 @@ words! {
         Ended = "ended",
         /// Another run had done its job.
         Satisfied = "satisfied",
-        /// Somebody stopped it, or the service it belongs to.
+        /// An operator stopped it, or the service it belongs to.
         Stopped = "stopped",
-        /// It was due and could not be run.
+        /// It was due, and its rerun could not start.
         Failed = "failed",
         /// A converge driver began.
         Opened = "opened",
@@ -32,7 +32,7 @@ words! {
         Closed = "closed",
         /// It lost its waiter, and got another.
         Resumed = "resumed",
-        /// It lost its waiter, and what it was to run cannot be known.
+        /// It lost its waiter, and its command is lost too.
         Lost = "lost",
         /// The reruns that counted towards the target's cap were forgotten.
         Reset = "reset",
@@ -67,7 +67,7 @@ pub struct Entry {
     /// When the run that asked had started, if it is the one that began the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<Walltime>,
-    /// Why, or what is known of it, for people.
+    /// The reason or the evidence, in words.
     pub reason: String,
 }
 

@@ -1,5 +1,5 @@
-//! The files of the state directory: read whole, and replaced by another under the
-//! same name, so that nobody ever sees half of one.
+//! The files of the state directory: read whole, and replaced by rename, so that no reader
+//! ever sees half a file.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
 /// No record is anywhere near this size; a larger file is not one of ours.
 const LARGEST: u64 = 64 << 20;
 
-/// How long whoever changes something waits for a lock that another holds.
+/// How long a command that changes something waits for a lock that another process holds.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A random name for a request or a temporary file: 16 hexadecimal digits.
@@ -30,8 +30,8 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
 }
 
-/// Whether somebody holds a lock on a file or directory of ours. `None` where that
-/// cannot be told.
+/// Whether a process holds a lock on a file or directory of ours. `None` where that cannot be
+/// told.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
     let file = File::options()
         .read(true)
@@ -54,7 +54,7 @@ pub(super) fn open(path: &Path, mode: u32, options: &mut OpenOptions) -> io::Res
     Ok(file)
 }
 
-/// A file that nobody else may open, and so nobody else can lock; made where missing.
+/// A file that no other user may open or lock; made where missing.
 pub(super) fn private_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false);

@@ -38,8 +38,8 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     let is_to_rotate = |meta: &Metadata| meta.len() > ROTATE_AT || meta.nlink() > 1;
     let mut file = open()?;
     if is_to_rotate(&file.metadata()?) {
-        // Of two that find it full, one locks first; the other finds a new file. The
-        // history itself is not locked: whoever may read it could hold that for ever.
+        // Of two that find it full, one locks first; the other finds a new file. The history
+        // itself is not locked: any reader of it could hold the lock for ever.
         let beside = state_dir.join(".history.lock");
         let lock = private_file(&beside)?;
         flock::lock(&lock, || beside, PATIENCE)?;
@@ -63,11 +63,11 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// How often what has happened, by its name and, where there are several, its kind:
+/// How often each thing has happened, by its name and, where there are several, its kind:
 /// `started`, `refused cap`, `ended failed`.
 pub type Tally = BTreeMap<String, u64>;
 
-/// What has become too old for the history was counted here.
+/// The counts of entries that have become too old for the history.
 const DROPPED: &str = "history.dropped.json";
 
 /// Counts everything that ever happened, as far as it is known.
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(tally(dir.path()).get("started"), Some(&written));
             assert!(written < 1000);
         }
-        // Whoever could open it could lock it, and with it everybody who writes here.
+        // A user who could open it could lock it, and so hold up every writer.
         let lock = std::fs::metadata(dir.path().join(".history.lock")).expect("there");
         assert_eq!(lock.mode() & 0o777, 0o600);
         let failed = Entry {

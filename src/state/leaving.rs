@@ -54,7 +54,7 @@ pub fn clean_up(
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();
     locked.record.leaving.retain(|one| {
-        // A foreign waiter is for whoever comes by where it is.
+        // A foreign waiter is left to the next command in its own place.
         let stands = store.stands(id, &one.token, now.provenance(&one.boot, one.place), || {
             false
         });
@@ -113,9 +113,9 @@ pub fn dismiss_all(
 }
 
 impl Store {
-    /// Removes what a process leaves that was killed at the wrong moment: orders that
-    /// no timer refers to and nobody holds, temporary files, and notes of reruns that
-    /// have ended. Call with the target's lock held: nobody else writes to its directory then.
+    /// Removes what a process leaves that was killed at the wrong moment: orders that no timer
+    /// refers to and no process holds, temporary files, and notes of reruns that have ended.
+    /// Call with the target's lock held: no other process writes to its directory then.
     pub fn remove_strays(&self, record: &Record, now: &Moment) {
         let target = self.target_dir(&record.id);
         for token in names(&target.join("orders")).filter(|name| is_id(name)) {

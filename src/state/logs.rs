@@ -20,14 +20,14 @@ use crate::sys::localtime;
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// How many logs are looked at for one new one.
+/// How many old logs one new log has us look at.
 const AT_ONCE: usize = 256;
 
 /// With so many more logs than are kept the directory is crowded: thousands of reruns
 /// have started at once, and hold theirs.
 const CROWD: usize = 64;
 
-/// For how long one look at a crowded directory is enough for everybody.
+/// For how long one process's look at a crowded directory serves the others too.
 const CALM: Duration = Duration::from_millis(100);
 
 /// The least that is reserved for a log, in bytes.
@@ -39,8 +39,8 @@ pub struct Logs<'a> {
     directory: &'a Path,
     held: Directory,
     limits: LogLimits,
-    /// Its time is when somebody last looked at a crowded directory. A look at it takes as
-    /// long as it is large, and as many would look as have made it so.
+    /// Its time is that of the last look at a crowded directory. Such a look is slow, and each
+    /// of the reruns that crowd the directory would take one.
     crowded: PathBuf,
 }
 
@@ -59,10 +59,10 @@ impl<'a> Logs<'a> {
     }
 
     /// Makes the file for the output of a target's rerun: its name begins with the time, so
-    /// that names sort by age. It is locked, and stays so until nobody can write to it any
+    /// that names sort by age. It is locked, and stays so until no process can write to it any
     /// more: the lock goes with the descriptor, through exec and to children. Space is
-    /// reserved for as much as the largest of the others has, so that the rerun does not
-    /// die of a full disk at its first line.
+    /// reserved for as much as the largest of the others has, so that the rerun does not die
+    /// of a full disk at its first line.
     ///
     /// # Errors
     /// What cannot be made or had, and why.
@@ -81,7 +81,7 @@ impl<'a> Logs<'a> {
         let _ = file.try_lock();
         reserve(&file, self.largest())
             .inspect_err(|_| self.remove(&path))
-            .with_context(|| format!("no space can be had for {}", path.display()))?;
+            .with_context(|| format!("no space can be reserved for {}", path.display()))?;
         Ok((path, file))
     }
 
@@ -136,7 +136,7 @@ impl<'a> Logs<'a> {
             return;
         }
         let newest = newest.and_then(Path::file_name);
-        // What 0.1.0 left is counted to whoever asks, and so goes in time.
+        // A log of 0.1.0 counts towards every target, and so is removed in time.
         let ours = newest.and_then(|name| target_of(name.to_str()?));
         let mut logs = self.all();
         // It counts first.
@@ -216,9 +216,9 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
         })
 }
 
-/// Brings a log that nobody writes to any more to its size: gives back what was reserved
-/// and not used, and cuts what is longer than `most` bytes, unless that is 0. Beginning
-/// and end stay, with a line in between that says so.
+/// Brings a log that no process writes to any more to its size: gives back what was reserved
+/// and not used, and cuts what is longer than `most` bytes, unless that is 0. Beginning and
+/// end stay, with a line in between that says so.
 fn fit(path: &Path, most: u64) -> io::Result<()> {
     let mut options = File::options();
     let file = options

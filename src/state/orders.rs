@@ -30,8 +30,8 @@ fn open_locked(path: &Path, lock: impl Fn(&File) -> io::Result<()>) -> io::Resul
 }
 
 impl Store {
-    /// Writes a timer's order, readable by its owner only, and locks it. The lock
-    /// goes with the descriptor, to whoever holds a copy of it.
+    /// Writes a timer's order, readable by its owner only, and locks it. The lock goes with
+    /// the descriptor, to every process that holds a copy of it.
     ///
     /// # Errors
     /// What failed on which file.
@@ -64,13 +64,13 @@ impl Store {
         }
     }
 
-    /// A target's command line, for who may see it.
+    /// A target's command line, if the caller may see it.
     pub fn command(&self, id: &str) -> Option<CommandLine> {
         CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
     }
 
-    /// A file without a name, for who cannot have memory that is passed on: some filters
-    /// of system calls refuse memfd_create(2), and Linux before 3.17 has none.
+    /// A file without a name, in place of memory_file where that is refused: some filters of
+    /// system calls refuse memfd_create(2), and Linux before 3.17 has none.
     ///
     /// # Errors
     /// Those of open(2) and write(2).
@@ -99,8 +99,8 @@ impl Store {
         read_bounded(&self.order_path(id, token))
     }
 
-    /// Empties the order of a timer whose rerun begins: nobody needs to know any more what
-    /// is in it, and its lock lives on with the rerun.
+    /// Empties the order of a timer whose rerun begins: its content is no longer needed, and
+    /// its lock lives on with the rerun.
     pub fn empty_order(&self, id: &str, token: &str) {
         let mut options = File::options();
         let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
@@ -114,13 +114,13 @@ impl Store {
         let _ = std::fs::remove_file(self.order_path(id, token));
     }
 
-    /// Whether somebody holds the lock on a timer's order: a waiter that lives, in
-    /// whatever pid namespace. `None` where that cannot be told.
+    /// Whether a process holds the lock on a timer's order: a living waiter, in any pid
+    /// namespace. `None` where that cannot be told.
     pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
         files::is_locked(&self.order_path(id, token))
     }
 
-    /// Whether nobody holds the lock on an order of a target: its waiter has died, or its
+    /// Whether a target has an order whose lock no process holds: its waiter has died, or its
     /// rerun has ended.
     pub fn has_loose_order(&self, id: &str) -> bool {
         let orders = self.target_dir(id).join("orders");

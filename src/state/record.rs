@@ -53,7 +53,7 @@ pub struct Timer {
     pub requested: Moment,
     /// The run that asked, which has to end first.
     pub waits_for: Option<Identity>,
-    /// What it takes over of older requests of its name, by other runs.
+    /// The promises that it takes over from older requests of its name, by other runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
     /// When it is due, once known. On the clock of `boot`.
@@ -63,10 +63,10 @@ pub struct Timer {
     /// A person asked not to wait for it.
     #[serde(default)]
     pub hurry: bool,
-    /// How much of its wait it owes to the cap (`on_cap = wait`).
+    /// How much of its wait the cap has added (`on_cap = wait`).
     #[serde(default)]
     pub put_off: Span,
-    /// Why it is held though it is due.
+    /// Why it is held although it is due.
     #[serde(default)]
     pub held: Option<String>,
     /// The waiter, and under which boot.
@@ -89,7 +89,7 @@ pub struct Timer {
     pub scope: Option<String>,
 }
 
-/// What was promised to a run whose request a newer one of another run has replaced.
+/// A promise to a run whose request another run's newer request has replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     /// The run, which has to end first too; none if its machine was rebooted since.
@@ -160,7 +160,7 @@ impl Timer {
         })
     }
 
-    /// How its haste stands, under the boot it was set in.
+    /// The parts of it that `again now` changes, under the boot it was set in.
     pub fn pending(&self) -> Pending {
         Pending {
             due: self.due,
@@ -170,7 +170,7 @@ impl Timer {
         }
     }
 
-    /// What is left of its wait, for who gives it another waiter.
+    /// What is left of its wait, for a new waiter.
     pub fn wait(&self, boot: &str) -> Wait {
         let promised = |what: fn(&Promise) -> Span| self.promises.iter().map(what);
         Wait {
@@ -188,7 +188,7 @@ impl Timer {
         }
     }
 
-    /// Takes over what became of it.
+    /// Takes over those parts after a change.
     pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
         self.due = pending.due;
         self.due_wall = pending.due.map(|due| now.wall + due.since(now.uptime));
@@ -240,7 +240,7 @@ pub struct Ended {
     pub rerun: Running,
     /// How it went.
     pub outcome: Outcome,
-    /// What that is known by.
+    /// The evidence of that.
     pub evidence: String,
     /// When it ended, as near as its traces tell.
     #[serde(default)]
@@ -263,7 +263,7 @@ pub struct RunEnd {
 /// How many ends of runs are remembered.
 const RUN_ENDS_KEPT: usize = 8;
 
-/// A timer that is no longer on record, while its waiter may still have to be told.
+/// A timer that is no longer on record, while its waiter may still live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
     /// Its token.
@@ -321,7 +321,7 @@ pub struct Start {
     pub at: Moment,
     /// In which chain.
     pub chain: String,
-    /// As which run of it.
+    /// Its number in the chain.
     pub run: u32,
     /// No longer counted: `again reset`. Its number in the chain stays taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -335,7 +335,7 @@ pub struct Refused {
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// Why, by [`Refusal::kind`]; empty in a record of before 0.2.
+    /// Why, by [`Refusal::kind`]; empty in a record from before 0.2.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// The cause, for people.
@@ -376,17 +376,17 @@ pub struct Record {
     /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
     #[serde(default = "stuck_after")]
     pub stuck_after: Span,
-    /// The lock whose holding the agent's `runtimeout` counts from.
+    /// The agent's lock: `runtimeout` counts from when a run took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Bytes>,
-    /// When reruns started, oldest first: what the cap counts.
+    /// The starts of reruns, oldest first, which the cap counts.
     #[serde(default)]
     pub starts: Vec<Start>,
     /// Pending timers by name.
     #[serde(default)]
     pub timers: BTreeMap<String, Timer>,
-    /// Timers that were replaced or stopped, until their waiters have ended. Whoever
-    /// dies between taking a timer off the record and ending its waiter leaves it here.
+    /// Timers that were replaced or stopped, until their waiters have ended. A process that
+    /// dies between taking a timer off the record and ending its waiter leaves the timer here.
     #[serde(default)]
     pub leaving: Vec<Leaving>,
     /// When runs that asked were seen to have ended, newest last: one moment for all
@@ -405,12 +405,12 @@ pub struct Record {
     /// The newest timer that ended without a rerun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
-    /// The newest start of a run of this target that is known of, whoever started it.
+    /// The newest known start of a run of this target, a rerun or not.
     #[serde(default)]
     pub seen_run: Option<Moment>,
 }
 
-/// After how long a run is stuck of which nothing is known.
+/// After how long a run counts as stuck if its target has no `runtimeout`.
 fn stuck_after() -> Span {
     Span::from_secs(2 * 3600)
 }
@@ -498,8 +498,8 @@ impl Record {
         }
     }
 
-    /// When a run ended: as the first that saw it wrote it down, else `now`, which is
-    /// written down then.
+    /// When a run ended: as the first waiter that saw it recorded it, or `now`, which is then
+    /// recorded.
     pub fn run_end(&mut self, run: Identity, boot: &str, now: Boottime) -> Boottime {
         let known = self
             .run_ends
@@ -604,7 +604,7 @@ mod tests {
         assert_eq!(pids, [20, 3, 13, 14, 15, 16, 17, 18, 19]);
         let deltas = newest.promises.iter().map(|one| one.delta.nanos());
         assert!(deltas.eq([3, 13, 14, 15, 16, 17, 18, 19]));
-        // Whoever asks again under the same name changes what was promised to it.
+        // A run that asks again under the same name changes the promise to it.
         assert!(
             !newest
                 .promises

@@ -19,7 +19,7 @@ use crate::model::{Identity, Moment, Place, Provenance};
 pub struct Rerun {
     /// The rerun's process.
     pub process: Identity,
-    /// Under which boot.
+    /// The boot it runs under.
     pub boot: String,
     /// Where the process is.
     #[serde(default, skip_serializing_if = "Place::is_unknown")]
@@ -35,7 +35,8 @@ pub struct Rerun {
     /// The agent daemon whose run began the chain, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<Identity>,
-    /// As its target's record has it, should that be lost. None for a run of a driver.
+    /// The entry in its target's record, kept here in case the record is lost. None for a run
+    /// of a driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Running>,
 }

@@ -1,4 +1,4 @@
-//! Whether what is on record lives: a timer's waiter, a rerun.
+//! Whether a timer's waiter or a rerun on record lives.
 
 use super::record::{Running, Timer};
 use super::store::Store;
@@ -13,11 +13,11 @@ pub enum Standing {
     Alive,
     /// It has ended.
     Ended,
-    /// It is not ours to say, nor to end, settle or resume.
+    /// It is foreign: it cannot be seen from here, and is not ended, settled or resumed here.
     Foreign {
-        /// Whose it is.
+        /// Where it comes from.
         whose: Foreign,
-        /// It may live: somebody holds its lock, or that cannot be seen.
+        /// It may live: a process holds its lock, or the lock cannot be seen.
         may_live: bool,
     },
 }
@@ -66,7 +66,7 @@ impl Store {
         }
     }
 
-    /// Whether an order has been removed. Another user, who may not look, cannot tell.
+    /// Whether an order has been removed. Another user may not look, and cannot tell.
     fn is_gone(&self, id: &str, token: &str) -> bool {
         let looked = self.order_path(id, token).symlink_metadata();
         looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)

@@ -58,7 +58,7 @@ pub struct Locked {
     directory: PathBuf,
     /// The record as it was read; change it, then [`Locked::commit`].
     pub record: Record,
-    /// What was wrong with the record, if it was made anew by the history.
+    /// What was wrong with the record, if it was rebuilt from the history.
     pub set_aside: Option<String>,
     _lock: File,
 }
@@ -184,8 +184,8 @@ impl Store {
         }
     }
 
-    /// What there is to say of a target that has an order and no record, with nobody at
-    /// work on it. One that the history does not know is what a request left that died.
+    /// Reports a target that has an order and no record, and that no process works on. A
+    /// target that the history does not know was left by a request that died.
     pub fn lost(&self, id: &str) -> Option<String> {
         let target = self.target_dir(id);
         let has_order = names(&target.join("orders")).any(|name| is_id(&name));
@@ -205,8 +205,8 @@ impl Store {
         })
     }
 
-    /// The same for whoever is to change something: a record that cannot be read, or is
-    /// missing, is first made anew, and that is said.
+    /// Reads a record for a command that will change it: a record that is missing or cannot be
+    /// read is first rebuilt, with a warning.
     ///
     /// # Errors
     /// As [`Store::lock`].
@@ -216,12 +216,12 @@ impl Store {
         }
         let locked = self.lock_existing(id)?;
         if let Some(what) = &locked.set_aside {
-            tracing::warn!("a record was made anew by the history: {what}");
+            tracing::warn!("a record was rebuilt from the history: {what}");
         }
         Ok(Some(locked.record.clone()))
     }
 
-    /// This directory for those who only look: they wait for no lock.
+    /// This directory for a command that only looks: it waits for no lock.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
         let patience = Duration::ZERO;
@@ -417,7 +417,7 @@ impl Store {
         sync_directory(&self.path().join("targets"))
     }
 
-    /// Writes down that requests are refused, for all who look and all who wait.
+    /// Records that requests are refused, for every command and waiter to see.
     ///
     /// # Errors
     /// What failed on which file.
@@ -472,8 +472,8 @@ impl Locked {
         Ok(())
     }
 
-    /// Writes what [`Locked::commit`] puts in place, for who has something else to do
-    /// while the disk takes it.
+    /// Writes what [`Locked::commit`] puts in place, so that the caller can work while the
+    /// disk takes it.
     ///
     /// # Errors
     /// As for [`Locked::commit`].

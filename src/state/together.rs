@@ -1,9 +1,9 @@
 //! All targets together: when their reruns started, for the cap over them, and the end of
 //! those that are quiet.
 //!
-//! `starts` has a line for each start, the newest last, below one with the boot. The
-//! records know the same, one by one: under another boot, before which the disk may not
-//! have had all of it, and where it cannot be read, it is made anew by them.
+//! `starts` has a line for each start, the newest last, below one with the boot. The records
+//! hold the same, one by one. The file is rebuilt from them where it cannot be read, and under
+//! another boot, since the disk may then lack a part of it.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,18 +22,18 @@ use crate::sys::flock;
 
 const STARTS: &str = "starts";
 
-/// The size at which what no longer counts is left out, in bytes.
+/// The size in bytes from which lines that no longer count are removed.
 const LARGE: usize = 1 << 18;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
     at: Moment,
     target: String,
-    /// The timer's; none for what a record knows.
+    /// The timer's token; none for a start from a record.
     token: String,
 }
 
-/// Whether so many lines reach a cap, and how. Few need not be parsed.
+/// Whether these lines reach a cap, and how. Too few lines need not be parsed.
 fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
     let starts = text.lines().skip(1);
     if starts.clone().count() < cap.max_runs as usize {
@@ -114,7 +114,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// What is written of this boot.
+    /// The starts of this boot in the file.
     fn starts(&self, now: &Moment) -> Option<String> {
         let text = read_bounded(&self.path().join(STARTS)).ok()?;
         let text = String::from_utf8(text).ok()?;
@@ -168,9 +168,8 @@ impl Store {
         })
     }
 
-    /// Forgets the targets that have nothing pending and nothing running, of which nothing
-    /// was heard for a day, and whose starts are outside the window. The history has them
-    /// still.
+    /// Forgets the targets that have been quiet for a day, with nothing pending, running or in
+    /// the window. The history keeps their entries.
     pub fn forget_quiet(&self, window: Span, now: &Moment) {
         let is_quiet = |record: &Record| {
             let counts = |at: &Moment| at.age(now) < window.max(QUIET);
@@ -185,7 +184,7 @@ impl Store {
             if !is_old() || !self.read(&id).is_ok_and(quiet) {
                 continue;
             }
-            // Whoever holds it has something to say of it.
+            // The process that holds it is at work on it.
             if let Ok(locked) = self.without_waiting().lock_existing(&id)
                 && is_old()
                 && is_quiet(&locked.record)

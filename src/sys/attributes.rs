@@ -1,5 +1,5 @@
-//! What a process hands down besides arguments and environment: umask, nice
-//! level, resource limits, signal dispositions and the blocked signals.
+//! What a process passes on besides arguments and environment: umask, nice level, resource
+//! limits, signal dispositions and the blocked signals.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -65,8 +65,8 @@ impl SignalState {
     }
 }
 
-/// The attributes of a running process. Its signals too, unless they are given:
-/// what a run ignores is what it was started with, and what its children inherit.
+/// The attributes of a running process. Reads its signals too, unless they are given: a run
+/// ignores what it was started to ignore, and its children inherit that.
 ///
 /// # Errors
 /// Those of reading its /proc entry.

@@ -1,4 +1,4 @@
-//! Locks of whole files, flock(2): waited for no longer than a limit, and who holds one.
+//! Locks of whole files, flock(2), taken within a time limit; and the process that holds one.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -22,7 +22,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The process with this pid, if it lives.
+    /// The process of this pid, if it lives.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = process::stat(pid).ok()?;
         let start = stat.start;
@@ -56,7 +56,7 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// A lock that somebody else holds.
+/// A lock that another process holds.
 #[derive(Debug)]
 pub struct Busy {
     path: PathBuf,
@@ -88,7 +88,7 @@ impl From<Busy> for io::Error {
     }
 }
 
-/// Whether this says that somebody else holds a lock.
+/// Whether this error says that another process holds a lock.
 pub fn is_busy(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.and_then(io::Error::get_ref)
@@ -122,7 +122,7 @@ pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io:
     }
 }
 
-/// All locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
+/// The locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
 #[derive(Debug, Default)]
 pub struct Locks(Vec<(u64, i32)>);
 
@@ -133,7 +133,7 @@ impl Locks {
         Locks(lossy(text).lines().filter_map(held).collect())
     }
 
-    /// Who took the lock of this file, if anyone has, and lives.
+    /// The living process that took the lock of this file, if there is one.
     pub fn holder(&self, path: &Path) -> Option<Holder> {
         if self.0.is_empty() {
             return None;

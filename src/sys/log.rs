@@ -1,7 +1,7 @@
-//! Where `tracing` events go: to the journal, else to syslog, else to a file; those
-//! of a command, which has somebody to tell, to standard error too, if they are
-//! warnings or asked for. One line per event, and an event for each change of state,
-//! with target, timer, chain and run as fields: `journalctl AGAIN_TIMER=again`.
+//! Where `tracing` events go: to the journal, else to syslog, else to a file; those of a
+//! command to standard error too, if they are warnings or `-v` asks for them. One line per
+//! event, and an event for each change of state, with target, timer, chain and run as fields:
+//! `journalctl AGAIN_TIMER=again`.
 //!
 //! A subscriber of our own, because the usual one is larger than all that a
 //! waiter needs and opens nothing but standard error.
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 struct Log {
     stderr: LevelFilter,
     system: LevelFilter,
-    /// What this process is about, as it says by spans: it goes with every event.
+    /// The fields that this process's spans set, which go with every event.
     about: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -75,10 +75,10 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For a process that nobody looks at: events to the system's log, or where there is
-/// none to the file.
+/// For a process without a terminal: events to the system's log, or to the file where there is
+/// none.
 pub fn of_waiter() {
-    // Whoever asked was told of a level that is none.
+    // The request has already reported a bad level.
     let wanted = wanted().ok().flatten();
     install(LevelFilter::OFF, wanted.unwrap_or(LevelFilter::INFO));
 }
@@ -201,7 +201,8 @@ fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
     let open = || openat(directory, FILE, flags, Mode::from_raw_mode(0o600)).map(File::from);
     let mut file = open()?;
     let is_full = |file: &File| file.metadata().map(|meta| meta.len() > ROTATE_AT);
-    // Of two at the limit, one renames: who has locked the full file, and finds it there still.
+    // Of two processes at the limit, one renames: the one that has locked the full file and
+    // still finds it there.
     if is_full(&file)? && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         let newest = open()?;
         if is_full(&newest)? {
@@ -249,7 +250,7 @@ impl Subscriber for Log {
                 && let Ok(known) = LAST_RESORT.lock()
                 && let Some(directory) = known.as_ref()
             {
-                // Whoever is to hear of that is the one who cannot be told.
+                // The log that should hear of a failure is the one that failed.
                 let _ = append(directory, &text.line());
             }
         }

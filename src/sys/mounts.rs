@@ -66,8 +66,8 @@ pub fn may_mount() -> bool {
     set.is_some_and(|set| set & (1 << 21) != 0)
 }
 
-/// Gives us an empty /tmp in place of a unit's own, which goes with the unit at a moment that
-/// nobody knows. What else lives of the unit keeps it: its mount namespace is left first.
+/// Gives us an empty /tmp in place of a unit's own, which goes with the unit at an unknown
+/// moment. The unit's other processes keep theirs: we leave its mount namespace first.
 ///
 /// # Errors
 /// Those of unshare(2), umount(2) and mount(2).

@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::process::{self, is_alive};
 use crate::model::Identity;
 
-/// A process to wait for or to signal, verified when it was taken hold of.
+/// A process to wait for or to signal, verified when the handle was made.
 #[derive(Debug)]
 pub enum Handle {
     /// The usual case: pidfd_open(2).
@@ -35,11 +35,11 @@ pub fn open(who: Identity) -> io::Result<Handle> {
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Handle::Looked(who),
         Err(e) => return Err(not_found(e.into())),
     };
-    // Looked at after the pidfd was opened: whoever it is, it is the one the pidfd holds.
+    // Read after the pidfd was opened: the process read is the one that the pidfd holds.
     match process::identify(who.pid) {
         Ok(now) if now == who => Ok(handle),
         Ok(_) => Err(io::ErrorKind::NotFound.into()),
-        // Hidden from us (proc(5), hidepid), and so nobody that can be told from another.
+        // Hidden from us (proc(5), hidepid), so that it cannot be told from another process.
         Err(e) if e.kind() == io::ErrorKind::NotFound && !handle.wait(Duration::ZERO) => {
             Err(io::Error::from_raw_os_error(libc::EPERM))
         }
@@ -115,7 +115,7 @@ impl Handle {
     }
 }
 
-/// Says of a process that is not there what is said of a file.
+/// The error for a process that does not exist, like that for a file.
 fn not_found(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),

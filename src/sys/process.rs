@@ -165,7 +165,7 @@ pub fn descriptor(pid: i32, fd: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, &format!("fd/{fd}")))
 }
 
-/// Who the process with this pid is at this moment; a zombie is nobody.
+/// The identity of the process with this pid at this moment; a zombie has none.
 ///
 /// # Errors
 /// `NotFound` when there is none; otherwise as for [`stat`].

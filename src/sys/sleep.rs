@@ -56,7 +56,7 @@ pub const HURRY: i32 = libc::SIGUSR1;
 /// Asks a driver to start no further run.
 pub const NO_MORE: i32 = libc::SIGUSR2;
 
-/// How often what holds a run is looked at where no directory can be watched.
+/// How often a held timer looks for a change where no directory can be watched.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 
 /// How often a process is looked at where there is no pidfd_open(2).
@@ -103,8 +103,8 @@ impl Sleeper {
         })
     }
 
-    /// Whether a signal has asked to end so far. All that are pending are taken: what
-    /// [`HURRY`] says is then to be looked up, and no program that we become gets it.
+    /// Whether a signal has asked to end so far. Takes all pending signals, so that no program
+    /// that we become gets them; after [`HURRY`] the caller has to look for changes.
     pub fn is_told_to_end(&mut self) -> bool {
         while let Ok(Some(_)) = self.take_signal() {}
         self.told_to_end

@@ -41,7 +41,7 @@ pub struct Plan<'a> {
     pub keep: &'a [&'a OwnedFd],
     /// The signal state it is to start with.
     pub signals: SignalState,
-    /// Its standard error is the ready pipe, so that what it complains of is seen.
+    /// Its standard error is the ready pipe, so that its complaints are seen.
     pub errors_to_ready: bool,
 }
 
@@ -155,7 +155,7 @@ pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
     }
 }
 
-/// Kills and reaps a child of ours. Not yet reaped, its pid cannot be anybody else's.
+/// Kills and reaps a child of ours. Until it is reaped, no other process can have its pid.
 pub fn end_child(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -165,9 +165,9 @@ pub fn end_child(pid: i32) {
 /// Our own program, also when it was replaced or removed since we started.
 pub fn own_program() -> PathBuf {
     match std::env::current_exe() {
-        // Of one that was removed, the kernel shows a name that is none.
+        // For a program that was removed, the kernel shows a name that does not exist.
         Ok(path) if path.exists() => path,
-        // Whoever opens this gets the file that we run, whatever its name is now.
+        // Opening this gives the file that we run, whatever its name is now.
         _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
     }
 }
@@ -207,7 +207,7 @@ pub fn become_image(image: &Image, keep: &File) -> (PathBuf, io::Error) {
     }
 }
 
-/// Marks every descriptor above 2 to be closed on exec, whoever opened it.
+/// Marks every descriptor above 2 to be closed on exec, inherited ones too.
 pub fn close_all_on_exec() {
     // SAFETY: integers only. CLOSE_RANGE_CLOEXEC exists since Linux 5.11.
     let done = unsafe {

@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// A property of scopes since systemd 253 (its NEWS), and in what distributions have made
-/// of 252: systemd.scope(5).
+/// A property of scopes since systemd 253 (its NEWS), which some distributions have added to
+/// 252: systemd.scope(5).
 const OOM_POLICY: &str = "OOMPolicy";
 
 /// Whether systemd is here to make a scope, by sd_booted(3).

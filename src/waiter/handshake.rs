@@ -45,7 +45,7 @@ pub struct Starting {
 pub enum NotReady {
     /// It could not be started, or not be waited for.
     Failed(io::Error),
-    /// It ended, with these words.
+    /// It ended with this message.
     Said(String),
 }
 
@@ -58,7 +58,7 @@ impl From<io::Error> for NotReady {
 impl Starting {
     /// How long a program may take to start.
     const LIMIT: Duration = Duration::from_secs(30);
-    /// How long one that starts the waiter elsewhere may take.
+    /// How long a program that starts the waiter elsewhere may take.
     const LIMIT_THROUGH: Duration = Duration::from_secs(10);
 
     /// Starts a waiter for what is in the order, with the order's file locked; with words,
@@ -120,8 +120,8 @@ impl Starting {
         })
     }
 
-    /// Waits until it says that it is there. It goes on once what this gives is closed, and
-    /// finds by the record whether it is in charge.
+    /// Waits until the waiter says that it is there. It goes on once the returned end is
+    /// closed, and reads in the record whether it is in charge.
     ///
     /// # Errors
     /// Why it is not there; it is none any more then.

@@ -25,7 +25,7 @@ use crate::sys::process::own_identity;
 use crate::sys::spawn::{self, Image};
 use crate::sys::{attributes, mounts, user};
 
-/// Becomes the rerun. Returns if it is not to be after all: the next look tells why.
+/// Becomes the rerun. Returns if no rerun is to start after all: the next look tells why.
 ///
 /// # Errors
 /// What failed. Either nothing has changed, or record and history say it too.
@@ -94,7 +94,7 @@ pub fn launch(
     bail!("timer '{name}': the rerun could not be started: {reason}")
 }
 
-/// Has the start on the disk, and notes which process it is.
+/// Gets the start onto the disk, and notes which process the rerun is.
 fn record(
     world: &World,
     locked: &mut Locked,
@@ -208,7 +208,7 @@ fn become_rerun(
     Err(error).with_context(|| format!("cannot execute {}", program.display()))
 }
 
-/// Where no environment was kept: what a service manager would give.
+/// The environment that a service manager would give, where none was kept.
 fn clean_environment() -> Vec<Bytes> {
     let uid = user::effective();
     let path = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_vec();

@@ -1,5 +1,5 @@
-//! What a waiter knows of its timer, the record or not: when the runs ended, when the
-//! timer is due, and what the cap put off.
+//! What a waiter knows of its timer, whether the record says it or not: when the runs ended,
+//! when the timer is due, and how far the cap has put it off.
 //!
 //! Knowing and writing are two things. The record is changed when the waiter goes to
 //! sleep, or with the start: a rerun that follows at once costs one change.
@@ -28,7 +28,8 @@ pub struct Ledger {
 struct PutOff {
     due: Boottime,
     by: Span,
-    /// What the record said then. While it says so, it was not told of this.
+    /// The record's value at that time. While the record still says so, it lacks this
+    /// decision.
     instead_of: Option<Boottime>,
 }
 
@@ -62,12 +63,13 @@ impl Ledger {
         }
     }
 
-    /// When the timer is due, if that is known: by the record, unless it could not be
-    /// told the newest. Of all that was promised under its name, the latest.
+    /// When the timer is due, if that is known: the latest of the times promised under its
+    /// name, by the record and by what the record still lacks.
     pub fn due(&self, record: &Record) -> Option<Due> {
         let timer = self.timer(record)?;
         let said = self.said(timer);
-        // Whoever hurries wants a run from now on. What the cap added is nobody's wait.
+        // A hurried timer accepts any run from now on. The cap's delay is no part of the wait
+        // that was asked for.
         let (delta, jitter) = match timer.hurry {
             true => (Span::ZERO, Span::ZERO),
             false => (timer.delta, timer.jitter + timer.put_off),
@@ -122,8 +124,8 @@ impl Ledger {
         });
     }
 
-    /// Forgets what the cap put off and the record was not told: somebody has changed the
-    /// record, so the cap is asked again.
+    /// Forgets a delay by the cap that the record lacks: the record has changed, so the cap
+    /// decides again.
     pub fn forget_put_off(&mut self) {
         self.put_off = None;
     }

@@ -35,15 +35,15 @@ pub struct Life {
     world: World,
     ledger: Ledger,
     sleeper: Sleeper,
-    /// What is to be run, once it was needed.
+    /// The order, once it was needed.
     order: Option<Order>,
-    /// What the log was told last.
+    /// The last line in the log.
     shown: String,
-    /// The run that was told to end, and until when it may.
+    /// The run that was told to end, and its deadline.
     told: Option<(Identity, Boottime)>,
     /// How long to wait before the next attempt at what failed.
     pause: Span,
-    /// What was logged of it.
+    /// The last failure that was logged.
     trouble: String,
 }
 
@@ -73,8 +73,8 @@ impl Life {
         }
     }
 
-    /// Lives until there is a reason to end, and through what may pass. Does not return
-    /// if it becomes the rerun.
+    /// Lives until there is a reason to end, and retries after failures that may pass. Does
+    /// not return if it becomes the rerun.
     ///
     /// # Errors
     /// Why it has to give up.
@@ -94,8 +94,8 @@ impl Life {
         }
     }
 
-    /// Does what Puppet need not wait for: has the promise on the disk, and ends what it
-    /// replaces and what is quiet.
+    /// Does the work that Puppet need not wait for: syncs the promise to disk, ends the waiter
+    /// that it replaces, and forgets quiet targets.
     fn begin(&mut self, window: Span) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
@@ -114,7 +114,7 @@ impl Life {
         // Not by `show`: the log has its one line.
         let name = &self.world.ticket.name;
         title::set(&format!(
-            "again: timer '{name}' tries again what failed: {error:#}"
+            "again: timer '{name}' will retry within a minute: {error:#}"
         ));
         let until = clock::boottime() + self.pause;
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
@@ -159,7 +159,7 @@ impl Life {
         }
     }
 
-    /// The next step that is more than taking note and looking around.
+    /// The next step that the waiter has to sleep for or act on.
     fn decide(&mut self, record: &Record) -> Result<Step> {
         let mut looks = false;
         loop {
@@ -182,7 +182,7 @@ impl Life {
         }
     }
 
-    /// What a step has us sleep for. None: there is nothing to wait for any more.
+    /// What a step has us sleep for. None if the wait is over already.
     fn rest(&mut self, step: &Step, is_blind: bool) -> Result<Option<Rest>> {
         let mut rest = Rest::default();
         let again = Some(clock::boottime() + LOOK_AGAIN);
@@ -236,8 +236,8 @@ impl Life {
         Ok(Some(rest))
     }
 
-    /// Has a run end that has outlived its time: TERM, and KILL if that does not help. Until
-    /// when to wait for it.
+    /// Ends a run that has outlived its time: TERM, and KILL if that does not help. Returns
+    /// the deadline.
     fn end_holder(&mut self, handle: &Handle, age: Span) -> Option<Boottime> {
         let (who, now) = (handle.identity(), clock::boottime());
         let told = self.told.filter(|(told, _)| *told == who);
@@ -257,7 +257,7 @@ impl Life {
         Some(now + GRACE)
     }
 
-    /// Watches the directories with what can hold a timer, if they can be watched.
+    /// Watches the directories of the files that can hold a timer, if they can be watched.
     fn watch(&self) -> Option<Watch> {
         let paths = self.order.as_ref().map(|order| &order.paths);
         let disabled = paths.and_then(|paths| paths.agent_disabled_lockfile.as_ref());
@@ -297,7 +297,7 @@ impl Life {
         }
     }
 
-    /// Says what is waited for: to who looks at processes and, once, to the log.
+    /// Shows in the process title, and once in the log, what the waiter waits for.
     fn show(&mut self, what: &str) {
         if self.shown != what {
             what.clone_into(&mut self.shown);
@@ -307,7 +307,7 @@ impl Life {
         title::set(&format!("again: timer '{name}' {what}"));
     }
 
-    /// Writes down what the record, just read, lacks of what we know: for others to see,
+    /// Writes into the record, just read, what it lacks of our knowledge, for others to see
     /// and for after a reboot. The wait goes on if that fails.
     fn write_down(&mut self, record: &mut Record, held: Option<&str>) {
         let now = moment();
@@ -330,10 +330,10 @@ impl Life {
         let World { store, ticket, .. } = &self.world;
         match finish {
             Finish::Superseded => {
-                // Whoever replaces or stops a timer tells its waiter.
+                // A command that replaces or stops a timer tells its waiter.
                 if !self.sleeper.was_told_to_end() {
                     tracing::warn!(
-                        "no rerun: the timer is not on record any more, as after the loss of its record"
+                        "no rerun: the timer is no longer on record, as happens when the record is lost"
                     );
                 }
                 store.remove_order(&ticket.target, &ticket.token);
@@ -366,8 +366,8 @@ impl Life {
     }
 }
 
-/// Takes a timer that ends without a rerun off the record, which says why from then on.
-/// None if it is not to be taken off.
+/// Takes a timer that ends without a rerun off the record, and records why. None if the timer
+/// is to stay.
 pub fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
     let (what, reason) = match finish {
         Finish::Superseded | Finish::Interrupted => return None,

@@ -20,7 +20,7 @@ use crate::state::store::{Locked, Store};
 use crate::sys::pidfd::Handle;
 use crate::sys::{clock, spawn, unit};
 
-/// What is to be armed.
+/// A timer to arm.
 #[derive(Debug)]
 pub struct Arm<'a> {
     /// The timer's name.
@@ -48,7 +48,7 @@ pub enum ScopeWish {
     Refused(&'static str),
 }
 
-/// What came of it.
+/// The result of arming.
 #[derive(Debug)]
 pub struct Armed {
     /// The timer as recorded.
@@ -111,8 +111,8 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
     })
 }
 
-/// Starts the waiter and commits the record that names it: in a scope if one is wanted,
-/// without if there is none to be had. Why there is none.
+/// Starts the waiter and commits the record that names it, in a scope if one is wanted and can
+/// be made. Returns why there is no scope.
 fn start(
     locked: &mut Locked,
     arm: &mut Arm<'_>,

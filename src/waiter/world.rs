@@ -71,7 +71,7 @@ impl World {
         found.map_err(|e| self.lost(e))
     }
 
-    /// What does not pass loses the timer.
+    /// A failure that does not pass loses the timer.
     fn lost(&self, e: anyhow::Error) -> anyhow::Error {
         match may_pass(&e) {
             true => e,
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Adds to what the record says what only the machine can tell.
+    /// Adds what only the machine can tell to what the record says.
     fn look(
         &mut self,
         known: AtDue,
@@ -167,7 +167,7 @@ impl World {
             let age = now.uptime.since(holder.process.started());
             let held = lock
                 .and_then(|lock| live::held_for(&lock.path(), holder.process, now.wall).ok()?);
-            // Who has let go of it by now is not ended.
+            // A process that has released it by now is not ended.
             (now.uptime - age.min(held.unwrap_or_default()), stuck_after)
         });
         let service = match order.daemon {
@@ -219,7 +219,7 @@ pub fn read_ticket(order: &File) -> Result<Ticket> {
     serde_json::from_slice(&line).context("the order is damaged")
 }
 
-/// What has to be there for the rerun and is not.
+/// What the rerun needs and is missing.
 fn missing(order: &Order) -> Option<String> {
     let directory = order.directory.path();
     if !directory.is_dir() {

@@ -274,7 +274,9 @@ fn the_time_is_over_after_a_signal() {
     let ended = going.wait();
     assert_eq!(ended.status(), 143, "{ended:?}");
     assert!(
-        ended.err.contains("the time is over: the run is ended"),
+        ended
+            .err
+            .contains("the timeout has passed: the run is ended"),
         "{ended:?}"
     );
     scratch.is_clean();

@@ -94,7 +94,7 @@ fn the_disk_becomes_read_only_for_a_while() {
             let timer = scratch.timer("again").expect("pending");
             assert_ne!(timer["state"], "dead");
             let words = timer["blocked_by"]["reason"].as_str().expect("words");
-            assert!(words.starts_with("tries again what failed: "), "{words}");
+            assert!(words.starts_with("will retry within a minute: "), "{words}");
             assert!(scratch.again_well(&["status"]).contains(words));
             let lines: Vec<String> = said(&journal)
                 .into_iter()

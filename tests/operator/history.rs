@@ -146,12 +146,12 @@ fn resumed_and_lost_are_told() {
     assert_eq!(said.status(), 1, "{said:?}");
     assert!(
         said.err
-            .contains("timer 'again': it is lost: what it was to run cannot be read"),
+            .contains("timer 'again': it is lost: the command of its rerun cannot be read"),
         "{said:?}"
     );
     let line = told(&scratch, "lost");
     assert!(
-        line.starts_with("run 2 lost what it was to run cannot be read: "),
+        line.starts_with("run 2 lost the command of its rerun cannot be read: "),
         "{line}"
     );
     scratch.wait_until_settled();

@@ -294,7 +294,7 @@ fn every_default_is_the_programs() {
         format!("(`on_cap`: `{on_cap}`, "),
         format!("(a quarter of delta, at least {least} s;"),
         format!(
-            "`{}`, the newest {logs} of each command are kept.",
+            "`{}`; the newest {logs} of each command are kept.",
             defaults.log_dir.display()
         ),
     ] {

@@ -218,7 +218,7 @@ fn a_pending_timer_elsewhere_is_neither_replaced_nor_left_behind() {
         };
         let refused = there(&request.join(" "));
         assert_eq!(refused.code, Some(1), "{refused:?}");
-        let said = format!("again: refused: timer 'again' of {whose} is pending under that name");
+        let said = format!("again: refused: a timer 'again' of {whose} is pending");
         assert!(refused.err.contains(&said), "{refused:?}");
         assert_eq!(scratch.record()["timers"], before["timers"]);
         scratch.again_well(&["disable"]);

@@ -245,7 +245,7 @@ fn damaged_records_never_stop_a_request() {
         let done = request(&scratch);
         assert_eq!(done.code, Some(0), "{done:?}");
         assert!(
-            done.err.contains("again: warning: ") && done.err.contains("made anew by the history"),
+            done.err.contains("again: warning: ") && done.err.contains("rebuilt from the history"),
             "{done:?}"
         );
         assert_eq!(scratch.timers().len(), 1);
@@ -307,7 +307,7 @@ fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
         let done = scratch.again(&request);
         assert!(done.err.contains("the cap is reached"), "{case}: {done:?}");
         assert!(
-            done.err.contains("made anew by the history"),
+            done.err.contains("rebuilt from the history"),
             "{case}: {done:?}"
         );
         // A reset is on record in the history too.

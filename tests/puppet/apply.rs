@@ -434,9 +434,9 @@ fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
 
     let refused = run().run();
     assert!(
-        refused
-            .out
-            .contains("was overwritten by a title, as 'bundle exec' does"),
+        refused.out.contains(
+            "a title has overwritten the command line of this run, as 'bundle exec' does"
+        ),
         "{}",
         refused.out
     );

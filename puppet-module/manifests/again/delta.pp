@@ -2,8 +2,8 @@
 #   Asks for another Puppet run after a while: `notify => Common::Again::Delta['title']`
 #
 # The define can be notified, and so can its `Exec["again-delta-title"]`. Deltas of different titles stay apart: each gets its run. A
-# request under the title of one that is still pending replaces it. So `again`, and what begins with `again-` or `until `, are no titles:
-# these are the names of other timers of this module.
+# request replaces a pending one of the same title. So `again`, and words that begin with `again-` or `until `, cannot be titles: other
+# timers of this module have these names.
 #
 # @param delta
 #   How long after the end of this run the next one is due at the earliest: seconds as a number or as a string of digits, or a string with

@@ -1,5 +1,5 @@
 # @summary
-#   Stops what is pending, before `ensure => absent` removes the records by which it is found
+#   Stops what is pending, before `ensure => absent` removes the records that name it
 #
 # @example
 #   class { 'common::again':

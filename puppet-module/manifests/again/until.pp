@@ -19,10 +19,10 @@
 #   How many seconds the check may take.
 #
 # @param max_runs
-#   At most so many reruns in the window, instead of the setting of `common::again`.
+#   At most this many reruns in the window, instead of the setting of `common::again`.
 #
 # @param on_cap
-#   What to do at the cap, instead of the setting of `common::again`. Something that may take its time wants `wait`.
+#   What to do at the cap, instead of the setting of `common::again`. Use `wait` for a condition that may take long.
 #
 # @example Until the peers have joined
 #   common::again::until { 'peers joined':
