@@ -24,7 +24,7 @@ fn ran(scratch: &Scratch) -> usize {
 /// Waits until the waiter has failed at something and is to try again.
 fn wait_for_trouble(waiter: Process) {
     wait_until("an attempt that fails", SHORT, || {
-        waiter.title().contains("tries again")
+        waiter.title().contains("will retry")
     });
 }
 
@@ -212,7 +212,7 @@ fn its_directory_goes_away() {
             ("a newer record", lost, &|scratch| {
                 fs::write(record(scratch), b"{\"version\":2}").expect("damaged")
             }),
-            ("a missing record", "not on record any more", &|scratch| {
+            ("a missing record", "no longer on record", &|scratch| {
                 fs::remove_file(record(scratch)).expect("removed")
             }),
         ];
@@ -389,7 +389,7 @@ fn resumed_before_the_run_has_ended() {
     waiter.signal(Signal::SIGKILL).expect("killed");
     waiter.wait_until_gone(SHORT);
     let said = scratch.again_well(&["resume"]);
-    assert!(said.contains("after its run has ended"), "{said}");
+    assert!(said.contains("after the end of its run"), "{said}");
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(scratch.runs("site").len(), 1, "a rerun beside its run");
     assert_eq!(

@@ -62,13 +62,13 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
         said.err.contains(&pid) && said.err.contains("'ruby -e"),
         "{said:?}"
     );
-    // A request fails inside its Exec's time.
+    // A request fails inside its Exec's time, which is 300 s unless somebody sets it.
     let began = Instant::now();
     let asked = scratch.again(&["run", "--name", "a", "--", "/bin/true"]);
     assert_eq!(asked.status(), 1, "{asked:?}");
     assert!(asked.err.contains(&pid), "{asked:?}");
     assert!(
-        began.elapsed() < Duration::from_secs(20),
+        began.elapsed() < Duration::from_secs(90),
         "{:?}",
         began.elapsed()
     );

@@ -601,7 +601,7 @@ fn a_timer_that_is_due_on_a_full_disk() {
             scratch.release("go");
             run.finish();
             wait_until("an attempt", SHORT, || {
-                waiter.title().contains("tries again")
+                waiter.title().contains("will retry")
             });
             std::thread::sleep(Duration::from_secs(2));
             assert_eq!(scratch.runs("site").len(), 1);
