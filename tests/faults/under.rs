@@ -197,7 +197,7 @@ fn its_directory_goes_away() {
         let journal = journal();
         type Case<'a> = (&'a str, &'a str, &'a dyn Fn(&Scratch));
         let lost = "is lost";
-        let cases: [Case<'_>; 5] = [
+        let cases: [Case<'_>; 6] = [
             ("removed", lost, &|scratch| {
                 fs::remove_dir_all(scratch.path("state")).expect("removed")
             }),
@@ -212,8 +212,13 @@ fn its_directory_goes_away() {
             ("a newer record", lost, &|scratch| {
                 fs::write(record(scratch), b"{\"version\":2}").expect("damaged")
             }),
-            ("a missing record", "no longer on record", &|scratch| {
+            ("a missing record", lost, &|scratch| {
                 fs::remove_file(record(scratch)).expect("removed")
+            }),
+            ("a record without it", "no longer on record", &|scratch| {
+                let mut without = scratch.record();
+                without["timers"] = serde_json::json!({});
+                fs::write(record(scratch), without.to_string()).expect("written")
             }),
         ];
         for (case, words, happen) in cases {
