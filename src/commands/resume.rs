@@ -77,7 +77,7 @@ struct Resume<'a> {
     store: &'a Store,
     settings: &'a Settings,
     scope: ScopeWish,
-    /// Another command resumes by the way: timers that stay as they are go unmentioned.
+    /// Another command resumes in passing: timers that stay as they are go unmentioned.
     in_passing: bool,
 }
 
