@@ -73,4 +73,12 @@ mod tests {
         assert_eq!(place, Place::new("3d1219c7c4c5404aaa1f6d2a48adfda4", 1));
         assert!(!place.is_unknown());
     }
+
+    #[test]
+    fn a_place_is_named_by_machine_and_namespace_together() {
+        let tag = |machine, pids| Place { machine, pids }.tag();
+        assert_eq!(tag(0b0110, 0b0011), "-0000000000000005");
+        assert_eq!(tag(u64::MAX, 0), "-ffffffffffffffff");
+        assert_eq!(tag(0, 7), "");
+    }
 }

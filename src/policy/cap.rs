@@ -72,6 +72,23 @@ mod tests {
     };
 
     #[test]
+    fn the_later_of_two_caps_binds_and_a_targets_own_if_they_are_even() {
+        let of = |max_runs, frees_in| {
+            let usage = Use {
+                used: max_runs,
+                foreign: 0,
+                frees_in: Span::from_secs(frees_in),
+            };
+            (Cap { max_runs, ..CAP }, usage)
+        };
+        let own = of(3, 20);
+        assert_eq!(binding(own, None), own);
+        assert_eq!(binding(own, Some(of(9, 19))), own);
+        assert_eq!(binding(own, Some(of(9, 20))), own);
+        assert_eq!(binding(own, Some(of(9, 21))), of(9, 21));
+    }
+
+    #[test]
     fn the_window_slides() {
         let starts = [at(10), at(20), at(30)];
         assert_eq!(

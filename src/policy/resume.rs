@@ -98,6 +98,15 @@ mod tests {
             due(&known, &at("old", 1100, 9999), s(2)),
             Boottime::from_nanos(s(1035).nanos())
         );
+        // Its run ended unseen: the whole wait begins here.
+        let unknown = Wait {
+            is_of_this_boot: true,
+            ..timer(None)
+        };
+        assert_eq!(
+            due(&unknown, &at("old", 1100, 9999), s(2)),
+            Boottime::from_nanos(s(1135).nanos())
+        );
     }
 
     /// Brought forward before its run had ended, and its waiter died after that.
