@@ -151,6 +151,11 @@ fn a_run_within_the_jitter_does_the_job() {
         ask('run', '--name', 'other', '--delta', '1h') if NTH == 2";
     start(&mut scratch.apply("site", manifest)).finish();
     let waiting = scratch.wait_for_state("again", "waiting");
+    // The delta begins when the waiter has seen the end of the run; a start is known to 10 ms, rounded down.
+    wait_until("the waiter to see the end", SHORT, || {
+        scratch.waiter("again").title().contains("waits until")
+    });
+    std::thread::sleep(Duration::from_millis(20));
     start(&mut scratch.apply("site", manifest)).finish();
     assert!(
         !scratch.waiter("again").title().contains("is due"),
