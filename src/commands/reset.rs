@@ -6,11 +6,11 @@ use super::targets::{Account, by_whom, place, wake};
 use crate::cli::{self, Global};
 use crate::config;
 use crate::layout::plural;
-use crate::model::{Exit, Span};
+use crate::model::{Exit, Provenance, Span};
 use crate::policy::hurry::release;
 use crate::state::change::About;
 use crate::state::history::What;
-use crate::state::record::Timer;
+use crate::state::record::{Refused, Timer};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::user;
@@ -45,8 +45,11 @@ pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
 
 fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let is_put_off = |timer: &Timer| timer.put_off > Span::ZERO;
+    let is_of_cap = |refused: &Refused| matches!(refused.kind.as_str(), "cap" | "cap-total");
     let concerns_us = store.read_or_mend(id)?.is_some_and(|record| {
-        record.moments().next().is_some() || record.timers.values().any(is_put_off)
+        record.moments().next().is_some()
+            || record.timers.values().any(is_put_off)
+            || record.refused.as_ref().is_some_and(is_of_cap)
     });
     if !concerns_us {
         return Ok(());
@@ -56,19 +59,22 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let now = moment();
     let counted = record.moments().count();
     // What was refused by the count that is forgotten is no longer so.
-    record.refused.take_if(|refused| refused.kind == "cap");
+    let refused = record.refused.take_if(|refused| is_of_cap(refused));
     for start in &mut record.starts {
         start.forgotten = true;
     }
+    let what = match refused {
+        Some(_) if counted == 0 => "its refusal by the cap is forgotten".to_owned(),
+        _ => format!("{counted} rerun{} no longer counted", plural(counted)),
+    };
+    let whose = user::name(record.uid);
     let mut line = format!(
-        "again: reset: {} of {}: {counted} rerun{} no longer counted (target {id}",
-        record.kind,
-        user::name(record.uid),
-        plural(counted),
+        "again: reset: {} of {whose}: {what} (target {id}",
+        record.kind
     );
     let mut wakes = Vec::new();
     for (name, timer) in &mut record.timers {
-        if timer.boot != now.boot {
+        if timer.provenance(&now) != Provenance::Here {
             continue;
         }
         let is_due = timer.due.is_some_and(|due| due <= now.uptime);

@@ -312,8 +312,17 @@ fn the_cap_over_all_targets() {
         let more = scratch.again_well(&["run", "--max-runs-total", "7", "--", "/bin/true"]);
         assert!(more.contains("0 of at most 2 reruns"), "{more}");
         scratch.wait_until_settled();
-        // What is due is judged again: of two that were granted, one starts.
+        let refused = || {
+            let targets = scratch.status()["targets"].clone();
+            let targets = targets.as_array().expect("targets").iter();
+            targets
+                .filter(|target| !target["refused"].is_null())
+                .count()
+        };
+        assert_ne!(refused(), 0);
         scratch.again_well(&["reset"]);
+        assert_eq!(refused(), 0, "the count that refused it is forgotten");
+        // What is due is judged again: of two that were granted, one starts.
         for word in ["a", "b"] {
             scratch.again_well(&[
                 "run",
