@@ -101,11 +101,6 @@ fn limit(property: &str, text: &str) -> Option<String> {
     })
 }
 
-/// Whether systemd-run(1) or systemd complains of a property that it does not know.
-pub fn is_unknown_property(complaint: &str) -> bool {
-    complaint.contains(OOM_POLICY)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -124,7 +124,7 @@ fn start(
         ScopeWish::None | ScopeWish::Own => None,
     };
     let mut unit = (arm.scope == ScopeWish::Own).then(|| unit_name(arm.name, &arm.timer.token));
-    // Older versions of systemd know no such property of a scope.
+    // Older versions of systemd know no such property of a scope: what ends with a complaint is tried once more without it.
     let mut with_policy = true;
     loop {
         let through = unit.as_ref().map_or_else(Vec::new, |unit| {
@@ -147,7 +147,7 @@ fn start(
                 drop(go);
                 return Ok(scope_failed);
             }
-            Err(NotReady::Said(words)) if with_policy && unit::is_unknown_property(&words) => {
+            Err(NotReady::Said(_)) if with_policy && unit.is_some() => {
                 with_policy = false;
                 continue;
             }
