@@ -10,7 +10,7 @@
 //! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
 //! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
-//! signalfd, and never polls where pidfds and inotify exist.
+//! signalfd. It polls neither for the end of a run nor for its time, where pidfds exist.
 //!
 //! A converge driver ([`mod@converge`]) runs a command in the foreground. A
 //! request below it is handed over through the driver's inbox ([`state::driver`])

@@ -1,4 +1,4 @@
-//! One file per verb.
+//! One file per verb, and what verbs share: targets.rs and report.rs.
 #![forbid(unsafe_code)]
 
 pub mod converge;
@@ -16,6 +16,3 @@ pub mod run;
 pub mod status;
 pub mod stop;
 mod targets;
-
-// For the verbs that are on their way to rooms of their own.
-pub use crate::layout::{complain, plural, say};

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::attend::attend;
 use super::driving::{Driving, Ending};
 use super::known::Before;
-use crate::model::{End, Exit, Moment};
+use crate::model::{End, Exit, Moment, Satisfied};
 use crate::policy::converge::{Because, Timer};
 use crate::state::change::Change;
 use crate::state::history::{FIRST, What};
@@ -54,7 +54,7 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
     let change = begun.change(driving, What::Started, begun.started.clone());
     driving.store.note(&change.because(&begun.asked_by).entry);
     for (name, other) in done.iter().filter(|(name, _)| *name != begun.timer) {
-        let reason = format!("run {} started after it was due", begun.number);
+        let reason = Satisfied::ByDriver { run: begun.number }.to_string();
         driving.note_timer(name, other, What::Satisfied, &reason);
     }
     if let Err(e) = held.release() {

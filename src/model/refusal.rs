@@ -184,8 +184,8 @@ impl Refusal {
                 given(reason)
             ),
             Refusal::Cap { cap, .. } if cap.max_runs == 0 => {
-                "max_runs is 0, which allows no rerun (0 of at most 0 used); set it to 1 or more"
-                    .to_owned()
+                let key = if cap.is_total { "max_runs_total" } else { "max_runs" };
+                format!("{key} is 0, which allows no rerun (0 of at most 0 used); set it to 1 or more")
             }
             Refusal::Cap { cap, usage, .. } if cap.is_total => format!(
                 "the cap over all targets is reached: {} of at most {} reruns within {} (the next is possible in {}); see 'again history' for the requests with ever new command lines, raise max_runs_total, or 'again reset'",
@@ -275,11 +275,18 @@ pub enum Satisfied {
 impl std::fmt::Display for Satisfied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Satisfied::OnRecord => f.write_str("a run of this target started after it was due"),
-            Satisfied::ByAgent { pid } => {
-                write!(f, "the agent run with pid {pid} started after it was due")
+            Satisfied::OnRecord => {
+                f.write_str("a run of this target started after the timer's delta")
             }
-            Satisfied::ByDriver { run } => write!(f, "run {run} started after it was due"),
+            Satisfied::ByAgent { pid } => {
+                write!(
+                    f,
+                    "the agent run with pid {pid} started after the timer's delta"
+                )
+            }
+            Satisfied::ByDriver { run } => {
+                write!(f, "run {run} started after the timer's delta")
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Sleeping until something happens: the one place where a waiter, a converge driver and
-//! `again log -f` wait. It never polls where pidfds and inotify exist.
+//! `again log -f` wait. It polls neither for an end nor for a time, where pidfds exist.
 
 use std::io;
 use std::os::fd::AsFd;

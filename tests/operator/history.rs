@@ -205,7 +205,7 @@ fn satisfied_is_told_with_the_run_that_did_it() {
     let line = told(&scratch, "satisfied");
     assert!(line.starts_with("run 2 satisfied waited "), "{line}");
     assert!(
-        line.ends_with("timer 'again', a run of this target started after it was due"),
+        line.ends_with("timer 'again', a run of this target started after the timer's delta"),
         "{line}"
     );
     assert!(

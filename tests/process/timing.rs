@@ -165,7 +165,7 @@ fn a_run_within_the_jitter_does_the_job() {
     wait_until("the timer to be over", SHORT, || {
         scratch.timer("again").is_none() && !scratch.told("satisfied").is_empty()
     });
-    let why = "a run of this target started after it was due";
+    let why = "a run of this target started after the timer's delta";
     assert_eq!(
         scratch.told("satisfied"),
         [("again".to_owned(), why.to_owned())]

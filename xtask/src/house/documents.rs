@@ -37,3 +37,9 @@ fn the_architecture_names_files_that_exist() {
     let wrong: Vec<&str> = names.into_iter().filter(|name| !exists(name)).collect();
     assert!(wrong.is_empty(), "no such files: {wrong:?}");
 }
+
+#[test]
+fn the_readme_is_read_in_one_sitting() {
+    let text = std::fs::read_to_string(repository().join("README.md")).expect("README.md");
+    assert!(text.lines().count() <= 150, "{}", text.lines().count());
+}
