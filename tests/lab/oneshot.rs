@@ -200,8 +200,13 @@ fn the_rerun_has_a_tmp_and_the_limits_of_its_unit() {
         asks_once(&delta(0))
     ));
     lab.sh("systemctl start puppet-run.timer");
-    let timer = lab.pending(60);
-    let scope = timer["scope"].as_str().expect("a scope").to_owned();
+    // The timer is pending for a moment only; its scope is also the rerun's.
+    let list =
+        "systemctl list-units --all --plain --no-legend 'again-later-*.scope' | cut -d' ' -f1";
+    let scope = lab.wait_until("a scope", 60, || {
+        let name = lab.sh(list).trim().to_owned();
+        (!name.is_empty()).then_some(name)
+    });
     let properties = "-p MemoryMax -p CPUQuotaPerSecUSec -p IOWeight";
     let shown = lab.sh(&format!("systemctl show {properties} {scope}"));
     for wanted in [
