@@ -28,6 +28,9 @@ _again() {
             again,explain)
                 cmd="again__subcmd__explain"
                 ;;
+            again,fleet)
+                cmd="again__subcmd__fleet"
+                ;;
             again,history)
                 cmd="again__subcmd__history"
                 ;;
@@ -62,7 +65,7 @@ _again() {
 
     case "${cmd}" in
         again)
-            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume"
+            opts="-v -h -V --state-dir --log-dir --config --verbose --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --origin --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --help --version run status stop now disable enable reset history log metrics explain converge resume fleet"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -110,6 +113,10 @@ _again() {
                     ;;
                 --on-cap)
                     COMPREPLY=($(compgen -W "fail wait skip" -- "${cur}"))
+                    return 0
+                    ;;
+                --origin)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --agent-catalog-run-lockfile)
@@ -226,7 +233,7 @@ _again() {
             return 0
             ;;
         again__subcmd__explain)
-            opts="-v -h --pid --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --pid --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --origin --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -268,6 +275,10 @@ _again() {
                     COMPREPLY=($(compgen -W "fail wait skip" -- "${cur}"))
                     return 0
                     ;;
+                --origin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --agent-catalog-run-lockfile)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -284,6 +295,32 @@ _again() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet)
+            opts="-v --state-dir --log-dir --config --verbose"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -472,7 +509,7 @@ _again() {
             return 0
             ;;
         again__subcmd__run)
-            opts="-v -h --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --delta --jitter --start-timer-now --name --resource --max-runs --max-runs-total --window --on-cap --origin --agent-catalog-run-lockfile --agent-disabled-lockfile --lastrunfile --pidfile --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -508,6 +545,10 @@ _again() {
                     ;;
                 --on-cap)
                     COMPREPLY=($(compgen -W "fail wait skip" -- "${cur}"))
+                    return 0
+                    ;;
+                --origin)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --agent-catalog-run-lockfile)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_again_global_optspecs
-    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= resource= max-runs= max-runs-total= window= on-cap= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
+    string join \n state-dir= log-dir= config= v/verbose delta= jitter= start-timer-now name= resource= max-runs= max-runs-total= window= on-cap= origin= agent-catalog-run-lockfile= agent-disabled-lockfile= lastrunfile= pidfile= h/help V/version
 end
 
 function __fish_again_needs_command
@@ -37,6 +37,7 @@ complete -c again -n "__fish_again_needs_command" -l window -d 'The cap\'s windo
 complete -c again -n "__fish_again_needs_command" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
+complete -c again -n "__fish_again_needs_command" -l origin -d 'The triggers of other nodes that this is for, as again-fleet writes them; needs a COMMAND' -r
 complete -c again -n "__fish_again_needs_command" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_needs_command" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_needs_command" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
@@ -58,6 +59,7 @@ complete -c again -n "__fish_again_needs_command" -a "metrics" -d 'Write metrics
 complete -c again -n "__fish_again_needs_command" -a "explain" -d 'Explain what a request would run again and why, or why not; changes nothing'
 complete -c again -n "__fish_again_needs_command" -a "converge" -d 'Run COMMAND in the foreground, again and again until nothing asks for more'
 complete -c again -n "__fish_again_needs_command" -a "resume" -d 'Give new waiters to pending timers whose waiters have died; for the boot unit'
+complete -c again -n "__fish_again_needs_command" -a "fleet" -d 'Run again-fleet: what a change on this node starts on others'
 complete -c again -n "__fish_again_using_subcommand run" -l delta -d 'Wait at least this long after the run has ended (seconds, or 90s 2m 1h 1d)' -r
 complete -c again -n "__fish_again_using_subcommand run" -l jitter -d 'Add a random wait of up to this much [default: a quarter of delta, at least 2s]' -r
 complete -c again -n "__fish_again_using_subcommand run" -l name -d 'Name of the timer; a newer request of the same name replaces the older one [default: again]' -r
@@ -68,6 +70,7 @@ complete -c again -n "__fish_again_using_subcommand run" -l window -d 'The cap\'
 complete -c again -n "__fish_again_using_subcommand run" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
+complete -c again -n "__fish_again_using_subcommand run" -l origin -d 'The triggers of other nodes that this is for, as again-fleet writes them; needs a COMMAND' -r
 complete -c again -n "__fish_again_using_subcommand run" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand run" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand run" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
@@ -142,6 +145,7 @@ complete -c again -n "__fish_again_using_subcommand explain" -l window -d 'The c
 complete -c again -n "__fish_again_using_subcommand explain" -l on-cap -d 'At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]' -r -f -a "fail\t'Refuse, exit 1'
 wait\t'Schedule for the moment the window allows'
 skip\t'Refuse, exit 0'"
+complete -c again -n "__fish_again_using_subcommand explain" -l origin -d 'The triggers of other nodes that this is for, as again-fleet writes them; needs a COMMAND' -r
 complete -c again -n "__fish_again_using_subcommand explain" -l agent-catalog-run-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand explain" -l agent-disabled-lockfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
 complete -c again -n "__fish_again_using_subcommand explain" -l lastrunfile -d 'Puppet\'s setting of that name, in the requesting run' -r -F
@@ -166,3 +170,7 @@ complete -c again -n "__fish_again_using_subcommand resume" -l log-dir -d 'Direc
 complete -c again -n "__fish_again_using_subcommand resume" -l config -d 'Settings [default: /etc/again.toml]' -r -F
 complete -c again -n "__fish_again_using_subcommand resume" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand resume" -s h -l help -d 'Print help'
+complete -c again -n "__fish_again_using_subcommand fleet" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
+complete -c again -n "__fish_again_using_subcommand fleet" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
+complete -c again -n "__fish_again_using_subcommand fleet" -l config -d 'Settings [default: /etc/again.toml]' -r -F
+complete -c again -n "__fish_again_using_subcommand fleet" -s v -l verbose -d 'Say more; twice for still more'

@@ -56,6 +56,19 @@ impl Cli {
             command: Some(Command::Run(Box::new(run))),
         })
     }
+
+    /// `again fleet …`, whose options are the other program's, also where they have the names of ours. `None` for all else.
+    pub fn fleet(arguments: &[OsString]) -> Option<Self> {
+        let words = arguments.get(1..)?.split_first();
+        let (_, words) = words.filter(|(first, _)| *first == "fleet")?;
+        Some(Cli {
+            global: Global::default(),
+            run: Run::default(),
+            command: Some(Command::Fleet(Fleet {
+                words: words.to_vec(),
+            })),
+        })
+    }
 }
 
 /// Reads a whole number.
@@ -120,11 +133,14 @@ pub enum Command {
     /// Write metrics for node_exporter's textfile collector
     Metrics,
     /// Explain what a request would run again and why, or why not; changes nothing
-    Explain(Explain),
+    Explain(Box<Explain>),
     /// Run COMMAND in the foreground, again and again until nothing asks for more
     Converge(Converge),
     /// Give new waiters to pending timers whose waiters have died; for the boot unit
     Resume,
+    /// Run again-fleet: what a change on this node starts on others
+    #[command(disable_help_flag = true)]
+    Fleet(Fleet),
 }
 
 /// `again run`.
@@ -158,6 +174,9 @@ pub struct Run {
     /// At the cap: fail (exit 1), wait until the window allows it, or skip (exit 0) [default: fail]
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
     pub on_cap: Option<OnCap>,
+    /// The triggers of other nodes that this is for, as again-fleet writes them; needs a COMMAND
+    #[arg(long, value_name = "WORD", hide = true, requires = "command")]
+    pub origin: Option<OsString>,
     /// Puppet's setting of that name, in the requesting run
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub agent_catalog_run_lockfile: Option<PathBuf>,
@@ -275,6 +294,18 @@ pub struct Converge {
     /// The command, run exactly as it is given
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// `again fleet`.
+#[derive(Debug, Args)]
+pub struct Fleet {
+    /// What again-fleet is given, unread
+    #[arg(
+        value_name = "WORD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<OsString>,
 }
 
 /// `again explain`.

@@ -1,19 +1,17 @@
 //! The settings: flags before `AGAIN_*` before /etc/again.toml before defaults.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
-use serde::de::{IgnoredAny, SeqAccess};
-use serde::{Deserialize, Deserializer};
 
 use crate::cli::{Global, Run};
 use crate::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
 use crate::policy::cap;
 use crate::puppet::paths::Paths;
+use crate::toml::{self, Written};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
@@ -22,8 +20,7 @@ pub const FILE: &str = "/etc/again.toml";
 const TIMES_TOTAL: u32 = 3;
 
 /// Whether a waiter gets a systemd scope of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
     /// Where systemd runs and we are root.
     Auto,
@@ -62,78 +59,52 @@ pub struct Settings {
     pub paths: Paths,
 }
 
-/// Reads a whole number or a string of the file as the text of an option is read. The
-/// parser names the line of an error only if a visitor of its value has raised it.
-fn written<'de, D: Deserializer<'de>, T>(
-    deserializer: D,
-    read: fn(&OsStr) -> Result<T, String>,
-) -> Result<T, D::Error> {
-    struct Visitor<T>(fn(&OsStr) -> Result<T, String>);
-    impl<T> serde::de::Visitor<'_> for Visitor<T> {
-        type Value = T;
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a whole number, or a string such as \"2m\"")
-        }
-        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
-            self.visit_str(&number.to_string())
-        }
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
-            (self.0)(OsStr::new(text)).map_err(E::custom)
-        }
-    }
-    deserializer.deserialize_any(Visitor(read))
+/// What can be set.
+trait Setting: Sized {
+    fn of(written: Written) -> Result<Self, String>;
 }
 
-/// `command` of the file.
+/// The program and its arguments.
 #[derive(Debug)]
 struct Words(Vec<String>);
 
-impl<'de> Deserialize<'de> for Words {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Words;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list of strings such as [\"puppet\", \"agent\"]")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Words, A::Error> {
-                let words = std::iter::from_fn(|| list.next_element().transpose());
-                words.collect::<Result<_, _>>().map(Words)
-            }
+impl Setting for Words {
+    fn of(written: Written) -> Result<Self, String> {
+        let words = written.list("a list of strings such as [\"puppet\", \"agent\"]")?;
+        if words.is_empty() {
+            return Err("it is empty; name a program, or remove the key".to_owned());
         }
-        deserializer.deserialize_any(Visitor)
+        Ok(Words(words))
     }
 }
 
-/// `save_environment` of the file.
+/// Yes or no.
 #[derive(Debug)]
 struct Switch(bool);
 
-impl<'de> Deserialize<'de> for Switch {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Switch;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("true or false, without quotes")
-            }
-            fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Switch, E> {
-                Ok(Switch(value))
-            }
+impl Setting for Switch {
+    fn of(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Switch(value) => Ok(Switch(value)),
+            Written::Variable(_) => match written.text("")?.as_str() {
+                "true" | "1" | "yes" => Ok(Switch(true)),
+                "false" | "0" | "no" => Ok(Switch(false)),
+                text => Err(format!("'{text}' is neither true nor false")),
+            },
+            _ => Err("expected true or false, without quotes".to_owned()),
         }
-        deserializer.deserialize_any(Visitor)
     }
 }
 
-/// Types of the file's values, each with the function that reads one.
+/// Types of single values, each with the function that reads one.
 macro_rules! values {
     ($($name:ident($type:ty) $read:ident;)*) => {$(
         #[derive(Debug)]
         struct $name($type);
 
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                written(deserializer, $read)
+        impl Setting for $name {
+            fn of(written: Written) -> Result<Self, String> {
+                $read(&single(written)?).map($name)
             }
         }
     )*};
@@ -147,36 +118,46 @@ values! {
     Size(u64) size;
 }
 
-fn text(value: &OsStr) -> Result<&str, String> {
-    value.to_str().ok_or_else(|| "it is not UTF-8".to_owned())
+/// Types with a word for each value.
+macro_rules! choices {
+    ($($name:ident)*) => {$(
+        impl Setting for $name {
+            fn of(written: Written) -> Result<Self, String> {
+                choice(&single(written)?)
+            }
+        }
+    )*};
 }
 
-fn duration(value: &OsStr) -> Result<Duration, String> {
-    let span = text(value)?.parse::<Span>();
-    span.map(Duration).map_err(|e| e.to_string())
+choices! { OnCap Stuck Scope }
+
+fn single(written: Written) -> Result<String, String> {
+    written.text("a whole number, or a string such as \"2m\"")
 }
 
-fn window(value: &OsStr) -> Result<Window, String> {
-    cap::window(text(value)?).map(Window)
+fn duration(text: &str) -> Result<Span, String> {
+    text.parse::<Span>().map_err(|e| e.to_string())
 }
 
-fn path(value: &OsStr) -> Result<Absolute, String> {
-    let path = PathBuf::from(value);
+fn window(text: &str) -> Result<Span, String> {
+    cap::window(text)
+}
+
+fn path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
     if path.is_absolute() {
-        return Ok(Absolute(path));
+        return Ok(path);
     }
-    Err(format!("'{}' is not an absolute path", path.display()))
+    Err(format!("'{text}' is not an absolute path"))
 }
 
-fn number(value: &OsStr) -> Result<Number, String> {
-    let text = text(value)?;
-    let number = text.parse().map(Number);
+fn number(text: &str) -> Result<u32, String> {
+    let number = text.parse();
     number.map_err(|_| format!("'{text}' is not a whole number from 0 to {}", u32::MAX))
 }
 
 /// A size in bytes, or with one of the units of journald.conf(5): powers of 1024.
-fn size(value: &OsStr) -> Result<Size, String> {
-    let text = text(value)?;
+fn size(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(['K', 'M', 'G']);
     let unit = match &text[number.len()..] {
         "" => Some(1),
@@ -186,21 +167,10 @@ fn size(value: &OsStr) -> Result<Size, String> {
         _ => None,
     };
     let bytes = unit.and_then(|unit| number.parse::<u64>().ok()?.checked_mul(unit));
-    bytes
-        .map(Size)
-        .ok_or_else(|| format!("'{text}' is not a size: a number of bytes, or 500K, 16M, 1G"))
+    bytes.ok_or_else(|| format!("'{text}' is not a size: a number of bytes, or 500K, 16M, 1G"))
 }
 
-fn switch(value: &OsStr) -> Result<Switch, String> {
-    match text(value)? {
-        "true" | "1" | "yes" => Ok(Switch(true)),
-        "false" | "0" | "no" => Ok(Switch(false)),
-        text => Err(format!("'{text}' is neither true nor false")),
-    }
-}
-
-fn choice<T: ValueEnum>(value: &OsStr) -> Result<T, String> {
-    let text = text(value)?;
+fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     T::from_str(text, false).map_err(|_| {
         let known: Vec<_> = T::value_variants()
             .iter()
@@ -211,22 +181,25 @@ fn choice<T: ValueEnum>(value: &OsStr) -> Result<T, String> {
     })
 }
 
-/// Makes one source of settings, in which every key is optional, from the table below: key and
-/// type as in the file, the environment variable and how it is read, and the default where it
-/// depends on nothing.
+/// Makes one source of settings, in which every key is optional, from the table below: key and type, the environment
+/// variable, and the default where it depends on nothing.
 macro_rules! layer {
-    ($($key:ident: $type:ty $(, $variable:literal $read:expr)? $(=> $default:expr)?;)*) => {
-        #[derive(Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields)]
+    ($($key:ident: $type:ty $(, $variable:literal)? $(=> $default:expr)?;)*) => {
+        #[derive(Debug, Default)]
         struct Layer {
             $($key: Option<$type>,)*
         }
 
         impl Layer {
             const KEYS: &[&str] = &[$(stringify!($key)),*];
+            const VARIABLES: &[(&str, &str)] = &[$($((stringify!($key), $variable),)?)*];
 
-            fn of_environment(around: &Surroundings) -> Result<Self> {
-                Ok(Layer { $($key: None$(.or(around.read($variable, $read)?))?,)* })
+            fn put(&mut self, key: &str, written: Written) -> Result<(), String> {
+                match key {
+                    $(stringify!($key) => self.$key = Some(Setting::of(written)?),)*
+                    _ => return Err("it is not known".to_owned()),
+                }
+                Ok(())
             }
 
             /// These settings, and those of `below` where these have none.
@@ -240,18 +213,18 @@ macro_rules! layer {
 }
 
 layer! {
-    jitter: Duration, "AGAIN_JITTER" duration;
-    max_jitter: Duration, "AGAIN_MAX_JITTER" duration => Duration(Span::from_secs(300));
-    max_runs: Number, "AGAIN_MAX_RUNS" number => Number(10);
-    max_runs_total: Number, "AGAIN_MAX_RUNS_TOTAL" number;
-    window: Window, "AGAIN_WINDOW" window => Window(Span::from_secs(3600));
-    on_cap: OnCap, "AGAIN_ON_CAP" choice => OnCap::Fail;
-    stuck: Stuck, "AGAIN_STUCK" choice => Stuck::Report;
-    save_environment: Switch, "AGAIN_SAVE_ENVIRONMENT" switch => Switch(true);
-    scope: Scope, "AGAIN_SCOPE" choice => Scope::Auto;
+    jitter: Duration, "AGAIN_JITTER";
+    max_jitter: Duration, "AGAIN_MAX_JITTER" => Duration(Span::from_secs(300));
+    max_runs: Number, "AGAIN_MAX_RUNS" => Number(10);
+    max_runs_total: Number, "AGAIN_MAX_RUNS_TOTAL";
+    window: Window, "AGAIN_WINDOW" => Window(Span::from_secs(3600));
+    on_cap: OnCap, "AGAIN_ON_CAP" => OnCap::Fail;
+    stuck: Stuck, "AGAIN_STUCK" => Stuck::Report;
+    save_environment: Switch, "AGAIN_SAVE_ENVIRONMENT" => Switch(true);
+    scope: Scope, "AGAIN_SCOPE" => Scope::Auto;
     command: Words;
-    state_dir: Absolute, "AGAIN_STATE_DIR" path;
-    log_dir: Absolute, "AGAIN_LOG_DIR" path;
+    state_dir: Absolute, "AGAIN_STATE_DIR";
+    log_dir: Absolute, "AGAIN_LOG_DIR";
     keep_logs: Number;
     max_log_size: Size;
     max_logs_size: Size;
@@ -267,10 +240,8 @@ pub const KEYS: &[&str] = Layer::KEYS;
 impl Layer {
     fn of_flags(global: &Global, run: &Run) -> Result<Self> {
         let directory = |flag: &str, given: &Option<PathBuf>| {
-            let path = given
-                .as_ref()
-                .map(|given| path(given.as_os_str()))
-                .transpose();
+            let variable = given.as_ref().map(|given| Written::Variable(given.into()));
+            let path = variable.map(Absolute::of).transpose();
             path.map_err(|e| anyhow!("the option {flag}: {e}"))
         };
         Ok(Layer {
@@ -283,6 +254,17 @@ impl Layer {
             log_dir: directory("--log-dir", &global.log_dir)?,
             ..Layer::default()
         })
+    }
+
+    fn of_environment(around: &Surroundings) -> Result<Self> {
+        let mut layer = Layer::default();
+        for (key, name) in Self::VARIABLES {
+            if let Some(value) = around.variable(name) {
+                let put = layer.put(key, Written::Variable(value.clone()));
+                put.map_err(|e| anyhow!("the environment variable {name}: {e}"))?;
+            }
+        }
+        Ok(layer)
     }
 }
 
@@ -318,11 +300,6 @@ impl Surroundings {
 
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from)
-    }
-
-    fn read<T>(&self, name: &str, read: impl Fn(&OsStr) -> Result<T, String>) -> Result<Option<T>> {
-        let value = self.variable(name).map(|value| read(value)).transpose();
-        value.map_err(|e| anyhow!("the environment variable {name}: {e}"))
     }
 }
 
@@ -452,16 +429,6 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
     }
 }
 
-/// The number of the line that sets a key.
-fn line_of(text: &str, key: &str) -> usize {
-    text.lines()
-        .position(|line| {
-            let found = line.split(['=', '.', ']']).next().unwrap_or_default();
-            found.trim_matches([' ', '\t', '"', '\'', '[']) == key
-        })
-        .map_or(1, |at| at + 1)
-}
-
 /// Whether a text can be used as the file; else what is wrong with it.
 ///
 /// # Errors
@@ -470,32 +437,11 @@ pub fn check(text: &str) -> Result<(), String> {
     parse_file(text).map(|_| ())
 }
 
-/// Parses the file; an error names the line and the key.
 fn parse_file(text: &str) -> Result<Layer, String> {
-    let file: Layer = basic_toml::from_str(text).map_err(|e| {
-        // The parser names the first line for an unknown key, so that is looked for here.
-        let table = basic_toml::from_str::<BTreeMap<String, IgnoredAny>>(text);
-        let mut keys = table.iter().flat_map(BTreeMap::keys);
-        match keys.find(|key| !Layer::KEYS.contains(&key.as_str())) {
-            Some(unknown) => format!(
-                "line {}: unknown key '{unknown}'; known are {}",
-                line_of(text, unknown),
-                Layer::KEYS.join(", ")
-            ),
-            None => e.to_string(),
-        }
-    })?;
-    if file
-        .command
-        .as_ref()
-        .is_some_and(|words| words.0.is_empty())
-    {
-        return Err(format!(
-            "line {}: key 'command': it is empty; name a program, or remove the key",
-            line_of(text, "command")
-        ));
-    }
-    Ok(file)
+    let mut layer = Layer::default();
+    let mut put = |key: &str, written| layer.put(key, written);
+    toml::read(text, Layer::KEYS, &mut put)?;
+    Ok(layer)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub mod puppet;
 pub mod request;
 pub mod state;
 pub mod sys;
+pub mod toml;
 pub mod waiter;
 
 use std::ffi::OsString;
@@ -71,7 +72,8 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Ok(cli) => cli,
         Err(status) => return status,
     };
-    match sys::log::of_command(cli.global.verbose).and_then(|()| dispatch(cli, signals)) {
+    let begun = sys::log::of_command(cli.global.verbose).and_then(|()| Ok(sys::clock::locate()?));
+    match begun.and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
         Err(e) => {
@@ -87,7 +89,8 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
 
 /// Parses the command line. The exit status if nothing is left to do.
 fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
-    let cli = Cli::request(arguments).map_or_else(|| Cli::try_parse_from(arguments), Ok);
+    let known = Cli::request(arguments).or_else(|| Cli::fleet(arguments));
+    let cli = known.map_or_else(|| Cli::try_parse_from(arguments), Ok);
     let cli = cli.map_err(|e| {
         if e.use_stderr() {
             complain(&format!("again: error: {}", misread(&e, arguments)));
@@ -151,6 +154,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         Some(Command::Log(args)) => commands::log::main(global, &args),
         Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
+        Some(Command::Fleet(args)) => commands::fleet::main(&args, signals),
         // Its status may be any that a run can end with.
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use super::report::origin_json;
 use super::status::command_text;
 use super::targets::place;
 
@@ -87,7 +88,7 @@ fn event(entry: &Entry, targets: &Targets) -> Value {
         "schema": SCHEMA, "at": utc(entry.at.wall), "what": entry.what, "target": entry.target,
         "kind": targets.get(&entry.target).map(|target| target.kind), "timer": entry.timer, "request": entry.token,
         "chain": entry.chain, "run": entry.run, "outcome": entry.outcome, "reason": entry.text(),
-        "chain_began_at": entry.began.map(utc),
+        "chain_began_at": entry.began.map(utc), "origin": origin_json(&entry.lineage),
     })
 }
 

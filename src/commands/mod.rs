@@ -5,6 +5,7 @@ pub mod converge;
 pub mod disable;
 pub mod enable;
 pub mod explain;
+pub mod fleet;
 pub mod history;
 pub mod log;
 pub mod metrics;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::config::Settings;
 use crate::model::{
-    Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Provenance, Span, TimerState, Use,
-    Walltime,
+    Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
+    TimerState, Use, Walltime,
 };
 use crate::outcome::read_settled;
 use crate::policy::cap;
@@ -257,7 +257,7 @@ impl Target {
             "running": self.running().map(|run| json!({
                 "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
-                "stuck": self.is_stuck(run.process, now),
+                "stuck": self.is_stuck(run.process, now), "origin": origin_json(&run.lineage),
             })),
             "last": record.last.as_ref().map(|last| json!({
                 "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
@@ -416,8 +416,25 @@ impl Pending {
             "waits_for_pid": self.run.map(|run| run.pid),
             "blocked_by": self.blocked.as_ref().map(|by| by.json(target, now)),
             "waiter": { "pid": self.waiter(), "alive": self.state != TimerState::Dead },
+            "origin": origin_json(&timer.whole()),
         })
     }
+}
+
+/// Where something comes from that other nodes asked for; null for all else.
+#[rustfmt::skip]
+pub fn origin_json(lineage: &Lineage) -> Value {
+    if lineage.is_empty() {
+        return Value::Null;
+    }
+    json!({
+        "origins": lineage.origins.iter().map(|origin| json!({
+            "id": origin.id, "cause": origin.cause, "path": origin.path,
+        })).collect::<Vec<_>>(),
+        "triggers": lineage.triggers.iter().map(|trigger| json!({
+            "id": trigger.id, "sender": trigger.sender, "name": trigger.name, "number": trigger.number,
+        })).collect::<Vec<_>>(),
+    })
 }
 
 #[rustfmt::skip]

@@ -190,7 +190,7 @@ impl<'a> Resume<'a> {
         let waits = run.is_some() && old.due.is_none();
         let rebooted = old.boot != now.boot;
         let due = (!waits).then(|| resume::due(&old.wait(&now.boot), now, drawn));
-        let timer = Timer {
+        let mut timer = Timer {
             token: token(),
             boot: now.boot.clone(),
             place: now.place,
@@ -208,6 +208,10 @@ impl<'a> Resume<'a> {
             due_wall: due.map(|due| now.wall + due.since(now.uptime)),
             ..old.clone()
         };
+        if let Some(due) = due.filter(|_| rebooted) {
+            let ready = due - drawn;
+            timer.taken.iter_mut().for_each(|one| one.begin_anew(ready));
+        }
         let before = locked.record.timers.remove(name);
         let wish = Arm {
             name,

@@ -4,14 +4,17 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::disable;
-use super::report::{Blocked, Pending, Report, Target, driver_state};
+use super::report::{Blocked, Pending, Report, Target, driver_state, origin_json};
 use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, cut, plural, quoted, say};
 use crate::model::{
-    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Provenance, Span, TimerState, Walltime,
+    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Provenance, Refusal, Span, TimerState,
+    Walltime,
 };
+use crate::puppet::ancestry::{Seen, titled_words};
+use crate::puppet::cmdline::Application;
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
@@ -19,9 +22,10 @@ use crate::state::history::What;
 use crate::state::order::CommandLine;
 use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
+use crate::state::triggered::Present;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
-use crate::sys::{localtime, user};
+use crate::sys::{localtime, process, user};
 
 /// Shows the state.
 ///
@@ -57,7 +61,7 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     }
 }
 
-/// Which target and chain the puppet run above us belongs to.
+/// Which target and chain the puppet run above us belongs to. A rerun is known by its process, whatever that looks like.
 fn this_run(
     store: &Store,
     settings: &Settings,
@@ -68,16 +72,49 @@ fn this_run(
     let (settings, around) = (settings.clone(), around.clone());
     let request = Request::of(&run, settings, around, SignalState::default());
     let seen = observe(parent(), &request).ok()?;
-    let plan = seen.plan.as_ref().ok()?;
-    let mut above = seen.chain.iter().skip(seen.run?);
+    let mut above = seen.chain.iter().skip(seen.found.unwrap_or(0));
     let rerun = above.find_map(|ancestor| store.rerun_of(ancestor.identity, now));
     let rerun = rerun.as_ref();
+    let process = seen.found.map(|at| &seen.chain[at]);
+    let who = process.map_or_else(|| Some(rerun?.process), |run| Some(run.identity))?;
+    let (kind, noop) = match &seen.plan {
+        Ok(plan) => {
+            let noop = match &plan.obstacle {
+                Some(Refusal::Noop { said, .. }) => Some(*said),
+                _ => None,
+            };
+            (plan.order.kind, noop)
+        }
+        Err(_) => process.map_or((Kind::Command, None), by_title),
+    };
+    let planned = seen.plan.as_ref().ok().map(|plan| plan.target.as_str());
+    // Of a rerun the record says it; an orphan under a title may look like that of another daemon.
+    let own = rerun.filter(|rerun| rerun.process == who || planned.is_none());
+    let target = own.map(|rerun| rerun.target.as_str()).or(planned);
+    let present = Present {
+        who,
+        rerun,
+        target: target.unwrap_or_default(),
+        kind,
+        uid: process::status(who.pid).map_or(request.around.uid, |status| status.euid),
+    };
     Some(json!({
-        "target": plan.target,
+        "target": target,
         "chain": rerun.map(|rerun| &rerun.chain),
         "run": rerun.map_or(1, |rerun| rerun.run),
         "timer": rerun.map(|rerun| &rerun.timer),
+        "noop": noop,
+        "origin": origin_json(&store.lineage_of(&present, now)),
     }))
+}
+
+/// What the title of a run tells of it: what kind it is, and what makes it noop. That of a daemon's run is no command line.
+fn by_title(run: &Seen) -> (Kind, Option<&'static str>) {
+    let line = titled_words(&run.cmdline).map(|line| line.invocation);
+    let is_apply = matches!(&line, Some(line) if line.application == Application::Apply);
+    let is_noop = line.is_some_and(|line| line.flag("noop") == Some(true));
+    let kind = if is_apply { Kind::Apply } else { Kind::Agent };
+    (kind, is_noop.then_some("--noop"))
 }
 
 /// The report for people.
@@ -351,7 +388,11 @@ fn timer_text(pending: &Pending, target: &Target, now: &Moment) -> String {
         .waiter()
         .map_or_else(String::new, |pid| format!(", waiter pid {pid}"));
     let resource = timer.resource.as_ref();
-    let by = resource.map_or_else(String::new, |resource| format!(" by {resource}"));
+    let mut by = resource.map_or_else(String::new, |resource| format!(" by {resource}"));
+    if let Some(told) = timer.whole().told() {
+        let and = if by.is_empty() { " by" } else { " and" };
+        by.push_str(&format!("{and} {told}"));
+    }
     format!(
         "timer '{name}': {when} (run {} of chain {}, asked for{by} {} ago{waiter})",
         timer.run,

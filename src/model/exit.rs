@@ -12,6 +12,8 @@ pub enum Exit {
     Usage = 2,
     /// status: nothing is pending and nothing runs.
     NothingPending = 3,
+    /// fleet: again-fleet is not installed.
+    Unavailable = 69,
     /// converge: not converged within the cap or the timeout.
     NotConverged = 75,
     /// converge: the command was found and cannot be executed.

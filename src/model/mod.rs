@@ -8,6 +8,9 @@ mod bytes;
 mod exit;
 mod id;
 mod identity;
+/// How values are read.
+pub mod json;
+mod lineage;
 mod moment;
 mod outcome;
 mod place;
@@ -21,6 +24,7 @@ pub use bytes::Bytes;
 pub use exit::{BY_SIGNAL, Exit};
 pub use id::{chain_id, target_id};
 pub use identity::Identity;
+pub use lineage::{Lineage, Taken, Trigger, Word};
 pub use moment::Moment;
 pub use outcome::{End, Outcome};
 pub use place::{Foreign, Place, Provenance};

@@ -7,6 +7,7 @@ pub mod converge;
 pub mod delay;
 pub mod hurry;
 pub mod judge;
+pub mod next;
 pub mod resume;
 
 pub mod waiter;

@@ -126,8 +126,8 @@ pub enum Finish {
     Interrupted,
     /// The record names another waiter, or none.
     Superseded,
-    /// Another run did the job.
-    Satisfied(Satisfied),
+    /// Another run did the job, which started then.
+    Satisfied(Satisfied, Boottime),
     /// The service was stopped.
     ServiceStopped,
     /// The cap.
@@ -158,13 +158,14 @@ pub fn step(view: &View) -> Step {
 
 fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
     let did_it = |started: Boottime| started >= due.least;
-    if at_due.newest_run.is_some_and(did_it) {
-        return Step::Finish(Finish::Satisfied(Satisfied::OnRecord));
+    if let Some(started) = at_due.newest_run.filter(|started| did_it(*started)) {
+        return Step::Finish(Finish::Satisfied(Satisfied::OnRecord, started));
     }
     if let Some(holder) = at_due.holder {
         if did_it(holder.started) {
             let pid = holder.process.pid;
-            return Step::Finish(Finish::Satisfied(Satisfied::ByAgent { pid }));
+            let by = Satisfied::ByAgent { pid };
+            return Step::Finish(Finish::Satisfied(by, holder.started));
         }
         let who = holder.process;
         let Some((began, limit)) = at_due.ends_after else {
@@ -316,11 +317,11 @@ mod tests {
         );
         assert!(matches!(
             when_due(|a| a.holder = blocker(85)),
-            Step::Finish(Finish::Satisfied(_))
+            Step::Finish(Finish::Satisfied(..))
         ));
         assert!(matches!(
             when_due(|a| a.newest_run = Some(s(85))),
-            Step::Finish(Finish::Satisfied(_))
+            Step::Finish(Finish::Satisfied(..))
         ));
         assert_eq!(when_due(|a| a.newest_run = Some(s(84))), Step::Launch);
         assert_eq!(

@@ -25,7 +25,7 @@ pub fn disabled_message(text: &[u8]) -> Option<String> {
     struct File {
         disabled_message: Option<String>,
     }
-    serde_json::from_slice::<File>(text)
+    crate::model::json::read::<File>(text)
         .ok()?
         .disabled_message
         .filter(|message| !message.is_empty())

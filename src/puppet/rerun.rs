@@ -1,8 +1,9 @@
 //! The command line of a rerun.
 
-use super::cmdline::Invocation;
+use super::cmdline::{Invocation, parse, without_occasion};
 use super::conf::Conf;
 use super::options::Application;
+use crate::model::Bytes;
 
 /// The command line for one prompt foreground run of the same configuration.
 ///
@@ -38,6 +39,20 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
         line.remove(*at);
     }
     line
+}
+
+/// The command line of an agent's run as that of this job (`--job-id`), in the place of any other; any other command line as it
+/// is.
+pub fn with_job(argv: Vec<Bytes>, job: &str) -> Vec<Bytes> {
+    let words = argv.iter().map(|word| word.0.clone()).collect();
+    let mut words = without_occasion(words);
+    match parse(&words) {
+        Some(line) if line.application == Application::Agent && !line.is_no_run => {
+            words.insert(line.end, format!("--job-id={job}").into());
+            words.into_iter().map(Bytes).collect()
+        }
+        _ => argv,
+    }
 }
 
 /// A word that only one of the two command lines has, the rerun's or the run's.
@@ -105,6 +120,23 @@ mod tests {
 
     fn words(text: &str) -> Vec<Vec<u8>> {
         text.split(' ').map(|w| w.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_job_is_an_agents_and_takes_the_place_of_another() {
+        for (line, with) in [
+            ("puppet agent -t", "puppet agent -t --job-id=j"),
+            (
+                "ruby puppet agent --job-id 17 -t -- x",
+                "ruby puppet agent -t --job-id=j -- x",
+            ),
+            ("puppet agent --enable", "puppet agent --enable"),
+            ("puppet apply x.pp", "puppet apply x.pp"),
+            ("wrapper agent -t", "wrapper agent -t"),
+        ] {
+            let bytes = |line| words(line).into_iter().map(Bytes).collect::<Vec<_>>();
+            assert_eq!(with_job(bytes(line), "j"), bytes(with), "{line}");
+        }
     }
 
     fn again(line: &str, conf: &str) -> String {

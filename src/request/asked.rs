@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
-use crate::model::{Base, Exit, Span, Usage};
+use crate::model::{Base, Exit, OnCap, Refusal, Span, Usage, Word};
 use crate::policy::delay;
 use crate::puppet::paths::Paths;
 use crate::state::change::Change;
@@ -28,6 +28,8 @@ pub struct Request<'a> {
     pub around: Surroundings,
     /// The timer's name.
     pub name: String,
+    /// The triggers of other nodes that it is for.
+    pub word: Option<Word>,
     /// Puppet's files, as the request names them.
     pub given: Paths,
     /// The signals that a named command is to have.
@@ -61,7 +63,16 @@ impl<'a> Request<'a> {
     pub fn new(global: &Global, run: &'a Run, signals: SignalState) -> Result<Self> {
         let around = Surroundings::of_this_process();
         let settings = config::settings(global, run, &around)?;
-        let request = Request::of(run, settings, around, signals);
+        let mut request = Request::of(run, settings, around, signals);
+        if let Some(text) = &run.origin {
+            let word = Word::parse(&text.to_string_lossy());
+            request.word = Some(word.map_err(|why| {
+                let why: String = why.chars().take(200).collect();
+                Usage(format!("the word behind --origin cannot be used: {why}"))
+            })?);
+            // Other nodes are never refused for good.
+            request.settings.on_cap = OnCap::Wait;
+        }
         let name = &request.name;
         if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
             return Err(Usage(format!(
@@ -86,6 +97,7 @@ impl<'a> Request<'a> {
         Request {
             name: run.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned()),
             given: config::given_paths(run),
+            word: None,
             run,
             settings,
             around,
@@ -111,13 +123,30 @@ impl<'a> Request<'a> {
 
     /// The widest jitter that run `number` of a chain gets.
     pub fn jitter_range(&self, number: u32) -> Span {
+        if let Some(word) = &self.word {
+            return word.jitter();
+        }
         let (asked, most) = (self.settings.jitter, self.settings.max_jitter);
         delay::jitter_range(self.delta(), asked, most, number.saturating_sub(1))
     }
 
+    /// The names of the timers that it may be about. Triggers of other nodes have two: what is due, and what comes next.
+    pub fn names(&self) -> Vec<String> {
+        let next = self.word.as_ref().map(|_| format!("{}-next", self.name));
+        std::iter::once(self.name.clone()).chain(next).collect()
+    }
+
+    /// The exit status of a refusal. Triggers that are not on record are no success, whatever keeps them.
+    pub fn exit(&self, refusal: &Refusal) -> Exit {
+        match self.word {
+            Some(_) => Exit::Failure,
+            None => refusal.exit(),
+        }
+    }
+
     /// The moment from which its wait counts.
     pub fn base(&self) -> Base {
-        if self.run.start_timer_now {
+        if self.run.start_timer_now || self.word.is_some() {
             Base::Request
         } else {
             Base::End

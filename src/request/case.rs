@@ -29,7 +29,12 @@ pub fn case(
     let obstacle = match driver {
         // What a person forbade is no failure, whatever else there is.
         None if disabled.is_some() => found,
-        None => found.or_else(|| elsewhere(&request.name, store, record?, now)),
+        None => found.or_else(|| {
+            let names = request.names().into_iter();
+            names
+                .map(|name| elsewhere(&name, store, record?, now))
+                .find_map(|found| found)
+        }),
         Some((_, true)) => found.filter(stops_driver),
         Some((driver, false)) => Some(Refusal::DriverGone {
             pid: driver.process.pid,

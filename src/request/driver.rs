@@ -49,6 +49,7 @@ pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -
         token: token.clone(),
         chain: driver.chain.clone(),
         run: driver.run.saturating_add(1),
+        ..About::default()
     };
     let case = case(request, seen, Some(above), &store, record.as_ref(), &now);
     let not_before = match judge(&case) {

@@ -3,10 +3,13 @@
 use super::asked::Request;
 use super::observe::Observation;
 use crate::layout::quoted;
-use crate::model::{Base, Cap, Kind, Span, Use};
+use crate::model::{Base, Cap, Hold, Lineage, Span, Use};
 use crate::puppet::cmdline::base_name;
+use crate::puppet::live;
 use crate::state::driver::{Driver, Handed};
+use crate::state::order::Order;
 use crate::state::record::Timer;
+use crate::sys::clock::boottime;
 use crate::sys::mounts;
 use crate::sys::process::split_block;
 use crate::waiter::start::Armed;
@@ -14,14 +17,14 @@ use crate::waiter::start::Armed;
 /// The line of a request that a waiter has taken.
 pub fn scheduled(
     request: &Request<'_>,
+    name: &str,
     seen: &Observation,
     armed: &Armed,
-    kind: Kind,
+    order: &Order,
     range: Span,
     (cap, usage): (Cap, Use),
 ) -> String {
-    let timer = &armed.timer;
-    let name = &request.name;
+    let (timer, kind) = (&armed.timer, order.kind);
     let all = if cap.is_total { " of all targets" } else { "" };
     let from = match (timer.base, timer.waits_for) {
         (_, None) => "from now".to_owned(),
@@ -54,6 +57,11 @@ pub fn scheduled(
                 " and waits for the run that asked for it too (pid {pids})"
             ));
         }
+    }
+    if kind.is_agent()
+        && let Some(reason) = live::agent_disabled(&order.paths)
+    {
+        line.push_str(&format!("; held as long as {}", Hold::Agent(reason)));
     }
     if let Some(why) = &armed.scope_failed {
         line.push_str(&format!(
@@ -100,14 +108,30 @@ pub fn taken_by_driver(driver: &Driver, handed: &Handed) -> String {
     )
 }
 
-/// What a timer waits for, as the history keeps it.
-pub fn wait(request: &Request<'_>, timer: &Timer) -> String {
+/// The line of triggers that go with a pending timer.
+pub fn goes_with(name: &str, timer: &Timer, lineage: &Lineage) -> String {
+    let told = lineage.told().unwrap_or_default();
+    let due = timer.due.map(|due| due.since(boottime()).to_string());
+    format!(
+        "again: scheduled: {told} goes with the pending timer '{name}', due in {} (run {} of chain {}); see it by: again status; cancel it by: again stop {}",
+        due.as_deref().unwrap_or("a while"),
+        timer.run,
+        timer.chain,
+        as_argument(name),
+    )
+}
+
+/// What a timer waits for, and for which triggers, as the history keeps it.
+pub fn wait(request: &Request<'_>, timer: &Timer, lineage: &Lineage) -> String {
     let mut wait = format!("delta {}, jitter {}", request.delta(), timer.jitter);
     if timer.put_off > Span::ZERO {
         wait.push_str(&format!(", put off {} by the cap", timer.put_off));
     }
     if let Some(resource) = &timer.resource {
         wait.push_str(&format!(", by {resource}"));
+    }
+    if let Some(told) = lineage.told() {
+        wait.push_str(&format!(", for {told}"));
     }
     wait
 }

@@ -9,6 +9,7 @@ mod line;
 pub mod observe;
 pub mod order;
 pub mod place;
+pub mod triggered;
 pub mod waiter;
 
 use anyhow::Result;
@@ -31,7 +32,7 @@ pub fn make(request: &Request<'_>) -> Result<Answer> {
         // There is no target to note it of.
         Err(refusal) => Ok(Answer {
             line: format!("again: {refusal}"),
-            exit: refusal.exit(),
+            exit: request.exit(refusal),
         }),
     }
 }

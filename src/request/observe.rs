@@ -21,6 +21,8 @@ pub struct Observation {
     pub chain: Vec<Seen>,
     /// Index of the run in `chain`.
     pub run: Option<usize>,
+    /// The same, also where nothing tells its command line.
+    pub found: Option<usize>,
     /// Why that is the run, in a line for people.
     pub why: Option<String>,
     /// The order of the rerun, or why there can be none.
@@ -79,9 +81,14 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
         }
         None => (None, Err(refusal(&found, &chain))),
     };
+    let found = match found {
+        Found::Run { at, .. } | Found::Orphan { at } | Found::Retitled { at } => Some(at),
+        Found::DaemonItself { .. } | Found::Nothing => None,
+    };
     Ok(Observation {
         chain,
         run,
+        found,
         why,
         plan,
     })

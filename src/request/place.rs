@@ -4,6 +4,7 @@ use super::observe::Observation;
 use crate::model::{Identity, Moment, chain_id};
 use crate::state::files::token;
 use crate::state::record::{Origin, Record};
+use crate::state::reruns::Rerun;
 use crate::state::store::Store;
 use crate::sys::process;
 
@@ -18,6 +19,8 @@ pub struct Place {
     pub origin: Origin,
     /// The agent daemon whose run began the chain, if one did.
     pub daemon: Option<Identity>,
+    /// The rerun that asks, if it is one.
+    pub rerun: Option<Rerun>,
 }
 
 /// Finds the chain by the processes above us: a record says which of them is a rerun.
@@ -30,8 +33,11 @@ pub fn find(seen: &Observation, store: &Store, record: &Record, now: &Moment) ->
         .into_iter()
         .chain(above.map(|seen| seen.identity))
         .find_map(|who| store.rerun_of(who, now));
-    let (chain, least, daemon) = match (rerun, run) {
-        (Some(rerun), _) => (rerun.chain, rerun.run.saturating_add(1), rerun.daemon),
+    let (chain, least, daemon) = match (&rerun, run) {
+        (Some(rerun), _) => {
+            let next = rerun.run.saturating_add(1);
+            (rerun.chain.clone(), next, rerun.daemon)
+        }
         (None, Some(who)) => (chain_id(who, &now.boot), 2, None),
         // Outside any run and any rerun, each command is the first run of a chain of its own.
         (None, None) => (token().chars().take(8).collect(), 1, None),
@@ -46,5 +52,6 @@ pub fn find(seen: &Observation, store: &Store, record: &Record, now: &Moment) ->
         chain,
         origin,
         daemon,
+        rerun,
     }
 }

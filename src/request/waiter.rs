@@ -8,22 +8,23 @@ use super::line;
 use super::observe::Observation;
 use super::order::Plan;
 use super::place::{self, Place};
+use super::triggered::{self, Goes};
 use crate::config::{Scope, Settings};
-use crate::model::{Base, Exit, Identity, Moment, Span};
+use crate::model::{Base, Exit, Identity, Lineage, Moment, Span};
 use crate::outcome;
 use crate::policy::delay;
-use crate::policy::judge::{Verdict, judge};
+use crate::policy::judge::{Case, Verdict, judge};
 use crate::state::change::Change;
 use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::order::{CommandLine, Order};
-use crate::state::record::Timer;
+use crate::state::record::{Record, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::is_alive;
 use crate::sys::unit;
-use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
+use crate::waiter::start::{Arm, ScopeWish, arm};
 
 /// Judges the request by the record, and sets a timer.
 ///
@@ -38,7 +39,21 @@ pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<An
     let store = Store::open(&request.settings.state_dir)?;
     let locked = store.lock(&plan.target, plan.order.kind, request.around.uid)?;
     let set_aside = locked.set_aside.clone();
-    let answer = judge_and_take(request, seen, plan, run.as_ref(), &store, locked);
+    let taking = Taking {
+        request,
+        seen,
+        plan,
+        run: run.as_ref(),
+        store: &store,
+        now: moment(),
+    };
+    let answer = match &request.word {
+        None => taking.judge(locked, None),
+        Some(word) => match triggered::new(word, &store, &locked.record) {
+            new if new.is_empty() => triggered::known(word, &store),
+            new => taking.judge(locked, Some(word.lineage(new))),
+        },
+    };
     // Said when the lock is free: a reader that is slow must hold up no run.
     if let Some(what) = set_aside {
         tracing::warn!("a record was rebuilt from the history: {what}");
@@ -46,82 +61,182 @@ pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<An
     answer
 }
 
-fn judge_and_take(
-    request: &Request<'_>,
-    seen: &Observation,
-    plan: &Plan,
-    run: Option<&Handle>,
-    store: &Store,
-    mut locked: Locked,
-) -> Result<Answer> {
-    let now = moment();
-    let settled = outcome::settle(store, &mut locked.record, &now);
-    if let Some(who) = seen.run_identity() {
-        let uptime = who.started();
-        let wall = now.wall - now.uptime.since(uptime);
-        let now = now.clone();
-        locked.record.note_run(&Moment {
-            uptime,
-            wall,
-            ..now
-        });
-    }
-    locked.record.set_run_timeout(plan.run_timeout);
-    let paths = plan.order.paths.clone();
-    locked.record.lock = paths.agent_catalog_run_lockfile;
-    store.keep_command(
-        &plan.target,
-        &CommandLine {
-            arguments: plan.order.arguments.clone(),
-            directory: plan.order.directory.clone(),
-        },
-    );
-    let case = case(request, seen, None, store, Some(&locked.record), &now);
-    let place = place::find(seen, store, &locked.record, &now);
-    // With the service that a chain began in, all of it stops.
-    let daemon = plan.order.daemon.or(place.daemon);
-    let mut timer = timer(request, place, &now);
-    let name = request.name.as_str();
-    let change = |timer: &Timer, what| Change::of_timer(&plan.target, name, timer, what, moment());
-    let not_before = match judge(&case) {
-        Verdict::Schedule { not_before } => not_before,
-        Verdict::Refuse(refusal) => {
-            locked.record.note_refused(name, &refusal, now);
-            locked.commit()?;
-            drop(locked);
-            settled.note(store);
-            let change = change(&timer, What::Refused).refused(&refusal);
-            return Ok(Answer::of(store, change, refusal.exit()));
-        }
-    };
-    let range = request.jitter_range(timer.run);
-    set_wait(&mut timer, not_before, range, run, &now);
-    if let Some(old) = locked.record.timers.get(name) {
-        timer.keep_promises(old, &now, is_alive);
-    }
-    let order = Order {
-        daemon,
-        ..plan.order.clone()
-    };
-    let armed = start(request, store, &mut locked, timer, &order, run);
-    drop(locked);
-    let armed = armed?;
-    settled.note(store);
-    let line = line::scheduled(
-        request,
-        seen,
-        &armed,
-        order.kind,
-        range,
-        (case.cap, case.usage),
-    );
-    let change = change(&armed.timer, What::Requested).because(line::wait(request, &armed.timer));
-    let mut change = change.saying(line);
-    let began = |who: Identity| now.wall - now.uptime.since(who.started());
-    let is_first = armed.timer.run == 2;
-    change.entry.began = seen.run_identity().filter(|_| is_first).map(began);
-    Ok(Answer::of(store, change, Exit::Success))
+/// A request that is being taken.
+struct Taking<'a> {
+    request: &'a Request<'a>,
+    seen: &'a Observation,
+    plan: &'a Plan,
+    run: Option<&'a Handle>,
+    store: &'a Store,
+    now: Moment,
 }
+
+impl Taking<'_> {
+    /// Judges it, with the triggers that it is for, and sets a timer.
+    fn judge(&self, mut locked: Locked, triggers: Option<Lineage>) -> Result<Answer> {
+        let Taking {
+            request,
+            seen,
+            plan,
+            store,
+            ref now,
+            ..
+        } = *self;
+        let before = triggers.as_ref().map(|_| locked.record.clone());
+        let settled = outcome::settle(store, &mut locked.record, now);
+        self.look(&mut locked.record);
+        let case = case(request, seen, None, store, Some(&locked.record), now);
+        let mut place = place::find(seen, store, &locked.record, now);
+        let mut order = plan.order.clone();
+        // With the service that a chain began in, all of it stops.
+        order.daemon = order.daemon.or(place.daemon);
+        let rerun = place.rerun.take();
+        let mut timer = timer(request, place, now);
+        let not_before = match judge(&case) {
+            Verdict::Schedule { not_before } => not_before,
+            Verdict::Refuse(refusal) => {
+                let name = &request.name;
+                locked.record.note_refused(name, &refusal, now.clone());
+                locked.commit()?;
+                drop(locked);
+                settled.note(store);
+                let what = What::Refused;
+                let change = Change::of_timer(&plan.target, name, &timer, what, moment());
+                let exit = request.exit(&refusal);
+                return Ok(Answer::of(store, change.refused(&refusal), exit));
+            }
+        };
+        let range = request.jitter_range(timer.run);
+        set_wait(&mut timer, not_before, range, self.run, now);
+        let set = match (triggers, before) {
+            (Some(triggers), Some(before)) => {
+                self.set_triggers(&mut locked, timer, &order, &case, triggers, before)
+            }
+            _ => {
+                let uid = request.around.uid;
+                timer.lineage = triggered::lineage(seen, plan, uid, rerun.as_ref(), store, now);
+                // Those have their run.
+                timer.lineage.triggers.clear();
+                self.set(&mut locked, &request.name, timer, &order, &case)
+            }
+        };
+        drop(locked);
+        let change = set?;
+        settled.note(store);
+        Ok(Answer::of(store, change, Exit::Success))
+    }
+
+    /// Enters what the request tells of its run and its target.
+    fn look(&self, record: &mut Record) {
+        let Taking {
+            seen, plan, store, ..
+        } = *self;
+        if let Some(who) = seen.run_identity() {
+            let uptime = who.started();
+            let wall = self.now.wall - self.now.uptime.since(uptime);
+            let now = self.now.clone();
+            record.note_run(&Moment {
+                uptime,
+                wall,
+                ..now
+            });
+        }
+        record.set_run_timeout(plan.run_timeout);
+        let paths = plan.order.paths.clone();
+        record.lock = paths.agent_catalog_run_lockfile;
+        store.keep_command(
+            &plan.target,
+            &CommandLine {
+                arguments: plan.order.arguments.clone(),
+                directory: plan.order.directory.clone(),
+            },
+        );
+    }
+
+    /// Sets a timer under this name.
+    fn set(
+        &self,
+        locked: &mut Locked,
+        name: &str,
+        mut timer: Timer,
+        order: &Order,
+        case: &Case,
+    ) -> Result<Change> {
+        let Taking {
+            request,
+            seen,
+            plan,
+            run,
+            store,
+            ref now,
+        } = *self;
+        let range = request.jitter_range(timer.run);
+        if let Some(old) = locked.record.timers.get(name) {
+            timer.keep_promises(old, now, is_alive);
+            timer.take_over(old);
+        }
+        if !timer.lineage.is_empty() {
+            store.note_triggered(&plan.target)?;
+        }
+        let wish = Arm {
+            name,
+            timer,
+            order,
+            run,
+            save_environment: request.settings.save_environment,
+            scope: wants_scope(&request.settings, request.around.uid),
+        };
+        let armed = arm(store, locked, wish)?;
+        let limits = (case.cap, case.usage);
+        let line = line::scheduled(request, name, seen, &armed, order, range, limits);
+        let what = What::Requested;
+        let change = Change::of_timer(&plan.target, name, &armed.timer, what, moment());
+        let lineage = &change.entry.lineage;
+        let wait = line::wait(request, &armed.timer, lineage);
+        let mut change = change.because(wait).saying(line);
+        let began = |who: Identity| now.wall - now.uptime.since(who.started());
+        let is_first = armed.timer.run == 2;
+        change.entry.began = seen.run_identity().filter(|_| is_first).map(began);
+        Ok(change)
+    }
+
+    /// Has triggers wait for their run, in a timer that is pending or in one of their own. The disk has it then.
+    fn set_triggers(
+        &self,
+        locked: &mut Locked,
+        mut timer: Timer,
+        order: &Order,
+        case: &Case,
+        triggers: Lineage,
+        before: Record,
+    ) -> Result<Change> {
+        let Taking {
+            request,
+            store,
+            ref now,
+            ..
+        } = *self;
+        store.note_triggered(&locked.record.id)?;
+        let goes = triggered::place(request, &triggers, &mut timer, &mut locked.record, now)?;
+        let mut change = match goes {
+            Goes::With(name) => {
+                locked.commit()?;
+                triggered::go_with(request, &name, &triggers, &locked.record)
+            }
+            Goes::As(name) => self.set(locked, &name, timer, order, case)?,
+        };
+        let kept = store.keep(&locked.record);
+        kept.inspect_err(|_| {
+            locked.record = before;
+            if let Err(e) = locked.commit() {
+                tracing::error!("the record may have triggers that were refused: {e:#}");
+            }
+        })?;
+        change.entry.lineage = triggers;
+        Ok(change)
+    }
+}
+
 /// A timer for the request, not yet judged.
 fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
     Timer {
@@ -148,6 +263,8 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         max_runs_total: Some(request.settings.max_runs_total),
         on_cap: request.settings.on_cap,
         scope: None,
+        lineage: Lineage::default(),
+        taken: Vec::new(),
     }
 }
 
@@ -163,26 +280,6 @@ fn set_wait(timer: &mut Timer, not_before: Span, range: Span, run: Option<&Handl
         timer.due = Some(now.uptime + wait);
         timer.due_wall = Some(now.wall + wait);
     }
-}
-
-/// Starts the waiter, and records the timer.
-fn start(
-    request: &Request<'_>,
-    store: &Store,
-    locked: &mut Locked,
-    timer: Timer,
-    order: &Order,
-    run: Option<&Handle>,
-) -> Result<Armed> {
-    let wish = Arm {
-        name: &request.name,
-        timer,
-        order,
-        run,
-        save_environment: request.settings.save_environment,
-        scope: wants_scope(&request.settings, request.around.uid),
-    };
-    arm(store, locked, wish)
 }
 
 /// Whether a waiter is to move into a scope of its own.

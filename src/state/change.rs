@@ -6,7 +6,7 @@ use std::io;
 use super::history::{Entry, What};
 use super::record::{Running, Timer};
 use crate::layout;
-use crate::model::{Moment, Outcome, Refusal};
+use crate::model::{Lineage, Moment, Outcome, Refusal};
 
 /// What a change is about, as the history and the system's log name it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct About {
     pub chain: String,
     /// The number of the run in its chain; 0 for a change that concerns no run.
     pub run: u32,
+    /// Where that comes from, if other nodes asked for it.
+    pub lineage: Lineage,
 }
 
 impl About {
@@ -39,6 +41,7 @@ impl About {
             token: timer.token.clone(),
             chain: timer.chain.clone(),
             run: timer.run,
+            lineage: timer.whole(),
             ..About::target(target)
         }
     }
@@ -50,6 +53,7 @@ impl About {
             token: rerun.token.clone(),
             chain: rerun.chain.clone(),
             run: rerun.run,
+            lineage: rerun.lineage.clone(),
             ..About::target(target)
         }
     }
@@ -62,6 +66,7 @@ impl About {
             token: self.token,
             chain: self.chain,
             run: self.run,
+            lineage: self.lineage,
             ..Entry::new(what, at)
         })
     }

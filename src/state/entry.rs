@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Moment, Outcome, Walltime, outcome_of, words};
+use crate::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
 
 /// The version from which on entries have a kind and an outcome.
 pub const KINDS: u32 = 2;
@@ -69,6 +69,9 @@ pub struct Entry {
     pub began: Option<Walltime>,
     /// The reason or the evidence, in words.
     pub reason: String,
+    /// Where that comes from, if other nodes asked for it, and the triggers that it is about.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub lineage: Lineage,
 }
 
 /// The kind of a converge driver's own first run, which runs nothing again.
@@ -90,6 +93,7 @@ impl Entry {
             outcome: None,
             began: None,
             reason: String::new(),
+            lineage: Lineage::default(),
         }
     }
 

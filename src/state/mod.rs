@@ -18,3 +18,4 @@ pub mod reruns;
 pub mod standing;
 pub mod store;
 pub mod together;
+pub mod triggered;

@@ -72,7 +72,7 @@ impl CommandLine {
     /// That of an order, or one that was kept by itself: both are the last line.
     pub fn read(text: &[u8]) -> Option<Self> {
         let line = text.trim_ascii_end().rsplit(|&b| b == b'\n').next()?;
-        serde_json::from_slice(line).ok()
+        crate::model::json::read(line).ok()
     }
 }
 
@@ -99,9 +99,9 @@ pub fn decode(text: &[u8]) -> Result<(Ticket, Order), String> {
         None => Err(format!("{what} is cut short")),
     };
     let ticket: Ticket =
-        serde_json::from_slice(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
+        crate::model::json::read(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
     let order: Order =
-        serde_json::from_slice(line("the order")?).map_err(|e| format!("order: {e}"))?;
+        crate::model::json::read(line("the order")?).map_err(|e| format!("order: {e}"))?;
     if order.version > super::record::VERSION {
         return Err(format!(
             "it was written by a newer version of again (record version {})",

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Base, Boottime, Bytes, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal,
-    Span, Walltime, outcome_of,
+    Base, Boottime, Bytes, Cap, Identity, Kind, Lineage, Moment, OnCap, Outcome, Place, Provenance,
+    Refusal, Span, Taken, Trigger, Walltime, outcome_of,
 };
 use crate::policy::hurry::Pending;
 use crate::policy::resume::Wait;
@@ -87,6 +87,12 @@ pub struct Timer {
     /// The systemd scope the waiter sits in, if any.
     #[serde(default)]
     pub scope: Option<String>,
+    /// Where the run that asked comes from, if other nodes asked for it.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub lineage: Lineage,
+    /// The triggers of other nodes that wait in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken: Vec<Taken>,
 }
 
 /// A promise to a run whose request another run's newer request has replaced.
@@ -231,6 +237,9 @@ pub struct Running {
     /// Who ended it before its time, and how.
     #[serde(default)]
     pub stopped: Option<String>,
+    /// Where it comes from, if other nodes asked for it.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub lineage: Lineage,
 }
 
 /// A rerun that was seen to have ended.
@@ -408,6 +417,15 @@ pub struct Record {
     /// The newest known start of a run of this target, a rerun or not.
     #[serde(default)]
     pub seen_run: Option<Moment>,
+    /// The triggers that were taken, the newest of each sender and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numbers: Vec<Trigger>,
+    /// The newest runs of others that did the job of triggers, by the start of their processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub served: Vec<Taken>,
+    /// The boot under which that was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub served_boot: String,
 }
 
 /// After how long a run counts as stuck if its target has no `runtimeout`.
@@ -437,6 +455,9 @@ impl Record {
             refused: None,
             missed: None,
             seen_run: None,
+            numbers: Vec::new(),
+            served: Vec::new(),
+            served_boot: String::new(),
         }
     }
 

@@ -114,7 +114,7 @@ impl Store {
 }
 
 pub(super) fn read_rerun(path: &Path) -> Option<Rerun> {
-    serde_json::from_slice(&read_bounded(path).ok()?).ok()
+    crate::model::json::read(&read_bounded(path).ok()?).ok()
 }
 
 /// The note of a rerun is written by that very process.

@@ -8,6 +8,7 @@
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
 //! starts                   when reruns of all targets started, see `together`
 //! reruns/PID               which target a rerun belongs to
+//! triggered/ID             there for each target that took triggers of other nodes, see `triggered`
 //! drivers/                 converge drivers, see `driver`
 //! history.jsonl            what became of every request
 //! disabled                 there while requests are refused
@@ -158,6 +159,10 @@ impl Store {
         path.push("targets");
         path.push(id);
         path
+    }
+
+    pub(super) fn record_path(&self, id: &str) -> PathBuf {
+        self.target_dir(id).join(RECORD)
     }
 
     /// The ids of all targets, sorted.
@@ -336,6 +341,7 @@ impl Store {
     /// Removes all that is kept of a target. Call with its lock held.
     pub(super) fn forget(&self, id: &str) {
         let _ = std::fs::remove_dir_all(self.target_dir(id));
+        self.forget_triggered(id);
     }
 
     /// How long ago a target's record, or where there is none its directory, was changed.
@@ -363,6 +369,11 @@ impl Store {
         let known = record.starts.len();
         // What a driver ran counts for the driver alone.
         for entry in entries.into_iter().filter(|e| !driven.contains(&e.chain)) {
+            use history::What::{Satisfied, Started, Stopped};
+            if matches!(entry.what, Started | Satisfied | Stopped) {
+                // What was acted on is not acted on again; what was only asked for is lost with the record.
+                let _ = record.remember(&entry.lineage.triggers, moment().wall);
+            }
             match entry.what {
                 history::What::Started => {
                     record.timers.retain(|_, timer| timer.token != entry.token);
@@ -412,6 +423,15 @@ impl Store {
         {
             return record.sync_all().context("cannot sync the record");
         }
+        self.sync_names(id)
+    }
+
+    /// Waits until the disk has the names of a target's orders, of its record, and its own.
+    ///
+    /// # Errors
+    /// What failed on which directory.
+    pub fn sync_names(&self, id: &str) -> Result<()> {
+        let target = self.target_dir(id);
         sync_directory(&target.join("orders"))?;
         sync_directory(&target)?;
         sync_directory(&self.path().join("targets"))
@@ -451,7 +471,7 @@ impl Store {
     pub fn disabled(&self) -> Option<Disabled> {
         let unreadable = |reason: String| Disabled { reason, since: 0 };
         match read_bounded(&self.path().join(DISABLED)) {
-            Ok(text) => Some(serde_json::from_slice(&text).unwrap_or_else(|_| {
+            Ok(text) => Some(crate::model::json::read(&text).unwrap_or_else(|_| {
                 unreadable("the file 'disabled' in the state directory cannot be read".into())
             })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -552,11 +572,11 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     let newer = |version: u32| {
         anyhow!("it was written by a newer version of again (record version {version})")
     };
-    let record = match serde_json::from_slice::<Record>(text) {
+    let record = match crate::model::json::read::<Record>(text) {
         Ok(record) if record.version > VERSION => return Err(newer(record.version)),
         Ok(record) => before::record(record),
         // One of a newer version may be of another shape.
-        Err(e) => match serde_json::from_slice::<Version>(text) {
+        Err(e) => match crate::model::json::read::<Version>(text) {
             Ok(Version { version }) if version > VERSION => return Err(newer(version)),
             _ => return Err(e.into()),
         },

@@ -40,7 +40,7 @@ fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
         return None;
     }
     let starts: Vec<Start> = starts
-        .filter_map(|s| serde_json::from_str(s).ok())
+        .filter_map(|s| crate::model::json::read(s.as_bytes()).ok())
         .collect();
     let usage = cap::usage(cap, starts.iter().map(|start| &start.at), now);
     usage.is_reached().then_some(usage)
@@ -146,7 +146,7 @@ impl Store {
             starts: Vec<Counted>,
         }
         let text = read_bounded(&self.target_dir(id).join(RECORD)).ok()?;
-        let known: Known = serde_json::from_slice(&text).ok()?;
+        let known: Known = crate::model::json::read(&text).ok()?;
         let counted = known.starts.into_iter().filter(|start| !start.forgotten);
         (known.id == id).then(|| counted.map(|start| start.at).collect())
     }
@@ -177,6 +177,7 @@ impl Store {
                 && record.leaving.is_empty()
                 && record.running.is_empty()
                 && !record.moments().any(counts)
+                && !record.remembers(now.wall)
         };
         for id in self.targets() {
             let is_old = || self.age_of(&id).is_some_and(|age| age > QUIET);
@@ -197,7 +198,8 @@ impl Store {
 
 /// The lines that are to stay, below the first.
 fn retain(text: &str, stays: impl Fn(&Start) -> bool) -> String {
-    let is_to_stay = |line: &str| serde_json::from_str(line).is_ok_and(|start| stays(&start));
+    let is_to_stay =
+        |line: &str| crate::model::json::read(line.as_bytes()).is_ok_and(|start| stays(&start));
     let mut lines = text.lines();
     let boot = lines.next().into_iter();
     let stay = boot.chain(lines.filter(|line| is_to_stay(line)));

@@ -2,14 +2,25 @@
 //! and which nobody can set; the wall clock is for people to read, and to tell
 //! apart what happened before a reboot.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use nix::libc::{EIO, EMFILE, ENFILE, ENOMEM};
 use nix::time::{ClockId, clock_gettime};
 
 use super::file::read_regular;
 use crate::model::{Boottime, Moment, Place, Walltime};
+
+/// Where a machine's id is: machine-id(5).
+const MACHINE_ID: &str = "/etc/machine-id";
+/// Where a boot's id is: random(4).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+static BOOT: OnceLock<String> = OnceLock::new();
+static PLACE: OnceLock<Place> = OnceLock::new();
 
 /// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
@@ -38,37 +49,65 @@ pub fn wall_of(time: SystemTime) -> Walltime {
 ///
 /// Empty where /proc does not show it; then every record counts as of this boot.
 pub fn boot_id() -> String {
-    static ID: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    ID.get_or_init(|| {
-        super::process::read_whole("/proc/sys/kernel/random/boot_id")
-            .map(|id| String::from_utf8_lossy(&id).trim().to_owned())
-            .unwrap_or_default()
-    })
-    .clone()
+    BOOT.get_or_init(|| of_boot().unwrap_or_default()).clone()
 }
 
 /// This machine, by machine-id(5), and our pid namespace. A machine without an id is told
 /// by its boot.
 pub fn place() -> Place {
-    static PLACE: std::sync::OnceLock<Place> = std::sync::OnceLock::new();
-    *PLACE.get_or_init(|| {
-        let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
-        Place::new(&machine_id().unwrap_or_else(boot_id), pids)
-    })
+    *PLACE.get_or_init(|| place_of(machine_id()))
+}
+
+/// Finds out which boot and which place this is, for good: with no descriptor to spare it could not be told later, and this
+/// machine would pass for another one.
+///
+/// # Errors
+/// The machine has an id, or the boot has one, and it cannot be read now.
+pub fn locate() -> io::Result<()> {
+    let boot = unless_in_need(BOOT_ID, of_boot())?;
+    BOOT.get_or_init(|| boot.unwrap_or_default());
+    let id = unless_in_need(MACHINE_ID, of_machine())?;
+    PLACE.get_or_init(|| place_of(id.flatten()));
+    Ok(())
 }
 
 /// The machine's id: machine-id(5). None where it has none yet.
 pub fn machine_id() -> Option<String> {
-    let id = read_regular(Path::new("/etc/machine-id"), 4096, 0).ok()?;
+    of_machine().ok().flatten()
+}
+
+fn of_boot() -> io::Result<String> {
+    let id = super::process::read_whole(BOOT_ID)?;
+    Ok(String::from_utf8_lossy(&id).trim().to_owned())
+}
+
+fn of_machine() -> io::Result<Option<String>> {
+    let id = read_regular(Path::new(MACHINE_ID), 4096, 0)?;
     let id = String::from_utf8_lossy(&id).trim().to_owned();
-    (!id.is_empty() && id != "uninitialized").then_some(id)
+    Ok((!id.is_empty() && id != "uninitialized").then_some(id))
+}
+
+fn place_of(machine: Option<String>) -> Place {
+    let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
+    Place::new(&machine.unwrap_or_else(boot_id), pids)
+}
+
+/// What was read, or nothing where there is nothing to read; it is an error where it only cannot be read now.
+fn unless_in_need<T>(path: &str, read: io::Result<T>) -> io::Result<Option<T>> {
+    read.map(Some).or_else(|e| match e.raw_os_error() {
+        Some(EIO | EMFILE | ENFILE | ENOMEM) => {
+            let what = format!("cannot tell which machine this is: {path}: {e}");
+            Err(io::Error::new(e.kind(), what))
+        }
+        _ => Ok(None),
+    })
 }
 
 /// Why a machine's id is another one after a reboot, if that is so: it has none, or one that
 /// systemd made up for this boot and put in its place, by machine-id(5).
 pub fn why_id_changes() -> Option<&'static str> {
     let file = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    let made_up = || file("/etc/machine-id").ok() == file("/run/machine-id").ok();
+    let made_up = || file(MACHINE_ID).ok() == file("/run/machine-id").ok();
     match machine_id() {
         None => Some("this one has no /etc/machine-id"),
         Some(_) if made_up() => Some("this one's /etc/machine-id is made up at each boot"),
@@ -83,5 +122,26 @@ pub fn moment() -> Moment {
         place: place(),
         uptime: boottime(),
         wall: walltime(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_now_is_not_taken_for_missing() {
+        let read = |error| unless_in_need("/x", Err::<(), _>(io::Error::from_raw_os_error(error)));
+        for error in [EIO, EMFILE, ENFILE, ENOMEM] {
+            let said = read(error).expect_err("an error").to_string();
+            assert!(
+                said.starts_with("cannot tell which machine this is: /x: "),
+                "{said}"
+            );
+        }
+        for error in [nix::libc::ENOENT, nix::libc::EACCES] {
+            assert!(matches!(read(error), Ok(None)));
+        }
+        assert!(matches!(unless_in_need("/x", Ok(1)), Ok(Some(1))));
     }
 }

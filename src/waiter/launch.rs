@@ -13,6 +13,7 @@ use crate::model::{Bytes, Moment};
 use crate::outcome;
 use crate::policy::waiter::{Step, step};
 use crate::puppet::environment;
+use crate::puppet::rerun::with_job;
 use crate::state::change::Change;
 use crate::state::history::What;
 use crate::state::logs::Logs;
@@ -48,6 +49,9 @@ pub fn launch(
         return Ok(());
     };
     timer.run = locked.record.next_number(&timer.chain, timer.run);
+    timer.lineage = timer.whole();
+    timer.lineage.join(locked.record.take_ready(&now));
+    timer.taken.clear();
     let World { store, ticket, .. } = &*world;
     if let Some(cap) = timer.total()
         && !store.count_start(cap, &now, &ticket.target, &timer.token)?
@@ -117,6 +121,7 @@ fn record(
         log_limit: order.logs.each,
         lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
         stopped: None,
+        lineage: timer.lineage.clone(),
     };
     locked.record.note_start(running.clone(), timer.cap);
     // It refers to this process only, so it is harmless should we die before the record
@@ -199,9 +204,14 @@ fn become_rerun(
     for failed in attributes::apply(&order.attributes) {
         tracing::warn!("cannot set {failed}");
     }
+    let arguments = order.arguments.clone();
+    let arguments = match &timer.lineage {
+        past if past.is_empty() => arguments,
+        past => with_job(arguments, &past.job(&timer.token)),
+    };
     let image = Image {
         programs: order.programs.iter().map(Bytes::path).collect(),
-        arguments: order.arguments.iter().map(Bytes::os).collect(),
+        arguments: arguments.iter().map(Bytes::os).collect(),
         environment: variables,
     };
     let (program, error) = spawn::become_image(&image, &world.lock);

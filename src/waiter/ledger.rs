@@ -81,6 +81,12 @@ impl Ledger {
             due.least = due.least.max(other.least);
             due.at = due.at.max(other.at);
         }
+        // Nor does a run do the job of triggers that are not ready for it, unless a person hurries.
+        let is_here = timer.boot == self.boot && !timer.hurry;
+        if let Some(ready) = timer.ready().filter(|_| is_here) {
+            due.least = due.least.max(ready);
+            due.at = due.at.max(ready);
+        }
         if let Some(put_off) = self.put_off.filter(|off| off.instead_of == said) {
             due.at = put_off.due;
         }

@@ -372,12 +372,17 @@ pub fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -
     let (what, reason) = match finish {
         Finish::Superseded | Finish::Interrupted => return None,
         Finish::Capped(refusal) => (What::Refused, refusal.cause()),
-        Finish::Satisfied(by) => (What::Satisfied, by.to_string()),
+        Finish::Satisfied(by, _) => (What::Satisfied, by.to_string()),
         Finish::ServiceStopped => (What::Stopped, "stopped with the service".to_owned()),
         Finish::Gone(what) => (What::Failed, format!("{what} is gone")),
     };
     let timer = ledger.take(record, &now)?;
     let change = Change::of_timer(&record.id, ledger.name(), &timer, what, now.clone());
+    if let Finish::Satisfied(_, started) = finish
+        && !change.entry.lineage.is_empty()
+    {
+        record.note_served(*started, change.entry.lineage.clone(), &now);
+    }
     if let Finish::Capped(refusal) = finish {
         record.note_refused(ledger.name(), refusal, now);
         return Some(change.refused(refusal));

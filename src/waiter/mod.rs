@@ -21,7 +21,7 @@ use crate::state::order::Ticket;
 use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::sleep::Sleeper;
-use crate::sys::{log, spawn, title};
+use crate::sys::{clock, log, spawn, title};
 
 /// Runs a waiter to its end. Returns its exit status, unless it becomes the rerun.
 pub fn main(arguments: &[OsString]) -> i32 {
@@ -64,6 +64,7 @@ fn run(inherited: handshake::Inherited) -> Result<()> {
 fn prepare(order: &File) -> Result<(Ticket, Store, Sleeper)> {
     let ticket = world::read_ticket(order)?;
     log::of_waiter();
+    clock::locate()?;
     tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
     // Held open from now on: whatever takes its name later is not ours.
     let store = Store::open(&ticket.state_dir.path())?;

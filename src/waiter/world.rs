@@ -216,7 +216,7 @@ pub fn read_ticket(order: &File) -> Result<Ticket> {
     file.rewind()
         .and_then(|()| BufReader::new(file).read_until(b'\n', &mut line))
         .context("cannot read the order")?;
-    serde_json::from_slice(&line).context("the order is damaged")
+    crate::model::json::read(&line).context("the order is damaged")
 }
 
 /// What the rerun needs and is missing.

@@ -4,6 +4,8 @@
 
 /// The file itself.
 mod binary;
+/// `again fleet`, which becomes the other program.
+mod fleet;
 /// `--help`, and the options it speaks of.
 mod help;
 /// The README shows what was measured, and nothing else.

@@ -155,7 +155,7 @@ fn the_keys_of_the_contract_in_every_phase() {
         serde_json::from_str(&scratch.runs("site")[0].asked()[1].output).expect("JSON");
     assert_eq!(
         inside["this_run"],
-        json!({"target": target["id"], "chain": null, "run": 1, "timer": null})
+        json!({"target": target["id"], "chain": null, "run": 1, "timer": null, "noop": null, "origin": null})
     );
 
     scratch.release("go");
@@ -199,7 +199,7 @@ fn the_keys_of_the_contract_in_every_phase() {
         serde_json::from_str(&scratch.runs("site")[1].asked()[0].output).expect("JSON");
     assert_eq!(
         inside["this_run"],
-        json!({"target": target["id"], "chain": chain, "run": 2, "timer": "again"})
+        json!({"target": target["id"], "chain": chain, "run": 2, "timer": "again", "noop": null, "origin": null})
     );
     assert_eq!(scratch.again(&["status"]).code, Some(0));
 
@@ -498,4 +498,17 @@ fn looking_changes_nothing() {
     scratch.again_well(&["stop"]);
     scratch.assert_nothing_left();
     assert!(now() > 0);
+}
+
+/// Whoever fires at other machines from inside a run asks this: a noop run changes nothing anywhere.
+#[test]
+fn a_run_says_what_makes_it_noop() {
+    let scratch = Scratch::new();
+    scratch.write("work/site.pp", "ask('status', '--this-run', '--json')");
+    let words = ["apply", "--noop", "site.pp"].map(Into::into);
+    start(&mut scratch.puppet_command(&words)).finish();
+    let inside: Value =
+        serde_json::from_str(&scratch.runs("site")[0].asked()[0].output).expect("JSON");
+    assert_eq!(inside["this_run"]["noop"], "--noop", "{inside}");
+    scratch.assert_nothing_left();
 }

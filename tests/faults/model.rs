@@ -12,7 +12,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use again::model::{
-    Base, Boottime, Cap, Identity, Kind, Moment, OnCap, Place, Provenance, Span, Walltime,
+    Base, Boottime, Cap, Identity, Kind, Lineage, Moment, OnCap, Place, Provenance, Span, Walltime,
 };
 use again::policy::cap;
 use again::policy::hurry::{Hurry, hurry, release};
@@ -538,6 +538,8 @@ impl World {
             max_runs_total: None,
             on_cap: self.on_cap,
             scope: None,
+            lineage: Lineage::default(),
+            taken: Vec::new(),
         };
         timer.put_off = Span::from_nanos(timer.delta.nanos() - asked.nanos());
         if at_once || run.is_none() {
@@ -788,7 +790,7 @@ impl World {
         let change = life::end(&waiter.ledger, &mut locked.record, finish, now);
         if change.is_some() && death != Death::BeforeCommit && death != Death::InCommit {
             locked.commit().map_err(|e| format!("{e:#}"))?;
-            if let Finish::Satisfied(_) = finish {
+            if let Finish::Satisfied(..) = finish {
                 let due = self.booted + due.expect("it was due").least.nanos();
                 let did_it = |begun: &(usize, u32, u64)| {
                     begun.0 == target && begun.1 == self.boot && begun.2 >= due
@@ -842,6 +844,7 @@ impl World {
             log_limit: 0,
             lastrunfile: None,
             stopped: None,
+            lineage: timer.lineage.clone(),
         };
         let rerun = Rerun {
             process: me,

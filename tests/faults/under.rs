@@ -271,6 +271,14 @@ fn its_descriptors_are_exhausted() {
     std::thread::sleep(Duration::from_secs(3));
     assert!(waiter.alive());
     assert_eq!(ran(&scratch), 0);
+    // A command that cannot read which machine this is takes it for no other one.
+    let mut status = scratch.line(&["prlimit", "--nofile=3:", &scratch.at("bin/again"), "status"]);
+    let said = status.output().expect("prlimit");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.contains("cannot tell which machine this is: /proc/sys/kernel/random/boot_id: "),
+        "{said}"
+    );
     limit("256");
     waiter.signal(Signal::SIGUSR1).expect("signalled");
     assert_ran_once(&scratch);

@@ -237,7 +237,7 @@ fn json_lines_are_stable() {
         serde_json::json!({
             "schema": 1, "at": "X", "what": "requested", "target": "ID", "kind": "apply", "timer": "a \"name\"",
             "request": "ID", "chain": "CHAIN", "run": 2, "outcome": null, "reason": "delta 1h, jitter 0s",
-            "chain_began_at": "X",
+            "chain_began_at": "X", "origin": null,
         })
     );
     assert_eq!(lines[1], r#"{"schema":1,"unreadable":2}"#);

@@ -38,8 +38,8 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     wait_until("the other run", SHORT, || scratch.runs("other").len() == 1);
     let pid = scratch.runs("other")[0].pid();
     std::thread::sleep(Duration::from_secs(3));
-    scratch.write("lock", &pid.to_string());
     let locked = Instant::now();
+    scratch.write("lock", &pid.to_string());
     let asks = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
     let mut command = scratch.agent("site", &asks);
     start(command.arg("--runtimeout=2")).finish();
@@ -51,7 +51,8 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
         blocked(&scratch)["stuck"] == true
     });
     let held = locked.elapsed();
-    assert!(held >= Duration::from_secs(2), "stuck after {held:?}");
+    // A file's time is that of the kernel's last tick.
+    assert!(held >= Duration::from_millis(1900), "stuck after {held:?}");
     let said = scratch.again(&["status"]).ok();
     for words in [
         "the run that holds Puppet's lock (pid ",

@@ -64,7 +64,12 @@ fn assert_is_what_it_was(report: serde_json::Value, scratch: &Scratch, name: &st
 }
 
 /// What is kept: together they have everything in them that there can be.
-const SNAPSHOTS: [&str; 3] = ["status.json", "status-in-a-rerun.json", "status-held.json"];
+const SNAPSHOTS: [&str; 4] = [
+    "status.json",
+    "status-in-a-rerun.json",
+    "status-held.json",
+    "status-triggered.json",
+];
 
 /// The schema. A change here is a change for whoever reads it: fields may be added,
 /// with the manual page.
@@ -175,6 +180,33 @@ $AGAIN run --name lost --delta 3h
     assert_is_what_it_was(scratch.status(), &scratch, SNAPSHOTS[2]);
 }
 
+/// As a run sees it that another node has asked for, while more triggers wait.
+#[test]
+fn the_json_in_a_triggered_run_is_what_it_was() {
+    let scratch = Scratch::for_operator();
+    scratch.write_shell(
+        "site.pp",
+        "$AGAIN status --json > $HERE/draft || true; mv $HERE/draft $HERE/seen; until test -e $HERE/go; do sleep 0.05; done",
+    );
+    let script = scratch.at("bin/puppet");
+    for (number, delta) in [(1, "--delta=3600"), (2, "--delta=0")] {
+        let word = serde_json::json!({
+            "version": 1, "jitter": 0,
+            "origins": [{"id": format!("{number:032x}"), "cause": "refresh", "path": ["web1", "lb1"]}],
+            "triggers": [{"id": format!("{number:032x}"), "sender": "lb1", "name": "again", "number": number, "until": 4_000_000_000_000_u64}],
+        });
+        let (word, name) = (word.to_string(), "--name=again-fleet");
+        let words = ["run", "--origin", &word, name, delta, "--"];
+        let puppet = ["ruby", script.as_str(), "apply", "site.pp"];
+        scratch.again(&[&words[..], &puppet].concat()).ok();
+    }
+    let report = wait_for("its look", SHORT, || {
+        serde_json::from_str(&scratch.text("seen")).ok()
+    });
+    scratch.write("go", "");
+    assert_is_what_it_was(report, &scratch, SNAPSHOTS[3]);
+}
+
 #[test]
 fn every_field_of_the_json_is_in_the_manual() {
     let manual =
@@ -233,7 +265,8 @@ fn every_field_of_the_json_is_in_the_manual() {
             ".targets.locked_by",
             ".targets.running.log_lost",
             ".targets.timers.blocked_by.reason",
-            ".targets.timers.scope"
+            ".targets.timers.scope",
+            ".this_run.noop"
         ]
     );
 }

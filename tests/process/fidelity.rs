@@ -309,7 +309,9 @@ fn the_log_of_a_rerun_outlasts_those_of_others() {
         .iter()
         .find_map(|target| target["running"]["log"].as_str().map(str::to_owned))
         .expect("the log of the rerun that goes on");
-    assert_eq!(fs::read_to_string(log).expect("there"), "long\n");
+    wait_until("its words", SHORT, || {
+        fs::read_to_string(&log).expect("there") == "long\n"
+    });
     scratch.release("go");
     scratch.wait_until_settled();
 }

@@ -16,6 +16,8 @@ mod faults;
 mod fidelity;
 /// A command that is Puppet's, named by a person or in place of the run's own.
 mod named;
+/// Triggers of other nodes.
+mod origin;
 /// Pids that are used again.
 mod recycled;
 /// `again stop`, in every phase.

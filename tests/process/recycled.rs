@@ -1,7 +1,6 @@
 //! In a pid namespace with few pids, so that they come round within a second: each test runs there as process 1.
 
 use std::fs;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
@@ -219,9 +218,7 @@ fn run_with_recycled_pid(test: &str, through: &[&str]) {
         let mut innocent = recur(pid);
         assert!(scratch.stamps().is_empty());
         waiter.signal(Signal::SIGCONT).expect("continued");
-        wait_until("the rerun", Duration::from_secs(10), || {
-            scratch.stamps().len() == 1
-        });
+        wait_until("the rerun", SHORT, || scratch.stamps().len() == 1);
         assert!(innocent.is_unharmed());
         reap(waiter);
         scratch.wait_until_settled();

@@ -10,6 +10,8 @@ mod apply;
 mod exec;
 /// What stops a loop, and what must not meet the cap.
 mod loops;
+/// Triggers of other nodes.
+mod origin;
 /// The rig itself.
 mod rig_itself;
 /// Several timers, and when they fire.

@@ -1,0 +1,475 @@
+//! Where a run comes from that other nodes asked for: what again-fleet tells of it, and what is kept of that.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::{Boottime, Span, Walltime};
+
+/// The version of a [`Word`].
+const VERSION: u32 = 1;
+/// The longest word, in bytes: the kernel takes arguments of 128 KiB each (execve(2), MAX_ARG_STRLEN).
+const LONGEST: usize = 128 << 10;
+/// How many origins are kept of a run.
+pub const MOST_ORIGINS: usize = 8;
+/// The longest way from an origin, in nodes.
+const MOST_HOPS: usize = 20;
+/// How many triggers a word may have.
+const MOST_TOGETHER: usize = 32;
+/// How many triggers may wait in one timer.
+const MOST_WAITING: usize = 1024;
+/// How many words are told apart in one timer.
+const MOST_TAKEN: usize = 16;
+/// How long the id of a job may be, in bytes: it goes to the server with each request of its run. One way fits in any case.
+const LONGEST_JOB: usize = 2000;
+/// The widest jitter, in milliseconds: a trigger lives for a day at most.
+const WIDEST: u64 = 86_400_000;
+
+/// One beginning, and the way from there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Origin {
+    /// Its id.
+    pub id: String,
+    /// What it was: `refresh`, `kick`, `person`.
+    pub cause: String,
+    /// The nodes that fired since. Their number is that of the hops.
+    pub path: Vec<String>,
+}
+
+/// By what a trigger is known again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trigger {
+    /// Its id.
+    pub id: String,
+    /// The node that fired it.
+    pub sender: String,
+    /// Its name.
+    pub name: String,
+    /// Grows with each trigger of this sender and name.
+    pub number: u64,
+    /// How long that has to be remembered.
+    pub until: Walltime,
+}
+
+/// Where a timer or a run comes from, and the triggers whose job it does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The beginnings, in order of their ids.
+    #[serde(default)]
+    pub origins: Vec<Origin>,
+    /// The triggers.
+    #[serde(default)]
+    pub triggers: Vec<Trigger>,
+}
+
+/// Triggers that were taken together, until a run does their job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// A run that starts from here on carries them.
+    pub from: Boottime,
+    /// A run that starts from here on does the job of all of them. Later than `from` where several words are kept as one.
+    pub ready: Boottime,
+    /// They.
+    pub lineage: Lineage,
+}
+
+/// What again-fleet passes to `again run --origin`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    head: Head,
+    /// Its origins and triggers.
+    whole: Lineage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Head {
+    version: u32,
+    /// The widest jitter, in milliseconds.
+    jitter: u64,
+}
+
+impl Word {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > LONGEST {
+            return Err(format!("it is longer than {LONGEST} bytes"));
+        }
+        // All is read from bytes: a parser for each kind of input would be in the program.
+        let head: Head = crate::model::json::read(text.as_bytes()).map_err(|e| e.to_string())?;
+        let whole: Lineage =
+            crate::model::json::read(text.as_bytes()).map_err(|e| e.to_string())?;
+        if head.version != VERSION {
+            let version = head.version;
+            return Err(format!(
+                "its version is {version}, and this program reads {VERSION}"
+            ));
+        }
+        let counts = [
+            ("origins", whole.origins.len(), MOST_ORIGINS),
+            ("triggers", whole.triggers.len(), MOST_TOGETHER),
+        ];
+        let ways = whole.origins.iter().map(|one| &one.path);
+        let hops = ways.map(|path| ("nodes of a way", path.len(), MOST_HOPS));
+        for (what, count, most) in counts.into_iter().chain(hops) {
+            if count == 0 || count > most {
+                return Err(format!("it has {count} {what}: 1 to {most} are allowed"));
+            }
+        }
+        if head.jitter > WIDEST {
+            return Err(format!("its jitter is longer than {WIDEST} ms"));
+        }
+        let good = |one: &Origin| {
+            is_id(&one.id) && is_word(&one.cause) && one.path.iter().all(|node| is_node(node))
+        };
+        let fine = |one: &Trigger| is_id(&one.id) && is_node(&one.sender) && is_name(&one.name);
+        if !whole.origins.iter().all(good) || !whole.triggers.iter().all(fine) {
+            return Err("an id, a certname, a cause or a name in it is none".to_owned());
+        }
+        Ok(Word { head, whole })
+    }
+
+    /// The widest jitter.
+    pub fn jitter(&self) -> Span {
+        Span::from_nanos(self.head.jitter.saturating_mul(1_000_000))
+    }
+
+    /// The triggers.
+    pub fn triggers(&self) -> &[Trigger] {
+        &self.whole.triggers
+    }
+
+    /// All its origins, with these of its triggers.
+    pub fn lineage(&self, triggers: Vec<Trigger>) -> Lineage {
+        let mut lineage = Lineage {
+            origins: Vec::new(),
+            triggers,
+        };
+        lineage.join(Lineage {
+            origins: self.whole.origins.clone(),
+            triggers: Vec::new(),
+        });
+        lineage
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+fn is_word(text: &str) -> bool {
+    let may = |b: u8| b.is_ascii_lowercase() || b == b'-';
+    (1..=32).contains(&text.len()) && text.bytes().all(may)
+}
+
+fn is_node(text: &str) -> bool {
+    (1..=253).contains(&text.len()) && text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+impl Lineage {
+    /// Whether there is nothing of other nodes in it.
+    pub fn is_empty(&self) -> bool {
+        self.origins.is_empty() && self.triggers.is_empty()
+    }
+
+    /// Takes in another one: each trigger once; each origin once, with the longest way that either knows, since a way that
+    /// was once long is not forgotten. Of too many origins those with the fewest hops stay, so that a circle displaces nothing.
+    pub fn join(&mut self, other: Lineage) {
+        for trigger in other.triggers {
+            if !self.triggers.iter().any(|one| one.is(&trigger)) {
+                self.triggers.push(trigger);
+            }
+        }
+        for origin in other.origins {
+            match self.origins.iter_mut().find(|one| one.id == origin.id) {
+                Some(known) if (known.hops(), &*known) < (origin.hops(), &origin) => {
+                    *known = origin;
+                }
+                Some(_) => {}
+                None => self.origins.push(origin),
+            }
+        }
+        // Two orders, one sort.
+        let sort = |origins: &mut Vec<Origin>, by: fn(&Origin, &Origin) -> Ordering| {
+            origins.sort_unstable_by(by);
+        };
+        sort(&mut self.origins, |a, b| (a.hops(), a).cmp(&(b.hops(), b)));
+        self.origins.truncate(MOST_ORIGINS);
+        sort(&mut self.origins, Ord::cmp);
+    }
+
+    /// The id of a job of an agent (`--job-id`) that comes from here: `TOKEN//ID/CAUSE/NODE/NODE//ID/…`. By it the report tells
+    /// the server. Of more origins than there is room for, those with the fewest hops are told. No certname has a slash.
+    pub fn job(&self, token: &str) -> String {
+        let mut job = token.to_owned();
+        let mut origins: Vec<&Origin> = self.origins.iter().collect();
+        origins.sort_by_key(|one| one.hops());
+        for (n, Origin { id, cause, path }) in origins.into_iter().enumerate() {
+            let way = path.join("/");
+            if n == 0 || job.len() + way.len() + 64 <= LONGEST_JOB {
+                job.push_str(&format!("//{id}/{cause}/{way}"));
+            }
+        }
+        job
+    }
+
+    /// Its triggers, for people; nothing if there are none.
+    pub fn told(&self) -> Option<String> {
+        match self.triggers.as_slice() {
+            [] => None,
+            [one] => Some(format!("trigger '{}' of {}", one.name, one.sender)),
+            more => Some(format!("{} triggers", more.len())),
+        }
+    }
+}
+
+impl Origin {
+    fn hops(&self) -> usize {
+        self.path.len()
+    }
+}
+
+impl Trigger {
+    /// Whether it is of the same sender and name.
+    pub fn is_of(&self, other: &Trigger) -> bool {
+        (&self.sender, &self.name) == (&other.sender, &other.name)
+    }
+
+    fn is(&self, other: &Trigger) -> bool {
+        self.is_of(other) && self.number == other.number
+    }
+}
+
+impl Taken {
+    /// It was ready under an earlier boot, and is now.
+    pub fn begin_anew(&mut self, now: Boottime) {
+        (self.from, self.ready) = (now, now);
+    }
+
+    /// Adds one to those that wait in a timer. Of too many words the two oldest become one: a run carries both as soon as
+    /// either is carried, and does their job when it does that of both.
+    ///
+    /// # Errors
+    /// A sentence: there are too many triggers.
+    pub fn add(all: &mut Vec<Taken>, new: Taken) -> Result<(), String> {
+        let triggers = |one: &Taken| one.lineage.triggers.len();
+        let waiting: usize = all.iter().chain([&new]).map(triggers).sum();
+        if waiting > MOST_WAITING {
+            return Err(format!(
+                "{waiting} triggers would wait for one run: {MOST_WAITING} may"
+            ));
+        }
+        all.push(new);
+        if all.len() > MOST_TAKEN {
+            let first = all.remove(0);
+            let next = &mut all[0];
+            next.from = next.from.min(first.from);
+            next.ready = next.ready.max(first.ready);
+            next.lineage.join(first.lineage);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As again-fleet writes it; its own test has the same text.
+    const TEXT: &str = r#"{"version":1,"origins":[{"id":"00000000000000000000000000000001","cause":"refresh","path":["web1"]}],"jitter":50,"triggers":[{"id":"00000000000000000000000000000007","sender":"web1","name":"again","number":1000000,"until":4900000}]}"#;
+
+    #[test]
+    fn a_word_is_read_as_it_was_written() {
+        let word = Word::parse(TEXT).expect("a word");
+        assert_eq!(word.jitter(), Span::from_nanos(50_000_000));
+        let lineage = word.lineage(word.triggers().to_vec());
+        assert_eq!(lineage.origins[0].path, ["web1"]);
+        let trigger = &lineage.triggers[0];
+        assert_eq!(
+            (trigger.number, trigger.until.millis()),
+            (1_000_000, 4_900_000)
+        );
+        assert_eq!(lineage.told().as_deref(), Some("trigger 'again' of web1"));
+    }
+
+    /// As again-fleet reads it; its own test has the same text.
+    #[test]
+    fn a_job_tells_where_it_comes_from() {
+        let origin = |id: u32, path: &[&str]| Origin {
+            id: format!("{id:032x}"),
+            cause: "kick".to_owned(),
+            path: path.iter().map(|node| (*node).to_owned()).collect(),
+        };
+        let of = |origins| Lineage {
+            origins,
+            triggers: Vec::new(),
+        };
+        assert_eq!(of(vec![]).job("0a"), "0a");
+        let both = of(vec![origin(1, &["web1", "lb1.test"]), origin(2, &["db1"])]);
+        let text = "0a//00000000000000000000000000000002/kick/db1//00000000000000000000000000000001/kick/web1/lb1.test";
+        assert_eq!(both.job("0a"), text);
+        // The shortest way is told, however long it is, and of the others what fits.
+        let long = "x".repeat(253);
+        let wide = [long.as_str(); 20];
+        let job = of(vec![origin(1, &wide), origin(2, &wide)]).job("0a");
+        assert_eq!(job.matches("//").count(), 1, "{job}");
+        let job = of(vec![origin(1, &wide), origin(2, &wide[..3])]).job("0a");
+        assert!(
+            job.starts_with("0a//00000000000000000000000000000002/") && job.len() <= LONGEST_JOB
+        );
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_no_word() {
+        let path = |n: usize| format!("[{}]", vec!["\"web1\""; n].join(","));
+        let triggers = |n: usize| {
+            let (_, one) = TEXT.split_once("\"triggers\":[").expect("there");
+            let one = one.strip_suffix("]}").expect("its end");
+            format!("\"triggers\":[{}]", vec![one; n].join(","))
+        };
+        let of = |from: &str, to: &str| {
+            assert!(TEXT.contains(from), "{from}");
+            Word::parse(&TEXT.replacen(from, to, 1))
+        };
+        assert!(of("[\"web1\"]", &path(20)).is_ok());
+        assert!(of(&triggers(1), &triggers(32)).is_ok());
+        for (from, to, why) in [
+            ("\"version\":1", "\"version\":2".to_owned(), "version is 2"),
+            ("[\"web1\"]", path(0), "0 nodes"),
+            ("[\"web1\"]", path(21), "21 nodes"),
+            (&triggers(1), triggers(0), "0 triggers"),
+            (&triggers(1), triggers(33), "33 triggers"),
+            ("\"jitter\":50", "\"jitter\":86400001".to_owned(), "jitter"),
+            ("01\",\"cause\"", "0g\",\"cause\"".to_owned(), "none"),
+            ("07\",\"sender\"", "7\",\"sender\"".to_owned(), "none"),
+            ("\"refresh\"", "\"\"".to_owned(), "none"),
+            (
+                "\"sender\":\"web1\"",
+                "\"sender\":\"w\\u00e9b\"".to_owned(),
+                "none",
+            ),
+            (
+                "\"name\":\"again\"",
+                "\"name\":\"a\\u001b\"".to_owned(),
+                "none",
+            ),
+            (
+                "\"number\":1000000",
+                "\"number\":-1".to_owned(),
+                "invalid value",
+            ),
+            ("\"origins\":", "\"others\":".to_owned(), "0 origins"),
+        ] {
+            let refused = of(from, &to).expect_err(&to);
+            assert!(refused.contains(why), "{to}: {refused}");
+        }
+        let long = format!("{TEXT}{}", " ".repeat(LONGEST));
+        assert!(Word::parse(&long).expect_err("long").contains("longer"));
+    }
+
+    fn lineages() -> impl Strategy<Value = Lineage> {
+        let origin =
+            (0..12_u8, prop::collection::vec(0..3_u8, 1..6)).prop_map(|(id, way)| Origin {
+                id: format!("{id:032x}"),
+                cause: "refresh".into(),
+                path: way.iter().map(|n| format!("n{n}")).collect(),
+            });
+        let trigger = (0..3_u8, 0..4_u64).prop_map(|(sender, number)| Trigger {
+            id: format!("{sender:016x}{number:016x}"),
+            sender: format!("n{sender}"),
+            name: "x".into(),
+            number,
+            until: Walltime::default(),
+        });
+        (
+            prop::collection::vec(origin, 0..8),
+            prop::collection::vec(trigger, 0..4),
+        )
+            .prop_map(|(origins, triggers)| {
+                let mut lineage = Lineage::default();
+                lineage.join(Lineage { origins, triggers });
+                lineage
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,60}", cut in 0..TEXT.len()) {
+            let _ = Word::parse(&text);
+            prop_assert!(Word::parse(&TEXT[..cut]).is_err());
+        }
+
+        #[test]
+        fn joined_nothing_is_lost_but_the_longest_ways(a in lineages(), b in lineages()) {
+            let mut both = a.clone();
+            both.join(b.clone());
+            let mut other = b.clone();
+            other.join(a.clone());
+            prop_assert_eq!(&both.origins, &other.origins);
+            let mut again = both.clone();
+            again.join(a.clone());
+            // Of too many, one that went may come back by another way.
+            prop_assert!(again == both || both.origins.len() == MOST_ORIGINS);
+            prop_assert!(both.origins.is_sorted() && both.origins.len() <= MOST_ORIGINS);
+            for trigger in a.triggers.iter().chain(&b.triggers) {
+                prop_assert_eq!(both.triggers.iter().filter(|one| one.is(trigger)).count(), 1);
+            }
+            for origin in a.origins.iter().chain(&b.origins) {
+                match both.origins.iter().find(|one| one.id == origin.id) {
+                    Some(kept) => prop_assert!(kept.hops() >= origin.hops()),
+                    None => {
+                        prop_assert_eq!(both.origins.len(), MOST_ORIGINS);
+                        prop_assert!(both.origins.iter().all(|one| one.hops() <= 5));
+                    }
+                }
+            }
+        }
+
+        /// However many words come, a run carries what was ready for it, and does the job of nothing that was not.
+        #[test]
+        fn few_words_stand_for_many(readies in prop::collection::vec(0..100_u64, 1..60), start in 0..120_u64) {
+            let mut all = Vec::new();
+            for (n, ready) in readies.iter().enumerate() {
+                let ready = Boottime::from_nanos(*ready);
+                let trigger = Trigger { id: String::new(), sender: "n".into(), name: "x".into(), number: n as u64, until: Walltime::default() };
+                let lineage = Lineage { origins: Vec::new(), triggers: vec![trigger] };
+                Taken::add(&mut all, Taken { from: ready, ready, lineage }).expect("room");
+            }
+            prop_assert!(all.len() <= MOST_TAKEN);
+            let start = Boottime::from_nanos(start);
+            let numbers = |has: fn(&Taken) -> Boottime| -> Vec<u64> {
+                let those = all.iter().filter(|one| has(one) <= start);
+                those.flat_map(|one| one.lineage.triggers.iter().map(|one| one.number)).collect()
+            };
+            let (carried, done) = (numbers(|one| one.from), numbers(|one| one.ready));
+            for (n, ready) in readies.iter().enumerate() {
+                let is_ready = Boottime::from_nanos(*ready) <= start;
+                prop_assert!(!is_ready || carried.contains(&(n as u64)));
+                prop_assert!(is_ready || !done.contains(&(n as u64)));
+            }
+        }
+
+        #[test]
+        fn too_many_triggers_are_refused_and_change_nothing(sizes in prop::collection::vec(1..32_usize, 40..80)) {
+            let mut all = Vec::new();
+            let mut number = 0;
+            for size in sizes {
+                let triggers = (0..size).map(|_| { number += 1; Trigger { id: String::new(), sender: "n".into(), name: "x".into(), number, until: Walltime::default() } }).collect();
+                let at = Boottime::default();
+                let before = all.clone();
+                if Taken::add(&mut all, Taken { from: at, ready: at, lineage: Lineage { origins: Vec::new(), triggers } }).is_err() {
+                    prop_assert_eq!(&all, &before);
+                }
+                let waiting: usize = all.iter().map(|one: &Taken| one.lineage.triggers.len()).sum();
+                prop_assert!(waiting <= MOST_WAITING);
+            }
+        }
+    }
+}
