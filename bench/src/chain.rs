@@ -43,50 +43,64 @@ fn charged(report: &str, title: &str) -> Option<f64> {
     number.trim().parse().ok()
 }
 
-/// What Puppet charges Execs, in turns in one catalog, over several runs.
-pub fn charge(table: &mut Table) -> Result<()> {
-    let scratch = runs::scratch();
-    std::fs::write(scratch.path("peer.py"), PYTHON)?;
-    let (runs, each) = (many(6, 1), many(25, 3));
+/// A title, and the words of a program for the n-th time.
+type Called<'c> = (&'c str, &'c dyn Fn(usize) -> Vec<String>);
+
+/// What Puppet charges these programs, called in turns as Execs of one catalog over several runs, in milliseconds. After each
+/// run that is done.
+pub fn charges<const N: usize>(
+    scratch: &Scratch,
+    programs: [Called; N],
+    (runs, each): (usize, usize),
+    mut after: impl FnMut() -> Result<()>,
+) -> Result<[Samples; N]> {
     let mut manifest = String::new();
     for nth in 0..each {
-        let commands = [
-            ("true", "'/bin/true'".to_owned()),
-            (
-                "python",
-                format!(
-                    "'/usr/bin/python3', '{}'",
-                    scratch.path("peer.py").display()
-                ),
-            ),
-            (
-                "again",
-                format!(
-                    "'{}', 'run', '--delta', '1d', '--name', 'n{nth}'",
-                    scratch.path("bin/again").display()
-                ),
-            ),
-        ];
-        for (title, words) in commands {
+        for (title, words) in &programs {
+            let words: Vec<String> = words(nth).iter().map(|word| format!("'{word}'")).collect();
+            let words = words.join(", ");
             manifest += &format!("exec {{ '{title}-{nth}': command => [{words}] }}\n");
         }
     }
     let path = scratch.path("work/charge.pp");
     std::fs::write(&path, manifest)?;
-    let mut taken: [Vec<f64>; 3] = Default::default();
+    let mut taken = [const { Vec::new() }; N];
     for _ in 0..runs {
-        let status = apply(&scratch, &path).status().context("puppet")?;
+        let status = apply(scratch, &path).status().context("puppet")?;
         ensure!(status.success(), "puppet apply failed");
         let report = scratch.text("report.yaml");
-        for (which, title) in ["true", "python", "again"].iter().enumerate() {
+        for (taken, (title, _)) in taken.iter_mut().zip(&programs) {
             for nth in 0..each {
                 let seconds = charged(&report, &format!("{title}-{nth}"));
-                taken[which].push(seconds.context("no evaluation_time in the report")? * 1e3);
+                taken.push(seconds.context("no evaluation_time in the report")? * 1e3);
             }
         }
-        runs::stop_all(&scratch)?;
+        after()?;
     }
-    let [floor, peer, ours] = taken.map(Samples::from_iter);
+    Ok(taken.map(Samples::from_iter))
+}
+
+/// What Puppet charges an Exec that asks for a run.
+pub fn charge(table: &mut Table) -> Result<()> {
+    let scratch = runs::scratch();
+    std::fs::write(scratch.path("peer.py"), PYTHON)?;
+    let path = |name: &str| scratch.path(name).display().to_string();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let [floor, peer, ours] = charges(
+        &scratch,
+        [
+            ("true", &|_| words(&["/bin/true"])),
+            ("python", &|_| {
+                words(&["/usr/bin/python3", &path("peer.py")])
+            }),
+            ("again", &|nth| {
+                let name = format!("n{nth}");
+                words(&[&path("bin/again"), "run", "--delta", "1d", "--name", &name])
+            }),
+        ],
+        (many(6, 1), many(25, 3)),
+        || runs::stop_all(&scratch),
+    )?;
     let ratio = ours.median() / floor.median();
     table.add(
         "what Puppet charges the Exec (`evaluation_time`)",

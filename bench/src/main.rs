@@ -1,7 +1,7 @@
 //! Measures `again`, most figures beside a floor, and where a script does the same, beside that as a peer; both are
 //! measured in the same run.
 //!
-//!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size
+//!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size fleet
 //!
 //! `make bench` makes the tables of what it prints. `QUICK=1` takes few samples, to see that the
 //! programs themselves work. Times that are compared are taken alternately; what waits, waits at the same time; the
@@ -10,6 +10,7 @@
 mod chain;
 mod cost;
 mod exit;
+mod fleet;
 mod herd;
 mod numbers;
 mod runs;
@@ -27,6 +28,11 @@ fn main() -> Result<()> {
     {
         return cost::within(again, times.parse()?, peer);
     }
+    if let [stamp, path] = &rooms[..]
+        && stamp == fleet::STAMP
+    {
+        return fleet::stamp(path);
+    }
     let mut table = numbers::Table::default();
     for room in &rooms {
         eprintln!("bench: {room}");
@@ -39,6 +45,7 @@ fn main() -> Result<()> {
             "chain" => chain::measure(&mut table)?,
             "scale" => scale::measure(&mut table)?,
             "herd" => herd::measure(&mut table)?,
+            "fleet" => fleet::measure(&mut table)?,
             _ => bail!("there is no room {room}"),
         }
     }

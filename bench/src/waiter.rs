@@ -17,15 +17,16 @@ const POLL: &str =
     "import os, sys, time\nwhile True:\n    os.kill(int(sys.argv[1]), 0)\n    time.sleep(1)\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Needs {
-    resident: u64,
-    anonymous: u64,
+pub struct Needs {
+    pub resident: u64,
+    pub anonymous: u64,
     page_tables: u64,
     threads: u64,
-    switches: u64,
+    pub switches: u64,
 }
 
-fn needs(pid: u32) -> Result<Needs> {
+/// What a process needs now: sizes in kB, and how often it has been switched from.
+pub fn needs(pid: u32) -> Result<Needs> {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/{name}")).context("a waiter has gone")
     };

@@ -2,9 +2,12 @@
 //! What a parser takes must also survive what is done with it next.
 #![no_main]
 
+/// What again-fleet reads: from the network, from its other half, and of its operator.
+mod fleet;
+
 use std::path::{Path, PathBuf};
 
-use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
+use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Taken, Walltime, Word};
 use again::policy::cap;
 use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
@@ -34,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((which, text)) = data.split_first() else {
         return;
     };
-    match which % 11 {
+    match which % 18 {
         0 => command_line(text),
         1 => ancestors(text),
         2 => environ(text),
@@ -45,7 +48,14 @@ fuzz_target!(|data: &[u8]| {
         7 => order(text),
         8 => settings(text),
         9 => proc_files(text),
-        _ => driver(text),
+        10 => driver(text),
+        11 => fleet::handed_over(text),
+        12 => fleet::key(text),
+        13 => fleet::envelope(text),
+        14 => fleet::body(text),
+        15 => fleet::settings(text),
+        16 => fleet::asked(text),
+        _ => word(text),
     }
 });
 
@@ -189,6 +199,28 @@ fn proc_files(text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let _ = (parse_status(&text), parse_limits(&text));
     let _ = is_a_units_cgroup(&text);
+}
+
+/// What again-fleet passes on of the triggers of other nodes.
+fn word(text: &[u8]) {
+    let Ok(Ok(word)) = std::str::from_utf8(text).map(Word::parse) else {
+        return;
+    };
+    let mut lineage = word.lineage(word.triggers().to_vec());
+    let once = lineage.clone();
+    lineage.join(once.clone());
+    assert_eq!(lineage, once);
+    let mut all = Vec::new();
+    for at in 0..40 {
+        let at = Boottime::from_nanos(at);
+        let taken = Taken {
+            from: at,
+            ready: at,
+            lineage: once.clone(),
+        };
+        let _ = Taken::add(&mut all, taken);
+    }
+    assert!(all.len() <= 16 && lineage.told().is_some());
 }
 
 /// What a driver shows of itself, and a request on its way to one.

@@ -1,0 +1,461 @@
+//! What `again-fleet` costs: a fired trigger, an idle service, and the way from one node to a run on another. Two nodes and an
+//! etcd on this machine, with TLS and signatures by a Puppet CA.
+
+use std::ffi::CString;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use again_fleet::engine::etcd::Etcd;
+use again_fleet::engine::{Engine, Feed, Times, Tls};
+use again_fleet::identity::own::Own;
+use again_fleet::wire::envelope::{Draft, seal};
+use again_fleet::wire::inventory::Inventory;
+use again_rig::{binary_under_test, now, wait_until};
+use anyhow::{Context, Result, ensure};
+
+use crate::chain::charges;
+use crate::numbers::{Samples, Table, many, quick, short, verdict};
+use crate::runs;
+use crate::start::{as_exec_does, words};
+use crate::waiter::{Ended, needs};
+
+/// The room's name with the scene's directory in the environment.
+const ON_STAGE: &str = "AGAIN_BENCH_FLEET";
+/// As a command: `again-bench stamp FILE` leaves the time in a file.
+pub const STAMP: &str = "stamp";
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody has this name: what is for it starts nothing.
+const NOBODY: &str = "db1.test";
+
+/// How many other nodes have told what they are.
+fn crowd() -> usize {
+    many(1000, 100)
+}
+
+/// Leaves the time there, whole or not at all.
+pub fn stamp(path: &str) -> Result<()> {
+    let time = now();
+    let new = format!("{path}.new");
+    fs::write(&new, time.to_string())?;
+    Ok(fs::rename(new, path)?)
+}
+
+/// The program that is measured.
+fn program() -> String {
+    let path = std::env::var("AGAIN_FLEET_BIN").unwrap_or_else(|_| "dist/again-fleet".to_owned());
+    let path = fs::canonicalize(&path).unwrap_or_else(|_| path.into());
+    path.display().to_string()
+}
+
+/// A directory with a CA, an etcd and two nodes.
+struct Scene {
+    dir: PathBuf,
+    port: u16,
+    /// etcd, and for each node root's side and the service.
+    cast: Vec<Ended>,
+}
+
+pub fn measure(table: &mut Table) -> Result<()> {
+    if let Some(dir) = std::env::var_os(ON_STAGE) {
+        return play(Scene::new(dir.into())?, table);
+    }
+    let dir = tempfile::tempdir()?;
+    let made = Command::new("ruby")
+        .arg("fleet/tests/support/ca.rb")
+        .arg(dir.path())
+        .arg(crowd().to_string())
+        .stdout(Stdio::null())
+        .status()?;
+    ensure!(made.success(), "no CA");
+    let settings = dir.path().join("again.toml");
+    let state = dir.path().join("again");
+    let text = format!(
+        "state_dir = {state:?}\nlog_dir = {state:?}\nscope = 'never'\njitter = 0\nmax_runs = 1000000\n"
+    );
+    fs::write(&settings, text)?;
+    // The helper finds its settings by the environment, which every program of the scene inherits.
+    // It prints the rows itself.
+    let played = Command::new(std::env::current_exe()?)
+        .arg("fleet")
+        .env(ON_STAGE, dir.path())
+        .env("AGAIN_CONFIG", settings)
+        .status()?;
+    ensure!(played.success(), "the scene failed");
+    Ok(())
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+impl Scene {
+    fn new(dir: PathBuf) -> Result<Scene> {
+        let port = free_port()?;
+        let mut scene = Scene {
+            dir,
+            port,
+            cast: Vec::new(),
+        };
+        scene.etcd()?;
+        for name in ["web1.test", "lb1.test"] {
+            scene.node(name)?;
+        }
+        Ok(scene)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn begin(&mut self, command: &mut Command, log: &str) -> Result<()> {
+        let log = fs::File::create(self.dir.join(log))?;
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let child = child.stderr(log).spawn();
+        let child = child.with_context(|| format!("{command:?}"))?;
+        self.cast.push(Ended(child));
+        Ok(())
+    }
+
+    fn etcd(&mut self) -> Result<()> {
+        let port = self.port;
+        let peers = format!("http://127.0.0.1:{}", free_port()?);
+        let mut command = Command::new("etcd");
+        command
+            .args(["--data-dir", &self.at("etcd"), "--client-cert-auth"])
+            .args(["--listen-client-urls", &format!("https://127.0.0.1:{port}")])
+            .args(["--advertise-client-urls", &self.address()])
+            .args(["--listen-peer-urls", &peers])
+            .args(["--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &format!("default={peers}")])
+            .args(["--cert-file", &self.at("server.test.pem")])
+            .args(["--key-file", &self.at("server.test.key")])
+            .args(["--trusted-ca-file", &self.at("ca.pem")])
+            .args(["--client-crl-file", &self.at("crl.pem")]);
+        self.begin(&mut command, "etcd.log")?;
+        wait_until("etcd", PATIENCE, || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Ok(())
+    }
+
+    fn address(&self) -> String {
+        format!("https://localhost:{}", self.port)
+    }
+
+    /// The settings of a node, and its two processes. What it runs is a stamp.
+    fn node(&mut self, name: &str) -> Result<()> {
+        let (bench, stamp) = (std::env::current_exe()?, self.at("stamp"));
+        let files = [
+            ("cert", self.at(&format!("{name}.pem"))),
+            ("key", self.at(&format!("{name}.key"))),
+            ("ca", self.at("ca.pem")),
+            ("crl", self.at("crl.pem")),
+            ("helper", binary_under_test().display().to_string()),
+            ("run_dir", self.at(&format!("{name}.run"))),
+            ("state_dir", self.at(&format!("{name}.state"))),
+        ];
+        let mut text = format!(
+            "engine = 'etcd'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test']\n\
+             spread = 0\nrun_cmd = [{bench:?}, '{STAMP}', {stamp:?}]\n",
+            self.port
+        );
+        for (key, path) in files {
+            text += &format!("{key} = {path:?}\n");
+        }
+        let settings = self.at(&format!("{name}.toml"));
+        fs::write(&settings, text)?;
+        let run = self.dir.join(format!("{name}.run"));
+        fs::create_dir(&run)?;
+        let mut take = Command::new("systemd-socket-activate");
+        take.arg("--listen")
+            .arg(run.join("take"))
+            .arg(format!("--setenv=AGAIN_FLEET_CONFIG={settings}"))
+            .arg(format!(
+                "--setenv=AGAIN_CONFIG={}",
+                std::env::var("AGAIN_CONFIG")?
+            ))
+            .args([&program(), "take", "--idle", "1h"]);
+        self.begin(&mut take, &format!("{name}.take.log"))?;
+        let mut serve = Command::new(program());
+        serve.args(["--config", &settings, "serve"]);
+        self.begin(&mut serve, &format!("{name}.log"))?;
+        wait_until(name, PATIENCE, || {
+            let log = fs::read_to_string(self.dir.join(format!("{name}.log")));
+            log.is_ok_and(|log| log.contains("is reached"))
+        });
+        Ok(())
+    }
+
+    /// To fire from web1.
+    fn trigger(&self, target: &str) -> Vec<CString> {
+        self.ours(&["trigger", "--to", target])
+    }
+
+    /// A command of web1's.
+    fn ours(&self, more: &[&str]) -> Vec<CString> {
+        let settings = self.at("web1.test.toml");
+        words(&[&[&program(), "--config", &settings], more].concat())
+    }
+
+    /// The engine's own client.
+    fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
+        let (address, ca) = (self.address(), self.at("ca.pem"));
+        let (cert, key) = (self.at("web2.test.pem"), self.at("web2.test.key"));
+        let client = ["/usr/bin/etcdctl", "--endpoints", &address];
+        let files = ["--cacert", &ca, "--cert", &cert, "--key", &key];
+        words(&[&client, &files[..], more].concat())
+    }
+
+    /// `etcdctl put` of as many bytes as a trigger has.
+    fn put(&self) -> Vec<CString> {
+        self.etcdctl(&["put", "again/v1/test/bench", &"x".repeat(2048)])
+    }
+}
+
+/// On the stage: measures, and prints the rows.
+fn play(scene: Scene, table: &mut Table) -> Result<()> {
+    // Before anything has been fired.
+    idle(&scene, table)?;
+    charge(&scene, table)?;
+    way(&scene, table)?;
+    throng(&scene, table)?;
+    Ok(())
+}
+
+fn idle(scene: &Scene, table: &mut Table) -> Result<()> {
+    let web1 = scene.cast[2].0.id();
+    let seconds = if quick() { 2 } else { 240 };
+    sleep(Duration::from_secs(if quick() { 1 } else { 30 }));
+    let before = needs(web1)?;
+    sleep(Duration::from_secs(seconds));
+    let after = needs(web1)?;
+    let (resident, anonymous) = (after.resident, after.anonymous);
+    table.add(
+        "an idle service's resident memory; anonymous, of that",
+        &format!(
+            "{} kB; {} kB",
+            short(resident as f64),
+            short(anonymous as f64)
+        ),
+        "",
+        "",
+        &verdict("≤ 4 MB", resident <= 4096),
+    );
+    let minute = (after.switches - before.switches) as f64 * 60.0 / seconds as f64;
+    table.add(
+        &format!("its wakeups in a minute, over {seconds} s, over etcd"),
+        &short(minute),
+        "",
+        "",
+        &verdict("≤ 5", minute <= 5.0),
+    );
+    Ok(())
+}
+
+/// The words of a program.
+fn texts(words: &[CString]) -> Vec<String> {
+    let text = |word: &CString| word.to_string_lossy().into_owned();
+    words.iter().map(text).collect()
+}
+
+fn charge(scene: &Scene, table: &mut Table) -> Result<()> {
+    let scratch = runs::scratch();
+    let [floor, peer, ours] = charges(
+        &scratch,
+        [
+            ("true", &|_| vec!["/bin/true".to_owned()]),
+            ("etcdctl", &|_| texts(&scene.put())),
+            ("trigger", &|_| texts(&scene.trigger(NOBODY))),
+        ],
+        (many(6, 1), many(25, 3)),
+        || Ok(()),
+    )?;
+    let ratio = ours.median() / floor.median();
+    table.add(
+        "what Puppet charges an Exec that fires a trigger (`evaluation_time`)",
+        &ours.text("ms"),
+        &format!("`/bin/true` {}", floor.text("ms")),
+        &format!("`etcdctl put` {}", peer.text("ms")),
+        &verdict(&format!("≤ 3 × floor ({ratio:.2} ×)"), ratio <= 3.0),
+    );
+    Ok(())
+}
+
+/// From the start of the program that fires to the first instruction of what the other node runs, and the engine alone.
+fn way(scene: &Scene, table: &mut Table) -> Result<()> {
+    let stamp = scene.dir.join("stamp");
+    let fire = scene.trigger("lb1.test");
+    let engine = Alone::new(scene)?;
+    let (mut ours, mut floor) = (Samples::default(), Samples::default());
+    for n in 0..many(300, 5) {
+        floor.add(engine.put_to_watch(n)? * 1e3);
+        let began = now();
+        let cost = as_exec_does(&fire)?;
+        ensure!(cost.status == 0, "{}", cost.output);
+        wait_until("the run", PATIENCE, || stamp.exists());
+        let ran: u64 = fs::read_to_string(&stamp)?.parse()?;
+        fs::remove_file(&stamp)?;
+        ours.add((ran - began) as f64 / 1e6);
+        // What this run leaves to be told is told.
+        sleep(Duration::from_millis(20));
+    }
+    let above = |part: f64| ours.quantile(part) - floor.quantile(part);
+    let (half, most) = (above(0.5), above(0.99));
+    table.add(
+        &format!(
+            "from a trigger's start to the exec on another node, {} tries",
+            ours.len()
+        ),
+        &ours.text("ms"),
+        &format!("the engine's own put to watch {}", floor.text("ms")),
+        "",
+        &verdict(
+            &format!(
+                "p50 ≤ 20 ms, p99 ≤ 50 ms above the floor ({}, {} ms)",
+                short(half),
+                short(most)
+            ),
+            half <= 20.0 && most <= 50.0,
+        ),
+    );
+    Ok(())
+}
+
+/// Who is there, and who is meant, among a thousand nodes. What each of them tells is signed as Puppet's own keys sign it.
+fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
+    let count = crowd();
+    let engine = Alone::new(scene)?;
+    let (all, key) = (
+        fs::read_to_string(scene.at("crowd.pem"))?,
+        fs::read(scene.at("crowd.key"))?,
+    );
+    for (n, pem) in all
+        .split_inclusive("-----END CERTIFICATE-----\n")
+        .enumerate()
+    {
+        let own = Own::new(pem.as_bytes(), &key)?;
+        let namespace = "test".parse()?;
+        let draft = Draft::new(&namespace, &told(&own, n))?;
+        let sealed = seal(&[draft], |message| own.sign(message))?;
+        let place = own.signer().node.as_str().replace('.', "=");
+        let key = format!("again/v1/test/node/{place}");
+        engine
+            .runtime
+            .block_on(engine.writer.put(&key, &sealed[0], None))?;
+    }
+    let time = |command: &[CString], times: usize| -> Result<Samples> {
+        let mut took = Samples::default();
+        let command = texts(command);
+        for _ in 0..times {
+            let began = now();
+            // More than a pipe holds.
+            let ended = Command::new(&command[0])
+                .args(&command[1..])
+                .stdout(Stdio::null())
+                .status()?;
+            ensure!(ended.success(), "{command:?}: {ended}");
+            took.add((now() - began) as f64 / 1e6);
+        }
+        Ok(took)
+    };
+    let times = many(30, 3);
+    let peer = time(
+        &scene.etcdctl(&["get", "--prefix", "again/v1/test/node/"]),
+        times,
+    )?;
+    // The service has verified nothing of it yet.
+    let rows = [
+        (&["nodes"][..], 1, ", the first time"),
+        (&["nodes"], times, ""),
+        (&["trigger", "--where", "role=lb"], times, ""),
+    ];
+    for (words, times, when) in rows {
+        let took = time(&scene.ours(words), times)?;
+        table.add(
+            &format!("`again-fleet {}` with {count} nodes{when}", words.join(" ")),
+            &took.few("ms"),
+            "",
+            &format!("`etcdctl get --prefix` {}", peer.few("ms")),
+            &verdict("each ≤ 500 ms", took.most() <= 500.0),
+        );
+    }
+    Ok(())
+}
+
+/// What a node of the crowd tells. Every hundredth is a load balancer.
+fn told(own: &Own, n: usize) -> Inventory {
+    let role = if n.is_multiple_of(100) { "lb" } else { "web" };
+    let facts = [
+        ("role", role.to_owned()),
+        ("fqdn", own.signer().node.to_string()),
+        ("ipaddress", format!("192.0.2.{}", n % 256)),
+    ];
+    let facts = facts.map(|(name, value)| (name.to_owned(), value));
+    let classes = (0..40).map(|n| format!("profile::component{n}::config"));
+    Inventory {
+        node: own.signer().node.clone(),
+        at: 1_795_219_387_000,
+        facts: facts.into(),
+        classes: classes.collect(),
+        environment: "production".to_owned(),
+        version: "0.1.0".to_owned(),
+        puppet: "7.23.0".to_owned(),
+        running: None,
+        last: None,
+        ended: None,
+        pending: 0,
+        disabled: false,
+        cap: Some((10, 0)),
+    }
+}
+
+/// Two clients of the engine, without any service.
+struct Alone {
+    runtime: tokio::runtime::Runtime,
+    writer: Etcd,
+    reader: Etcd,
+}
+
+impl Alone {
+    const PREFIX: &str = "again/v1/test/bench/";
+
+    fn new(scene: &Scene) -> Result<Alone> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build()?;
+        let tls = Tls {
+            ca: fs::read(scene.at("ca.pem"))?,
+            certificate: fs::read(scene.at("web2.test.pem"))?,
+            key: fs::read(scene.at("web2.test.key"))?,
+        };
+        let client = || {
+            let addresses = [scene.address()];
+            runtime.block_on(Etcd::new(&addresses, Some(&tls), Times::default()))
+        };
+        let (writer, reader) = (client()?, client()?);
+        Ok(Alone {
+            runtime,
+            writer,
+            reader,
+        })
+    }
+
+    /// How long until a value that one puts is seen by the other, in seconds.
+    fn put_to_watch(&self, n: usize) -> Result<f64> {
+        self.runtime.block_on(async {
+            let list = self.reader.list(Self::PREFIX).await?;
+            let mut feed = self.reader.follow(Self::PREFIX, list.revision).await?;
+            let value = [b'x'; 2048];
+            let key = format!("{}{}", Self::PREFIX, n % 10);
+            let began = now();
+            let (put, seen) = tokio::join!(self.writer.put(&key, &value, None), async {
+                feed.next().await.map(|_| now())
+            });
+            put?;
+            Ok((seen? - began) as f64 / 1e9)
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! How the engine is reached, by the settings and the files as they are now.
+
+use std::fs;
+use std::path::Path;
+
+use crate::engine::Tls;
+use crate::settings::{Endpoint, Engine, Settings};
+use crate::wire::name::{Namespace, Node};
+
+/// The engine's servers, and who this node is to them.
+#[derive(Clone)]
+pub struct Access {
+    /// Which kind.
+    pub engine: Engine,
+    /// Their addresses, as the engine's client wants them.
+    pub servers: Vec<String>,
+    /// Certificates, unless nothing is encrypted.
+    pub tls: Option<Tls>,
+    /// This node.
+    pub node: Node,
+    /// The fleet.
+    pub namespace: Namespace,
+}
+
+impl Access {
+    /// By these settings; the files are read.
+    ///
+    /// # Errors
+    /// Nothing says where the engine is, or a file cannot be read.
+    pub fn new(settings: &Settings) -> Result<Access, String> {
+        let Settings {
+            engine,
+            endpoints,
+            tls,
+            namespace,
+            ..
+        } = settings;
+        if endpoints.is_empty() {
+            return Err("it is not set where the engine is; set endpoints".to_owned());
+        }
+        let servers = endpoints.iter().map(|one| address(*engine, *tls, one));
+        Ok(Access {
+            engine: *engine,
+            servers: servers.collect(),
+            tls: tls.then(|| certificates(settings)).transpose()?,
+            node: settings.certname().map_err(|e| e.to_string())?.clone(),
+            namespace: namespace.clone(),
+        })
+    }
+
+    /// Whether a connection that was made by the other would be made in the same way by this.
+    pub fn is(&self, other: &Access) -> bool {
+        let parts = |one: &Access| {
+            let tls = one
+                .tls
+                .clone()
+                .map(|tls| [tls.ca, tls.certificate, tls.key]);
+            (one.engine, one.servers.clone(), tls)
+        };
+        parts(self) == parts(other)
+    }
+}
+
+fn address(engine: Engine, tls: bool, endpoint: &Endpoint) -> String {
+    let (scheme, usual) = match (engine, tls) {
+        (Engine::Etcd, true) => ("https", 2379),
+        (Engine::Etcd, false) => ("http", 2379),
+        (Engine::Nats, true) => ("tls", 4222),
+        (Engine::Nats, false) => ("nats", 4222),
+    };
+    let port = endpoint.port.unwrap_or(usual);
+    let host = &endpoint.host;
+    if host.contains(':') {
+        format!("{scheme}://[{host}]:{port}")
+    } else {
+        format!("{scheme}://{host}:{port}")
+    }
+}
+
+fn certificates(settings: &Settings) -> Result<Tls, String> {
+    let paths = settings.identity().map_err(|e| e.to_string())?;
+    let read =
+        |path: &Path| fs::read(path).map_err(|e| format!("{} cannot be read: {e}", path.display()));
+    Ok(Tls {
+        ca: read(&paths.ca)?,
+        certificate: read(&paths.certificate)?,
+        key: read(&paths.key)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_has_its_scheme_and_its_port() {
+        let at = |engine, tls, host: &str, port| {
+            let host = host.to_owned();
+            address(engine, tls, &Endpoint { host, port })
+        };
+        assert_eq!(at(Engine::Etcd, true, "e", None), "https://e:2379");
+        assert_eq!(at(Engine::Etcd, false, "e", Some(1)), "http://e:1");
+        assert_eq!(at(Engine::Nats, true, "e", None), "tls://e:4222");
+        assert_eq!(at(Engine::Nats, false, "::1", None), "nats://[::1]:4222");
+    }
+}

@@ -1,0 +1,127 @@
+//! What a NATS server forbids: it says so beside the call, which only gets no answer. The subject tells which call it was.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::Error;
+
+/// What was forbidden of late.
+#[derive(Clone)]
+pub struct Denials(watch::Receiver<Vec<Denial>>);
+
+/// Notes what is forbidden.
+pub struct Notes {
+    denials: watch::Sender<Vec<Denial>>,
+    /// How long a call waits at most.
+    patience: Duration,
+}
+
+struct Denial {
+    subject: String,
+    at: Instant,
+    words: String,
+}
+
+impl Denials {
+    /// None yet, and what notes them. No call waits longer than `patience`.
+    pub fn new(patience: Duration) -> (Notes, Denials) {
+        let (denials, told) = watch::channel(Vec::new());
+        (Notes { denials, patience }, Denials(told))
+    }
+
+    /// Waits until a subject is forbidden that was used at that time or later. Giving up waiting loses nothing.
+    pub async fn of(&self, subject: &str, since: Instant) -> Error {
+        let mut denials = self.0.clone();
+        // A place for the answers to all calls ends with a star.
+        let is_it = |one: &&Denial| {
+            one.at >= since && (one.subject == subject || one.subject.ends_with(".*"))
+        };
+        loop {
+            if let Some(denial) = denials.borrow_and_update().iter().find(is_it) {
+                return Error::Denied(denial.words.clone());
+            }
+            if denials.changed().await.is_err() {
+                // The client has ended, which the call is told.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Notes {
+    /// Notes what a server says, if it forbids something, and forgets what nobody waits for any more.
+    pub fn note(&self, words: String) {
+        let Some(subject) = forbidden(&words).map(str::to_owned) else {
+            return;
+        };
+        // A part of each place for answers is drawn; one reason should have the same words each time.
+        let inbox = subject.strip_prefix("_INBOX_");
+        let words = match inbox.and_then(|inbox| inbox.split('.').nth(1)) {
+            Some(drawn) => words.replace(drawn, "*"),
+            None => words,
+        };
+        let at = Instant::now();
+        self.denials.send_modify(|all| {
+            all.retain(|one| at.duration_since(one.at) < self.patience);
+            all.push(Denial { subject, at, words });
+        });
+    }
+}
+
+/// The subject of `Permissions Violation for Publish to "SUBJECT"`, or for Subscription.
+fn forbidden(words: &str) -> Option<&str> {
+    let (_, rest) = words.split_once("Permissions Violation for ")?;
+    rest.split('"').nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(denials: &Denials, subject: &str, since: Instant) -> Option<String> {
+        let mut answer = std::pin::pin!(denials.of(subject, since));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match answer.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(Error::Denied(words)) => Some(words),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn each_call_is_told_what_was_forbidden_to_it() {
+        let (notes, denials) = Denials::new(Duration::from_secs(60));
+        let start = Instant::now();
+        let one = r#"nats: Permissions Violation for Publish to "$KV.x.a=b""#;
+        let other =
+            r#"nats: Permissions Violation for Subscription to "_INBOX_x.drawn" using queue "q""#;
+        for words in [
+            one,
+            other,
+            "nats: Permissions Violation for Publish",
+            r#"a "$KV.x.y" violation"#,
+        ] {
+            notes.note(words.to_owned());
+        }
+        assert_eq!(said(&denials, "$KV.x.a=b", start).as_deref(), Some(one));
+        assert_eq!(
+            said(&denials, "_INBOX_x.drawn", start),
+            Some(other.replace("drawn", "*"))
+        );
+        assert_eq!(said(&denials, "$KV.x.y", start), None);
+        // A call that began later.
+        assert_eq!(said(&denials, "$KV.x.a=b", Instant::now()), None);
+        // Where no answer may be heard, no call is answered.
+        notes.note(r#"Permissions Violation for Subscription to "_INBOX_x.drawn.*""#.to_owned());
+        assert!(said(&denials, "$KV.x.y", start).is_some());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_forgotten() {
+        let (notes, denials) = Denials::new(Duration::ZERO);
+        for n in 0..3 {
+            notes.note(format!(r#"Permissions Violation for Publish to "{n}""#));
+        }
+        assert_eq!(denials.0.borrow().len(), 1);
+    }
+}

@@ -1,0 +1,433 @@
+//! etcd 3, over gRPC. The server knows this node by the common name of its certificate.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, EventType, GetOptions, Identity,
+    KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
+    WatchOptions, WatchStream,
+};
+use futures_util::future::join_all;
+use rand::seq::IndexedRandom;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
+
+/// How much longer than asked a value may live, so that many share a lease.
+const SLACK: Duration = Duration::from_secs(3600);
+
+/// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
+const PAGE: i64 = 16;
+const LONGEST: usize = 32 << 20;
+
+/// A client.
+pub struct Etcd {
+    client: Client,
+    times: Times,
+    /// Leases of values that have a ttl, and when each ends, soonest first.
+    shared: RefCell<Vec<(Instant, i64)>>,
+    /// The store's revision, if the last renewal told it.
+    newest: Cell<Option<u64>>,
+}
+
+/// A lease, and the stream of its renewals: one of its own for each would be more to and fro.
+pub struct Lease {
+    id: i64,
+    renewals: RefCell<Option<(LeaseKeeper, LeaseKeepAliveStream)>>,
+}
+
+/// One of these servers, drawn from those that take connections, or from all if none does. A client of several has a connection
+/// to each, and a renewal over one of them says nothing of the others.
+pub async fn one_of(endpoints: &[String], patience: Duration) -> Option<&String> {
+    let takes = |endpoint: &String| {
+        let address = endpoint.split("://").last().unwrap_or_default().to_owned();
+        async move {
+            matches!(
+                timeout(patience, TcpStream::connect(address)).await,
+                Ok(Ok(_))
+            )
+        }
+    };
+    let mut left: Vec<&String> = endpoints.iter().collect();
+    if endpoints.len() > 1 {
+        let taken = join_all(endpoints.iter().map(takes)).await;
+        let those = endpoints.iter().zip(taken).filter(|(_, takes)| *takes);
+        let those: Vec<&String> = those.map(|(endpoint, _)| endpoint).collect();
+        if !those.is_empty() {
+            left = those;
+        }
+    }
+    left.choose(&mut rand::rng()).copied()
+}
+
+impl Etcd {
+    /// A client of these servers, `https://HOST:PORT` each. It connects when it is used.
+    ///
+    /// # Errors
+    /// An address or a file is not what it should be.
+    pub async fn new(endpoints: &[String], tls: Option<&Tls>, times: Times) -> Result<Etcd, Error> {
+        let mut options = ConnectOptions::new().with_connect_timeout(times.call);
+        if let Some(tls) = tls {
+            let identity = Identity::from_pem(&tls.certificate, &tls.key);
+            let options_of_tls = TlsOptions::new()
+                .ca_certificate(Certificate::from_pem(&tls.ca))
+                .identity(identity);
+            options = options.with_tls(options_of_tls);
+        }
+        let client = Client::connect(endpoints, Some(options)).await;
+        let client = client.map_err(|e| Error::Unreachable(words(&e)))?;
+        Ok(Etcd {
+            client,
+            times,
+            shared: RefCell::default(),
+            newest: Cell::new(None),
+        })
+    }
+
+    /// What the server says of itself: alarms such as NOSPACE, or that it has no leader.
+    ///
+    /// # Errors
+    /// It says nothing.
+    pub async fn health(&self) -> Result<Health, Error> {
+        let mut client = self.client.clone();
+        let status = self.read(client.status()).await?;
+        Ok(Health {
+            version: status.version().to_owned(),
+            alarms: status.errors().to_vec(),
+        })
+    }
+
+    /// Makes a call that only reads: without an answer nothing has happened.
+    async fn read<T>(
+        &self,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Error> {
+        match self.call(call).await {
+            Err(Error::Unknown(why)) => Err(Error::Unreachable(why)),
+            other => other,
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Error> {
+        match timeout(self.times.call, call).await {
+            Ok(answer) => answer.map_err(|e| error(&e)),
+            Err(_) => Err(Error::Unknown(format!(
+                "no answer within {:?}",
+                self.times.call
+            ))),
+        }
+    }
+
+    /// A lease for a value that is to live this long; it may live longer, and share the lease with others.
+    async fn shared(&self, ttl: Duration) -> Result<i64, Error> {
+        let now = Instant::now();
+        let slack = ttl.min(SLACK);
+        let fits = {
+            let mut shared = self.shared.borrow_mut();
+            shared.retain(|(ends, _)| *ends > now);
+            let fits = shared
+                .iter()
+                .find(|(ends, _)| (now + ttl..=now + ttl + slack).contains(ends));
+            fits.map(|(_, lease)| *lease)
+        };
+        if let Some(lease) = fits {
+            return Ok(lease);
+        }
+        let lease = self.lease(ttl + slack).await?;
+        self.shared.borrow_mut().push((now + ttl + slack, lease));
+        Ok(lease)
+    }
+
+    async fn lease(&self, length: Duration) -> Result<i64, Error> {
+        let seconds = i64::try_from(length.as_secs().max(1)).unwrap_or(i64::MAX);
+        let mut client = self.client.clone();
+        Ok(self.call(client.lease_grant(seconds, None)).await?.id())
+    }
+
+    /// Does `act` if `condition` holds; otherwise gives what stands under the key.
+    async fn if_so(
+        &self,
+        key: &str,
+        condition: Compare,
+        act: TxnOp,
+    ) -> Result<Result<u64, Option<Value>>, Error> {
+        let txn = Txn::new()
+            .when([condition])
+            .and_then([act])
+            .or_else([TxnOp::get(key, None)]);
+        let mut client = self.client.clone();
+        let answer = self.call(client.txn(txn)).await?;
+        if answer.succeeded() {
+            return Ok(Ok(answer
+                .header()
+                .map_or(0, |header| number(header.revision()))));
+        }
+        let there = answer
+            .op_responses()
+            .into_iter()
+            .find_map(|response| match response {
+                TxnOpResponse::Get(got) => got.kvs().first().map(value),
+                _ => None,
+            });
+        Ok(Err(there))
+    }
+}
+
+impl Engine for Etcd {
+    type Feed = Following;
+    type Lease = Lease;
+
+    async fn list(&self, prefix: &str) -> Result<List, Error> {
+        let mut list = List::default();
+        let mut from = prefix.as_bytes().to_vec();
+        loop {
+            let options = GetOptions::new().with_range(end(prefix)).with_limit(PAGE);
+            // All pages show the same moment.
+            let options = match list.revision {
+                0 => options,
+                revision => options.with_revision(i64::try_from(revision).unwrap_or(i64::MAX)),
+            };
+            let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
+            let answer = self.read(client.get(from, Some(options))).await?;
+            if list.revision == 0 {
+                list.revision = answer
+                    .header()
+                    .map_or(0, |header| number(header.revision()));
+            }
+            list.values.extend(answer.kvs().iter().map(value));
+            match answer.kvs().last() {
+                Some(last) if answer.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok(list),
+            }
+        }
+    }
+
+    async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
+        let mut client = self.client.clone();
+        let start = i64::try_from(after).unwrap_or(i64::MAX - 1) + 1;
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_fragment()
+            .with_start_revision(start);
+        let stream = self.read(client.watch(prefix, Some(options))).await?;
+        Ok(Following {
+            stream,
+            ready: VecDeque::new(),
+        })
+    }
+
+    async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
+        for is_last in [false, true] {
+            let mut options = PutOptions::new();
+            if let Some(ttl) = ttl {
+                options = options.with_lease(self.shared(ttl).await?);
+            }
+            let mut client = self.client.clone();
+            match self.call(client.put(key, bytes, Some(options))).await {
+                // The lease is gone, with all data or with an administrator.
+                Err(Error::Conflict) if !is_last => self.shared.borrow_mut().clear(),
+                answer => {
+                    return Ok(answer?
+                        .header()
+                        .map_or(0, |header| number(header.revision())));
+                }
+            }
+        }
+        Err(Error::Conflict)
+    }
+
+    async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
+        let is_new = Compare::create_revision(key, CompareOp::Equal, 0);
+        let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
+        self.if_so(key, is_new, put)
+            .await?
+            .map_err(|_| Error::Conflict)
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
+        let is_this = Compare::mod_revision(
+            key,
+            CompareOp::Equal,
+            i64::try_from(revision).unwrap_or(i64::MAX),
+        );
+        match self.if_so(key, is_this, TxnOp::delete(key, None)).await? {
+            Ok(_) | Err(None) => Ok(()),
+            Err(Some(_)) => Err(Error::Conflict),
+        }
+    }
+
+    async fn grant(&self) -> Result<Lease, Error> {
+        let id = self.lease(self.times.lease).await?;
+        Ok(Lease {
+            id,
+            renewals: RefCell::default(),
+        })
+    }
+
+    async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+        self.newest.set(None);
+        let renewals = lease.renewals.take();
+        let renewals = self
+            .call(async {
+                let Some((mut keeper, mut answers)) = renewals else {
+                    // The first answer is waited for, and says no more than that.
+                    return self.client.clone().lease_keep_alive(lease.id).await;
+                };
+                keeper.keep_alive().await?;
+                let ended = || etcd_client::Error::LeaseKeepAliveError("no answer".to_owned());
+                let answer = answers.message().await?.ok_or_else(ended)?;
+                if answer.ttl() <= 0 {
+                    return Err(ended());
+                }
+                let revision = answer.header().map(|header| number(header.revision()));
+                self.newest.set(revision);
+                Ok((keeper, answers))
+            })
+            .await?;
+        lease.renewals.replace(Some(renewals));
+        Ok(())
+    }
+
+    fn newest(&self, _prefix: &str) -> Option<u64> {
+        self.newest.get()
+    }
+
+    async fn revoke(&self, lease: Lease) -> Result<(), Error> {
+        let mut client = self.client.clone();
+        match self.call(client.lease_revoke(lease.id)).await {
+            Ok(_) | Err(Error::Conflict) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Changes, as they come.
+pub struct Following {
+    stream: WatchStream,
+    ready: VecDeque<Change>,
+}
+
+impl Feed for Following {
+    async fn next(&mut self) -> Result<Change, Error> {
+        loop {
+            if let Some(change) = self.ready.pop_front() {
+                return Ok(change);
+            }
+            let message = self.stream.message().await.map_err(|e| match error(&e) {
+                Error::Unknown(why) => Error::Unreachable(why),
+                other => other,
+            })?;
+            let Some(message) = message else {
+                return Err(Error::Unreachable("the server ended the watch".to_owned()));
+            };
+            // Compacted, or not allowed: etcd says neither by an error.
+            if message.canceled() {
+                let why = message.cancel_reason();
+                return Err(if why.contains("permission denied") {
+                    Error::Denied(why.to_owned())
+                } else if message.compact_revision() > 0 {
+                    Error::Unreachable("the changes were compacted away".to_owned())
+                } else {
+                    Error::Unreachable(format!("the server ended the watch: {why}"))
+                });
+            }
+            self.ready
+                .extend(message.events().iter().filter_map(change));
+        }
+    }
+}
+
+fn change(event: &etcd_client::Event) -> Option<Change> {
+    let kv = event.kv()?;
+    Some(match event.event_type() {
+        EventType::Put => Change::Put(value(kv)),
+        EventType::Delete => Change::Removed {
+            key: text(kv),
+            revision: number(kv.mod_revision()),
+        },
+    })
+}
+
+fn value(kv: &KeyValue) -> Value {
+    Value {
+        key: text(kv),
+        bytes: kv.value().to_vec(),
+        revision: number(kv.mod_revision()),
+    }
+}
+
+/// A key that is no text is none of ours, and is refused as that.
+fn text(kv: &KeyValue) -> String {
+    String::from_utf8_lossy(kv.key()).into_owned()
+}
+
+/// The first key behind all that begin with this.
+fn end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // To the end of all keys.
+    vec![0]
+}
+
+fn number(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
+}
+
+/// What an error of the client means for a call that may have reached the server.
+fn error(error: &etcd_client::Error) -> Error {
+    let why = words(error);
+    match error {
+        etcd_client::Error::GRpcStatus(status) => match i32::from(status.code()) {
+            // INVALID_ARGUMENT, RESOURCE_EXHAUSTED, OUT_OF_RANGE: the server's words for too large, and the client's.
+            3 | 8 | 11 if why.contains("too large") || why.contains("larger than max") => {
+                Error::TooLarge
+            }
+            7 | 16 => Error::Denied(why),
+            // NOT_FOUND: only a lease can be.
+            5 => Error::Conflict,
+            _ if never_left(status) => Error::Unreachable(why),
+            _ => Error::Unknown(why),
+        },
+        etcd_client::Error::LeaseKeepAliveError(_) => Error::Conflict,
+        _ => Error::Unknown(why),
+    }
+}
+
+/// Whether there was no connection to send anything over.
+fn never_left(status: &(dyn std::error::Error + 'static)) -> bool {
+    let mut source = status.source();
+    while let Some(cause) = source {
+        if let Some(e) = cause.downcast_ref::<io::Error>() {
+            use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
+            return matches!(
+                e.kind(),
+                ConnectionRefused | HostUnreachable | NetworkUnreachable | NotFound
+            );
+        }
+        source = cause.source();
+    }
+    false
+}
+
+fn words(error: &etcd_client::Error) -> String {
+    match error {
+        etcd_client::Error::GRpcStatus(status) => {
+            super::with_causes(status.message().to_owned(), status.source())
+        }
+        etcd_client::Error::TransportError(e) => super::with_causes(e.to_string(), e.source()),
+        other => other.to_string(),
+    }
+}

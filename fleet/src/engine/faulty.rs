@@ -1,0 +1,164 @@
+//! An engine that loses calls and answers, as a plan says.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Change, Engine, Error, Feed, List};
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// [`Engine::list`].
+    List,
+    /// [`Engine::follow`].
+    Follow,
+    /// [`Feed::next`].
+    Next,
+    /// [`Engine::put`].
+    Put,
+    /// [`Engine::create`].
+    Create,
+    /// [`Engine::remove`].
+    Remove,
+    /// [`Engine::grant`], [`Engine::renew`] and [`Engine::revoke`].
+    Lease,
+}
+
+impl Call {
+    /// Whether it changes the store.
+    fn writes(self) -> bool {
+        matches!(self, Call::Put | Call::Create | Call::Remove | Call::Lease)
+    }
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// It is done.
+    None,
+    /// It never arrives, and that is known.
+    Unreachable,
+    /// It never arrives, and that is not known.
+    Lost,
+    /// It is done, but the answer never arrives.
+    Unanswered,
+    /// It is done later.
+    Late(Duration),
+}
+
+/// Decides about each call.
+pub type Plan = Rc<RefCell<dyn FnMut(Call) -> Fault>>;
+
+/// A client whose calls go as planned.
+#[derive(Clone)]
+pub struct Faulty<E> {
+    engine: E,
+    plan: Plan,
+}
+
+impl<E> Faulty<E> {
+    /// This client of an engine, with a plan.
+    pub fn new(engine: E, plan: Plan) -> Self {
+        Faulty { engine, plan }
+    }
+}
+
+/// Makes the call as the plan has it.
+async fn call<T>(
+    plan: &Plan,
+    what: Call,
+    done: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let lost = || {
+        let why = "no answer".to_owned();
+        if what.writes() {
+            Error::Unknown(why)
+        } else {
+            Error::Unreachable(why)
+        }
+    };
+    let fault = (plan.borrow_mut())(what);
+    match fault {
+        Fault::None => done.await,
+        Fault::Unreachable => Err(Error::Unreachable("no way there".to_owned())),
+        Fault::Lost => Err(lost()),
+        Fault::Unanswered => {
+            let _ = done.await;
+            Err(lost())
+        }
+        Fault::Late(by) => {
+            sleep(by).await;
+            done.await
+        }
+    }
+}
+
+impl<E: Engine> Engine for Faulty<E> {
+    type Feed = Following<E::Feed>;
+    type Lease = E::Lease;
+
+    async fn list(&self, prefix: &str) -> Result<List, Error> {
+        call(&self.plan, Call::List, self.engine.list(prefix)).await
+    }
+
+    async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
+        let feed = call(&self.plan, Call::Follow, self.engine.follow(prefix, after)).await?;
+        Ok(Following {
+            feed,
+            plan: Rc::clone(&self.plan),
+        })
+    }
+
+    async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
+        call(&self.plan, Call::Put, self.engine.put(key, bytes, ttl)).await
+    }
+
+    async fn create(&self, key: &str, bytes: &[u8], lease: &E::Lease) -> Result<u64, Error> {
+        call(
+            &self.plan,
+            Call::Create,
+            self.engine.create(key, bytes, lease),
+        )
+        .await
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
+        call(&self.plan, Call::Remove, self.engine.remove(key, revision)).await
+    }
+
+    async fn grant(&self) -> Result<E::Lease, Error> {
+        call(&self.plan, Call::Lease, self.engine.grant()).await
+    }
+
+    async fn renew(&self, lease: &E::Lease) -> Result<(), Error> {
+        call(&self.plan, Call::Lease, self.engine.renew(lease)).await
+    }
+
+    fn newest(&self, prefix: &str) -> Option<u64> {
+        self.engine.newest(prefix)
+    }
+
+    async fn revoke(&self, lease: E::Lease) -> Result<(), Error> {
+        call(&self.plan, Call::Lease, self.engine.revoke(lease)).await
+    }
+}
+
+/// Changes, as they come, unless the plan has it otherwise.
+pub struct Following<F> {
+    feed: F,
+    plan: Plan,
+}
+
+impl<F: Feed> Feed for Following<F> {
+    async fn next(&mut self) -> Result<Change, Error> {
+        let change = self.feed.next().await?;
+        // Whatever the fault, a feed that lost one change has none to offer any more.
+        match (self.plan.borrow_mut())(Call::Next) {
+            Fault::None | Fault::Late(_) => Ok(change),
+            _ => Err(Error::Unreachable("the connection broke".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! JetStream's words: what a server is asked for, what it answers, and what it says of each message. The client's own reading of
+//! all of that is a good part of the program. No socket in here.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// No stream of this name.
+pub const NO_STREAM: u16 = 10059;
+/// Another message was the last one of its subject. 10070 and 10164 say the same in other releases.
+pub const OTHER_LAST: [u16; 3] = [10070, 10071, 10164];
+
+/// A stream that keeps the newest message of each subject, to be made by `$JS.API.STREAM.CREATE.NAME`.
+#[derive(Serialize)]
+pub struct Stream<'s> {
+    name: &'s str,
+    subjects: [&'s str; 1],
+    storage: &'static str,
+    discard: &'static str,
+    max_msgs_per_subject: u64,
+    max_age: u128,
+    num_replicas: usize,
+    allow_direct: bool,
+    allow_rollup_hdrs: bool,
+    deny_delete: bool,
+}
+
+impl<'s> Stream<'s> {
+    /// One whose messages live for so long, for ever if that is zero, held by so many members.
+    pub fn new(name: &'s str, subject: &'s str, age: Duration, replicas: usize) -> Stream<'s> {
+        Stream {
+            name,
+            subjects: [subject],
+            storage: "file",
+            discard: "new",
+            max_msgs_per_subject: 1,
+            max_age: age.as_nanos(),
+            num_replicas: replicas,
+            allow_direct: true,
+            allow_rollup_hdrs: true,
+            deny_delete: true,
+        }
+    }
+}
+
+/// Where a consumer begins.
+pub enum From {
+    /// With the newest message of each subject.
+    Newest,
+    /// With the message of this number.
+    Number(u64),
+}
+
+/// What makes a consumer, by `$JS.API.CONSUMER.CREATE.STREAM.NAME.FILTER`.
+#[derive(Serialize)]
+pub struct Consumer<'s> {
+    stream_name: &'s str,
+    config: Config<'s>,
+}
+
+#[derive(Serialize)]
+struct Config<'s> {
+    name: &'s str,
+    deliver_subject: &'s str,
+    filter_subject: &'s str,
+    deliver_policy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opt_start_seq: Option<u64>,
+    ack_policy: &'static str,
+    replay_policy: &'static str,
+    max_deliver: u64,
+    idle_heartbeat: u128,
+    inactive_threshold: u128,
+    flow_control: bool,
+    mem_storage: bool,
+}
+
+/// What the server beats while nothing is to tell; flow control demands some beat. Whether it lives, and tells all, is asked with
+/// the renewals of the lease.
+const BEAT: Duration = Duration::from_secs(3600);
+/// How long a consumer outlives its listener.
+const UNHEARD: Duration = Duration::from_secs(30);
+
+impl<'s> Consumer<'s> {
+    /// One with a name: under permissions an unnamed one is made by another call.
+    pub fn new(
+        stream: &'s str,
+        name: &'s str,
+        filter: &'s str,
+        deliver: &'s str,
+        from: &From,
+    ) -> Consumer<'s> {
+        let (deliver_policy, opt_start_seq) = match from {
+            From::Newest => ("last_per_subject", None),
+            From::Number(number) => ("by_start_sequence", Some(*number)),
+        };
+        let config = Config {
+            name,
+            deliver_subject: deliver,
+            filter_subject: filter,
+            deliver_policy,
+            opt_start_seq,
+            ack_policy: "none",
+            replay_policy: "instant",
+            max_deliver: 1,
+            idle_heartbeat: BEAT.as_nanos(),
+            inactive_threshold: UNHEARD.as_nanos(),
+            flow_control: true,
+            mem_storage: true,
+        };
+        Consumer {
+            stream_name: stream,
+            config,
+        }
+    }
+}
+
+/// What a server answers, as far as it is wanted: about a stream, a consumer or a message that it stored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Answer {
+    /// What went wrong.
+    pub error: Option<Failure>,
+    /// How a stream is.
+    pub state: State,
+    /// The number of the message that was stored.
+    pub seq: u64,
+    /// How many messages wait for a consumer.
+    pub num_pending: u64,
+}
+
+/// How a stream is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// The number of its last message.
+    pub last_seq: u64,
+}
+
+/// Why a server did not do what it was asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Failure {
+    /// Which failure.
+    pub err_code: u16,
+    /// In words.
+    pub description: String,
+}
+
+/// What a message says of itself, in the subject for its acknowledgement.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Its number in the stream.
+    pub number: u64,
+    /// How many its consumer was sent so far, itself included.
+    pub sent: u64,
+    /// How many wait behind it.
+    pub pending: u64,
+}
+
+impl Count {
+    /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.NUMBER.SENT.TIME.PENDING`, or the newer form with a domain and an account before
+    /// the stream and more behind (NATS's ADR-15).
+    pub fn read(reply: &str) -> Option<Count> {
+        let words: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
+        let at = match words.len() {
+            7 => 0,
+            9.. => 2,
+            _ => return None,
+        };
+        let number = |i: usize| words.get(at + i)?.parse().ok();
+        Some(Count {
+            number: number(3)?,
+            sent: number(4)?,
+            pending: number(6)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_which_one_it_is() {
+        let count = Some(Count {
+            number: 17,
+            sent: 2,
+            pending: 5,
+        });
+        assert_eq!(Count::read("$JS.ACK.KV_x.name.1.17.2.1700000000.5"), count);
+        let newer = "$JS.ACK.domain.account.KV_x.name.1.17.2.1700000000.5.token";
+        assert_eq!(Count::read(newer), count);
+        for wrong in [
+            "",
+            "$JS.ACK.a.b.1.2.3.4",
+            "_INBOX.a.b.1.2.3.4.5",
+            "$JS.ACK.a.b.1.x.3.4.5",
+        ] {
+            assert_eq!(Count::read(wrong), None, "{wrong}");
+        }
+    }
+}

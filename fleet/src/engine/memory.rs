@@ -1,0 +1,292 @@
+//! An engine in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Change, Engine, Error, Feed, List, Times, Value};
+
+/// The largest value, as NATS has it by default.
+const LARGEST: usize = 1 << 20;
+
+/// A client.
+#[derive(Clone)]
+pub struct Memory {
+    store: Rc<Store>,
+    times: Times,
+}
+
+struct Store {
+    state: RefCell<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    revision: u64,
+    values: BTreeMap<String, Held>,
+    /// All changes after `compacted`.
+    log: VecDeque<Change>,
+    compacted: u64,
+    /// The leases, and when each ends.
+    leases: BTreeMap<u64, Instant>,
+    next_lease: u64,
+}
+
+struct Held {
+    bytes: Vec<u8>,
+    revision: u64,
+    ends: Ends,
+}
+
+enum Ends {
+    Never,
+    At(Instant),
+    With(u64),
+}
+
+impl Memory {
+    /// A new store, and a client of it.
+    pub fn new(times: Times) -> Memory {
+        let store = Store {
+            state: RefCell::default(),
+            changed: Notify::new(),
+        };
+        Memory {
+            store: Rc::new(store),
+            times,
+        }
+    }
+
+    /// Forgets all changes so far: who follows from an older revision is told so.
+    pub fn compact(&self) {
+        let mut state = self.store.state.borrow_mut();
+        state.compacted = state.revision;
+        state.log.clear();
+        drop(state);
+        self.store.changed.notify_waiters();
+    }
+
+    /// Throws everything away; revisions begin anew.
+    pub fn wipe(&self) {
+        *self.store.state.borrow_mut() = State::default();
+        self.store.changed.notify_waiters();
+    }
+
+    /// Does something to the state as it is now.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.store.state.borrow_mut();
+        state.expire(Instant::now());
+        let before = state.revision;
+        let done = act(&mut state);
+        if state.revision != before {
+            self.store.changed.notify_waiters();
+        }
+        done
+    }
+}
+
+impl State {
+    fn expire(&mut self, now: Instant) {
+        self.leases.retain(|_, ends| *ends > now);
+        let leases = &self.leases;
+        let is_over = |held: &Held| match held.ends {
+            Ends::Never => false,
+            Ends::At(at) => at <= now,
+            Ends::With(lease) => !leases.contains_key(&lease),
+        };
+        let over: Vec<String> = self
+            .values
+            .iter()
+            .filter(|(_, held)| is_over(held))
+            .map(|(key, _)| key.clone())
+            .collect();
+        over.iter().for_each(|key| self.remove(key));
+    }
+
+    /// When something ends next.
+    fn ends(&self) -> Option<Instant> {
+        let at = self.values.values().filter_map(|held| {
+            if let Ends::At(at) = held.ends {
+                Some(at)
+            } else {
+                None
+            }
+        });
+        at.chain(self.leases.values().copied()).min()
+    }
+
+    fn put(&mut self, key: &str, bytes: &[u8], ends: Ends) -> u64 {
+        self.revision += 1;
+        let (revision, bytes) = (self.revision, bytes.to_vec());
+        let value = Value {
+            key: key.to_owned(),
+            bytes: bytes.clone(),
+            revision,
+        };
+        self.log.push_back(Change::Put(value));
+        self.values.insert(
+            key.to_owned(),
+            Held {
+                bytes,
+                revision,
+                ends,
+            },
+        );
+        revision
+    }
+
+    fn remove(&mut self, key: &str) {
+        if self.values.remove(key).is_some() {
+            self.revision += 1;
+            self.log.push_back(Change::Removed {
+                key: key.to_owned(),
+                revision: self.revision,
+            });
+        }
+    }
+}
+
+fn fits(bytes: &[u8]) -> Result<(), Error> {
+    if bytes.len() > LARGEST {
+        Err(Error::TooLarge)
+    } else {
+        Ok(())
+    }
+}
+
+impl Engine for Memory {
+    type Feed = Followed;
+    type Lease = u64;
+
+    async fn list(&self, prefix: &str) -> Result<List, Error> {
+        Ok(self.with(|state| {
+            let below = state
+                .values
+                .range(prefix.to_owned()..)
+                .take_while(|(key, _)| key.starts_with(prefix));
+            let value = |(key, held): (&String, &Held)| Value {
+                key: key.clone(),
+                bytes: held.bytes.clone(),
+                revision: held.revision,
+            };
+            List {
+                values: below.map(value).collect(),
+                revision: state.revision,
+            }
+        }))
+    }
+
+    async fn follow(&self, prefix: &str, after: u64) -> Result<Followed, Error> {
+        Ok(Followed {
+            memory: self.clone(),
+            prefix: prefix.to_owned(),
+            after,
+        })
+    }
+
+    async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
+        fits(bytes)?;
+        let ends = ttl.map_or(Ends::Never, |ttl| Ends::At(Instant::now() + ttl));
+        Ok(self.with(|state| state.put(key, bytes, ends)))
+    }
+
+    async fn create(&self, key: &str, bytes: &[u8], lease: &u64) -> Result<u64, Error> {
+        fits(bytes)?;
+        self.with(|state| {
+            if state.values.contains_key(key) || !state.leases.contains_key(lease) {
+                return Err(Error::Conflict);
+            }
+            Ok(state.put(key, bytes, Ends::With(*lease)))
+        })
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
+        self.with(|state| match state.values.get(key) {
+            Some(held) if held.revision != revision => Err(Error::Conflict),
+            _ => {
+                state.remove(key);
+                Ok(())
+            }
+        })
+    }
+
+    async fn grant(&self) -> Result<u64, Error> {
+        Ok(self.with(|state| {
+            state.next_lease += 1;
+            state
+                .leases
+                .insert(state.next_lease, Instant::now() + self.times.lease);
+            state.next_lease
+        }))
+    }
+
+    async fn renew(&self, lease: &u64) -> Result<(), Error> {
+        self.with(|state| {
+            let ends = state.leases.get_mut(lease).ok_or(Error::Conflict)?;
+            *ends = Instant::now() + self.times.lease;
+            Ok(())
+        })
+    }
+
+    async fn revoke(&self, lease: u64) -> Result<(), Error> {
+        self.with(|state| {
+            state.leases.remove(&lease);
+            state.expire(Instant::now());
+        });
+        Ok(())
+    }
+}
+
+/// Changes, as they come.
+pub struct Followed {
+    memory: Memory,
+    prefix: String,
+    after: u64,
+}
+
+impl Followed {
+    fn ready(&mut self) -> Result<Option<Change>, Error> {
+        let (prefix, after) = (&self.prefix, self.after);
+        let found = self.memory.with(|state| {
+            if after < state.compacted || after > state.revision {
+                let why = format!("changes after revision {after} are not known any more");
+                return Err(Error::Unreachable(why));
+            }
+            let mut later = state.log.iter().filter(|change| change.revision() > after);
+            Ok((
+                later
+                    .find(|change| change.key().starts_with(prefix))
+                    .cloned(),
+                state.revision,
+            ))
+        });
+        let (change, revision) = found?;
+        self.after = change.as_ref().map_or(revision, Change::revision);
+        Ok(change)
+    }
+}
+
+impl Feed for Followed {
+    async fn next(&mut self) -> Result<Change, Error> {
+        loop {
+            let store = Rc::clone(&self.memory.store);
+            let changed = store.changed.notified();
+            if let Some(change) = self.ready()? {
+                return Ok(change);
+            }
+            let ends = store.state.borrow().ends();
+            match ends {
+                None => changed.await,
+                Some(at) => tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(at) => {}
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The store between the nodes: one trait, and what stands behind it.
+//!
+//! An engine holds small values under keys (`wire::key`). Every write gets a revision that is higher than all before it, until
+//! somebody throws the engine's data away. What two engines do differently is hidden here, or said in [`Error`].
+
+/// What a NATS server forbids.
+mod denials;
+/// etcd 3.
+pub mod etcd;
+/// Another engine with faults, for tests and simulations.
+pub mod faulty;
+/// What JetStream is asked for, and answers.
+mod jetstream;
+/// In memory, for tests and simulations.
+pub mod memory;
+/// NATS with JetStream.
+pub mod nats;
+/// TLS to a server, as rustls is told of it.
+mod tls;
+/// What changes below a prefix, told for as long as it takes.
+pub mod watch;
+
+use std::fmt;
+use std::time::Duration;
+
+/// A value, and the write that made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// Where it stands.
+    pub key: String,
+    /// What stands there.
+    pub bytes: Vec<u8>,
+    /// Of its write.
+    pub revision: u64,
+}
+
+/// What stands below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct List {
+    /// In order of their keys.
+    pub values: Vec<Value>,
+    /// Everything up to this one is in the list.
+    pub revision: u64,
+}
+
+/// One write below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A value is new, or newer.
+    Put(Value),
+    /// A value is gone.
+    Removed {
+        /// Where it stood.
+        key: String,
+        /// Of its removal.
+        revision: u64,
+    },
+}
+
+impl Change {
+    /// Where.
+    pub fn key(&self) -> &str {
+        match self {
+            Change::Put(value) => &value.key,
+            Change::Removed { key, .. } => key,
+        }
+    }
+
+    /// Of the write.
+    pub fn revision(&self) -> u64 {
+        match self {
+            Change::Put(value) => value.revision,
+            Change::Removed { revision, .. } => *revision,
+        }
+    }
+}
+
+/// Why an engine did not do it, or why nobody knows whether it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// It did not get there.
+    Unreachable(String),
+    /// The engine does not let this node do it.
+    Denied(String),
+    /// Something else stands there, or the lease has ended.
+    Conflict,
+    /// The engine does not hold values of this size.
+    TooLarge,
+    /// It may have happened.
+    Unknown(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Unreachable(why) => write!(f, "cannot be reached: {why}"),
+            Error::Denied(why) => write!(f, "does not allow it: {why}"),
+            Error::Conflict => f.write_str("holds something else there"),
+            Error::TooLarge => f.write_str("does not hold values of this size"),
+            Error::Unknown(why) => write!(f, "did not answer, and may have done it: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// How an engine is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Times {
+    /// How long a call may take.
+    pub call: Duration,
+    /// How long a lease lives without a renewal.
+    pub lease: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Times {
+            call: Duration::from_secs(5),
+            lease: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Its version.
+    pub version: String,
+    /// What it complains of, in its own words.
+    pub alarms: Vec<String>,
+}
+
+/// Who this node is to an engine, and whom it believes: three PEM files.
+#[derive(Clone)]
+pub struct Tls {
+    /// The CA's certificates.
+    pub ca: Vec<u8>,
+    /// This node's certificate.
+    pub certificate: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+}
+
+/// The store. Futures run on one thread, so none of them has to be `Send`.
+#[allow(async_fn_in_trait)]
+pub trait Engine {
+    /// What [`Engine::follow`] gives.
+    type Feed: Feed;
+    /// What keeps keys of this node's alive.
+    type Lease;
+
+    /// What stands below a prefix now.
+    async fn list(&self, prefix: &str) -> Result<List, Error>;
+
+    /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
+    async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error>;
+
+    /// Writes a value, whatever stood there, for this long at least or until it is removed. Its revision.
+    async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error>;
+
+    /// Writes a value where none is, for as long as the lease lives. Its revision; [`Error::Conflict`] where one is.
+    async fn create(&self, key: &str, bytes: &[u8], lease: &Self::Lease) -> Result<u64, Error>;
+
+    /// Removes a value if it is the one of this revision or gone already; [`Error::Conflict`] if it is another.
+    async fn remove(&self, key: &str, revision: u64) -> Result<(), Error>;
+
+    /// A new lease, of the length in [`Times`].
+    async fn grant(&self) -> Result<Self::Lease, Error>;
+
+    /// Begins a lease's time anew; [`Error::Conflict`] if it has ended. By nothing else is it noticed that a connection fell
+    /// silent: whoever follows does this again and again.
+    async fn renew(&self, lease: &Self::Lease) -> Result<(), Error>;
+
+    /// The revision that a list below a prefix had when a lease was renewed last, if the engine said it. A list of that revision
+    /// need not be made again.
+    fn newest(&self, _prefix: &str) -> Option<u64> {
+        None
+    }
+
+    /// Ends a lease, and removes its keys.
+    async fn revoke(&self, lease: Self::Lease) -> Result<(), Error>;
+}
+
+/// Changes, as they come.
+#[allow(async_fn_in_trait)]
+pub trait Feed {
+    /// The next change; an error if there will be none, because the engine went away or no longer knows them. Giving up
+    /// waiting loses nothing.
+    async fn next(&mut self) -> Result<Change, Error>;
+}
+
+/// An error's words and those of its causes, in a line.
+fn with_causes(words: String, mut source: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let mut words = words;
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        source = cause.source();
+    }
+    words
+}

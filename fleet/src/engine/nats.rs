@@ -1,0 +1,598 @@
+//! NATS with JetStream: a stream for each room of keys, laid out as NATS lays out its buckets of keys and values.
+//!
+//! A stream keeps the newest message of each subject. A removal is a message that says so; it is sent under the condition that
+//! the last message is the one that was read, and so is a creation. Everything in a stream lives equally long. There are no
+//! leases: what depends on one stands in the room of short-lived keys and is written anew.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_nats::connection::State;
+use async_nats::{
+    Client, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, StatusCode,
+    Subscriber,
+};
+use futures_util::StreamExt;
+use futures_util::future::{join, join_all};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::denials::Denials;
+use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, OTHER_LAST, Stream};
+use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
+use crate::wire::name::{Namespace, Node};
+
+/// As seldom as can be: whether the server lives is asked with the renewals of the lease.
+const PING: Duration = Duration::from_secs(24 * 3600);
+/// How long what is told stays: longer than any trigger is worth something.
+const DAY: Duration = Duration::from_secs(25 * 3600);
+
+/// The rooms that nodes watch.
+const WATCHED: [&str; 2] = ["to", "result"];
+
+/// How many members of a cluster hold a stream.
+const REPLICAS: usize = 3;
+
+/// A condition: the number of the last message of a subject; 0 for none.
+const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// The number of a message that was asked for.
+const NUMBER: &str = "Nats-Sequence";
+/// A removal, as NATS's own clients mark it.
+const OPERATION: &str = "KV-Operation";
+const REMOVED: &str = "DEL";
+
+/// A client.
+#[derive(Clone)]
+pub struct Nats {
+    client: Client,
+    namespace: Namespace,
+    times: Times,
+    /// What the server forbade of late.
+    denials: Denials,
+    /// The last revision that a list showed, by prefix.
+    listed: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// The last numbers of the streams that are watched, as far as the last renewal was told them.
+    newest: Rc<RefCell<BTreeMap<&'static str, u64>>>,
+    /// How often the connection was lost. The client makes another one by itself, of which a server that began anew knows nothing.
+    broken: watch::Receiver<u64>,
+}
+
+/// Keys of this node's that are to be written anew, with what stands there.
+#[derive(Default)]
+pub struct Lease {
+    keys: RefCell<BTreeMap<String, (Vec<u8>, u64)>>,
+}
+
+impl Nats {
+    /// Connects to one of these servers, `tls://HOST:PORT` each, as this node, and makes the streams of a fleet that are not there.
+    ///
+    /// # Errors
+    /// No server can be reached, none lets this node in, or none has JetStream.
+    pub async fn connect(
+        servers: &[String],
+        tls: Option<&Tls>,
+        node: &Node,
+        namespace: Namespace,
+        times: Times,
+    ) -> Result<Nats, Error> {
+        let (notes, denials) = Denials::new(times.call);
+        let (breaks, broken) = watch::channel(0_u64);
+        let mut options = ConnectOptions::new()
+            .name("again-fleet")
+            .connection_timeout(times.call)
+            .request_timeout(Some(times.call))
+            .ping_interval(PING)
+            // A cluster names its members by addresses, which stand in no certificate of Puppet's.
+            .ignore_discovered_servers()
+            // Answers for this node go where no other may listen.
+            .custom_inbox_prefix(format!("_INBOX_{}", node.segment()))
+            .event_callback(move |event| {
+                match event {
+                    Event::ServerError(error) => notes.note(error.to_string()),
+                    Event::Disconnected => breaks.send_modify(|count| *count += 1),
+                    _ => {}
+                }
+                std::future::ready(())
+            });
+        if let Some(tls) = tls {
+            options = options
+                .require_tls(true)
+                .tls_client_config(super::tls::configuration(tls)?);
+        }
+        let client = options.connect(servers).await.map_err(|e| {
+            let why = causes(&e);
+            if why.contains("authorization violation") {
+                Error::Denied(why)
+            } else {
+                Error::Unreachable(why)
+            }
+        })?;
+        let nats = Nats {
+            client,
+            namespace,
+            times,
+            denials,
+            listed: Arc::default(),
+            newest: Rc::default(),
+            broken,
+        };
+        for room in ["to", "result", "story", "node", "alive"] {
+            nats.prepare(room).await?;
+        }
+        Ok(nats)
+    }
+
+    /// What the server says of itself. That it has JetStream was known before.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn health(&self) -> Result<Health, Error> {
+        self.is_connected()?;
+        Ok(Health {
+            version: self.client.server_info().version,
+            alarms: Vec::new(),
+        })
+    }
+
+    /// The number of the last message in a room's stream. Makes the stream if there is none: nobody has yet, or the server has
+    /// lost it.
+    async fn prepare(&self, room: &str) -> Result<u64, Error> {
+        self.is_connected()?;
+        let bucket = self.bucket(room);
+        let name = format!("KV_{bucket}");
+        if let Some(last) = self.ask_stream("INFO", &name, b"").await? {
+            return Ok(last);
+        }
+        let age = match room {
+            "node" => Duration::ZERO,
+            "alive" => self.times.lease,
+            _ => DAY,
+        };
+        let replicas = match self.client.server_info().cluster {
+            Some(_) => REPLICAS,
+            None => 1,
+        };
+        let subject = format!("$KV.{bucket}.>");
+        let stream = json(&Stream::new(&name, &subject, age, replicas));
+        let made = self.ask_stream("CREATE", &name, &stream).await;
+        if let Ok(Some(last)) = made {
+            return Ok(last);
+        }
+        // Another node may have made it at the same moment, which a server refuses in one way or another.
+        match self.ask_stream("INFO", &name, b"").await {
+            Ok(Some(last)) => Ok(last),
+            _ => made?.ok_or_else(|| Error::Unreachable(format!("no stream {name}"))),
+        }
+    }
+
+    /// Asks JetStream about a stream, or for it: the number of its last message, if it is there.
+    async fn ask_stream(
+        &self,
+        verb: &str,
+        stream: &str,
+        payload: &[u8],
+    ) -> Result<Option<u64>, Error> {
+        let subject = format!("$JS.API.STREAM.{verb}.{stream}");
+        let answer = read(&self.look(subject, payload).await?)?;
+        match answer.error {
+            Some(error) if error.err_code == NO_STREAM => Ok(None),
+            Some(error) => Err(Error::Unreachable(error.description)),
+            None => Ok(Some(answer.state.last_seq)),
+        }
+    }
+
+    /// Sends something, and waits for the answer.
+    async fn ask(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        payload: &[u8],
+    ) -> Result<Message, Error> {
+        use RequestErrorKind::{MaxPayloadExceeded, NoResponders};
+        let since = Instant::now();
+        let mut request = Request::new().payload(payload.to_vec().into());
+        if !headers.is_empty() {
+            request = request.headers(headers);
+        }
+        let answer = tokio::select! {
+            answer = self.client.send_request(subject.clone(), request) => answer,
+            denied = self.denials.of(&subject, since) => return Err(denied),
+        };
+        answer.map_err(|e| match e.kind() {
+            MaxPayloadExceeded => Error::TooLarge,
+            NoResponders => Error::Unreachable(format!("no responders at {subject}")),
+            _ => Error::Unknown(causes(&e)),
+        })
+    }
+
+    /// Asks for something that changes nothing, or may be done twice.
+    async fn look(&self, subject: String, payload: &[u8]) -> Result<Message, Error> {
+        match self.ask(subject, HeaderMap::new(), payload).await {
+            Err(Error::Unknown(why)) => Err(Error::Unreachable(why)),
+            answer => answer,
+        }
+    }
+
+    fn bucket(&self, room: &str) -> String {
+        format!("again_{}_{room}", self.namespace)
+    }
+
+    /// The room and the subject of a key, or of a prefix that ends with a slash.
+    fn place<'k>(&self, key: &'k str) -> Result<(&'k str, String), Error> {
+        let root = format!("again/v1/{}/", self.namespace);
+        let below = key
+            .strip_prefix(&root)
+            .and_then(|below| below.split_once('/'));
+        let (room, rest) =
+            below.ok_or_else(|| Error::Denied(format!("'{key}' is no key of this fleet's")))?;
+        let below = rest.replace('/', ".");
+        let is_prefix = rest.is_empty() || rest.ends_with('/');
+        let end = if is_prefix { ">" } else { "" };
+        Ok((room, format!("$KV.{}.{below}{end}", self.bucket(room))))
+    }
+
+    /// The key of a subject.
+    fn key(&self, subject: &str) -> Option<String> {
+        let below = subject.strip_prefix(&format!("$KV.again_{}_", self.namespace))?;
+        Some(format!(
+            "again/v1/{}/{}",
+            self.namespace,
+            below.replace('.', "/")
+        ))
+    }
+
+    /// Nothing may be sent while there is no connection: the client would keep it and send it later.
+    fn is_connected(&self) -> Result<(), Error> {
+        if self.client.connection_state() == State::Connected {
+            return Ok(());
+        }
+        Err(Error::Unreachable("there is no connection".to_owned()))
+    }
+
+    /// Delivers what stands, or comes, below a prefix; and how much stands there.
+    async fn deliver(&self, prefix: &str, from: From) -> Result<(Messages, u64), Error> {
+        let (room, filter) = self.place(prefix)?;
+        self.is_connected()?;
+        let stream = format!("KV_{}", self.bucket(room));
+        let name = self.client.new_inbox().replace('.', "_");
+        let (inbox, since) = (self.client.new_inbox(), Instant::now());
+        // Before the consumer, whose first messages nobody would hear.
+        let heard = self.client.subscribe(inbox.clone()).await;
+        let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
+        let consumer = json(&Consumer::new(&stream, &name, &filter, &inbox, &from));
+        let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
+        let made = read(&self.look(subject, &consumer).await?)?;
+        if let Some(error) = made.error {
+            return Err(Error::Unreachable(error.description));
+        }
+        let messages = Messages {
+            nats: self.clone(),
+            heard,
+            inbox,
+            since,
+            sent: 0,
+        };
+        Ok((messages, made.num_pending))
+    }
+
+    async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
+        if bytes.len() > self.client.server_info().max_payload {
+            return Err(Error::TooLarge);
+        }
+        let (room, _) = self.place(key)?;
+        match self.publish_once(key, bytes, &headers).await {
+            // Nobody listens there: nothing has happened.
+            Err(Error::Unreachable(_)) => {
+                self.prepare(room).await?;
+                self.publish_once(key, bytes, &headers).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn publish_once(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        headers: &HeaderMap,
+    ) -> Result<u64, Error> {
+        let (_, subject) = self.place(key)?;
+        self.is_connected()?;
+        let answer = read(&self.ask(subject, headers.clone(), bytes).await?)?;
+        match answer.error {
+            None => Ok(answer.seq),
+            Some(error) if OTHER_LAST.contains(&error.err_code) => Err(Error::Conflict),
+            Some(error) => Err(Error::Unknown(error.description)),
+        }
+    }
+
+    /// The number of the last message of a prefix's stream.
+    async fn last(&self, prefix: &str) -> Result<u64, Error> {
+        let (room, _) = self.place(prefix)?;
+        self.prepare(room).await
+    }
+
+    /// The newest message under a key: its number, and the value if it is no removal.
+    async fn newest(&self, key: &str) -> Result<Option<(u64, Option<Vec<u8>>)>, Error> {
+        let (room, subject) = self.place(key)?;
+        self.is_connected()?;
+        let subject = format!("$JS.API.DIRECT.GET.KV_{}.{subject}", self.bucket(room));
+        let message = self.look(subject, b"").await?;
+        if message.status == Some(StatusCode::NOT_FOUND) {
+            return Ok(None);
+        }
+        let number = message.headers.as_ref().and_then(|all| all.get(NUMBER));
+        let number = number.and_then(|number| number.as_str().parse().ok());
+        let number = number.ok_or_else(|| broken("a message without its number"))?;
+        let is_there = !is_removal(message.headers.as_ref());
+        Ok(Some((number, is_there.then(|| message.payload.to_vec()))))
+    }
+
+    /// Writes the keys of a lease anew.
+    async fn write_anew(&self, lease: &Lease) -> Result<(), Error> {
+        let keys = lease.keys.borrow().clone();
+        for (key, (bytes, revision)) in keys {
+            let mut answer = self.publish(&key, &bytes, expecting(revision)).await;
+            // An earlier renewal whose answer was lost.
+            if answer == Err(Error::Conflict)
+                && let Some((last, Some(there))) = self.newest(&key).await?
+                && there == bytes
+            {
+                answer = self.publish(&key, &bytes, expecting(last)).await;
+            }
+            let newer = answer?;
+            lease.keys.borrow_mut().insert(key, (bytes, newer));
+        }
+        Ok(())
+    }
+
+    /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
+    async fn look_at_streams(&self) -> Result<(), Error> {
+        let numbers = join_all(WATCHED.map(|room| async move {
+            let stream = format!("KV_{}", self.bucket(room));
+            (room, self.ask_stream("INFO", &stream, b"").await)
+        }));
+        for (room, last) in numbers.await {
+            match last {
+                Ok(Some(last)) => drop(self.newest.borrow_mut().insert(room, last)),
+                Ok(None) | Err(Error::Denied(_)) => {}
+                Err(error) => {
+                    self.newest.borrow_mut().clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands below a prefix; nothing if not all of it came, each within this time. What was counted first and has expired since
+    /// never comes.
+    async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
+        let mut revision = self.last(prefix).await?;
+        let (mut messages, waiting) = self.deliver(prefix, From::Newest).await?;
+        let mut values = BTreeMap::new();
+        let mut is_more = waiting > 0;
+        let mut shown = 0;
+        while is_more {
+            let Ok(next) = timeout(patience, messages.next()).await else {
+                return Ok(None);
+            };
+            let (change, pending) = next?;
+            revision = revision.max(change.revision());
+            is_more = pending > 0;
+            shown = shown.max(change.revision());
+            match change {
+                Change::Put(value) => values.insert(value.key.clone(), value),
+                Change::Removed { key, .. } => values.remove(&key),
+            };
+        }
+        let mut listed = self.listed.lock().unwrap_or_else(|e| e.into_inner());
+        listed.insert(prefix.to_owned(), shown);
+        Ok(Some(List {
+            values: values.into_values().collect(),
+            revision,
+        }))
+    }
+
+    fn change(&self, message: &Message) -> Result<(Change, Count), Error> {
+        let count = message.reply.as_deref().and_then(Count::read);
+        let count = count.ok_or_else(|| broken("a message without its place"))?;
+        let key = self
+            .key(&message.subject)
+            .ok_or_else(|| broken("another fleet's message"))?;
+        let revision = count.number;
+        let change = if is_removal(message.headers.as_ref()) {
+            Change::Removed { key, revision }
+        } else {
+            Change::Put(Value {
+                key,
+                bytes: message.payload.to_vec(),
+                revision,
+            })
+        };
+        Ok((change, count))
+    }
+}
+
+impl Engine for Nats {
+    type Feed = Following;
+    type Lease = Lease;
+
+    async fn list(&self, prefix: &str) -> Result<List, Error> {
+        let call = self.times.call;
+        for patience in [call / 5, call / 2, call] {
+            if let Some(list) = self.list_once(prefix, patience).await? {
+                return Ok(list);
+            }
+        }
+        Err(Error::Unreachable("the list ended early".to_owned()))
+    }
+
+    async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
+        // The member that lists may not know yet what the one that leads has counted.
+        let shown = {
+            let listed = self.listed.lock().unwrap_or_else(|e| e.into_inner());
+            listed.get(prefix).map_or(after, |shown| after.min(*shown))
+        };
+        let mut broken = self.broken.clone();
+        broken.mark_unchanged();
+        // Beyond its end a stream that began anew would be silent until it has grown that far.
+        if self.last(prefix).await? < after {
+            return Err(Error::Unreachable(format!(
+                "changes after revision {after} are not known any more"
+            )));
+        }
+        let (messages, _) = self.deliver(prefix, From::Number(shown + 1)).await?;
+        Ok(Following { messages, broken })
+    }
+
+    async fn put(&self, key: &str, bytes: &[u8], _ttl: Option<Duration>) -> Result<u64, Error> {
+        self.publish(key, bytes, HeaderMap::new()).await
+    }
+
+    /// In a cluster two that create at once may both be told that they did: 2.9 and 2.10 look before they have agreed.
+    async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
+        let mut answer = self.publish(key, bytes, expecting(0)).await;
+        if answer == Err(Error::Conflict)
+            && let Some((last, None)) = self.newest(key).await?
+        {
+            answer = self.publish(key, bytes, expecting(last)).await;
+        }
+        let revision = answer?;
+        lease
+            .keys
+            .borrow_mut()
+            .insert(key.to_owned(), (bytes.to_vec(), revision));
+        Ok(revision)
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
+        let mut headers = expecting(revision);
+        headers.insert(OPERATION, REMOVED);
+        match self.publish(key, b"", headers).await {
+            Ok(_) => Ok(()),
+            Err(Error::Conflict) => match self.newest(key).await? {
+                None | Some((_, None)) => Ok(()),
+                Some(_) => Err(Error::Conflict),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn grant(&self) -> Result<Lease, Error> {
+        Ok(Lease::default())
+    }
+
+    async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+        self.newest.borrow_mut().clear();
+        let (renewed, looked) = join(self.write_anew(lease), self.look_at_streams()).await;
+        renewed.and(looked)
+    }
+
+    fn newest(&self, prefix: &str) -> Option<u64> {
+        let (room, _) = self.place(prefix).ok()?;
+        self.newest.borrow().get(room).copied()
+    }
+
+    async fn revoke(&self, lease: Lease) -> Result<(), Error> {
+        for (key, (_, revision)) in lease.keys.take() {
+            match self.remove(&key, revision).await {
+                Ok(()) | Err(Error::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a consumer is sent.
+struct Messages {
+    nats: Nats,
+    heard: Subscriber,
+    /// Where it listens.
+    inbox: String,
+    /// Since when.
+    since: Instant,
+    /// How many messages have come.
+    sent: u64,
+}
+
+impl Messages {
+    /// The next change, and how many wait behind it; or why there is none. The server goes on only when its questions between them
+    /// are answered.
+    async fn next(&mut self) -> Result<(Change, u64), Error> {
+        let ended = |why: &str| Error::Unreachable(why.to_owned());
+        let message = loop {
+            let message = tokio::select! {
+                message = self.heard.next() => message,
+                denied = self.nats.denials.of(&self.inbox, self.since) => return Err(denied),
+            };
+            let message = message.ok_or_else(|| ended("the connection was lost"))?;
+            match message.status {
+                None => break message,
+                Some(StatusCode::IDLE_HEARTBEAT) => {}
+                Some(_) => return Err(ended("the server has ended what it was asked for")),
+            }
+            if let Some(reply) = message.reply {
+                // Without a connection nothing more comes either, which is noticed elsewhere.
+                let _ = self.nats.client.publish(reply, b"".as_slice().into()).await;
+            }
+        };
+        let (change, count) = self.nats.change(&message)?;
+        self.sent += 1;
+        if count.sent != self.sent {
+            return Err(ended("the connection lost a message"));
+        }
+        Ok((change, count.pending))
+    }
+}
+
+/// Changes, as they come.
+pub struct Following {
+    messages: Messages,
+    broken: watch::Receiver<u64>,
+}
+
+impl Feed for Following {
+    async fn next(&mut self) -> Result<Change, Error> {
+        let lost = || Error::Unreachable("the connection was lost".to_owned());
+        tokio::select! {
+            next = self.messages.next() => next.map(|(change, _)| change),
+            _ = self.broken.changed() => Err(lost()),
+        }
+    }
+}
+
+/// A condition: the last message under this subject has this number; 0 for none.
+fn expecting(last: u64) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(EXPECTED, last.to_string());
+    headers
+}
+
+fn read(message: &Message) -> Result<Answer, Error> {
+    let answer = again::model::json::read(&message.payload);
+    answer.map_err(|e| Error::Unreachable(format!("the server's answer cannot be read: {e}")))
+}
+
+fn broken(what: &str) -> Error {
+    Error::Unreachable(format!("the server sent {what}"))
+}
+
+fn json(of: &impl Serialize) -> Vec<u8> {
+    // Strings, numbers and yes or no cannot fail to be written.
+    serde_json::to_vec(of).unwrap_or_default()
+}
+
+fn is_removal(headers: Option<&HeaderMap>) -> bool {
+    let operation = headers.and_then(|headers| headers.get(OPERATION));
+    operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    super::with_causes(error.to_string(), error.source())
+}

@@ -1,0 +1,292 @@
+//! The language between the service and root's side: values of `to/` go in, together; an outcome for each comes back.
+//!
+//! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way.
+//!
+//! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
+//! read. Nothing in a question can name a program, a file or an option.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::name::Id;
+use crate::wire::outcome::{Outcome, Ran};
+use crate::wire::{Malformed, envelope};
+
+/// How many values are handed over together: what root's side passes on of them fits into one argument of a program.
+pub const MOST_TOGETHER: usize = 32;
+/// All values of a question, in bytes.
+pub const MOST_BYTES: usize = 2 << 20;
+/// How long the answer to a question may be, in bytes.
+pub const LONGEST_ANSWER: usize = 128 << 10;
+/// How long the first part of a question or an answer is, in bytes: it says how much comes next.
+pub const HEAD: usize = 8;
+
+const ASK: &[u8; 4] = b"AGT1";
+const LOOK: &[u8; 4] = b"AGW1";
+const SAY: &[u8; 4] = b"AGA1";
+
+/// What a question asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// To take so many values; their lengths come next.
+    Take(usize),
+    /// What became of so many triggers; their ids come next, of [`Id::MOST`] bytes each.
+    Became(usize),
+}
+
+/// What became of one of the values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// `taken`, or why not.
+    pub outcome: Outcome,
+    /// In a sentence for people.
+    pub why: String,
+    /// The run that did its job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<Ran>,
+}
+
+/// Writes a question.
+///
+/// # Errors
+/// It breaks a bound.
+pub fn ask(values: &[Vec<u8>]) -> Result<Vec<u8>, Malformed> {
+    let mut out = head(ASK, values.len());
+    let lengths: Vec<usize> = values.iter().map(Vec::len).collect();
+    for length in &lengths {
+        out.extend(u32::try_from(*length).unwrap_or(u32::MAX).to_be_bytes());
+    }
+    asked(&out)?;
+    measured(values.len(), &out[HEAD..])?;
+    out.extend(values.concat());
+    Ok(out)
+}
+
+/// Writes a question for what became of these. [`Outcome::Taken`] in an answer says that nothing did.
+///
+/// # Errors
+/// There are none or too many.
+pub fn became(ids: &[Id]) -> Result<Vec<u8>, Malformed> {
+    let mut out = head(LOOK, ids.len());
+    asked(&out)?;
+    out.extend(ids.iter().flat_map(|id| id.as_str().bytes()));
+    Ok(out)
+}
+
+/// Reads the ids of a question.
+///
+/// # Errors
+/// They are none.
+pub fn ids(bytes: &[u8]) -> Result<Vec<Id>, Malformed> {
+    let id = |bytes: &[u8]| String::from_utf8_lossy(bytes).parse();
+    bytes.chunks(Id::MOST).map(id).collect()
+}
+
+/// What a question asks, by its head.
+///
+/// # Errors
+/// It is none, or asks for nothing or too much.
+pub fn asked(head: &[u8]) -> Result<Asked, Malformed> {
+    let (count, asked): (_, fn(usize) -> Asked) = if head.starts_with(LOOK) {
+        (number(LOOK, head)?, Asked::Became)
+    } else {
+        (number(ASK, head)?, Asked::Take)
+    };
+    if (1..=MOST_TOGETHER).contains(&count) {
+        return Ok(asked(count));
+    }
+    let why = format!("{count} values were handed over together: 1 to {MOST_TOGETHER} are allowed");
+    Err(Malformed::new(why))
+}
+
+/// How long each value is, by the `count` lengths.
+///
+/// # Errors
+/// One of them, or all together are too long.
+pub fn measured(count: usize, lengths: &[u8]) -> Result<Vec<usize>, Malformed> {
+    let (words, rest) = lengths.as_chunks::<4>();
+    if words.len() != count || !rest.is_empty() {
+        return Err(Malformed::new("the lengths of the values are cut short"));
+    }
+    let length = |word: &[u8; 4]| usize::try_from(u32::from_be_bytes(*word)).unwrap_or(usize::MAX);
+    let lengths: Vec<usize> = words.iter().map(length).collect();
+    if let Some(long) = lengths.iter().find(|length| **length > envelope::MOST) {
+        let why = format!(
+            "a value of {long} bytes is too long: {} are allowed",
+            envelope::MOST
+        );
+        return Err(Malformed::new(why));
+    }
+    let all: usize = lengths.iter().sum();
+    if all > MOST_BYTES {
+        let why = format!("{all} bytes of values are too many together: {MOST_BYTES} are allowed");
+        return Err(Malformed::new(why));
+    }
+    Ok(lengths)
+}
+
+/// Writes an answer.
+///
+/// # Panics
+/// If a sentence is longer than any of [`crate::wire::outcome::words`].
+pub fn say(answers: &[Answer]) -> Vec<u8> {
+    let body = serde_json::to_vec(answers).expect("plain text");
+    assert!(
+        body.len() <= LONGEST_ANSWER,
+        "an answer of {} bytes",
+        body.len()
+    );
+    let mut out = head(SAY, body.len());
+    out.extend(body);
+    out
+}
+
+/// How long the rest of an answer is, by its head.
+///
+/// # Errors
+/// It is none, or too long.
+pub fn length(head: &[u8]) -> Result<usize, Malformed> {
+    let length = number(SAY, head)?;
+    if length <= LONGEST_ANSWER {
+        return Ok(length);
+    }
+    Err(Malformed::new(format!(
+        "an answer of {length} bytes is too long"
+    )))
+}
+
+/// Reads the rest of the answer to a question with so many values.
+///
+/// # Errors
+/// It is none.
+pub fn answers(count: usize, rest: &[u8]) -> Result<Vec<Answer>, Malformed> {
+    let read: Vec<Answer> = again::model::json::read(rest)
+        .map_err(|e| Malformed::new(format!("root's side answered what is no answer: {e}")))?;
+    read.iter()
+        .filter_map(|one| one.ran.as_ref())
+        .try_for_each(Ran::check)?;
+    if read.len() == count {
+        return Ok(read);
+    }
+    let given = read.len();
+    Err(Malformed::new(format!(
+        "root's side gave {given} answers for {count} values"
+    )))
+}
+
+fn head(magic: &[u8; 4], number: usize) -> Vec<u8> {
+    let mut out = magic.to_vec();
+    out.extend(u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes());
+    out
+}
+
+fn number(magic: &[u8; 4], head: &[u8]) -> Result<usize, Malformed> {
+    match head.split_first_chunk::<4>() {
+        Some((is, rest)) if is == magic && rest.len() >= 4 => {
+            let number = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]);
+            Ok(usize::try_from(number).unwrap_or(usize::MAX))
+        }
+        _ => Err(Malformed::new(
+            "that is not version 1 of the language of 'again-fleet take'",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Reads a question as root's side does, from bytes.
+    fn read(question: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+        let short = || Malformed::new("short");
+        let (head, rest) = question.split_at_checked(HEAD).ok_or_else(short)?;
+        let Asked::Take(count) = asked(head)? else {
+            return Err(Malformed::new("it hands over nothing"));
+        };
+        let (lengths, mut rest) = rest.split_at_checked(4 * count).ok_or_else(short)?;
+        let mut values = Vec::new();
+        for length in measured(count, lengths)? {
+            let (value, after) = rest.split_at_checked(length).ok_or_else(short)?;
+            values.push(value.to_vec());
+            rest = after;
+        }
+        Ok(values)
+    }
+
+    #[test]
+    fn what_is_too_much_is_neither_asked_nor_read() {
+        let many = vec![Vec::new(); MOST_TOGETHER + 1];
+        let long = vec![vec![0; envelope::MOST + 1]];
+        let all = vec![vec![0; envelope::MOST]; MOST_TOGETHER];
+        for (values, words) in [
+            (&many, "33 values"),
+            (&long, "a value of"),
+            (&all, "too many together"),
+            (&Vec::new(), "0 values"),
+        ] {
+            let error = ask(values).expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+            let mut question = head(ASK, values.len());
+            question.extend(
+                values
+                    .iter()
+                    .flat_map(|value| (value.len() as u32).to_be_bytes()),
+            );
+            assert_eq!(read(&question).expect_err(words).to_string(), error);
+        }
+        assert!(asked(b"AGT2\0\0\0\x01").is_err());
+        assert!(asked(b"AGT1\0\0\0").is_err());
+        assert!(length(b"AGA1\x7f\0\0\0").is_err());
+    }
+
+    #[test]
+    fn what_became_of_triggers_is_asked_by_their_ids() {
+        let some: Vec<Id> = (0..3).map(Id::from_bits).collect();
+        let question = became(&some).expect("asked");
+        let (head, rest) = question.split_at(HEAD);
+        assert_eq!(asked(head), Ok(Asked::Became(3)));
+        assert_eq!((rest.len(), ids(rest)), (3 * Id::MOST, Ok(some.clone())));
+        assert!(became(&[]).is_err() && became(&vec![some[0].clone(); 33]).is_err());
+        assert!(ids(&rest[1..]).is_err() && ids(&[b'/'; 32]).is_err());
+    }
+
+    /// The longest sentences for the most values have room.
+    #[test]
+    fn any_answer_can_be_given() {
+        let answer = Answer {
+            outcome: Outcome::TooLate,
+            why: crate::wire::outcome::words(&"\"".repeat(2000)),
+            ran: Some(Ran {
+                log: "x".repeat(64),
+                began: Some(u64::MAX),
+                ended: Some(u64::MAX),
+                reruns: u32::MAX,
+                last: Some(Outcome::TooLate),
+                more: false,
+            }),
+        };
+        let said = say(&vec![answer.clone(); MOST_TOGETHER]);
+        let rest = &said[HEAD..];
+        assert_eq!(length(&said), Ok(rest.len()));
+        assert_eq!(
+            answers(MOST_TOGETHER, rest),
+            Ok(vec![answer; MOST_TOGETHER])
+        );
+        assert!(answers(1, rest).is_err() && answers(MOST_TOGETHER, &rest[1..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_question_comes_back(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..=MOST_TOGETHER)) {
+            prop_assert_eq!(read(&ask(&values).expect("asked")), Ok(values));
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = (read(&bytes), length(&bytes), answers(1, &bytes));
+            let mut question = head(ASK, 1);
+            question.extend(&bytes);
+            let _ = read(&question);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Who others are: the Puppet CA's certificates and revocation lists, and what is believed because of them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, SignatureVerificationAlgorithm, TrustAnchor,
+    UnixTime,
+};
+use webpki::ring::{
+    ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+};
+use webpki::{
+    ALL_VERIFICATION_ALGS, CertRevocationList, EndEntityCert, Error, ExpirationPolicy, KeyUsage,
+    OwnedCertRevocationList, RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+    anchor_from_trusted_cert,
+};
+
+use super::{Reason, Signer, Untrusted, certificate};
+use crate::wire::Malformed;
+use crate::wire::envelope::Seal;
+
+/// How signatures over messages are made: one way for each kind of key.
+const ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 4] = [
+    RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+    ECDSA_P256_SHA256,
+    ECDSA_P384_SHA384,
+    ED25519,
+];
+
+/// How far revocation is looked at, as Puppet's setting `certificate_revocation` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Revocation {
+    /// For the node's certificate and those of the CAs above it.
+    #[default]
+    Chain,
+    /// For the node's certificate only.
+    Leaf,
+    /// Not at all.
+    Off,
+}
+
+/// The Puppet CA: `ca.pem` and `crl.pem`.
+pub struct Authority {
+    roots: Vec<TrustAnchor<'static>>,
+    intermediates: Vec<CertificateDer<'static>>,
+    revoked: Vec<CertRevocationList<'static>>,
+    revocation: Revocation,
+}
+
+impl Authority {
+    /// From the text of both files: certificates (the self-signed ones are roots, the others stand in between), and the
+    /// revocation lists of the CAs. `crl` is not read where revocation is off.
+    ///
+    /// # Errors
+    /// A file cannot be read, holds nothing, or no root is among the certificates.
+    pub fn new(ca: &[u8], crl: &[u8], revocation: Revocation) -> Result<Authority, Malformed> {
+        let mut authority = Authority {
+            roots: Vec::new(),
+            intermediates: Vec::new(),
+            revoked: Vec::new(),
+            revocation,
+        };
+        for der in CertificateDer::pem_slice_iter(ca) {
+            let der = der.map_err(|e| {
+                Malformed::new(format!("the CA's certificates cannot be read: {e}"))
+            })?;
+            authority.add(der)?;
+        }
+        if authority.roots.is_empty() {
+            return Err(Malformed::new(
+                "no self-signed root is among the CA's certificates",
+            ));
+        }
+        if revocation == Revocation::Off {
+            return Ok(authority);
+        }
+        for der in CertificateRevocationListDer::pem_slice_iter(crl) {
+            let list = der.map_err(|e| e.to_string());
+            let list = list
+                .and_then(|der| OwnedCertRevocationList::from_der(&der).map_err(|e| e.to_string()));
+            let list =
+                list.map_err(|e| Malformed::new(format!("a revocation list cannot be read: {e}")))?;
+            authority.revoked.push(list.into());
+        }
+        if authority.revoked.is_empty() {
+            return Err(Malformed::new("there is no revocation list"));
+        }
+        Ok(authority)
+    }
+
+    fn add(&mut self, der: CertificateDer<'static>) -> Result<(), Malformed> {
+        let is_root = {
+            let read = certificate::read(&der)?;
+            read.subject() == read.issuer()
+        };
+        if is_root {
+            let anchor = anchor_from_trusted_cert(&der);
+            let anchor = anchor
+                .map_err(|e| Malformed::new(format!("a root of the CA cannot be used: {e}")))?;
+            self.roots.push(anchor.to_owned());
+        } else {
+            self.intermediates.push(der);
+        }
+        Ok(())
+    }
+
+    /// Whether the owner of the seal's certificate is a node of this CA's and signed the seal's message.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn verify(&self, seal: &Seal<'_>, now: SystemTime) -> Result<Signer, Untrusted> {
+        if seal.certificate.is_empty() && seal.signature.is_empty() {
+            return Err(Untrusted::Unsigned);
+        }
+        let read = certificate::read(seal.certificate)?;
+        let der = CertificateDer::from(seal.certificate);
+        let wrong = |reason| Untrusted::Certificate(certificate::claimed(&read), reason);
+        let end = EndEntityCert::try_from(&der).map_err(|e| wrong(reason(&e)))?;
+        self.holds(&end, now).map_err(|e| wrong(reason(&e)))?;
+        // Only now is it known that the CA means this node.
+        let signer = certificate::signer(&read)?;
+        let fits = |algorithm: &&dyn SignatureVerificationAlgorithm| {
+            end.verify_signature(*algorithm, &seal.message, seal.signature)
+                .is_ok()
+        };
+        if ALGORITHMS.iter().any(fits) {
+            return Ok(signer);
+        }
+        Err(Untrusted::Signature(signer.node))
+    }
+
+    fn holds(&self, end: &EndEntityCert<'_>, now: SystemTime) -> Result<(), Error> {
+        let lists: Vec<&CertRevocationList<'_>> = self.revoked.iter().collect();
+        let options = match self.revocation {
+            Revocation::Off => None,
+            depth => {
+                let depth = if depth == Revocation::Chain {
+                    RevocationCheckDepth::Chain
+                } else {
+                    RevocationCheckDepth::EndEntity
+                };
+                let builder = RevocationOptionsBuilder::new(&lists)
+                    .map_err(|_| Error::UnknownRevocationStatus)?;
+                let builder = builder
+                    .with_depth(depth)
+                    .with_status_policy(UnknownStatusPolicy::Deny);
+                Some(
+                    builder
+                        .with_expiration_policy(ExpirationPolicy::Enforce)
+                        .build(),
+                )
+            }
+        };
+        let now =
+            UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
+        let (roots, between) = (&self.roots, &self.intermediates);
+        end.verify_for_usage(
+            ALL_VERIFICATION_ALGS,
+            roots,
+            between,
+            now,
+            KeyUsage::client_auth(),
+            options,
+            None,
+        )?;
+        Ok(())
+    }
+}
+
+fn reason(error: &Error) -> Reason {
+    match error {
+        Error::UnknownIssuer | Error::InvalidSignatureForPublicKey => Reason::Foreign,
+        Error::CertRevoked => Reason::Revoked,
+        Error::CertExpired { .. } => Reason::Expired,
+        Error::CertNotValidYet { .. } => Reason::NotYet,
+        Error::CrlExpired { .. } => Reason::StaleRevocations,
+        Error::UnknownRevocationStatus | Error::InvalidCrlSignatureForPublicKey => {
+            Reason::NoRevocations
+        }
+        other => Reason::Other(format!("{other}")),
+    }
+}

@@ -1,0 +1,138 @@
+//! What stands in a certificate: the names and extensions that webpki keeps to itself.
+
+use std::collections::BTreeMap;
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::der_parser::Oid;
+use x509_parser::der_parser::asn1_rs::{Any, FromDer, Tag};
+
+use super::Signer;
+use crate::wire::{Malformed, shown};
+
+/// Puppet's arcs: registered, private and authorization extensions (`lib/puppet/ssl/oids.rb`).
+const ARC: &str = "1.3.6.1.4.1.34380.1.";
+
+/// The registered extensions' short names, from 1.3.6.1.4.1.34380.1.1.1 on.
+const REGISTERED: [&str; 26] = [
+    "pp_uuid",
+    "pp_instance_id",
+    "pp_image_name",
+    "pp_preshared_key",
+    "pp_cost_center",
+    "pp_product",
+    "pp_project",
+    "pp_application",
+    "pp_service",
+    "pp_employee",
+    "pp_created_by",
+    "pp_environment",
+    "pp_role",
+    "pp_software_version",
+    "pp_department",
+    "pp_cluster",
+    "pp_provisioner",
+    "pp_region",
+    "pp_datacenter",
+    "pp_zone",
+    "pp_network",
+    "pp_securitypolicy",
+    "pp_cloudplatform",
+    "pp_apptier",
+    "pp_hostname",
+    "pp_owner",
+];
+
+/// Reads a certificate, and nothing behind it.
+///
+/// # Errors
+/// It is none.
+pub fn read(der: &[u8]) -> Result<X509Certificate<'_>, Malformed> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err(Malformed::new(
+            "something stands behind the certificate's end",
+        )),
+        Err(_) => Err(Malformed::new("the certificate cannot be read")),
+    }
+}
+
+/// Whose certificate it is: the one common name of its subject, and its trusted extensions. Whether it holds is another
+/// question.
+///
+/// # Errors
+/// It has no such name.
+pub fn signer(certificate: &X509Certificate<'_>) -> Result<Signer, Malformed> {
+    let names: Vec<_> = certificate.subject().iter_common_name().collect();
+    let [name] = names[..] else {
+        return Err(Malformed::new(format!(
+            "the certificate has {} common names, not one",
+            names.len()
+        )));
+    };
+    let name = name
+        .as_str()
+        .map_err(|_| Malformed::new("the certificate's common name is no text"))?;
+    Ok(Signer {
+        node: name.parse()?,
+        extensions: extensions(certificate),
+    })
+}
+
+/// The name in a certificate, for a message about it.
+pub fn claimed(certificate: &X509Certificate<'_>) -> String {
+    let name = certificate.subject().iter_common_name().next();
+    name.and_then(|name| name.as_str().ok())
+        .map_or_else(|| "nobody".to_owned(), shown)
+}
+
+fn extensions(certificate: &X509Certificate<'_>) -> BTreeMap<String, String> {
+    let all = certificate.extensions().iter();
+    let found =
+        all.filter_map(|extension| Some((short_name(&extension.oid)?, text(extension.value)?)));
+    found.collect()
+}
+
+/// How an operator writes the name of an extension of Puppet's. `None` for others, which the CA does not vouch for in the
+/// same way.
+fn short_name(oid: &Oid<'_>) -> Option<String> {
+    let oid = oid.to_id_string();
+    let below = oid.strip_prefix(ARC)?;
+    Some(known(below).map_or_else(|| oid.clone(), str::to_owned))
+}
+
+/// The short name of what stands below Puppet's arc.
+fn known(below: &str) -> Option<&'static str> {
+    match below.split_once('.')? {
+        ("1", number) => {
+            let number: usize = number.parse().ok()?;
+            REGISTERED.get(number.checked_sub(1)?).copied()
+        }
+        ("3", "1") => Some("pp_authorization"),
+        ("3", "13") => Some("pp_auth_role"),
+        _ => None,
+    }
+}
+
+/// The value of an extension. Puppet writes UTF8String; older CAs have written other strings.
+fn text(value: &[u8]) -> Option<String> {
+    let (rest, any) = Any::from_der(value).ok()?;
+    let is_text = matches!(
+        any.tag(),
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
+    );
+    let text = std::str::from_utf8(any.data).ok()?;
+    (is_text && rest.is_empty()).then(|| text.to_owned())
+}
+
+/// Whether an extension of this name is one that Puppet's CA vouches for.
+pub fn is_extension(name: &str) -> bool {
+    if REGISTERED.contains(&name) || ["pp_authorization", "pp_auth_role"].contains(&name) {
+        return true;
+    }
+    // What has a short name goes by that alone.
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let below = name
+        .strip_prefix(ARC)
+        .filter(|below| below.split('.').all(is_number));
+    below.is_some_and(|below| known(below).is_none())
+}

@@ -1,0 +1,77 @@
+//! Who this node is: its certificate, and the key that signs.
+
+use std::sync::Arc;
+
+use rustls::SignatureScheme;
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::SigningKey;
+
+use super::{Signer, certificate};
+use crate::wire::Malformed;
+use crate::wire::envelope::Signature;
+
+/// One way for each kind of key; those of `authority`.
+const SCHEMES: [SignatureScheme; 4] = [
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ED25519,
+];
+
+/// A certificate and its private key.
+pub struct Own {
+    certificate: CertificateDer<'static>,
+    key: Arc<dyn SigningKey>,
+    signer: Signer,
+}
+
+impl Own {
+    /// From the text of both files. The key may be PKCS#1 (Puppet's RSA keys), SEC1 (its EC keys) or PKCS#8.
+    ///
+    /// # Errors
+    /// A file cannot be read, the key is of a kind that cannot sign, or it is not the certificate's.
+    pub fn new(certificate: &[u8], key: &[u8]) -> Result<Own, Malformed> {
+        let certificate = CertificateDer::from_pem_slice(certificate)
+            .map_err(|e| Malformed::new(format!("this node's certificate cannot be read: {e}")))?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|e| Malformed::new(format!("this node's private key cannot be read: {e}")))?;
+        let key = any_supported_type(&key).map_err(|_| {
+            Malformed::new("this node's private key is neither RSA nor EC of P-256 or P-384")
+        })?;
+        let signer = {
+            let read = certificate::read(&certificate)?;
+            let public = key.public_key();
+            if public.is_none_or(|public| public.as_ref() != read.public_key().raw) {
+                return Err(Malformed::new(
+                    "this node's private key is not that of its certificate",
+                ));
+            }
+            certificate::signer(&read)?
+        };
+        Ok(Own {
+            certificate,
+            key,
+            signer,
+        })
+    }
+
+    /// Who this node is.
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// Signs a message.
+    ///
+    /// # Errors
+    /// The key cannot.
+    pub fn sign(&self, message: &[u8]) -> Result<Signature, Malformed> {
+        let cannot = || Malformed::new("this node's private key cannot sign");
+        let signer = self.key.choose_scheme(&SCHEMES).ok_or_else(cannot)?;
+        Ok(Signature {
+            certificate: self.certificate.to_vec(),
+            bytes: signer.sign(message).map_err(|_| cannot())?,
+        })
+    }
+}

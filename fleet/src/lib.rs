@@ -1,0 +1,104 @@
+//! `again-fleet` carries triggers between machines: what one node's change starts on others.
+
+/// How the engine is reached.
+pub mod access;
+/// The language between a command and the service.
+pub mod ask;
+/// What was typed.
+pub mod cli;
+/// The store between the nodes.
+pub mod engine;
+/// The language between the service and root's side.
+pub mod handover;
+/// Who signed what.
+pub mod identity;
+/// What the helper is told of triggers.
+pub mod origin;
+/// What must not be lost.
+pub mod outbox;
+/// What a node decides.
+pub mod policy;
+mod puppet;
+/// The service of a node.
+pub mod service;
+/// What can be set.
+pub mod settings;
+/// The service, one step at a time.
+pub mod step;
+/// Root's side.
+pub mod take;
+/// What Puppet and people call.
+pub mod verbs;
+/// What stands in the engine, as bytes.
+pub mod wire;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use again::layout::complain;
+use again::sys::start;
+use clap::Parser;
+
+use cli::{Cli, Command};
+use settings::{Flags, Surroundings};
+use take::Taker;
+use verbs::{Exit, Problem};
+
+/// Runs the program; `arguments` holds the program's name first. The exit status.
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    if start::is_raised() {
+        complain(
+            "again-fleet: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); take them away",
+        );
+        return ExitCode::from(Exit::Failed as u8);
+    }
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(e) => {
+            if e.use_stderr() {
+                complain(&format!("again-fleet: error: {}", cli::in_a_line(&e)));
+            } else {
+                let _ = e.print();
+            }
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(Exit::Usage as u8));
+        }
+    };
+    match dispatch(cli) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(Problem::NobodyReads) => ExitCode::SUCCESS,
+        Err(e) => {
+            complain(&format!("again-fleet: error: {e}"));
+            let is_usage = matches!(e, Problem::Usage(_));
+            let exit = if is_usage { Exit::Usage } else { Exit::Failed };
+            ExitCode::from(exit as u8)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<Exit, Problem> {
+    let flags = Flags {
+        config: cli.global.config,
+        state_dir: cli.global.state_dir,
+    };
+    let around = Surroundings::of_this_process();
+    match cli.command {
+        Command::Serve => {
+            service::serve(&flags, &around)?;
+            Ok(Exit::Done)
+        }
+        Command::Take(take) => {
+            let mut taker = Taker::new(flags, around);
+            let idle = Duration::from_nanos(take.idle.nanos());
+            take::socket::attend(&take::socket::passed()?, &mut taker, idle)?;
+            Ok(Exit::Done)
+        }
+        Command::Trigger(args) => verbs::trigger::main(&flags, &around, &args),
+        Command::Cancel(args) => verbs::cancel::main(&flags, &around, &args),
+        Command::Story(args) => verbs::story::main(&flags, &around, &args),
+        Command::Nodes(args) => verbs::nodes::main(&flags, &around, &args),
+        Command::Forget(args) => verbs::nodes::forget(&flags, &around, &args),
+        Command::Tell(args) => verbs::tell::main(&flags, &around, &args),
+        Command::Check(args) => verbs::check::main(&flags, &around, &args),
+    }
+}

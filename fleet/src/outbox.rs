@@ -1,0 +1,347 @@
+//! A directory that keeps what must not be lost: a value for each key, whole or not at all, whenever the machine stops.
+//!
+//! A value is written to `tmp`, synced, renamed into `kept`, and `kept` is synced; then it counts. A file ends with a hash over
+//! its key and value, so that what a disk tore is noticed. What is not such a file is moved to `aside` and said.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+
+/// Format and version.
+const MAGIC: &[u8] = b"AGO1";
+const TMP: &str = "tmp";
+const KEPT: &str = "kept";
+const ASIDE: &str = "aside";
+/// The longest key with its value, in bytes.
+pub const MOST: usize = 1 << 20;
+/// How many damaged files are left lying in `aside`.
+const MOST_ASIDE: usize = 100;
+
+/// What an outbox asks of a file system. Paths are relative, of a directory and a name, separated by a slash.
+pub trait Disk {
+    /// Makes a directory, unless it is there.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    fn make(&mut self, directory: &str) -> io::Result<()>;
+    /// The names in a directory.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    fn list(&mut self, directory: &str) -> io::Result<Vec<String>>;
+    /// The first bytes of a file, one more than `most` at most.
+    ///
+    /// # Errors
+    /// Any of the file system's; it is no regular file.
+    fn read(&mut self, file: &str, most: usize) -> io::Result<Vec<u8>>;
+    /// Writes a new file, which need not survive a crash yet.
+    ///
+    /// # Errors
+    /// Any of the file system's; it is there already.
+    fn write(&mut self, file: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Makes what stands in a file survive a crash.
+    ///
+    /// # Errors
+    /// Any of the file system's: then nothing is known of the file.
+    fn sync(&mut self, file: &str) -> io::Result<()>;
+    /// Gives a file another name, in place of what bore it.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    fn remove(&mut self, file: &str) -> io::Result<()>;
+    /// Makes the names in a directory survive a crash.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    fn sync_names(&mut self, directory: &str) -> io::Result<()>;
+}
+
+/// A directory of this machine, which belongs to this process alone.
+#[derive(Debug)]
+pub struct Directory(pub PathBuf);
+
+impl Disk for Directory {
+    fn make(&mut self, directory: &str) -> io::Result<()> {
+        match fs::DirBuilder::new()
+            .mode(0o700)
+            .create(self.0.join(directory))
+        {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            _ => File::open(&self.0)?.sync_all(),
+        }
+    }
+
+    fn list(&mut self, directory: &str) -> io::Result<Vec<String>> {
+        fs::read_dir(self.0.join(directory))?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    fn read(&mut self, file: &str, most: usize) -> io::Result<Vec<u8>> {
+        let path = self.0.join(file);
+        if !fs::symlink_metadata(&path)?.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::open(path)?
+            .take(most as u64 + 1)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn write(&mut self, file: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(self.0.join(file))?.write_all(bytes)
+    }
+
+    fn sync(&mut self, file: &str) -> io::Result<()> {
+        File::open(self.0.join(file))?.sync_all()
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn remove(&mut self, file: &str) -> io::Result<()> {
+        fs::remove_file(self.0.join(file))
+    }
+
+    fn sync_names(&mut self, directory: &str) -> io::Result<()> {
+        File::open(self.0.join(directory))?.sync_all()
+    }
+}
+
+/// How much there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How many values.
+    pub count: usize,
+    /// How many bytes together.
+    pub bytes: usize,
+}
+
+/// What keeps values.
+#[derive(Debug)]
+pub struct Outbox<D> {
+    disk: D,
+    bounds: Bounds,
+    /// The size of each file in `kept`, by name.
+    sizes: BTreeMap<String, usize>,
+}
+
+/// What an outbox held when it was opened.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Each key with its value.
+    pub values: BTreeMap<String, Vec<u8>>,
+    /// What was set aside, and why.
+    pub aside: Vec<String>,
+}
+
+/// Why something is not kept.
+#[derive(Debug)]
+pub enum NotKept {
+    /// So much is kept already.
+    Full(Bounds),
+    /// The value is larger than any may be.
+    TooLarge(usize),
+    /// The disk's answer.
+    Disk(io::Error),
+}
+
+impl fmt::Display for NotKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotKept::Full(Bounds { count, bytes }) => {
+                write!(
+                    f,
+                    "the outbox is full: {count} values or {bytes} bytes are allowed"
+                )
+            }
+            NotKept::TooLarge(size) => write!(f, "{size} bytes are too many for one value"),
+            NotKept::Disk(e) => write!(f, "cannot write to the outbox: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for NotKept {}
+
+impl From<io::Error> for NotKept {
+    fn from(e: io::Error) -> Self {
+        NotKept::Disk(e)
+    }
+}
+
+impl<D: Disk> Outbox<D> {
+    /// Opens one, and reads all that it holds.
+    ///
+    /// # Errors
+    /// The directory cannot be used. A file that cannot be read is set aside.
+    pub fn open(mut disk: D, bounds: Bounds) -> io::Result<(Outbox<D>, Held)> {
+        for directory in [TMP, KEPT, ASIDE] {
+            disk.make(directory)?;
+        }
+        // What a crash left half written.
+        for name in disk.list(TMP)? {
+            disk.remove(&path(TMP, &name))?;
+        }
+        let sizes = BTreeMap::new();
+        let mut outbox = Outbox {
+            disk,
+            bounds,
+            sizes,
+        };
+        let mut held = Held::default();
+        for name in outbox.disk.list(KEPT)? {
+            match outbox.read(&name) {
+                Ok((key, value, size)) => {
+                    outbox.sizes.insert(name, size);
+                    held.values.insert(key, value);
+                }
+                Err(why) => {
+                    let done = outbox.set_aside(&name);
+                    let done = done.map_or_else(
+                        |e| format!("cannot be set aside: {e}"),
+                        |()| "set aside".to_owned(),
+                    );
+                    held.aside
+                        .push(format!("{}: {why}; {done}", path(KEPT, &name)));
+                }
+            }
+        }
+        Ok((outbox, held))
+    }
+
+    fn read(&mut self, name: &str) -> Result<(String, Vec<u8>, usize), String> {
+        let bytes = self
+            .disk
+            .read(&path(KEPT, name), MOST)
+            .map_err(|e| e.to_string())?;
+        let (key, value) = decode(&bytes)?;
+        if name_of(&key) != name {
+            return Err("it bears another file's name".to_owned());
+        }
+        Ok((key, value, bytes.len()))
+    }
+
+    fn set_aside(&mut self, name: &str) -> io::Result<()> {
+        let lying = self.disk.list(ASIDE)?;
+        if lying.len() >= MOST_ASIDE {
+            return Err(io::Error::other(format!(
+                "{MOST_ASIDE} files lie in {ASIDE} already"
+            )));
+        }
+        self.disk.rename(&path(KEPT, name), &path(ASIDE, name))
+    }
+
+    /// Keeps a value in place of the key's older one. When this returns, it survives a crash; when it fails, either may.
+    ///
+    /// # Errors
+    /// It is not kept.
+    pub fn put(&mut self, key: &str, value: &[u8]) -> Result<(), NotKept> {
+        let (name, bytes) = (name_of(key), encode(key, value));
+        self.is_room_for(&name, bytes.len())?;
+        let new = path(TMP, &name);
+        let written = self
+            .disk
+            .write(&new, &bytes)
+            .and_then(|()| self.disk.sync(&new));
+        if let Err(e) = written {
+            // It may not even be there.
+            let _ = self.disk.remove(&new);
+            return Err(e.into());
+        }
+        if let Err(e) = self.disk.rename(&new, &path(KEPT, &name)) {
+            let _ = self.disk.remove(&new);
+            return Err(e.into());
+        }
+        self.sizes.insert(name, bytes.len());
+        Ok(self.disk.sync_names(KEPT)?)
+    }
+
+    fn is_room_for(&self, name: &str, size: usize) -> Result<(), NotKept> {
+        if size > MOST {
+            return Err(NotKept::TooLarge(size));
+        }
+        let older = self.sizes.get(name);
+        let count = self.sizes.len() + usize::from(older.is_none());
+        let bytes = self.sizes.values().sum::<usize>() + size - older.copied().unwrap_or(0);
+        if count > self.bounds.count || bytes > self.bounds.bytes {
+            return Err(NotKept::Full(self.bounds));
+        }
+        Ok(())
+    }
+
+    /// Lets a key and its value go. After a crash they may be back.
+    ///
+    /// # Errors
+    /// Any of the file system's.
+    pub fn remove(&mut self, key: &str) -> io::Result<()> {
+        let name = name_of(key);
+        if self.sizes.remove(&name).is_none() {
+            return Ok(());
+        }
+        self.disk.remove(&path(KEPT, &name))
+    }
+
+    /// The disk, for whoever put it in.
+    pub fn into_disk(self) -> D {
+        self.disk
+    }
+}
+
+fn path(directory: &str, name: &str) -> String {
+    format!("{directory}/{name}")
+}
+
+/// The name of a key's file: a key may be longer than a name, and have any characters.
+fn name_of(key: &str) -> String {
+    let hash = digest(&SHA256, key.as_bytes());
+    hash.as_ref()[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn encode(key: &str, value: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
+    let mut bytes = [MAGIC, &length.to_be_bytes(), key.as_bytes(), value].concat();
+    let hash = digest(&SHA256, &bytes);
+    bytes.extend(hash.as_ref());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<(String, Vec<u8>), String> {
+    let torn = || "it is torn".to_owned();
+    if bytes.len() > MOST {
+        return Err(format!("it is longer than {MOST} bytes"));
+    }
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not ours")?;
+    let end = bytes
+        .len()
+        .checked_sub(SHA256_OUTPUT_LEN)
+        .ok_or_else(torn)?;
+    let (body, hash) = bytes.split_at(end);
+    if digest(&SHA256, body).as_ref() != hash {
+        return Err(torn());
+    }
+    // The hash holds, so the rest is as it was written.
+    let (length, rest) = rest[..end - MAGIC.len()]
+        .split_first_chunk()
+        .ok_or_else(torn)?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| torn())?;
+    let (key, value) = rest.split_at_checked(length).ok_or_else(torn)?;
+    let key = String::from_utf8(key.to_vec()).map_err(|_| torn())?;
+    Ok((key, value.to_vec()))
+}

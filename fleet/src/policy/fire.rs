@@ -1,0 +1,253 @@
+//! What a sender asks for, as registers: one for each target and name, numbered so that the newer one wins.
+
+use std::fmt;
+
+use again::model::{Span, Walltime};
+use serde::{Deserialize, Serialize};
+
+use super::lineage::{self, TooFar};
+use crate::wire::lineage::{Cause, Lineage};
+use crate::wire::name::{Id, Name, Node};
+use crate::wire::trigger::{Ask, MOST_TTL, Trigger};
+
+/// What was asked for on this node: by a run, a report, or a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The id of its triggers, and of the origin if it is one.
+    pub id: Id,
+    /// The nodes that are to run Puppet; none twice.
+    pub targets: Vec<Node>,
+    /// What a newer request replaces.
+    pub name: Name,
+    /// What asked.
+    pub cause: Cause,
+    /// The node that is spoken for, if it is another one.
+    pub on_behalf: Option<Node>,
+    /// Where the run that asks comes from; empty if nothing but itself started it.
+    pub run: Lineage,
+    /// How long the targets wait at least.
+    pub delta: Span,
+    /// How long a target may take it.
+    pub ttl: Span,
+}
+
+/// Nothing of a request may go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HopLimit(pub Vec<TooFar>);
+
+impl fmt::Display for HopLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ways: Vec<String> = self.0.iter().map(TooFar::to_string).collect();
+        f.write_str(&ways.join("; "))
+    }
+}
+
+/// A trigger of this name is still on its way for another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherNode(Name, Node);
+
+impl fmt::Display for OtherNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OtherNode(name, node) = self;
+        write!(
+            f,
+            "'{name}' for {node} is still on its way; use a name for each node"
+        )
+    }
+}
+
+/// The next number of a sender: its wall clock, but always higher than the last.
+pub fn number(last: u64, now: Walltime) -> u64 {
+    now.millis().max(last.saturating_add(1))
+}
+
+/// The register for one target, and which origins went too far to be in it.
+///
+/// # Errors
+/// All did.
+pub fn trigger(
+    request: &Request,
+    me: &Node,
+    target: &Node,
+    (number, now): (u64, Walltime),
+    limit: usize,
+) -> Result<(Trigger, Vec<TooFar>), HopLimit> {
+    let firing = request.on_behalf.as_ref().unwrap_or(me);
+    let new = (&request.id, request.cause);
+    let within = lineage::onward(&request.run, new, firing, target, limit);
+    if within.lineage.0.is_empty() {
+        return Err(HopLimit(within.too_far));
+    }
+    let trigger = Trigger {
+        ask: Ask::Run,
+        id: request.id.clone(),
+        target: target.clone(),
+        sender: me.clone(),
+        on_behalf: request.on_behalf.clone(),
+        name: request.name.clone(),
+        number,
+        at: now.millis(),
+        ttl: request.ttl.millis(),
+        delta: request.delta.millis(),
+        targets: u32::try_from(request.targets.len()).unwrap_or(u32::MAX),
+        lineage: within.lineage,
+    };
+    Ok((trigger, within.too_far))
+}
+
+/// A newer trigger that stands for an older one as well, which its target may not have taken: with all origins, not earlier
+/// than either wanted, and as long as either may live.
+///
+/// An older one that was taken back stays so. `still` says how long the older one may live from now on, whatever became of the
+/// clock since.
+///
+/// # Errors
+/// It was fired for another node: no lineage ends with two, and no hop may be lost.
+pub fn merged(older: &Trigger, still: Span, mut newer: Trigger) -> Result<Trigger, OtherNode> {
+    if older.firing() != newer.firing() {
+        return Err(OtherNode(newer.name, older.firing().clone()));
+    }
+    if older.ask == Ask::Run {
+        newer.lineage = lineage::merged([&older.lineage, &newer.lineage]);
+        newer.delta = newer.delta.max(older.delta);
+        newer.ttl = newer.ttl.max(still.millis()).min(MOST_TTL);
+    }
+    Ok(newer)
+}
+
+/// What takes a trigger back. It bears the same id, and lives as long as the trigger still may.
+#[must_use]
+pub fn cancel(of: &Trigger, still: Span, (number, now): (u64, Walltime)) -> Trigger {
+    Trigger {
+        ask: Ask::Cancel,
+        number,
+        at: now.millis(),
+        ttl: still.millis().min(MOST_TTL),
+        ..of.clone()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::lineage::tests::{lineage, node};
+    use super::*;
+    use crate::wire::body::encode;
+    use proptest::prelude::*;
+
+    /// A request of node web1 for lb1, in a run with this lineage.
+    pub fn request(run: &[&str]) -> Request {
+        Request {
+            id: Id::from_bits(99),
+            targets: vec![node("lb1")],
+            name: "again".parse().expect("a name"),
+            cause: Cause::Refresh,
+            on_behalf: None,
+            run: lineage(run),
+            delta: Span::ZERO,
+            ttl: Span::from_secs(3600),
+        }
+    }
+
+    fn fired(request: &Request, number: u64) -> Trigger {
+        let at = Walltime::from_millis(number);
+        trigger(request, &node("web1"), &node("lb1"), (number, at), 10)
+            .expect("within the limit")
+            .0
+    }
+
+    #[test]
+    fn numbers_grow_whatever_the_clock_does() {
+        let at = Walltime::from_millis;
+        assert_eq!(number(0, at(1000)), 1000);
+        assert_eq!(number(1000, at(1000)), 1001);
+        assert_eq!(number(9000, at(1000)), 9001);
+    }
+
+    #[test]
+    fn what_went_too_far_is_left_out_and_said() {
+        let (me, lb1, now) = (node("web1"), node("lb1"), (5, Walltime::from_millis(5)));
+        let both = request(&["1: lb1 web1 lb1", "2: db1"]);
+        let (fired, too_far) = trigger(&both, &me, &lb1, now, 3).expect("one may");
+        assert_eq!(fired.lineage, lineage(&["2: db1 web1"]));
+        assert_eq!(too_far.len(), 1);
+        let error = trigger(&request(&["1: lb1 web1 lb1"]), &me, &lb1, now, 3);
+        assert_eq!(
+            error.expect_err("refused").to_string(),
+            "over 3 hops: lb1 -> web1 -> lb1 ..."
+        );
+    }
+
+    #[test]
+    fn a_newer_one_stands_for_the_older_as_well() {
+        let older = Trigger {
+            delta: 60_000,
+            ttl: 7_200_000,
+            ..fired(&request(&["1: a", "2: b c"]), 1_000_000)
+        };
+        let newer = fired(&request(&["1: x y"]), 1_600_000);
+        let both = merged(&older, Span::from_secs(6600), newer.clone()).expect("of one node");
+        assert_eq!(both.lineage, lineage(&["1: x y web1", "2: b c web1"]));
+        assert_eq!((both.number, both.delta), (1_600_000, 60_000));
+        assert_eq!(both.expires(), older.expires());
+        assert_eq!(both.id, newer.id);
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_asked_for_again() {
+        let first = fired(&request(&["1: a"]), 1_000_000);
+        let back = cancel(
+            &first,
+            Span::from_secs(3000),
+            (1_600_000, Walltime::from_millis(1_600_000)),
+        );
+        assert_eq!((back.ask, &back.id), (Ask::Cancel, &first.id));
+        assert_eq!(back.expires(), first.expires());
+        let newer = fired(&request(&["2: b"]), 1_700_000);
+        assert_eq!(
+            merged(&back, Span::from_secs(3000), newer.clone()),
+            Ok(newer)
+        );
+    }
+
+    #[test]
+    fn no_hop_is_lost_between_two_nodes_that_one_speaks_for() {
+        let speaks_for = |name| Request {
+            on_behalf: Some(node(name)),
+            ..request(&[])
+        };
+        let (one, other) = (fired(&speaks_for("a"), 5), fired(&speaks_for("b"), 6));
+        let error = merged(&one, Span::ZERO, other)
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.contains("'again' for a is still on its way"),
+            "{error}"
+        );
+    }
+
+    proptest! {
+        /// However often it is merged, it can be written, and lives as long as the longest may.
+        #[test]
+        fn merging_keeps_every_promise(firings in prop::collection::vec((0..100_000_000_u64, 0..=MOST_TTL, 0..1000_u64, 0..30_u128), 1..20)) {
+            let mut last: Option<Trigger> = None;
+            for (at, ttl, delta, origin) in firings {
+                let text = format!("{origin}: a");
+                let asked = Request { ttl: Span::from_nanos(ttl * 1_000_000), delta: Span::from_nanos(delta * 1_000_000), ..request(&[&text]) };
+                let number = number(last.as_ref().map_or(0, |t| t.number), Walltime::from_millis(at));
+                let (new, _) = trigger(&asked, &node("web1"), &node("lb1"), (number, Walltime::from_millis(at)), 10).expect("short");
+                let both = match &last {
+                    Some(older) => merged(older, older.expires().since(Walltime::from_millis(at)), new.clone()).expect("of one node"),
+                    None => new.clone(),
+                };
+                prop_assert!(encode(&both).is_ok());
+                prop_assert!(both.expires() >= new.expires() && both.delta >= new.delta);
+                if let Some(older) = last {
+                    prop_assert!(both.number > older.number && both.delta >= older.delta);
+                    let bound = Walltime::from_millis(both.at + MOST_TTL);
+                    prop_assert!(both.expires() >= older.expires().min(bound));
+                }
+                last = Some(both);
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! PURE: what a node decides about triggers. No clock, no network, no disk: they are given in.
+
+/// Who may start runs here.
+pub mod accept;
+/// What a target remembers, so that it acts on nothing twice.
+pub mod books;
+/// What a sender asks for, as registers.
+pub mod fire;
+/// What a target makes of one register.
+pub mod judge;
+/// Where a trigger comes from, and when that has been far enough.
+pub mod lineage;
+/// How long a target waits, beyond what it was asked for.
+pub mod pace;
+/// Regular expressions.
+mod pattern;
+/// Which nodes are meant.
+pub mod select;
+/// What followed from an origin.
+pub mod story;
+/// Times that a wrong clock does not shorten.
+pub mod term;

@@ -1,0 +1,472 @@
+//! PURE: what followed from an origin, as a tree: which trigger started what, over all nodes.
+//!
+//! The clocks of nodes disagree, so none is compared with another's to put things in order. Who comes below whom is said by the way
+//! that each trigger carries. Which run of a node fired, and in which order, is said by that node's own clock alone.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::wire::lineage::Cause;
+use crate::wire::name::{Id, Name, Node};
+use crate::wire::outcome::{Entry, Outcome, Ran};
+use crate::wire::trigger::Trigger;
+
+/// Clocks that are closer than this do not disagree, in milliseconds.
+const CLOSE: u64 = 1000;
+
+/// Everything that is known to have followed from an origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Story {
+    /// The origin's id.
+    pub id: Id,
+    /// What began it.
+    pub cause: Cause,
+    /// Where it began.
+    pub node: Node,
+    /// When its first trigger was fired, milliseconds of that node's wall clock after 1970.
+    pub at: u64,
+    /// The triggers, each after the one in whose run it was fired.
+    pub steps: Vec<Step>,
+}
+
+/// A trigger at one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The trigger's id.
+    pub id: Id,
+    /// When it was fired, milliseconds of the sender's wall clock after 1970.
+    pub fired: u64,
+    /// Who signed it.
+    pub sender: Node,
+    /// Whom it is for.
+    pub target: Node,
+    /// Its name.
+    pub name: Name,
+    /// The nodes from the origin to the one that fired it.
+    pub path: Vec<Node>,
+    /// What became of it.
+    pub state: State,
+    /// Why, and what was stopped.
+    pub why: String,
+    /// The run that did its job.
+    pub ran: Option<Ran>,
+    /// In whose run it was fired, by its place among the steps; nothing for what the origin itself fired.
+    pub parent: Option<usize>,
+    /// How far it is from the origin in the tree.
+    pub depth: usize,
+    /// The nodes on the way from there that have told nothing.
+    pub untold: Vec<Node>,
+    /// How its target's clock disagrees at least, in milliseconds: below zero it is behind its sender's, above it is ahead of ours.
+    pub clock: Option<i64>,
+}
+
+/// What became of a trigger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its target told this, at that time of its own clock.
+    Told(Outcome, u64),
+    /// It was fired here, and may be taken until then by our clock.
+    OnTheWay(u64),
+}
+
+impl State {
+    /// In a word.
+    pub fn word(self) -> String {
+        match self {
+            State::Told(outcome, _) => outcome.to_string(),
+            State::OnTheWay(_) => "on its way".to_owned(),
+        }
+    }
+}
+
+impl Step {
+    /// Whether nothing more becomes of it.
+    pub fn is_over(&self) -> bool {
+        let is_final = matches!(self.state, State::Told(outcome, _) if outcome.is_final());
+        is_final && self.ran.as_ref().is_none_or(|ran| !ran.more)
+    }
+
+    /// In which order what one node fired is shown.
+    fn rank(&self) -> impl Ord + use<> {
+        let (target, name) = (self.target.clone(), self.name.clone());
+        (self.fired, target, name, self.id.clone())
+    }
+
+    fn began(&self) -> Option<u64> {
+        self.ran.as_ref()?.began
+    }
+}
+
+impl Story {
+    /// The story of an origin, or the one of which a trigger of this id is a part; of none in particular the newest. Nothing if
+    /// nobody told anything of it. What was fired later than `latest`, by its sender's clock, is newest to nobody.
+    pub fn of(
+        entries: Vec<Entry>,
+        on_the_way: Vec<Trigger>,
+        wanted: Option<&Id>,
+        [now, latest]: [u64; 2],
+    ) -> Option<Story> {
+        let mut stories = gathered(entries, on_the_way, now);
+        let begins = |steps: &Steps| steps.values().map(|(_, step)| first(step)).min();
+        let has = |steps: &Steps, id: &Id| steps.keys().any(|(_, one)| one == id);
+        let newest = stories
+            .iter()
+            .filter(|(id, steps)| wanted.is_none_or(|wanted| *id == wanted || has(steps, wanted)))
+            .max_by_key(|(id, steps)| {
+                let is_it = wanted == Some(*id);
+                let at = begins(steps).map(|(_, at, _)| at);
+                (is_it, at.filter(|at| *at <= latest), Reverse(*id))
+            });
+        let id = newest?.0.clone();
+        let steps = stories.remove(&id)?;
+        let (cause, begins) = steps.values().min_by_key(|(_, step)| first(step))?.clone();
+        let steps = steps.into_values().map(|(_, step)| step).collect();
+        Some(Story {
+            id,
+            cause,
+            node: begins.path.first()?.clone(),
+            at: begins.fired,
+            steps: tree(steps),
+        })
+    }
+
+    /// Whether nothing more becomes of all that is known.
+    pub fn is_over(&self) -> bool {
+        self.steps.iter().all(Step::is_over)
+    }
+}
+
+/// What is closest to the origin, and was fired first there.
+fn first(step: &Step) -> (usize, u64, Id) {
+    (step.path.len(), step.fired, step.id.clone())
+}
+
+/// Each trigger at each node once.
+type Steps = BTreeMap<(Node, Id), (Cause, Step)>;
+
+/// By origins. What a target has told counts more than what is on its way to it.
+fn gathered(entries: Vec<Entry>, on_the_way: Vec<Trigger>, now: u64) -> BTreeMap<Id, Steps> {
+    let mut stories = BTreeMap::<Id, Steps>::new();
+    let ways = on_the_way.into_iter().flat_map(of_a_trigger);
+    let told = entries.into_iter().map(|entry| of_an_entry(entry, now));
+    for (origin, cause, step) in ways.chain(told) {
+        let key = (step.target.clone(), step.id.clone());
+        stories
+            .entry(origin)
+            .or_default()
+            .insert(key, (cause, step));
+    }
+    stories
+}
+
+fn of_a_trigger(trigger: Trigger) -> Vec<(Id, Cause, Step)> {
+    let until = trigger.expires().millis();
+    let step = |path| Step {
+        id: trigger.id.clone(),
+        fired: trigger.number,
+        sender: trigger.sender.clone(),
+        target: trigger.target.clone(),
+        name: trigger.name.clone(),
+        path,
+        state: State::OnTheWay(until),
+        why: String::new(),
+        ran: None,
+        parent: None,
+        depth: 0,
+        untold: Vec::new(),
+        clock: None,
+    };
+    let origins = trigger.lineage.0.iter().cloned();
+    origins
+        .map(|origin| (origin.id, origin.cause, step(origin.path)))
+        .collect()
+}
+
+fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
+    // Whatever the target tells came after the firing.
+    let began = told.ran.as_ref().and_then(|ran| ran.began);
+    let soonest = began.map_or(told.at, |began| began.min(told.at));
+    let milliseconds = |off: u64| i64::try_from(off).unwrap_or(i64::MAX);
+    let clock = match (
+        told.number.saturating_sub(soonest),
+        told.at.saturating_sub(now),
+    ) {
+        (behind, _) if behind > CLOSE => Some(-milliseconds(behind)),
+        (_, ahead) if ahead > CLOSE => Some(milliseconds(ahead)),
+        _ => None,
+    };
+    let step = Step {
+        why: told.sentence(),
+        id: told.id,
+        fired: told.number,
+        sender: told.sender,
+        target: told.target,
+        name: told.name,
+        path: origin.path,
+        state: State::Told(told.outcome, told.at),
+        ran: told.ran,
+        parent: None,
+        depth: 0,
+        untold: Vec::new(),
+        clock,
+    };
+    (origin.id, origin.cause, step)
+}
+
+/// Puts each step after the one in whose run it was fired.
+fn tree(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.sort_by_key(|step| (step.path.len(), step.rank()));
+    let mut children: BTreeMap<Option<usize>, Vec<(usize, usize)>> = BTreeMap::new();
+    for (n, (parent, known)) in parents(&steps).into_iter().enumerate() {
+        children.entry(parent).or_default().push((n, known));
+    }
+    let mut placed: Vec<Step> = Vec::with_capacity(steps.len());
+    let mut rest: Vec<(usize, usize, Option<usize>)> = Vec::new();
+    let mut below = |of: Option<usize>, at: Option<usize>, rest: &mut Vec<_>| {
+        let mut those = children.remove(&of).unwrap_or_default();
+        // The last one is placed first.
+        those.sort_by_key(|(n, _)| Reverse(steps[*n].rank()));
+        rest.extend(those.into_iter().map(|(n, known)| (n, known, at)));
+    };
+    below(None, None, &mut rest);
+    while let Some((n, known, parent)) = rest.pop() {
+        let step = steps[n].clone();
+        below(Some(n), Some(placed.len()), &mut rest);
+        placed.push(Step {
+            parent,
+            depth: parent.map_or(0, |parent| placed[parent].depth + 1),
+            untold: step.path[(known + 1).min(step.path.len())..].to_vec(),
+            ..step
+        });
+    }
+    placed
+}
+
+/// Of each step the one in whose run it was fired, and how much of its way leads up to that. A parent's way is shorter than its
+/// child's, so that nothing is below itself.
+fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
+    let mut at: BTreeMap<(&[Node], &Node), Vec<usize>> = BTreeMap::new();
+    for (n, step) in steps.iter().enumerate() {
+        at.entry((&step.path, &step.target)).or_default().push(n);
+    }
+    let parent = |step: &Step| {
+        let found = (1..step.path.len()).rev().find_map(|known| {
+            let there = at.get(&(&step.path[..known], &step.path[known]))?;
+            // Both are times of the node that fired.
+            let before = |n: &&usize| steps[**n].began().is_some_and(|began| began <= step.fired);
+            let last = there
+                .iter()
+                .filter(before)
+                .max_by_key(|n| steps[**n].began());
+            Some((*last.or(there.first())?, known))
+        });
+        found.map_or((None, 0), |(n, known)| (Some(n), known))
+    };
+    steps.iter().map(parent).collect()
+}
+
+/// How many nodes a story is about.
+pub fn nodes(story: &Story) -> usize {
+    let targets: BTreeSet<&Node> = story.steps.iter().map(|step| &step.target).collect();
+    targets.len()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::wire::lineage::Origin;
+    use crate::wire::outcome::Told;
+    use proptest::prelude::*;
+
+    fn node(name: &str) -> Node {
+        name.parse().expect("a certname")
+    }
+
+    /// What a target told of a trigger that came this way, the target last: fired, told and begun at these times.
+    pub fn entry(bits: u128, way: &str, fired: u64, told: u64, began: Option<u64>) -> Entry {
+        let mut path: Vec<Node> = way.split(' ').map(node).collect();
+        let target = path.pop().expect("a target");
+        let ran = began.map(|began| Ran {
+            log: format!("c-{bits}"),
+            began: Some(began),
+            ended: Some(told),
+            reruns: 0,
+            last: None,
+            more: false,
+        });
+        Entry {
+            told: Told {
+                id: Id::from_bits(bits),
+                number: fired,
+                sender: path[path.len() - 1].clone(),
+                target,
+                name: "again".parse().expect("a name"),
+                outcome: Outcome::Changed,
+                why: String::new(),
+                at: told,
+                stopped: vec![],
+                ran,
+            },
+            origin: Origin {
+                id: Id::from_bits(1),
+                cause: Cause::Person,
+                path,
+            },
+        }
+    }
+
+    fn story(entries: Vec<Entry>) -> Story {
+        Story::of(entries, vec![], None, [1 << 40; 2]).expect("a story")
+    }
+
+    /// Each step with its parent, in their order.
+    fn shape(story: &Story) -> Vec<(String, Option<usize>)> {
+        let shape = story.steps.iter().map(|step| {
+            let n = u128::from_str_radix(step.id.as_str(), 16).expect("digits");
+            (format!("{} {n}", step.target), step.parent)
+        });
+        shape.collect()
+    }
+
+    /// The clock of b is 30 s behind and that of c 30 s ahead of the others'.
+    fn apart() -> Vec<Entry> {
+        vec![
+            entry(1, "a b", 100_000, 75_000, Some(71_000)),
+            entry(2, "a c", 100_500, 135_000, Some(131_000)),
+            // Fired in the first run of b, and in its second.
+            entry(3, "a b d", 72_000, 104_000, Some(103_000)),
+            entry(4, "a b", 105_000, 81_000, Some(80_000)),
+            entry(5, "a b d", 80_500, 113_000, Some(112_000)),
+            entry(6, "a c b", 133_000, 76_000, Some(75_500)),
+        ]
+    }
+
+    #[test]
+    fn parents_come_first_whatever_the_clocks_say() {
+        let story = story(apart());
+        let expected = [
+            ("b 1", None),
+            ("d 3", Some(0)),
+            ("c 2", None),
+            ("b 6", Some(2)),
+            ("b 4", None),
+            ("d 5", Some(4)),
+        ];
+        let expected = expected.map(|(step, parent)| (step.to_owned(), parent));
+        assert_eq!(shape(&story), expected);
+        assert_eq!(
+            (story.node, story.at, story.cause),
+            (node("a"), 100_000, Cause::Person)
+        );
+        // What cannot be otherwise is said of the clocks.
+        let clocks: Vec<Option<i64>> = story.steps.iter().map(|step| step.clock).collect();
+        let behind = Some(-29_000);
+        let expected = [behind, None, None, Some(-57_500), Some(-25_000), None];
+        assert_eq!(clocks, expected);
+        let early = Story::of(apart(), vec![], None, [105_000; 2]).expect("a story");
+        assert_eq!(early.steps[2].clock, Some(30_000));
+    }
+
+    #[test]
+    fn what_is_missing_on_the_way_is_named() {
+        let far = entry(9, "a b c d", 5, 6, None);
+        let story = story(vec![far.clone()]);
+        assert_eq!(shape(&story), [("d 9".to_owned(), None)]);
+        assert_eq!(story.steps[0].untold, [node("b"), node("c")]);
+        let story = self::story(vec![far, entry(1, "a b", 1, 2, None)]);
+        assert_eq!(story.steps[1].parent, Some(0));
+        assert_eq!(story.steps[1].untold, [node("c")]);
+    }
+
+    #[test]
+    fn the_newest_is_told_or_the_one_that_is_wanted() {
+        let of = |bits: u128, mut one: Entry| {
+            one.origin.id = Id::from_bits(bits);
+            one
+        };
+        let all = vec![
+            of(7, entry(7, "a b", 100, 101, None)),
+            of(8, entry(8, "c d", 200, 201, None)),
+            of(7, entry(9, "a b c", 300, 301, None)),
+            // Whose clock is far ahead, or who says so.
+            of(6, entry(6, "e f", 2001, 202, None)),
+        ];
+        let told = |wanted: Option<u128>| {
+            let wanted = wanted.map(Id::from_bits);
+            let story = Story::of(all.clone(), vec![], wanted.as_ref(), [1000, 2000]);
+            story.map(|story| (story.id, story.steps.len()))
+        };
+        assert_eq!(told(None), Some((Id::from_bits(8), 1)));
+        assert_eq!(told(Some(7)), Some((Id::from_bits(7), 2)));
+        // By a trigger that is a part of it.
+        assert_eq!(told(Some(9)), Some((Id::from_bits(7), 2)));
+        assert_eq!(told(Some(6)), Some((Id::from_bits(6), 1)));
+        assert_eq!(told(Some(10)), None);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_shown_until_something_is_told() {
+        let one = entry(1, "a b", 1000, 1001, None);
+        let mut trigger = crate::wire::trigger::tests::trigger();
+        trigger.id = one.told.id.clone();
+        trigger.target = one.told.target.clone();
+        trigger.lineage.0 = vec![one.origin.clone()];
+        let on_the_way = Story::of(vec![], vec![trigger.clone()], None, [0; 2]).expect("a story");
+        assert_eq!(on_the_way.steps[0].state.word(), "on its way");
+        assert!(!on_the_way.is_over());
+        let told = Story::of(vec![one], vec![trigger], None, [0; 2]).expect("a story");
+        assert_eq!((told.steps.len(), told.is_over()), (1, true));
+        assert_eq!(told.steps[0].state, State::Told(Outcome::Changed, 1001));
+    }
+
+    /// Entries of one origin, on nodes of which some have told nothing, at any times.
+    pub fn entries() -> impl Strategy<Value = Vec<Entry>> {
+        let way = prop::collection::vec(0u8..4, 2..6);
+        let times = (
+            0u64..100_000,
+            0u64..100_000,
+            prop::option::of(0u64..100_000),
+        );
+        prop::collection::vec((way, times), 1..40).prop_map(|all| {
+            let one = |(n, (way, (fired, told, began))): (usize, (Vec<u8>, _))| {
+                let way: Vec<String> = way.iter().map(|n| format!("n{n}")).collect();
+                entry(n as u128, &way.join(" "), fired, told, began)
+            };
+            all.into_iter().enumerate().map(one).collect()
+        })
+    }
+
+    proptest! {
+        /// Whatever the order in which they come, and whatever the clocks say, all are there, each after its parent, whose way is
+        /// the beginning of its own.
+        #[test]
+        fn nothing_is_lost_and_the_order_is_one(all in entries(), seed in any::<u64>()) {
+            let told = story(all.clone());
+            let mut other = all.clone();
+            other.sort_by_key(|one| one.told.number.wrapping_mul(seed | 1));
+            prop_assert_eq!(&story(other), &told);
+            let mut ids: Vec<&Id> = told.steps.iter().map(|step| &step.id).collect();
+            ids.sort();
+            let mut expected: Vec<&Id> = all.iter().map(|one| &one.told.id).collect();
+            expected.sort();
+            prop_assert_eq!(ids, expected);
+            for (n, step) in told.steps.iter().enumerate() {
+                let Some(parent) = step.parent else {
+                    prop_assert_eq!(step.untold.len(), step.path.len() - 1);
+                    continue;
+                };
+                prop_assert!(parent < n);
+                let above = &told.steps[parent];
+                prop_assert_eq!(step.depth, above.depth + 1);
+                let way = [&above.path[..], std::slice::from_ref(&above.target), &step.untold].concat();
+                prop_assert_eq!(&way, &step.path);
+            }
+            // What one node fired in one run stands in the order of its own clock.
+            for pair in told.steps.windows(2) {
+                if pair[0].parent == pair[1].parent {
+                    prop_assert!(pair[0].fired <= pair[1].fired);
+                }
+            }
+        }
+    }
+}

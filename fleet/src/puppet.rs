@@ -1,0 +1,131 @@
+//! Where Puppet keeps a node's certificates, for a settings file that does not say it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use again::puppet::conf::Conf;
+
+use crate::wire::name::Node;
+
+/// Where a packaging of Puppet has its configuration file and its certificates (`lib/puppet/defaults.rb`, `ssldir`): the
+/// all-in-one packages, Debian's, older ones.
+const LAYOUTS: [[&str; 2]; 3] = [
+    [
+        "etc/puppetlabs/puppet/puppet.conf",
+        "etc/puppetlabs/puppet/ssl",
+    ],
+    ["etc/puppet/puppet.conf", "var/lib/puppet/ssl"],
+    ["etc/puppet/puppet.conf", "etc/puppet/ssl"],
+];
+
+/// What can be told of Puppet's certificates on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificates {
+    /// The directory with all of them.
+    pub directory: PathBuf,
+    /// The name of this node: what puppet.conf says, else that of the only certificate which is there.
+    pub certname: Option<Node>,
+}
+
+/// Looks below `root`: at puppet.conf, and in the usual places.
+pub fn certificates(root: &Path) -> Certificates {
+    let is_there = |[_, ssl]: &&[&str; 2]| root.join(ssl).is_dir();
+    let [conf, ssl] = LAYOUTS.iter().find(is_there).unwrap_or(&LAYOUTS[1]);
+    let conf = Conf::parse(&fs::read(root.join(conf)).unwrap_or_default());
+    // A value that names other settings is not for us to work out: the class writes the paths that Puppet itself says.
+    let set = conf
+        .agent("ssldir")
+        .filter(|path| path.starts_with('/') && !path.contains('$'));
+    let directory = set.map_or_else(|| root.join(ssl), PathBuf::from);
+    let certname = conf.agent("certname").and_then(|name| name.parse().ok());
+    Certificates {
+        certname: certname.or_else(|| only(&directory.join("certs"))),
+        directory,
+    }
+}
+
+/// The name of the only certificate in here that is not the CA's.
+fn only(directory: &Path) -> Option<Node> {
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let mut names = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some(name.strip_suffix(".pem")?.to_owned()).filter(|name| name != "ca")
+    });
+    match (names.next(), names.next()) {
+        (Some(name), None) => name.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with these files.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        root
+    }
+
+    fn found(files: &[(&str, &str)]) -> (PathBuf, Option<String>) {
+        let root = machine(files);
+        let found = certificates(root.path());
+        let below = found.directory.strip_prefix(root.path());
+        let directory = below.map_or(found.directory.clone(), Path::to_owned);
+        (
+            directory,
+            found.certname.map(|name| name.as_str().to_owned()),
+        )
+    }
+
+    #[test]
+    fn each_packaging_is_known() {
+        for [conf, ssl] in LAYOUTS {
+            let certificate = format!("{ssl}/certs/web1.test.pem");
+            let files = [
+                (certificate.as_str(), ""),
+                (conf, "[agent]\ncertname = web2.test\n"),
+            ];
+            let [here, named] = [&files[..1], &files].map(found);
+            assert_eq!(here, (ssl.into(), Some("web1.test".to_owned())));
+            assert_eq!(named, (ssl.into(), Some("web2.test".to_owned())));
+        }
+        assert_eq!(found(&[]), ("var/lib/puppet/ssl".into(), None));
+    }
+
+    #[test]
+    fn of_several_certificates_none_is_chosen() {
+        let [ca, web1, web2] =
+            ["ca", "web1", "web2"].map(|name| format!("var/lib/puppet/ssl/certs/{name}.pem"));
+        let certname = |files: &[&String]| {
+            found(
+                &files
+                    .iter()
+                    .map(|path| (path.as_str(), ""))
+                    .collect::<Vec<_>>(),
+            )
+            .1
+        };
+        assert_eq!(certname(&[&ca, &web1]).as_deref(), Some("web1"));
+        assert_eq!(certname(&[&ca, &web1, &web2]), None);
+        assert_eq!(certname(&[&ca]), None);
+    }
+
+    #[test]
+    fn puppet_conf_names_another_directory() {
+        let conf = |text| found(&[("etc/puppet/puppet.conf", text)]).0;
+        assert_eq!(
+            conf("[main]\nssldir = /srv/ssl\n"),
+            PathBuf::from("/srv/ssl")
+        );
+        assert_eq!(
+            conf("[main]\nssldir = $vardir/ssl\n"),
+            PathBuf::from("var/lib/puppet/ssl")
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! The one timer of the service: it goes on in suspend, as the times of triggers do, and wakes nobody before it is due.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use again::model::Boottime;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+const NEVER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// A timer of timerfd_create(2).
+pub struct Alarm(AsyncFd<OwnedFd>);
+
+impl Alarm {
+    /// One that is not set.
+    ///
+    /// # Errors
+    /// Those of timerfd_create(2).
+    pub fn new() -> io::Result<Alarm> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        // SAFETY: the descriptor is the timer's own until it is dropped, with what it is registered with.
+        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
+        Ok(Alarm(timer.map_err(|e| e.into_parts().1)?))
+    }
+
+    /// Sets it to a time, which may have passed, in place of the last one.
+    ///
+    /// # Errors
+    /// Those of timerfd_settime(2).
+    pub fn set(&self, at: Boottime) -> io::Result<()> {
+        // Zero would mean never.
+        let nanos = i128::from(at.nanos().max(1));
+        let at = Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+        };
+        let spec = Itimerspec {
+            it_interval: NEVER,
+            it_value: at,
+        };
+        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &spec)?;
+        Ok(())
+    }
+
+    /// Until it is time.
+    ///
+    /// # Errors
+    /// Those of read(2).
+    pub async fn ring(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            let read = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0_u8; 8])?));
+            if let Ok(read) = read {
+                return read.map(|_| ());
+            }
+        }
+    }
+}

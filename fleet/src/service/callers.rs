@@ -1,0 +1,272 @@
+//! Who asks this service for something, and what each of them still waits for. No socket in here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::ask::{self, Answer};
+use crate::step::model::{Client, News, Said};
+use crate::wire::name::{Id, Node};
+
+/// A trigger on its way to a node.
+type Way = (Id, Node);
+
+/// Everybody who is connected.
+#[derive(Debug, Default)]
+pub struct Callers {
+    callers: BTreeMap<Client, Caller>,
+    last: Client,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Caller {
+    tell: UnboundedSender<Answer>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Asks.
+    Asks,
+    /// Waits to be told what the request came to. Progress until then is told after that.
+    Waits {
+        follows: BTreeSet<Way>,
+        early: Vec<(Way, News)>,
+    },
+    /// Hears what becomes of these.
+    Follows(BTreeSet<Way>),
+    /// Has been told everything.
+    Done,
+}
+
+impl Callers {
+    /// Somebody comes in, who is told things this way.
+    pub fn enter(&mut self, tell: UnboundedSender<Answer>) -> Client {
+        self.last += 1;
+        let stage = Stage::Asks;
+        self.callers.insert(self.last, Caller { tell, stage });
+        self.last
+    }
+
+    /// They are gone.
+    pub fn leave(&mut self, client: Client) {
+        self.callers.remove(&client);
+    }
+
+    /// Whether somebody has not been told yet what their request came to.
+    pub fn is_owed(&self) -> bool {
+        let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_));
+        !self.callers.values().all(follows)
+    }
+
+    /// They fired or took back, and want to hear of these.
+    pub fn wait(&mut self, client: Client, follows: BTreeSet<Way>) {
+        if let Some(caller) = self.callers.get_mut(&client) {
+            let early = Vec::new();
+            caller.stage = Stage::Waits { follows, early };
+        }
+    }
+
+    /// Tells somebody something, and that it is all.
+    pub fn answer(&mut self, client: Client, answer: Answer) {
+        if let Some(caller) = self.callers.get_mut(&client) {
+            caller.say(answer);
+            caller.end();
+        }
+    }
+
+    /// Whether they are still there.
+    pub fn is_here(&self, client: Client) -> bool {
+        self.callers.contains_key(&client)
+    }
+
+    /// Tells somebody something; more follows.
+    pub fn tell(&mut self, client: Client, answer: Answer) {
+        if let Some(caller) = self.callers.get(&client) {
+            caller.say(answer);
+        }
+    }
+
+    /// Has told somebody everything.
+    pub fn end(&mut self, client: Client) {
+        if let Some(caller) = self.callers.get_mut(&client) {
+            caller.end();
+        }
+    }
+
+    /// Tells somebody what their request came to.
+    pub fn said(&mut self, client: Client, said: &Said, engine: &str, away: Option<&str>) {
+        let Some(caller) = self.callers.get_mut(&client) else {
+            return;
+        };
+        for answer in ask::said(said, engine, away) {
+            caller.say(answer);
+        }
+        let stage = std::mem::replace(&mut caller.stage, Stage::Done);
+        if let Stage::Waits { mut follows, early } = stage {
+            let failed = |target: &Node| said.failed.iter().any(|(node, _)| node == target);
+            follows.retain(|(_, target)| !failed(target));
+            caller.stage = Stage::Follows(follows);
+            for (way, news) in early {
+                caller.news(&way, &news);
+            }
+        }
+        caller.end_if_idle();
+    }
+
+    /// Tells everybody who waits for it what became of a trigger.
+    pub fn progress(&mut self, way: &Way, news: &News) {
+        for caller in self.callers.values_mut() {
+            match &mut caller.stage {
+                Stage::Waits { follows, early } if !follows.is_empty() => {
+                    early.push((way.clone(), news.clone()));
+                }
+                Stage::Follows(_) => {
+                    caller.news(way, news);
+                    caller.end_if_idle();
+                }
+                Stage::Waits { .. } | Stage::Asks | Stage::Done => {}
+            }
+        }
+    }
+}
+
+impl Caller {
+    fn say(&self, answer: Answer) {
+        // Who has gone is told nothing.
+        let _ = self.tell.send(answer);
+    }
+
+    fn end(&mut self) {
+        self.say(Answer::End);
+        self.stage = Stage::Done;
+    }
+
+    fn end_if_idle(&mut self) {
+        if let Stage::Follows(follows) = &self.stage
+            && follows.is_empty()
+        {
+            self.end();
+        }
+    }
+
+    fn news(&mut self, way: &Way, news: &News) {
+        let Stage::Follows(follows) = &mut self.stage else {
+            return;
+        };
+        if !follows.contains(way) {
+            return;
+        }
+        match news {
+            News::Told(outcome, _) if !outcome.is_final() => {}
+            News::Told(..) | News::NoAnswer => {
+                follows.remove(way);
+            }
+            News::ReplacedBy(id) => {
+                follows.remove(way);
+                follows.insert((id.clone(), way.1.clone()));
+            }
+        }
+        let (id, target) = way.clone();
+        self.say(Answer::Progress {
+            id,
+            target,
+            news: news.clone(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::wire::outcome::Outcome;
+
+    fn node(name: &str) -> Node {
+        name.parse().expect("a certname")
+    }
+
+    fn way(bits: u128, name: &str) -> Way {
+        (Id::from_bits(bits), node(name))
+    }
+
+    fn told(outcome: Outcome) -> News {
+        News::Told(outcome, String::new())
+    }
+
+    /// What they were told, in words.
+    fn heard(answers: &mut UnboundedReceiver<Answer>) -> Vec<String> {
+        let answers = std::iter::from_fn(|| answers.try_recv().ok());
+        let word = |answer| match answer {
+            Answer::Delivered(node) => format!("delivered {node}"),
+            Answer::Failed(node, _) => format!("failed {node}"),
+            Answer::Said(_) => "said".to_owned(),
+            Answer::Progress { target, news, .. } => match news {
+                News::Told(outcome, _) => format!("{target} {outcome}"),
+                News::ReplacedBy(_) => format!("{target} replaced"),
+                News::NoAnswer => format!("{target} silent"),
+            },
+            Answer::End => "end".to_owned(),
+            other => format!("{other:?}"),
+        };
+        answers.map(word).collect()
+    }
+
+    fn said(delivered: &[&str], failed: &[&str]) -> Said {
+        Said {
+            delivered: delivered.iter().map(|name| node(name)).collect(),
+            failed: failed
+                .iter()
+                .map(|name| (node(name), String::new()))
+                .collect(),
+            ..Said::default()
+        }
+    }
+
+    #[test]
+    fn who_does_not_wait_is_told_what_it_came_to() {
+        let (mut callers, (tell, mut ear)) = (Callers::default(), unbounded_channel());
+        assert!(!callers.is_owed());
+        let client = callers.enter(tell);
+        callers.wait(client, BTreeSet::new());
+        callers.progress(&way(1, "a"), &told(Outcome::Taken));
+        assert!(callers.is_owed());
+        callers.said(client, &said(&["a"], &[]), "etcd", None);
+        callers.progress(&way(1, "a"), &told(Outcome::Changed));
+        assert_eq!(heard(&mut ear), ["delivered a", "said", "end"]);
+        callers.leave(client);
+        assert!(!callers.is_owed());
+    }
+
+    #[test]
+    fn who_waits_hears_of_each_target_until_its_last_word() {
+        let (mut callers, (tell, mut ear)) = (Callers::default(), unbounded_channel());
+        let client = callers.enter(tell);
+        let ways = ["a", "b", "c", "d"].map(|name| way(1, name));
+        callers.wait(client, BTreeSet::from(ways.clone()));
+        // Before the engine has said that it has it.
+        callers.progress(&ways[0], &told(Outcome::Taken));
+        callers.said(client, &said(&["a", "b", "c"], &["d"]), "etcd", None);
+        let first = [
+            "delivered a",
+            "delivered b",
+            "delivered c",
+            "failed d",
+            "said",
+            "a taken",
+        ];
+        assert_eq!(heard(&mut ear), first);
+        assert!(!callers.is_owed());
+        callers.progress(&way(2, "a"), &told(Outcome::Failed));
+        callers.progress(&ways[0], &told(Outcome::Changed));
+        callers.progress(&ways[0], &told(Outcome::Changed));
+        callers.progress(&ways[1], &News::ReplacedBy(Id::from_bits(9)));
+        callers.progress(&ways[2], &News::NoAnswer);
+        assert_eq!(heard(&mut ear), ["a changed", "b replaced", "c silent"]);
+        callers.progress(&way(9, "b"), &told(Outcome::Held));
+        callers.progress(&way(9, "b"), &told(Outcome::Satisfied));
+        assert_eq!(heard(&mut ear), ["b held", "b satisfied", "end"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! The firing socket: each connection carries one question, and its answers until there is nothing more to say or nobody who
+//! listens.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use again::sys::pidfd::inherit;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{geteuid, umask};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{ReadHalf, WriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use crate::ask::{self, Answer, HEAD, Question};
+
+/// How many may ask, or listen, at a time. More wait at the door.
+const MOST_CLIENTS: usize = 1000;
+/// How long a question may take to arrive, and an answer to be read.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long nobody is let in after there was no descriptor for somebody.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Somebody who has come in.
+#[derive(Debug)]
+pub struct Guest {
+    stream: UnixStream,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The socket: the one that systemd passes, else one of our own at this path.
+///
+/// # Errors
+/// There is none to be had.
+pub fn open(path: &Path) -> io::Result<UnixListener> {
+    let listener = match passed()? {
+        Some(listener) => listener,
+        None => bound(path).map_err(|e| {
+            let path = path.display();
+            io::Error::new(e.kind(), format!("{path} cannot be opened: {e}"))
+        })?,
+    };
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// What systemd passes, as sd_listen_fds(3) says.
+fn passed() -> io::Result<Option<net::UnixListener>> {
+    let mut passed = sd_notify::listen_fds()?;
+    match (passed.next(), passed.len()) {
+        (None, _) => Ok(None),
+        (Some(fd), 0) => Ok(Some(net::UnixListener::from(inherit(fd)?))),
+        (Some(_), more) => {
+            let count = more + 1;
+            Err(io::Error::other(format!(
+                "{count} sockets were passed, not one"
+            )))
+        }
+    }
+}
+
+/// A socket of our own, in the place of what an earlier service has left.
+fn bound(path: &Path) -> io::Result<net::UnixListener> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    // Nobody else may connect, not even before its mode is set.
+    let before = umask(Mode::from_raw_mode(0o177));
+    let listener = net::UnixListener::bind(path);
+    umask(before);
+    let listener = listener?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Lets in whoever comes, for as long as there is room. Why nobody can come any more.
+pub async fn attend(listener: UnixListener, let_in: impl Fn(Guest)) -> io::Error {
+    let places = Arc::new(Semaphore::new(MOST_CLIENTS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return io::Error::other("the door is closed");
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => let_in(Guest {
+                stream,
+                _place: place,
+            }),
+            Err(e) if is_passing(&e) => sleep(PAUSE).await,
+            Err(e) => return e,
+        }
+    }
+}
+
+/// Whether the next one may be let in all the same: there was no descriptor, or they had gone.
+fn is_passing(e: &io::Error) -> bool {
+    let passing = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOBUFS,
+        Errno::CONNABORTED,
+        Errno::INTR,
+    ];
+    passing
+        .iter()
+        .any(|one| e.raw_os_error() == Some(one.raw_os_error()))
+}
+
+/// Hears a question, hands it on, and says the answers.
+///
+/// # Errors
+/// The guest has gone, or does not listen.
+pub async fn converse(
+    mut guest: Guest,
+    ask: impl FnOnce(Question),
+    mut answers: UnboundedReceiver<Answer>,
+) -> io::Result<()> {
+    let user = guest.stream.peer_cred()?.uid();
+    let is_root = user == 0 || user == geteuid().as_raw();
+    if !is_root && !is_for_a_group(&guest.stream) {
+        let why = format!("user {user} may not ask this service; root may");
+        return refuse(guest, &why).await;
+    }
+    let (mut ear, mut mouth) = guest.stream.split();
+    let heard = timeout(PATIENCE, hear(&mut ear)).await;
+    match heard.unwrap_or_else(|_| Err(io::Error::other("the question did not arrive in time"))) {
+        Ok(question) if !is_root && question.is_roots() => {
+            let why = format!("user {user} may fire and look; root may do this");
+            return refuse(guest, &why).await;
+        }
+        Ok(question) => ask(question),
+        Err(e) => return refuse(guest, &e.to_string()).await,
+    }
+    let mut has_said_all = false;
+    loop {
+        let mut byte = [0];
+        tokio::select! {
+            answer = answers.recv() => match answer {
+                // The service ends, and there would have been more to say.
+                None => return Ok(()),
+                Some(answer) => {
+                    say(&mut mouth, &answer).await?;
+                    if answer == Answer::End {
+                        return Ok(());
+                    }
+                    has_said_all |= matches!(answer, Answer::Said(_));
+                }
+            },
+            // Whoever closes one way may still listen, but nobody waits for long like that.
+            _ = ear.read(&mut byte), if has_said_all => return Ok(()),
+        }
+    }
+}
+
+/// Whether it is a group that the socket is opened to, and not everybody. Whoever comes in by that is one of the group.
+fn is_for_a_group(stream: &UnixStream) -> bool {
+    let address = stream.local_addr().ok();
+    let path = address.as_ref().and_then(|address| address.as_pathname());
+    let found = path.and_then(|path| fs::metadata(path).ok());
+    found.is_some_and(|found| found.permissions().mode() & 0o022 == 0o020)
+}
+
+async fn refuse(mut guest: Guest, why: &str) -> io::Result<()> {
+    let (ear, mut mouth) = guest.stream.split();
+    say(&mut mouth, &Answer::Refused(ask::words(why))).await?;
+    say(&mut mouth, &Answer::End).await?;
+    mouth.shutdown().await?;
+    // What nobody has read when a socket is closed takes the answer along.
+    let (mut rest, mut sink) = (ear.take(ask::LONGEST_QUESTION as u64), tokio::io::sink());
+    let read = timeout(PATIENCE, tokio::io::copy(&mut rest, &mut sink)).await;
+    read.map_or(Ok(()), |read| read.map(|_| ()))
+}
+
+async fn hear(ear: &mut ReadHalf<'_>) -> io::Result<Question> {
+    let mut head = [0; HEAD];
+    ear.read_exact(&mut head).await?;
+    let length = ask::length_of_question(&head).map_err(io::Error::other)?;
+    let mut rest = vec![0; length];
+    ear.read_exact(&mut rest).await?;
+    ask::question(&rest).map_err(io::Error::other)
+}
+
+async fn say(mouth: &mut WriteHalf<'_>, answer: &Answer) -> io::Result<()> {
+    let bytes = ask::say(answer).map_err(io::Error::other)?;
+    let written = timeout(PATIENCE, mouth.write_all(&bytes)).await;
+    written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

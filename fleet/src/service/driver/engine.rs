@@ -1,0 +1,255 @@
+//! What the link tells: whether the engine is reached, what stands there, and what came of calls.
+
+use again::layout::complain;
+use again::sys::clock;
+
+use super::{Driver, Note, Register};
+use crate::ask;
+use crate::engine::{Change, Error, Value};
+use crate::policy::books::Which;
+use crate::service::link::{Answer, Call, News};
+use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
+use crate::wire::key::Key;
+use crate::wire::name::Node;
+
+/// How many values of a list are verified together: some milliseconds of work.
+const PORTION: usize = 32;
+
+impl Driver {
+    /// The link tells something.
+    pub fn told(&mut self, news: News) {
+        match news {
+            News::Reached => self.reached(),
+            News::Lost(why) => self.lost(why),
+            News::Changes(changes) => self.changed(changes),
+            News::Trouble(why) => {
+                if self.health.denied.insert(why.clone()) {
+                    complain(&format!("again-fleet: {why}"));
+                }
+            }
+            News::Answered(
+                Call::Put {
+                    letter,
+                    version,
+                    key,
+                    ..
+                },
+                answer,
+            ) => {
+                if let Err(e @ (Error::Denied(_) | Error::TooLarge)) = &answer {
+                    // What this node tells of itself is tried for ever, and said once.
+                    if self.health.denied.insert(e.to_string()) || letter != LetterId::Node {
+                        complain(&format!(
+                            "again-fleet: {letter} is not sent: the engine {e}"
+                        ));
+                    }
+                    if letter == LetterId::Node {
+                        self.feed(Event::NotTaken(version));
+                    }
+                }
+                let answer = answer.map(drop).map_err(|e| e.to_string());
+                self.feed(Event::Put {
+                    letter,
+                    version,
+                    key,
+                    answer,
+                });
+            }
+            News::Answered(Call::Remove { place, revision }, answer) => {
+                let is_it = |register: &Register| register.revision == revision;
+                if answer.is_ok() && self.registers.get(&place).is_some_and(is_it) {
+                    self.registers.remove(&place);
+                }
+                let answer = answer.map(drop).map_err(|e| e.to_string());
+                self.feed(Event::Removed {
+                    place,
+                    revision,
+                    answer,
+                });
+            }
+            News::Answered(Call::Forget { client, node }, answer) => {
+                self.forgotten(client, &node, answer);
+            }
+            News::Answered(Call::List { client, .. }, answer) => self.listed(client, answer),
+        }
+    }
+
+    fn reached(&mut self) {
+        complain(&format!("again-fleet: {} is reached", self.health.engine));
+        let health = &mut self.health;
+        (health.is_up, health.since) = (true, clock::walltime());
+        health.why.clear();
+        health.denied.clear();
+        self.registers.clear();
+        // By another version of this program, perhaps.
+        self.retell(&[]);
+        self.feed(Event::Reached);
+    }
+
+    fn lost(&mut self, why: String) {
+        // Whoever shows it says that by itself.
+        let why = why.strip_prefix("cannot be reached: ").unwrap_or(&why);
+        let why = why.to_owned();
+        let health = &mut self.health;
+        // One that is tried in vain is said once, and whenever the reason is another.
+        if health.is_up || health.why != why {
+            complain(&format!(
+                "again-fleet: {} is not reached: {why}",
+                health.engine
+            ));
+        }
+        if std::mem::take(&mut health.is_up) {
+            health.since = clock::walltime();
+            health.why = why;
+            self.feed(Event::Lost);
+        } else {
+            health.why = why;
+        }
+    }
+
+    /// Something is written, or gone, below `to/` and `result/`.
+    fn changed(&mut self, changes: Vec<Change>) {
+        self.look_at_files();
+        let mut sights = Vec::new();
+        for change in changes {
+            match (Key::decode(change.key(), &self.namespace), change) {
+                (Ok(Key::To { sender, name, .. }), Change::Put(value)) => {
+                    sights.push(self.sight((sender, name), value));
+                }
+                (Ok(Key::To { sender, name, .. }), Change::Removed { .. }) => {
+                    self.seen(&mut sights);
+                    let place = (sender, name);
+                    self.registers.remove(&place);
+                    self.feed(Event::Gone(place));
+                }
+                (Ok(key @ Key::Result { .. }), Change::Put(value)) => self.heard(&key, &value),
+                (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
+                (Err(e), Change::Put(_)) => {
+                    self.turn_away(&format!("the engine holds something that is not ours: {e}"));
+                }
+            }
+        }
+        self.seen(&mut sights);
+    }
+
+    fn sight(&mut self, place: Place, value: Value) -> Sight {
+        let Value {
+            bytes, revision, ..
+        } = value;
+        let found = self.seals.found(&bytes);
+        match &found {
+            Found::Good(signed) => {
+                let which = Which::from(&signed.trigger);
+                let register = Register {
+                    revision,
+                    which,
+                    bytes,
+                };
+                self.registers.insert(place.clone(), register);
+            }
+            Found::Bad(_) | Found::Unclear(_) => {
+                self.registers.remove(&place);
+            }
+        }
+        Sight {
+            place,
+            revision,
+            found,
+        }
+    }
+
+    fn seen(&mut self, sights: &mut Vec<Sight>) {
+        if !sights.is_empty() {
+            self.feed(Event::Seen(std::mem::take(sights)));
+        }
+    }
+
+    /// Tells somebody what stands in the engine, as far as it is signed by whom it names.
+    fn listed(&mut self, client: Client, answer: Answer) {
+        self.look_at_files();
+        let values = match answer {
+            Ok(values) => values,
+            Err(e) => {
+                let why = ask::words(&format!("{} {e}", self.health.engine));
+                return self.callers.answer(client, ask::Answer::NotSeen(why));
+            }
+        };
+        self.lists.push_back((client, values.into_iter()));
+        if self.lists.len() == 1 {
+            self.show_more();
+        }
+    }
+
+    /// Shows a portion of a list. To verify a long one takes longer than everything else may wait.
+    pub fn show_more(&mut self) {
+        let Some((client, mut values)) = self.lists.pop_front() else {
+            return;
+        };
+        // Who has gone is shown nothing more.
+        if !self.callers.is_here(client) {
+            values = Vec::new().into_iter();
+        }
+        for value in values.by_ref().take(PORTION) {
+            match self.shown(&value) {
+                Ok(answer) => self.callers.tell(client, answer),
+                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            }
+        }
+        if values.len() > 0 {
+            self.lists.push_back((client, values));
+        } else {
+            self.callers.end(client);
+        }
+        if !self.lists.is_empty() {
+            let notes = self.ways.notes.clone();
+            // Whatever else is there goes first.
+            tokio::spawn(async move {
+                tokio::task::yield_now().await;
+                let _ = notes.send(Note::More);
+            });
+        }
+    }
+
+    /// Tells somebody whether what a node told of itself is removed.
+    fn forgotten(&mut self, client: Client, node: &Node, answer: Answer) {
+        let found = answer.map(|found| {
+            let key = found
+                .first()
+                .map(|value| Key::decode(&value.key, &self.namespace));
+            key.and_then(Result::ok)
+        });
+        let said = match found {
+            Ok(Some(Key::Node(_))) => return self.callers.end(client),
+            Ok(Some(_)) => ask::Answer::Refused(format!(
+                "{node} is alive: its service would tell of it again; stop it there first, and wait for up to a minute where it was killed"
+            )),
+            Ok(None) => ask::Answer::Refused(format!("{node} has told nothing of itself")),
+            Err(e) => ask::Answer::NotSeen(ask::words(&format!("{} {e}", self.health.engine))),
+        };
+        self.callers.answer(client, said);
+    }
+
+    /// A value of a list, as somebody is told of it.
+    fn shown(&mut self, value: &Value) -> Result<ask::Answer, String> {
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
+        match &key {
+            Key::Alive(node) => Ok(ask::Answer::Alive(node.clone())),
+            Key::Node(_) => {
+                let node = self.seals.inventory(&value.bytes, &key)?;
+                Ok(ask::Answer::Node(Box::new(node)))
+            }
+            Key::Story { .. } => {
+                let entry = self.seals.entry(&value.bytes, &key)?;
+                Ok(ask::Answer::Entry(Box::new(entry)))
+            }
+            Key::To { .. } | Key::Result { .. } => Err("nobody asked for it".to_owned()),
+        }
+    }
+
+    fn heard(&mut self, key: &Key, value: &Value) {
+        match self.seals.told(&value.bytes, key) {
+            Ok(told) => self.feed(Event::Heard(told)),
+            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+        }
+    }
+}

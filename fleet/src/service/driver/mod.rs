@@ -1,0 +1,439 @@
+//! Drives the steps: gives them what happened, and carries out what is to be done.
+
+/// What the link tells.
+mod engine;
+/// What this node tells of itself.
+mod node;
+/// Who asks, and what they are told.
+mod people;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::vec::IntoIter;
+
+use again::layout::complain;
+use again::model::{Boottime, Usage, Walltime};
+use again::sys::clock;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::callers::Callers;
+use super::door::Guest;
+use super::keep::Keep;
+use super::link::{Call, Order};
+use super::root::{self, Handed};
+use super::runs::{self, Runs};
+use super::seal::Seals;
+use crate::ask::Question;
+use crate::engine::Value;
+use crate::handover;
+use crate::policy::books::Which;
+use crate::policy::judge::Rules;
+use crate::settings::Settings;
+use crate::step::model::{Action, Answer, Client, Content, Draft, Event, LetterId, Place, State};
+use crate::step::{step, wakes};
+use crate::wire::envelope;
+use crate::wire::key::Key;
+use crate::wire::lineage::Lineage;
+use crate::wire::name::{Namespace, Node};
+use crate::wire::outcome::{Outcome, Told};
+
+/// How long a value stays at least.
+const LEAST_TTL: Duration = Duration::from_secs(60);
+/// How long a story is told.
+const STORY: Duration = Duration::from_secs(86_400);
+
+/// What happens to this service beside what its link tells.
+#[derive(Debug)]
+pub enum Note {
+    /// Somebody comes in.
+    Came(Guest),
+    /// They ask for something.
+    Asked(Client, Question),
+    /// They are gone.
+    Left(Client),
+    /// What came of a hand-over: the answers, and why some are missing.
+    Handed(Vec<Answer>, Option<String>),
+    /// There is more of a list to show.
+    More,
+    /// What became of triggers that were taken, as far as it is known.
+    Became(io::Result<Vec<(Which, handover::Answer)>>),
+}
+
+/// Where a driver reaches out to.
+pub struct Ways {
+    /// The link to the engine.
+    pub orders: UnboundedSender<Order>,
+    /// Back to whoever drives it.
+    pub notes: UnboundedSender<Note>,
+    /// The socket of root's side.
+    pub take: PathBuf,
+}
+
+/// The service's state, and all that its steps act upon.
+pub struct Driver {
+    state: State,
+    /// How the service does, for whoever asks.
+    pub health: Health,
+    /// Who asks.
+    pub callers: Callers,
+    /// Signs and verifies.
+    pub seals: Seals,
+    keep: Keep,
+    me: Node,
+    namespace: Namespace,
+    began: Walltime,
+    ways: Ways,
+    /// The registers that may be handed over, as they stand in the engine.
+    registers: BTreeMap<Place, Register>,
+    /// What is to be put, together, when all that has happened is dealt with.
+    outgoing: Vec<Outgoing>,
+    runs: Runs,
+    /// What has yet to be shown of lists, and to whom.
+    lists: VecDeque<(Client, IntoIter<Value>)>,
+}
+
+struct Register {
+    revision: u64,
+    which: Which,
+    bytes: Vec<u8>,
+}
+
+/// A version of a letter on its way out, as it stood when that was decided.
+struct Outgoing {
+    letter: LetterId,
+    version: u64,
+    key: Key,
+    until: Walltime,
+    draft: Result<envelope::Draft, String>,
+}
+
+/// What there is to say of the service.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// The engine, as people call it.
+    pub engine: String,
+    /// Whether it is reached.
+    pub is_up: bool,
+    /// Since when.
+    pub since: Walltime,
+    /// Why it is not reached.
+    pub why: String,
+    /// What the engine does not allow.
+    pub denied: BTreeSet<String>,
+    /// Why the disk does not keep what is to be kept.
+    pub not_kept: Option<String>,
+    /// Why root's side did not answer.
+    pub take: Option<String>,
+    /// How much in the engine was not what it should be, or not from whom this node listens to.
+    pub turned_away: u64,
+}
+
+impl Driver {
+    /// One that begins with this state.
+    ///
+    /// # Errors
+    /// This node has no name.
+    pub fn new(
+        state: State,
+        keep: Keep,
+        seals: Seals,
+        settings: &Settings,
+        ways: Ways,
+    ) -> Result<Driver, Usage> {
+        let began = clock::walltime();
+        // The service before this one may have had something taken.
+        let mut runs = Runs::default();
+        runs.soon(clock::boottime());
+        Ok(Driver {
+            state,
+            health: Health {
+                engine: settings.engine.to_string(),
+                since: began,
+                why: "it was not reached yet".to_owned(),
+                ..Health::default()
+            },
+            callers: Callers::default(),
+            seals,
+            keep,
+            me: settings.certname()?.clone(),
+            namespace: settings.namespace.clone(),
+            began,
+            ways,
+            registers: BTreeMap::new(),
+            outgoing: Vec::new(),
+            runs,
+            lists: VecDeque::new(),
+        })
+    }
+
+    /// When a tick is wanted.
+    pub fn wakes(&self) -> Option<Boottime> {
+        wakes(&self.state).into_iter().chain(self.runs.due()).min()
+    }
+
+    /// Judges by other rules from now on.
+    pub fn rule(&mut self, rules: Rules) {
+        self.state.rules = rules;
+        self.feed(Event::Changed);
+    }
+
+    /// Something happened. What is to be put is sent by [`Driver::flush`].
+    pub fn feed(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in step(&mut self.state, event, &clock::moment()) {
+                self.perform(action, &mut events);
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action, events: &mut VecDeque<Event>) {
+        match action {
+            Action::Keep(drafts) => events.extend(drafts.into_iter().map(|draft| self.keep(draft))),
+            Action::Put {
+                letter,
+                version,
+                key,
+                until,
+            } => {
+                let content = self.state.letter(&letter);
+                let draft = content.ok_or_else(|| "it was let go".to_owned());
+                let draft = draft
+                    .and_then(|content| self.seals.draft(content, &key).map_err(|e| e.to_string()));
+                self.outgoing.push(Outgoing {
+                    letter,
+                    version,
+                    key,
+                    until,
+                    draft,
+                });
+            }
+            Action::Forget { letter, number } => {
+                if let Err(e) = self.keep.forget(&letter, number) {
+                    complain(&format!("again-fleet: {letter} stays in the outbox: {e}"));
+                }
+            }
+            Action::HandOver(places) => self.hand_over(&places),
+            Action::Remove { place, revision } => self.order(Call::Remove { place, revision }),
+            Action::Say(client, said) => {
+                let Health {
+                    engine, is_up, why, ..
+                } = &self.health;
+                let away = (!is_up).then_some(why.as_str());
+                self.callers.said(client, &said, engine, away);
+            }
+            Action::Progress { id, target, news } => self.callers.progress(&(id, target), &news),
+            Action::Note(text) => complain(&format!("again-fleet: {text}")),
+            Action::TurnedAway(why) => self.turn_away(&why),
+        }
+    }
+
+    /// Counts what nobody may have put into the engine, and says so.
+    fn turn_away(&mut self, why: &str) {
+        self.health.turned_away += 1;
+        complain(&format!("again-fleet: {why}"));
+    }
+
+    fn keep(&mut self, draft: Draft) -> Event {
+        // What nobody would read is not promised either.
+        let checked = self.seals.check(&draft.content).map_err(|e| e.to_string());
+        let kept = checked.and_then(|()| self.keep.put(&draft).map_err(|e| e.to_string()));
+        self.health.not_kept = kept.clone().err();
+        let Draft {
+            letter, version, ..
+        } = draft;
+        Event::Kept {
+            letter,
+            version,
+            kept,
+        }
+    }
+
+    fn order(&self, call: Call) {
+        // The link outlives the driver.
+        let _ = self.ways.orders.send(Order::Call(call));
+    }
+
+    fn hand_over(&self, places: &[(Place, u64)]) {
+        let register = |(place, revision): &(Place, u64)| {
+            let register = self.registers.get(place)?;
+            let is_it = register.revision == *revision;
+            is_it.then(|| (register.which.clone(), register.bytes.clone()))
+        };
+        let values: Vec<Handed> = places.iter().filter_map(register).collect();
+        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        tokio::spawn(async move {
+            let (answers, why) = root::hand_over(&socket, values).await;
+            let _ = notes.send(Note::Handed(answers, why));
+        });
+    }
+
+    /// Those who take have answered, all or some, or nothing.
+    pub fn handed(&mut self, answers: Vec<Answer>, why: Option<String>) {
+        self.health.take.clone_from(&why);
+        if answers
+            .iter()
+            .any(|answer| answer.outcome == Outcome::Taken)
+        {
+            self.runs.soon(clock::boottime());
+        }
+        match why {
+            Some(why) if answers.is_empty() => self.feed(Event::NotHanded(why)),
+            why => {
+                if let Some(why) = why {
+                    complain(&format!(
+                        "again-fleet: not everything could be handed over: {why}"
+                    ));
+                }
+                self.feed(Event::Answers(answers));
+            }
+        }
+    }
+
+    /// Asks what became of what was taken, if it is time.
+    pub fn look_at_runs(&mut self) {
+        if !self.runs.is_due(clock::boottime()) {
+            return;
+        }
+        let mut taken: Vec<Which> = self.taken().into_keys().collect();
+        self.runs.ask(!taken.is_empty());
+        if taken.is_empty() {
+            return self.retell(&[]);
+        }
+        // Of those that the helper has forgotten nothing comes any more.
+        taken.sort_by_key(|which| Reverse(which.number));
+        taken.truncate(runs::MOST);
+        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        tokio::spawn(async move {
+            let _ = notes.send(Note::Became(root::became(&socket, taken).await));
+        });
+    }
+
+    /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
+    fn taken(&self) -> BTreeMap<Which, (Told, Lineage)> {
+        let taken = self
+            .state
+            .letters()
+            .filter_map(|(letter, content)| match (letter, content) {
+                (LetterId::Told(which), Content::Told { told, lineage }) if told.goes_on() => {
+                    Some((which.clone(), (told.clone(), lineage.clone())))
+                }
+                _ => None,
+            });
+        taken.collect()
+    }
+
+    /// Root's side has said what became of triggers, or nothing.
+    pub fn became(&mut self, answers: io::Result<Vec<(Which, handover::Answer)>>) {
+        let (mut is_news, mut ends) = (false, Vec::new());
+        let answers = answers.unwrap_or_else(|e| {
+            complain(&format!(
+                "again-fleet: what became of triggers is not known: {e}"
+            ));
+            Vec::new()
+        });
+        let mut taken = self.taken();
+        for (which, handover::Answer { outcome, why, ran }) in answers {
+            if let Some((known, lineage)) = taken.remove(&which)
+                && (known.outcome, &known.ran) != (outcome, &ran)
+                && outcome != Outcome::Taken
+            {
+                is_news = true;
+                ends.extend(ran.clone().map(|ran| (ran, outcome)));
+                self.feed(Event::Ran {
+                    which,
+                    lineage,
+                    outcome,
+                    why,
+                    ran,
+                });
+            }
+        }
+        self.runs.answered(is_news, clock::boottime());
+        self.retell(&ends);
+    }
+
+    /// Signs all that is to be put, once, and sends it off.
+    pub fn flush(&mut self) {
+        while !self.outgoing.is_empty() {
+            let (mut ready, mut drafts) = (Vec::new(), Vec::new());
+            for mut one in std::mem::take(&mut self.outgoing) {
+                match std::mem::replace(&mut one.draft, Err(String::new())) {
+                    Ok(draft) => {
+                        drafts.push(draft);
+                        ready.push(one);
+                    }
+                    Err(why) => self.not_put(one, why),
+                }
+            }
+            match self.seals.seal(&drafts) {
+                Ok(sealed) => {
+                    let sealed = ready.into_iter().zip(sealed);
+                    sealed.for_each(|(one, bytes)| self.put(one, bytes));
+                }
+                Err(e) => ready
+                    .into_iter()
+                    .for_each(|one| self.not_put(one, e.to_string())),
+            }
+        }
+    }
+
+    fn not_put(&mut self, one: Outgoing, why: String) {
+        let Outgoing {
+            letter,
+            version,
+            key,
+            ..
+        } = one;
+        complain(&format!("again-fleet: {letter} cannot be sent: {why}"));
+        self.feed(Event::Put {
+            letter,
+            version,
+            key,
+            answer: Err(why),
+        });
+    }
+
+    fn put(&self, one: Outgoing, bytes: Vec<u8>) {
+        let Outgoing {
+            letter,
+            version,
+            key,
+            until,
+            ..
+        } = one;
+        let left = until.since(clock::walltime());
+        let least = match key {
+            Key::Story { .. } => STORY,
+            // Nothing is gone before somebody can have seen it.
+            _ => LEAST_TTL,
+        };
+        let ttl = Duration::from_nanos(left.nanos()).max(least);
+        // What this node tells of itself stays.
+        let ttl = (letter != LetterId::Node).then_some(ttl);
+        self.order(Call::Put {
+            letter,
+            version,
+            key,
+            bytes,
+            ttl,
+        });
+    }
+
+    /// Reads certificates and revocation lists anew if they have changed. What was held because of them is judged again.
+    pub fn look_at_files(&mut self) {
+        match self.seals.refresh() {
+            Ok(false) => {}
+            Ok(true) => {
+                complain("again-fleet: the certificates were read anew");
+                self.feed(Event::Changed);
+            }
+            Err(why) => complain(&format!(
+                "again-fleet: the certificates of before still count: {why}"
+            )),
+        }
+    }
+}

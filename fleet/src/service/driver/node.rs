@@ -1,0 +1,83 @@
+//! What this node tells of itself: what its runs tell, and what the service knows.
+
+use again::sys::clock;
+
+use super::Driver;
+use crate::ask;
+use crate::step::model::{Client, Content, Event, LetterId};
+use crate::wire::inventory::Inventory;
+use crate::wire::outcome::{Outcome, Ran};
+
+impl Driver {
+    /// A run tells what this node is.
+    pub fn began(&mut self, client: Client, told: Inventory) {
+        let known = self.inventory();
+        let (last, ended) = known.map_or((None, None), |known| (known.last, known.ended));
+        self.publish(Inventory {
+            last,
+            ended,
+            ..told
+        });
+        self.kept_or_not(client);
+    }
+
+    /// A run tells how it ends.
+    pub fn ended(&mut self, client: Client, outcome: Outcome) {
+        let Some(known) = self.inventory().cloned() else {
+            let why = "no run has told yet what this node is";
+            return self
+                .callers
+                .answer(client, ask::Answer::Refused(why.to_owned()));
+        };
+        self.publish(Inventory {
+            running: None,
+            last: Some(outcome),
+            ended: Some(clock::walltime().millis()),
+            ..known
+        });
+        self.kept_or_not(client);
+    }
+
+    /// Tells anew what the service knows, if a run has told the rest; and how these runs ended, as far as they have not told it.
+    pub fn retell(&mut self, ends: &[(Ran, Outcome)]) {
+        if let Some(mut known) = self.inventory().cloned() {
+            for (ran, outcome) in ends {
+                known.heard_of_end(ran, *outcome);
+            }
+            self.publish(known);
+        }
+    }
+
+    fn publish(&mut self, told: Inventory) {
+        let pending = self
+            .taken()
+            .values()
+            .filter(|(told, _)| told.outcome == Outcome::Taken)
+            .count();
+        self.feed(Event::Inventory(Inventory {
+            node: self.me.clone(),
+            at: clock::walltime().millis(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pending: u32::try_from(pending).unwrap_or(u32::MAX),
+            ..told
+        }));
+    }
+
+    fn inventory(&self) -> Option<&Inventory> {
+        match self.state.letter(&LetterId::Node) {
+            Some(Content::Node(known)) => Some(known),
+            _ => None,
+        }
+    }
+
+    /// Tells a run that what it told is on disk, or why not.
+    fn kept_or_not(&mut self, client: Client) {
+        match self.state.not_kept(&LetterId::Node) {
+            Some(why) => {
+                let why = ask::words(why);
+                self.callers.answer(client, ask::Answer::Refused(why));
+            }
+            None => self.callers.end(client),
+        }
+    }
+}

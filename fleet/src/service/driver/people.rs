@@ -1,0 +1,180 @@
+//! Who asks for something, and what they are told of the service.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::{Driver, Health, Note};
+use crate::ask::{self, How, Question, Waiting};
+use crate::service::door::{self, Guest};
+use crate::service::link::Call;
+use crate::step::model::{Back, Client, Content, Event};
+use crate::wire::key::Prefix;
+use crate::wire::lineage::Lineage;
+use crate::wire::name::{Id, Node};
+use crate::wire::trigger::{Ask, Trigger};
+
+impl Driver {
+    /// Somebody comes in, and is heard.
+    pub fn let_in(&mut self, guest: Guest) {
+        let (tell, answers) = unbounded_channel();
+        let client = self.callers.enter(tell);
+        let notes = self.ways.notes.clone();
+        tokio::spawn(async move {
+            let ask = |question| {
+                let _ = notes.send(Note::Asked(client, question));
+            };
+            // Who goes before the end has the reason.
+            let _ = door::converse(guest, ask, answers).await;
+            let _ = notes.send(Note::Left(client));
+        });
+    }
+
+    /// Somebody asks for something.
+    pub fn asked(&mut self, client: Client, question: Question) {
+        match question {
+            Question::Fire { request, wait } => {
+                let ways = request
+                    .targets
+                    .iter()
+                    .map(|target| (request.id.clone(), target.clone()));
+                let ways = if wait {
+                    ways.collect()
+                } else {
+                    BTreeSet::new()
+                };
+                self.callers.wait(client, ways);
+                self.feed(Event::Fire { client, request });
+            }
+            Question::TakeBack { what, wait } => {
+                let ways = if wait {
+                    self.on_the_way(&what)
+                } else {
+                    BTreeSet::new()
+                };
+                self.callers.wait(client, ways);
+                self.feed(Event::TakeBack { client, what });
+            }
+            Question::HowAreYou => {
+                let how = ask::Answer::How(Box::new(self.how()));
+                self.callers.answer(client, how);
+            }
+            Question::Tell(told) => self.began(client, *told),
+            Question::Ended(outcome) => self.ended(client, outcome),
+            Question::Forget(node) => self.order(Call::Forget { client, node }),
+            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
+            Question::Story(origin) => {
+                self.tell_the_way(client, origin.as_ref());
+                let prefix = origin.as_ref().map_or(Prefix::Stories, Prefix::Story);
+                self.look(client, &[prefix]);
+            }
+        }
+    }
+
+    /// Has the engine asked for all that stands below these.
+    fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
+        let prefixes = prefixes.iter();
+        let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
+        self.order(Call::List {
+            client,
+            prefixes: prefixes.collect(),
+        });
+    }
+
+    /// Tells somebody what is on its way from here to others, of this origin or of all.
+    fn tell_the_way(&mut self, client: Client, origin: Option<&Id>) {
+        let triggers = self
+            .state
+            .letters()
+            .filter_map(|(_, content)| match content {
+                Content::Trigger(trigger) if trigger.ask == Ask::Run => Some(trigger),
+                _ => None,
+            });
+        for trigger in triggers {
+            // One at a time: with all of them it may be too long for an answer.
+            let origins = trigger.lineage.0.iter();
+            for one in origins.filter(|one| origin.is_none_or(|id| *id == one.id)) {
+                let lineage = Lineage(vec![one.clone()]);
+                let trigger = Trigger {
+                    lineage,
+                    ..trigger.clone()
+                };
+                let answer = ask::Answer::OnTheWay(Box::new(trigger));
+                self.callers.tell(client, answer);
+            }
+        }
+    }
+
+    /// What is on its way to others, and is meant by this.
+    fn on_the_way(&self, what: &Back) -> BTreeSet<(Id, Node)> {
+        let triggers = self
+            .state
+            .letters()
+            .filter_map(|(_, content)| match content {
+                Content::Trigger(trigger) if trigger.ask == Ask::Run => Some(trigger),
+                _ => None,
+            });
+        let meant = triggers.filter(|trigger| match what {
+            Back::Id(id) => trigger.id == *id,
+            Back::To(node) => trigger.target == *node,
+        });
+        let ways = meant.map(|trigger| (trigger.id.clone(), trigger.target.clone()));
+        ways.collect()
+    }
+
+    fn how(&self) -> How {
+        let health = &self.health;
+        let waiting = self.waiting();
+        How {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: self.me.clone(),
+            namespace: self.namespace.clone(),
+            began: self.began.millis(),
+            link: ask::Link {
+                engine: health.engine.clone(),
+                is_up: health.is_up,
+                since: health.since.millis(),
+                why: ask::words(&health.why),
+            },
+            denied: health.denied.iter().map(|why| ask::words(why)).collect(),
+            outbox: waiting,
+            take: health.take.as_deref().map(ask::words),
+            turned_away: health.turned_away,
+            ahead: self.state.ahead(),
+        }
+    }
+
+    /// A line for systemd.
+    pub fn status(&self) -> String {
+        let Waiting {
+            triggers, results, ..
+        } = self.waiting();
+        let Health {
+            engine, is_up, why, ..
+        } = &self.health;
+        let link = if *is_up {
+            format!("{engine} is reached")
+        } else {
+            format!("{engine} is not reached: {why}")
+        };
+        format!("{triggers} triggers and {results} results wait; {link}")
+    }
+
+    /// What waits to be sent.
+    fn waiting(&self) -> Waiting {
+        let mut waiting = Waiting {
+            triggers: 0,
+            results: self.state.untold(),
+            oldest: None,
+            not_kept: self.health.not_kept.as_deref().map(ask::words),
+        };
+        for (_, content) in self.state.letters() {
+            if let Content::Trigger(trigger) = content {
+                waiting.triggers += 1;
+                let oldest = waiting.oldest.map_or(trigger.at, |at| at.min(trigger.at));
+                waiting.oldest = Some(oldest);
+            }
+        }
+        waiting
+    }
+}

@@ -1,0 +1,221 @@
+//! The outboxes on disk: what this node fires, and what it tells. What others cause takes no room from what this node fires.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::outbox::{Bounds, Directory, NotKept, Outbox};
+use crate::step::model::{Draft, LetterId};
+
+/// How much each may hold: more letters than there may be, and room for the number and for what this node tells of itself.
+const BOUNDS: Bounds = Bounds {
+    count: 20_002,
+    bytes: 128 << 20,
+};
+/// Where the highest number stands. No letter has this key.
+const NUMBER: &str = "number";
+
+/// Both outboxes.
+pub struct Keep {
+    fired: Outbox<Directory>,
+    told: Outbox<Directory>,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+/// What they held.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The highest number that was given to a trigger.
+    pub number: u64,
+    /// The letters.
+    pub drafts: Vec<Draft>,
+    /// What cannot be read, and why.
+    pub unread: Vec<String>,
+}
+
+impl Keep {
+    /// Opens them in a directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// The directory cannot be used, or another service has it.
+    pub fn open(directory: &Path) -> io::Result<(Keep, Found)> {
+        let named = |e: io::Error| {
+            let directory = directory.display();
+            io::Error::new(e.kind(), format!("{directory} cannot be used: {e}"))
+        };
+        make(directory).map_err(named)?;
+        let lock = lock(&directory.join("lock")).map_err(named)?;
+        let mut found = Found::default();
+        let mut open = |name| {
+            let directory = directory.join(name);
+            make(&directory)?;
+            let (outbox, held) = Outbox::open(Directory(directory), BOUNDS)?;
+            found.unread.extend(held.aside);
+            for (key, value) in held.values {
+                found.take(&key, &value);
+            }
+            Ok(outbox)
+        };
+        let fired = open("fired").map_err(named)?;
+        let told = open("told").map_err(named)?;
+        let keep = Keep {
+            fired,
+            told,
+            _lock: lock,
+        };
+        Ok((keep, found))
+    }
+
+    fn of(&mut self, letter: &LetterId) -> &mut Outbox<Directory> {
+        match letter {
+            LetterId::Node | LetterId::To(..) => &mut self.fired,
+            LetterId::Told(_) => &mut self.told,
+        }
+    }
+
+    /// Keeps a letter in place of its older version. When this returns, it is on disk.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn put(&mut self, draft: &Draft) -> Result<(), NotKept> {
+        let value = serde_json::to_vec(draft).map_err(io::Error::from)?;
+        self.of(&draft.letter)
+            .put(&draft.letter.to_string(), &value)
+    }
+
+    /// Takes a letter off; before that, writes the number down.
+    ///
+    /// # Errors
+    /// The letter stays.
+    pub fn forget(&mut self, letter: &LetterId, number: Option<u64>) -> Result<(), NotKept> {
+        if let Some(number) = number {
+            self.fired.put(NUMBER, &number.to_be_bytes())?;
+        }
+        Ok(self.of(letter).remove(&letter.to_string())?)
+    }
+}
+
+impl Found {
+    fn take(&mut self, key: &str, value: &[u8]) {
+        if key == NUMBER {
+            match value.try_into() {
+                Ok(bytes) => self.number = u64::from_be_bytes(bytes),
+                Err(_) => self.unread.push("the number is none".to_owned()),
+            }
+            return;
+        }
+        match again::model::json::read::<Draft>(value) {
+            Ok(draft) => self.drafts.push(draft),
+            Err(e) => self.unread.push(format!("'{key}' is no letter: {e}")),
+        }
+    }
+}
+
+/// A directory for this user alone.
+fn make(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(directory)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it is no directory of this user's"));
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(io::Error::other(format!(
+            "others may enter it; chmod 700 {}",
+            directory.display()
+        )));
+    }
+    Ok(())
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::other("another 'again-fleet serve' is at work"))
+        }
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use again::model::Moment;
+
+    use crate::policy::term::Term;
+    use crate::step::model::Content;
+    use crate::wire::trigger::tests::trigger;
+
+    fn draft(version: u64) -> Draft {
+        let trigger = trigger();
+        Draft {
+            letter: LetterId::To(trigger.target.clone(), trigger.name.clone()),
+            version,
+            term: Term {
+                began: Moment::default(),
+                until: trigger.expires(),
+            },
+            content: Content::Trigger(trigger),
+        }
+    }
+
+    #[test]
+    fn letters_and_the_number_are_there_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("serve");
+        let (mut keep, found) = Keep::open(&path).expect("opened");
+        assert_eq!((found.number, found.drafts.len()), (0, 0));
+        keep.put(&draft(1)).expect("kept");
+        keep.put(&draft(2)).expect("kept");
+        drop(keep);
+        let (mut keep, found) = Keep::open(&path).expect("opened");
+        assert_eq!((found.number, found.drafts), (0, vec![draft(2)]));
+        keep.forget(&draft(2).letter, Some(7)).expect("forgotten");
+        drop(keep);
+        let (_, found) = Keep::open(&path).expect("opened");
+        assert_eq!(
+            (found.number, found.drafts, found.unread),
+            (7, vec![], vec![])
+        );
+    }
+
+    #[test]
+    fn what_is_no_letter_is_said_and_stops_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("serve");
+        let (mut keep, _) = Keep::open(&path).expect("opened");
+        keep.fired.put("to/x", b"{}").expect("kept");
+        keep.fired.put(NUMBER, b"1").expect("kept");
+        drop(keep);
+        let (_, found) = Keep::open(&path).expect("opened");
+        assert_eq!((found.drafts, found.unread.len()), (vec![], 2));
+    }
+
+    #[test]
+    fn a_directory_is_one_services_and_nobody_elses() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let directory = dir.path().join("serve");
+        let first = Keep::open(&directory).expect("opened");
+        let error = |path: &Path| Keep::open(path).err().expect("refused").to_string();
+        assert!(error(&directory).contains("another 'again-fleet serve'"));
+        drop(first);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&directory, &link).expect("linked");
+        assert!(error(&link).contains("no directory of this user's"));
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o750)).expect("its mode");
+        assert!(error(&directory).contains("chmod 700"));
+    }
+}

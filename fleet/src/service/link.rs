@@ -1,0 +1,468 @@
+//! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
+//! bounded number together, and tells what stands in the engine for this node.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use rand::RngExt;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::access::Access;
+use crate::engine::etcd::{self, Etcd};
+use crate::engine::nats::Nats;
+use crate::engine::watch::{self, Watch};
+use crate::engine::{Change, Engine, Error, List, Times, Value};
+use crate::settings;
+use crate::step::model::{Client, LetterId, Place};
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::{Namespace, Node};
+
+/// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause. A connection that lasted longer was a good one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How many calls are under way together.
+const MOST_CALLS: usize = 64;
+/// How many changes are told together.
+const MOST_CHANGES: usize = 256;
+/// How long the engine may take to hear that this service ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the engine is asked for.
+#[derive(Debug)]
+pub enum Call {
+    /// To write a value that has no more use after that time.
+    Put {
+        /// Whose.
+        letter: LetterId,
+        /// Which version of it.
+        version: u64,
+        /// Where to.
+        key: Key,
+        /// The value.
+        bytes: Vec<u8>,
+        /// How long it has to stay; for ever without.
+        ttl: Option<Duration>,
+    },
+    /// To remove a register, if it is of this revision.
+    Remove {
+        /// The register.
+        place: Place,
+        /// Its revision.
+        revision: u64,
+    },
+    /// To remove what a node tells of itself, unless its service is connected, for somebody on this machine. The answer is what says
+    /// that it is, or what is removed, or nothing.
+    Forget {
+        /// For whom.
+        client: Client,
+        /// Which.
+        node: Node,
+    },
+    /// To list all that stands below these, for somebody on this machine.
+    List {
+        /// For whom.
+        client: Client,
+        /// As keys begin.
+        prefixes: Vec<String>,
+    },
+}
+
+/// What came of a call; values of a list only.
+pub type Answer = Result<Vec<Value>, Error>;
+
+/// What the link is to do.
+pub enum Order {
+    /// This; answered by [`News::Answered`].
+    Call(Call),
+    /// Keep the lease alive, which shows whether the engine answers, and then list again what may have changed.
+    Beat,
+    /// Connect in another way from now on.
+    Access(Box<Access>),
+    /// Say farewell; no more orders follow.
+    End,
+}
+
+/// What the link has to tell.
+#[derive(Debug)]
+pub enum News {
+    /// There is a connection; everything that stands in the engine for this node comes after this.
+    Reached,
+    /// There is none any more. All calls have been answered.
+    Lost(String),
+    /// Changes below `to/` and `result/`.
+    Changes(Vec<Change>),
+    /// The answer to a call. It is none if another revision stood where one was to be removed.
+    Answered(Call, Answer),
+    /// Something that is not as it should be, and mends itself or not.
+    Trouble(String),
+}
+
+/// Why a connection has ended.
+enum End {
+    Lost(String),
+    Access(Box<Access>),
+    Farewell,
+}
+
+type Orders = UnboundedReceiver<Order>;
+type Teller = UnboundedSender<News>;
+
+/// Keeps the link up until it is told to end.
+pub async fn keep_up(mut access: Box<Access>, mut orders: Orders, news: Teller) {
+    let mut failures = 0_u32;
+    loop {
+        let since = Instant::now();
+        let end = match connected(&access, &mut orders, &news).await {
+            End::Lost(why) => {
+                let _ = news.send(News::Lost(why));
+                if since.elapsed() > LONGEST_PAUSE {
+                    failures = 0;
+                }
+                let pause = pause(failures);
+                failures = failures.saturating_add(1);
+                aside(sleep(pause), &mut orders, &news).await.break_value()
+            }
+            end => Some(end),
+        };
+        match end {
+            Some(End::Farewell) => return,
+            Some(End::Access(other)) => {
+                let _ = news.send(News::Lost("the access has changed".to_owned()));
+                access = other;
+            }
+            Some(End::Lost(_)) | None => {}
+        }
+    }
+}
+
+fn pause(failures: u32) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16));
+    rand::rng().random_range(Duration::ZERO..=doubled.min(LONGEST_PAUSE))
+}
+
+/// Does something while there is no connection; meanwhile all calls are answered. What ends it early.
+async fn aside<T>(
+    work: impl Future<Output = T>,
+    orders: &mut Orders,
+    news: &Teller,
+) -> ControlFlow<End, T> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return ControlFlow::Continue(done),
+            order = orders.recv() => match order {
+                Some(Order::Call(call)) => unreached(news, call),
+                Some(Order::Beat) => {}
+                Some(Order::Access(access)) => return ControlFlow::Break(End::Access(access)),
+                Some(Order::End) | None => return ControlFlow::Break(End::Farewell),
+            }
+        }
+    }
+}
+
+fn unreached(news: &Teller, call: Call) {
+    let why = Error::Unreachable("there is no connection".to_owned());
+    let _ = news.send(News::Answered(call, Err(why)));
+}
+
+/// One connection, from its beginning to its end.
+async fn connected(access: &Access, orders: &mut Orders, news: &Teller) -> End {
+    let (servers, tls) = (&access.servers, access.tls.as_ref());
+    let times = Times::default();
+    match access.engine {
+        settings::Engine::Etcd => {
+            let one = async {
+                let one = etcd::one_of(servers, times.call).await.cloned();
+                Etcd::new(one.as_slice(), tls, times.clone()).await
+            };
+            match aside(one, orders, news).await {
+                ControlFlow::Continue(Ok(engine)) => live(&engine, access, orders, news).await,
+                ControlFlow::Continue(Err(e)) => End::Lost(e.to_string()),
+                ControlFlow::Break(end) => end,
+            }
+        }
+        settings::Engine::Nats => {
+            let (node, namespace) = (&access.node, access.namespace.clone());
+            let engine = Nats::connect(servers, tls, node, namespace, times);
+            match aside(engine, orders, news).await {
+                ControlFlow::Continue(Ok(engine)) => live(&engine, access, orders, news).await,
+                ControlFlow::Continue(Err(e)) => End::Lost(e.to_string()),
+                ControlFlow::Break(end) => end,
+            }
+        }
+    }
+}
+
+/// Uses a connection until its end.
+async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news: &Teller) -> End {
+    let alive = Key::Alive(access.node.clone()).encode(&access.namespace);
+    let lease = match aside(enter(engine, &alive), orders, news).await {
+        ControlFlow::Continue(Ok(lease)) => lease,
+        ControlFlow::Continue(Err(e)) => return End::Lost(e.to_string()),
+        ControlFlow::Break(end) => return end,
+    };
+    let _ = news.send(News::Reached);
+    let (
+        Access {
+            node, namespace, ..
+        },
+        again,
+    ) = (access, [Notify::new(), Notify::new()]);
+    let (tell, mut told) = unbounded_channel();
+    let registers = watched(
+        engine,
+        Prefix::To(node).encode(namespace),
+        &again[0],
+        tell.clone(),
+    );
+    let results = watched(
+        engine,
+        Prefix::Results(node).encode(namespace),
+        &again[1],
+        tell,
+    );
+    let mut watching = pin!(futures_util::future::join(registers, results));
+    let mut calls = Calls::new(engine, node, namespace);
+    let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
+    let (mut lease, mut events) = (Some(lease), Vec::new());
+    let end = loop {
+        tokio::select! {
+            _ = &mut watching => {}
+            _ = told.recv_many(&mut events, MOST_CHANGES) => {
+                if let Some(why) = pass_on(&mut events, news) {
+                    break End::Lost(why);
+                }
+            }
+            Some(is_silent) = calls.next(news) => {
+                if is_silent && let Some(lease) = lease.take() {
+                    beating = Box::pin(beat(engine, &alive, lease));
+                }
+            }
+            beaten = &mut beating => {
+                beating = Box::pin(std::future::pending());
+                match beaten {
+                    Ok(renewed) => {
+                        lease = Some(renewed);
+                        again.iter().for_each(Notify::notify_one);
+                    }
+                    Err(e) => break End::Lost(e.to_string()),
+                }
+            }
+            order = orders.recv() => match order {
+                Some(Order::Call(call)) => calls.push(call),
+                Some(Order::Beat) => {
+                    if let Some(lease) = lease.take() {
+                        beating = Box::pin(beat(engine, &alive, lease));
+                    }
+                }
+                Some(Order::Access(access)) => break End::Access(access),
+                Some(Order::End) | None => break End::Farewell,
+            }
+        }
+    };
+    calls.give_up(news);
+    if let (End::Farewell, Some(lease)) = (&end, lease) {
+        let _ = timeout(FAREWELL, engine.revoke(lease)).await;
+    }
+    end
+}
+
+/// Tells what a watch tells; why the connection is to be given up, if it is.
+fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
+    let (mut changes, mut lost) = (Vec::new(), None);
+    for event in events.drain(..) {
+        match event {
+            watch::Event::Changed(change) => changes.push(change),
+            watch::Event::Complete => {}
+            // A watch goes on trying; the rest works all the same.
+            watch::Event::Lost(Error::Denied(why)) => {
+                let _ = news.send(News::Trouble(format!(
+                    "the engine does not let this node look: {why}"
+                )));
+            }
+            watch::Event::Lost(error) => lost = Some(error.to_string()),
+        }
+    }
+    if !changes.is_empty() {
+        let _ = news.send(News::Changes(changes));
+    }
+    lost
+}
+
+/// Tells all that a watch tells, and has it list again when that is wanted.
+async fn watched<E: Engine>(
+    engine: &E,
+    prefix: String,
+    again: &Notify,
+    tell: UnboundedSender<watch::Event>,
+) {
+    let mut watch = Watch::new(engine, prefix, rand::rng().random());
+    loop {
+        tokio::select! {
+            event = watch.next() => { let _ = tell.send(event); }
+            () = again.notified() => watch.list_again(),
+        }
+    }
+}
+
+/// Begins a lease, with the key that says that this node is there.
+async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
+    let lease = engine.grant().await?;
+    for _ in 0..2 {
+        match engine.create(alive, b"", &lease).await {
+            Ok(_) => break,
+            // An earlier service's, whose lease still lives.
+            Err(Error::Conflict) => {
+                let list = engine.list(alive).await?;
+                for value in list.values.iter().filter(|value| value.key == alive) {
+                    engine.remove(alive, value.revision).await?;
+                }
+            }
+            // Nobody sees that this node is there, which stops no trigger.
+            Err(Error::Denied(_)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lease)
+}
+
+/// Keeps a lease alive, or begins another one.
+async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
+    match engine.renew(&lease).await {
+        Ok(()) | Err(Error::Denied(_)) => Ok(lease),
+        Err(Error::Conflict) => enter(engine, alive).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes what a node tells of itself, unless it is there. What was found.
+async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
+    for key in [alive, node] {
+        let mut found = engine.list(key).await?.values;
+        found.retain(|value| value.key == *key);
+        if let Some(value) = found.first() {
+            if key == node {
+                engine.remove(key, value.revision).await?;
+            }
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Calls that wait or are under way.
+struct Calls<'e, E: Engine> {
+    engine: &'e E,
+    node: &'e Node,
+    namespace: &'e Namespace,
+    waiting: VecDeque<Call>,
+    under_way: BTreeMap<u64, Call>,
+    answers: FuturesUnordered<Answering<'e>>,
+    count: u64,
+}
+
+type Answering<'e> = Pin<Box<dyn Future<Output = (u64, Answer)> + 'e>>;
+
+impl<'e, E: Engine> Calls<'e, E> {
+    fn new(engine: &'e E, node: &'e Node, namespace: &'e Namespace) -> Self {
+        Calls {
+            engine,
+            node,
+            namespace,
+            waiting: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            answers: FuturesUnordered::new(),
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, call: Call) {
+        self.waiting.push_back(call);
+        self.start();
+    }
+
+    fn start(&mut self) {
+        while self.under_way.len() < MOST_CALLS
+            && let Some(mut call) = self.waiting.pop_front()
+        {
+            self.count += 1;
+            self.answers.push(self.make(self.count, &mut call));
+            self.under_way.insert(self.count, call);
+        }
+    }
+
+    fn make(&self, number: u64, call: &mut Call) -> Answering<'e> {
+        let engine = self.engine;
+        match call {
+            Call::Put {
+                key, bytes, ttl, ..
+            } => {
+                let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
+                Box::pin(async move {
+                    let put = engine.put(&key, &bytes, ttl).await;
+                    (number, put.map(|_| Vec::new()))
+                })
+            }
+            Call::Remove {
+                place: (sender, name),
+                revision,
+            } => {
+                let key = Key::To {
+                    target: self.node.clone(),
+                    sender: sender.clone(),
+                    name: name.clone(),
+                };
+                let (key, revision) = (key.encode(self.namespace), *revision);
+                Box::pin(async move {
+                    let removed = engine.remove(&key, revision).await;
+                    let is_other = removed == Err(Error::Conflict);
+                    let removed = if is_other { Ok(()) } else { removed };
+                    (number, removed.map(|()| Vec::new()))
+                })
+            }
+            Call::Forget { node, .. } => {
+                let keys = [Key::Alive(node.clone()), Key::Node(node.clone())];
+                let keys = keys.map(|key| key.encode(self.namespace));
+                Box::pin(async move { (number, forget(engine, &keys).await) })
+            }
+            Call::List { prefixes, .. } => {
+                let prefixes = prefixes.clone();
+                Box::pin(async move {
+                    let lists = prefixes.iter().map(|prefix| engine.list(prefix));
+                    let lists = futures_util::future::try_join_all(lists).await;
+                    let values = |lists: Vec<List>| lists.into_iter().flat_map(|list| list.values);
+                    (number, lists.map(|lists| values(lists).collect()))
+                })
+            }
+        }
+    }
+
+    /// The next answer is told; whether it may mean that the connection is dead. Nothing while no call is under way.
+    async fn next(&mut self, news: &Teller) -> Option<bool> {
+        let (number, answer) = self.answers.next().await?;
+        let is_silent = matches!(answer, Err(Error::Unreachable(_) | Error::Unknown(_)));
+        if let Some(call) = self.under_way.remove(&number) {
+            let _ = news.send(News::Answered(call, answer));
+        }
+        self.start();
+        Some(is_silent)
+    }
+
+    /// Answers all that is under way: it may have happened.
+    fn give_up(self, news: &Teller) {
+        for call in self.under_way.into_values() {
+            let why = Error::Unknown("the connection ended".to_owned());
+            let _ = news.send(News::Answered(call, Err(why)));
+        }
+        for call in self.waiting {
+            unreached(news, call);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The service of a node: it carries triggers to and from the engine, and hands those for this node to root's side. One thread;
+//! what it decides is decided in [`crate::step`].
+
+/// How the engine is reached.
+/// The timer.
+mod alarm;
+/// Who asks.
+mod callers;
+/// The firing socket.
+mod door;
+/// Drives the steps.
+mod driver;
+/// The outboxes.
+mod keep;
+/// The link to the engine.
+mod link;
+/// The way to root's side.
+mod root;
+/// When root's side is asked what became of triggers.
+mod runs;
+/// Values as they stand in the engine.
+mod seal;
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use again::layout::complain;
+use again::model::{Boottime, Span};
+use again::sys::clock;
+use sd_notify::NotifyState;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::alarm::Alarm;
+use self::driver::{Driver, Note, Ways};
+use self::keep::Keep;
+use self::link::{News, Order};
+use self::seal::Seals;
+use crate::access::Access;
+use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+use crate::step::model::{Event, State};
+
+/// Between two beats: less than half of the lease, and often enough that a connection which fell silent is noticed within half a
+/// minute, with the time that a call may take.
+const BEAT: Span = Span::from_secs(24);
+/// How long whoever has asked is waited for in the end.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Serves until it is told to end.
+///
+/// # Errors
+/// It cannot begin: settings, certificates, state directory or socket cannot be used.
+pub fn serve(flags: &Flags, around: &Surroundings) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // For names to be looked up; it is gone a second later.
+        .max_blocking_threads(1)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()?;
+    let served = runtime.block_on(async {
+        let (service, link) = Service::new(flags, around)?;
+        // The link ends when it is told to, after the service.
+        let (served, ()) = futures_util::future::join(service.run(), link).await;
+        served
+    });
+    runtime.shutdown_background();
+    served
+}
+
+/// What runs until it ends.
+struct Service<'a> {
+    flags: &'a Flags,
+    around: &'a Surroundings,
+    settings: Settings,
+    access: Access,
+    /// What stood in the way of another access, when it was said last.
+    trouble: Option<String>,
+    driver: Driver,
+    orders: UnboundedSender<Order>,
+    door: JoinHandle<()>,
+    alarm: Alarm,
+    /// When the next beat is due.
+    beat: Boottime,
+    /// Between two beats.
+    pace: Span,
+    ears: Ears,
+}
+
+/// Where things are told.
+struct Ears {
+    notes: UnboundedReceiver<Note>,
+    news: UnboundedReceiver<News>,
+    end: Signal,
+    interrupt: Signal,
+    reload: Signal,
+}
+
+/// One thing that happened.
+enum Heard {
+    Note(Note),
+    News(News),
+    Time,
+    End,
+    Reload,
+}
+
+impl<'a> Service<'a> {
+    /// One that is ready, and what its link is made of.
+    fn new(
+        flags: &'a Flags,
+        around: &'a Surroundings,
+    ) -> io::Result<(Self, impl Future<Output = ()>)> {
+        let settings = settings::settings(flags, around).map_err(io::Error::other)?;
+        let rules = settings.rules().map_err(io::Error::other)?;
+        let seals = Seals::new(&settings).map_err(io::Error::other)?;
+        let access = Access::new(&settings).map_err(io::Error::other)?;
+        fs::create_dir_all(&settings.state_dir)?;
+        let (keep, found) = Keep::open(&settings.state_dir.join("serve"))?;
+        for why in found.unread {
+            complain(&format!(
+                "again-fleet: something in the outbox is lost: {why}"
+            ));
+        }
+        let listener = door::open(&settings.run_dir.join("trigger"))?;
+        let (tell, notes) = unbounded_channel();
+        let (orders, to_do) = unbounded_channel();
+        let (teller, news) = unbounded_channel();
+        let ways = Ways {
+            orders: orders.clone(),
+            notes: tell.clone(),
+            take: settings.run_dir.join("take"),
+        };
+        let state = State::new(rules, found.number, found.drafts, &clock::moment());
+        let service = Service {
+            driver: Driver::new(state, keep, seals, &settings, ways).map_err(io::Error::other)?,
+            door: tokio::spawn(guard(listener, tell)),
+            alarm: Alarm::new()?,
+            beat: clock::boottime(),
+            pace: pace(),
+            ears: Ears::new(notes, news)?,
+            access: access.clone(),
+            trouble: None,
+            flags,
+            around,
+            settings,
+            orders,
+        };
+        Ok((service, link::keep_up(Box::new(access), to_do, teller)))
+    }
+
+    /// Serves, says farewell, and ends.
+    async fn run(mut self) -> io::Result<()> {
+        if self.settings.trust == Trust::Engine {
+            complain(
+                "again-fleet: trust is \"engine\": nothing is signed, and whoever can write to the engine can have Puppet run here",
+            );
+        }
+        tell_systemd(&[NotifyState::Ready]);
+        self.attend(false).await?;
+        tell_systemd(&[NotifyState::Stopping]);
+        self.door.abort();
+        // Whoever has asked is told what is true.
+        let answered = timeout(FAREWELL, self.attend(true)).await;
+        let _ = self.orders.send(Order::End);
+        answered.unwrap_or(Ok(()))
+    }
+
+    /// Deals with what happens, until it is told to end, or until nobody is owed an answer.
+    async fn attend(&mut self, is_ending: bool) -> io::Result<()> {
+        while !is_ending || self.driver.callers.is_owed() {
+            let at = self
+                .driver
+                .wakes()
+                .map_or(self.beat, |at| at.min(self.beat));
+            self.alarm.set(at)?;
+            match self.ears.next(&self.alarm).await? {
+                Heard::End if is_ending => {}
+                Heard::End => return Ok(()),
+                Heard::Reload => self.reload(),
+                Heard::Time => self.tick(),
+                Heard::Note(note) => self.note(note),
+                Heard::News(news) => self.driver.told(news),
+            }
+            // What has come together is sent together.
+            while let Some(heard) = self.ears.already() {
+                match heard {
+                    Heard::Note(note) => self.note(note),
+                    Heard::News(news) => self.driver.told(news),
+                    Heard::Time | Heard::End | Heard::Reload => {}
+                }
+            }
+            self.driver.flush();
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Came(guest) => self.driver.let_in(guest),
+            Note::Asked(client, question) => self.driver.asked(client, question),
+            Note::Left(client) => self.driver.callers.leave(client),
+            Note::Handed(answers, why) => self.driver.handed(answers, why),
+            Note::More => self.driver.show_more(),
+            Note::Became(answers) => self.driver.became(answers),
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = clock::boottime();
+        if self.beat <= now {
+            self.beat = now + self.pace;
+            let _ = self.orders.send(Order::Beat);
+            self.driver.look_at_files();
+            self.look_at_access();
+            tell_systemd(&[
+                NotifyState::Watchdog,
+                NotifyState::Status(&self.driver.status()),
+            ]);
+        }
+        self.driver.look_at_runs();
+        self.driver.feed(Event::Tick);
+    }
+
+    /// Connects in another way if the settings or the certificates say another one.
+    fn look_at_access(&mut self) {
+        let access = Access::new(&self.settings);
+        let trouble = access.as_ref().err().cloned();
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            complain(&format!(
+                "again-fleet: the engine is reached as before: {why}"
+            ));
+        }
+        self.trouble = trouble;
+        if let Ok(access) = access
+            && !access.is(&self.access)
+        {
+            self.access = access.clone();
+            let _ = self.orders.send(Order::Access(Box::new(access)));
+        }
+    }
+
+    /// Reads the settings and all files anew.
+    fn reload(&mut self) {
+        match self.settings_anew() {
+            Ok(()) => {
+                complain("again-fleet: the settings were read anew");
+                self.look_at_access();
+            }
+            Err(why) => complain(&format!(
+                "again-fleet: the settings of before still count: {why}"
+            )),
+        }
+    }
+
+    fn settings_anew(&mut self) -> Result<(), String> {
+        let new = settings::settings(self.flags, self.around).map_err(|e| e.to_string())?;
+        let fixed = |one: &Settings| {
+            let certname = one.certname().cloned().map_err(|e| e.to_string());
+            let Settings {
+                namespace,
+                state_dir,
+                run_dir,
+                ..
+            } = one;
+            (
+                certname,
+                namespace.clone(),
+                state_dir.clone(),
+                run_dir.clone(),
+            )
+        };
+        if fixed(&new) != fixed(&self.settings) {
+            return Err(
+                "certname, namespace, state_dir and run_dir count from the next start on"
+                    .to_owned(),
+            );
+        }
+        let rules = new.rules().map_err(|e| e.to_string())?;
+        self.driver.seals = Seals::new(&new)?;
+        self.driver.health.engine = new.engine.to_string();
+        self.settings = new;
+        self.driver.rule(rules);
+        Ok(())
+    }
+}
+
+impl Ears {
+    fn new(notes: UnboundedReceiver<Note>, news: UnboundedReceiver<News>) -> io::Result<Ears> {
+        Ok(Ears {
+            notes,
+            news,
+            end: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reload: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self, alarm: &Alarm) -> io::Result<Heard> {
+        let gone = || io::Error::other("a part of this service has ended");
+        Ok(tokio::select! {
+            note = self.notes.recv() => Heard::Note(note.ok_or_else(gone)?),
+            news = self.news.recv() => Heard::News(news.ok_or_else(gone)?),
+            rung = alarm.ring() => rung.map(|()| Heard::Time)?,
+            _ = self.end.recv() => Heard::End,
+            _ = self.interrupt.recv() => Heard::End,
+            _ = self.reload.recv() => Heard::Reload,
+        })
+    }
+
+    /// Something that has come already.
+    fn already(&mut self) -> Option<Heard> {
+        let note = self.notes.try_recv().ok().map(Heard::Note);
+        note.or_else(|| self.news.try_recv().ok().map(Heard::News))
+    }
+}
+
+/// Lets people in until it is ended.
+async fn guard(listener: UnixListener, tell: UnboundedSender<Note>) {
+    let let_in = |guest| {
+        let _ = tell.send(Note::Came(guest));
+    };
+    let e = door::attend(listener, let_in).await;
+    complain(&format!(
+        "again-fleet: nobody can fire any more until a restart: {e}"
+    ));
+}
+
+/// Between two beats; more often if systemd wants to hear more often that this service lives.
+fn pace() -> Span {
+    let half = sd_notify::watchdog_enabled().map(|watchdog| watchdog / 2);
+    let half = half.and_then(|half| u64::try_from(half.as_nanos()).ok());
+    half.map_or(BEAT, |half| BEAT.min(Span::from_nanos(half)))
+}
+
+fn tell_systemd(what: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(what) {
+        complain(&format!(
+            "again-fleet: systemd cannot be told anything: {e}"
+        ));
+    }
+}

@@ -1,0 +1,263 @@
+//! Values as they stand in the engine: signed by this node, and what is found there and by whom it was signed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use ring::digest::{SHA256, digest};
+
+use crate::identity::authority::Authority;
+use crate::identity::files::Identity;
+use crate::identity::{Reason, Signer, Untrusted};
+use crate::policy::accept::Extensions;
+use crate::policy::judge::Signed;
+use crate::settings::{Settings, Trust};
+use crate::step::model::{Content, Found};
+use crate::wire::Malformed;
+use crate::wire::body;
+use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use crate::wire::inventory::Inventory;
+use crate::wire::key::Key;
+use crate::wire::name::{Namespace, Node};
+use crate::wire::outcome::{Entry, Told};
+use crate::wire::trigger::Trigger;
+
+/// How long a value that was verified is believed without another look, unless certificates or revocation lists change.
+const BELIEVED: Duration = Duration::from_secs(600);
+/// How many values are.
+const MOST_BELIEVED: usize = 4096;
+
+/// Signs and verifies; or neither, where the engine is trusted.
+pub struct Seals {
+    me: Node,
+    namespace: Namespace,
+    identity: Option<Identity>,
+    believed: Believed,
+}
+
+/// Values that were verified, by their hashes, and who signed them: lists show the same ones again and again. No trigger is among them.
+struct Believed {
+    since: SystemTime,
+    signers: BTreeMap<[u8; 32], Node>,
+}
+
+impl Believed {
+    fn nothing() -> Believed {
+        Believed {
+            since: SystemTime::now(),
+            signers: BTreeMap::new(),
+        }
+    }
+
+    /// Makes room for another one, and forgets what was verified too long ago, or under another clock.
+    fn make_room(&mut self) {
+        let is_recent = self.since.elapsed().is_ok_and(|age| age < BELIEVED);
+        if !is_recent || self.signers.len() >= MOST_BELIEVED {
+            *self = Believed::nothing();
+        }
+    }
+}
+
+impl Seals {
+    /// By these settings.
+    ///
+    /// # Errors
+    /// A certificate, key or revocation list cannot be used, or the certificate is another node's.
+    pub fn new(settings: &Settings) -> Result<Seals, String> {
+        let me = settings.certname().map_err(|e| e.to_string())?.clone();
+        let identity = match settings.trust {
+            Trust::Engine => None,
+            Trust::Puppet => {
+                let paths = settings.identity().map_err(|e| e.to_string())?;
+                Some(Identity::read(paths).map_err(|e| e.to_string())?)
+            }
+        };
+        let seals = Seals {
+            me,
+            namespace: settings.namespace.clone(),
+            identity,
+            believed: Believed::nothing(),
+        };
+        seals.is_mine()?;
+        Ok(seals)
+    }
+
+    fn is_mine(&self) -> Result<(), String> {
+        let signer = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.own().signer());
+        match signer {
+            Some(Signer { node, .. }) if *node != self.me => Err(format!(
+                "the certificate is that of {node}, and this node is {}; set certname, or cert and key",
+                self.me
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the files again if one has changed; whether one has.
+    ///
+    /// # Errors
+    /// Which one cannot be used now; what was read before still counts.
+    pub fn refresh(&mut self) -> Result<bool, String> {
+        let refreshed = self.identity.as_mut().map(Identity::refresh);
+        match refreshed.unwrap_or(Ok(false)) {
+            Ok(false) => Ok(false),
+            Ok(true) => {
+                self.believed = Believed::nothing();
+                self.is_mine().map(|()| true)
+            }
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// Whether a letter keeps to all bounds.
+    ///
+    /// # Errors
+    /// Which one it breaks.
+    pub fn check(&self, content: &Content) -> Result<(), Malformed> {
+        let mut keys = content.keys().into_iter();
+        keys.try_for_each(|key| self.draft(content, &key).map(|_| ()))
+    }
+
+    /// What a letter puts at one of its keys.
+    ///
+    /// # Errors
+    /// It breaks a bound.
+    pub fn draft(&self, content: &Content, key: &Key) -> Result<Draft, Malformed> {
+        match (content, key) {
+            (Content::Node(inventory), _) => Draft::new(&self.namespace, inventory),
+            (Content::Trigger(trigger), _) => Draft::new(&self.namespace, trigger),
+            (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
+                let of = lineage.0.iter().find(|one| one.id == *origin);
+                let origin = of.ok_or_else(|| Malformed::new("that is another one's story"))?;
+                let entry = Entry {
+                    told: told.clone(),
+                    origin: origin.clone(),
+                };
+                Draft::new(&self.namespace, &entry)
+            }
+            (Content::Told { told, .. }, _) => Draft::new(&self.namespace, told),
+        }
+    }
+
+    /// Signs all of these together, once.
+    ///
+    /// # Errors
+    /// This node's key cannot.
+    pub fn seal(&self, drafts: &[Draft]) -> Result<Vec<Vec<u8>>, Malformed> {
+        seal(drafts, |message| match &self.identity {
+            Some(identity) => identity.own().sign(message),
+            None => Ok(Signature::default()),
+        })
+    }
+
+    /// Who signed a value, as this one finds out, and what it says.
+    fn open<T: body::Content, S>(
+        &self,
+        bytes: &[u8],
+        verify: impl FnOnce(&Seal<'_>) -> Result<S, Untrusted>,
+    ) -> Result<(S, T), Untrusted> {
+        Envelope::parse(bytes)?.open(&self.namespace, verify)
+    }
+
+    /// Who made a seal; nobody where the engine is trusted.
+    fn verify(&self, seal: &Seal<'_>) -> Result<Option<Signer>, Untrusted> {
+        let verify = |authority: &Authority| authority.verify(seal, SystemTime::now());
+        self.identity
+            .as_ref()
+            .map(|identity| verify(identity.authority()))
+            .transpose()
+    }
+
+    /// What a register for this node is.
+    pub fn found(&self, bytes: &[u8]) -> Found {
+        match self.open::<Trigger, _>(bytes, |seal| self.verify(seal)) {
+            Ok((Some(signer), trigger)) => Found::Good(Signed {
+                signer: signer.node,
+                extensions: signer.extensions,
+                trigger,
+            }),
+            Ok((None, trigger)) => Found::Good(Signed {
+                signer: trigger.sender.clone(),
+                extensions: Extensions::new(),
+                trigger,
+            }),
+            // The sender can do nothing about these; this node's operator can.
+            Err(
+                why @ Untrusted::Certificate(
+                    _,
+                    Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+                ),
+            ) => Found::Unclear(why.to_string()),
+            Err(why) => Found::Bad(why.to_string()),
+        }
+    }
+
+    /// What the target told at a key of results.
+    ///
+    /// # Errors
+    /// It did not tell that.
+    pub fn told(&mut self, bytes: &[u8], key: &Key) -> Result<Told, String> {
+        self.stands(bytes, key, |told: &Told| {
+            (crate::step::model::result_key(told), &told.target)
+        })
+    }
+
+    /// What a node tells of itself at this key.
+    ///
+    /// # Errors
+    /// It did not tell that.
+    pub fn inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, String> {
+        self.stands(bytes, key, |one: &Inventory| {
+            (Key::Node(one.node.clone()), &one.node)
+        })
+    }
+
+    /// What the target told at a key of a story.
+    ///
+    /// # Errors
+    /// It did not tell that.
+    pub fn entry(&mut self, bytes: &[u8], key: &Key) -> Result<Entry, String> {
+        self.stands(bytes, key, |Entry { told, origin }: &Entry| {
+            let key = Key::Story {
+                origin: origin.id.clone(),
+                node: told.target.clone(),
+                trigger: told.id.clone(),
+            };
+            (key, &told.target)
+        })
+    }
+
+    /// What stands at a key, if it belongs there and its node signed it.
+    fn stands<T: body::Content>(
+        &mut self,
+        bytes: &[u8],
+        key: &Key,
+        of: impl Fn(&T) -> (Key, &Node),
+    ) -> Result<T, String> {
+        self.believed.make_room();
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+        let known = self.believed.signers.get(&hash);
+        let is_new = known.is_none();
+        let opened = self.open::<T, _>(bytes, |seal| match known {
+            Some(node) => Ok(Some(node.clone())),
+            None => Ok(self.verify(seal)?.map(|signer| signer.node)),
+        });
+        let (signer, content) = opened.map_err(|e| e.to_string())?;
+        if is_new && let Some(node) = &signer {
+            self.believed.signers.insert(hash, node.clone());
+        }
+        let (belongs, teller) = of(&content);
+        if belongs != *key {
+            return Err(format!("{teller} told it elsewhere"));
+        }
+        match signer {
+            Some(node) if node != *teller => {
+                Err(format!("{node} signed it in the name of {teller}"))
+            }
+            _ => Ok(content),
+        }
+    }
+}

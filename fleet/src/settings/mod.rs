@@ -1,0 +1,667 @@
+//! The settings: flags before `AGAIN_FLEET_*` before /etc/again-fleet.toml before defaults.
+
+/// How each value is written.
+mod value;
+
+use std::cell::LazyCell;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use again::model::{Span, Usage};
+use again::toml::{self, Written};
+
+use crate::identity::authority::{Authority, Revocation};
+use crate::identity::files::{self, Paths};
+use crate::policy::accept::{Accept, Pattern, Who};
+use crate::policy::judge::Rules;
+use crate::puppet;
+use crate::wire::Malformed;
+use crate::wire::name::{Namespace, Node};
+pub use value::{Endpoint, Engine, Trust};
+use value::{Hops, Setting, Skew, Spread, Table, Ttl, Words};
+
+/// Where settings are read from unless another file is named.
+pub const FILE: &str = "/etc/again-fleet.toml";
+
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The engine.
+    pub engine: Engine,
+    /// Its servers.
+    pub endpoints: Vec<Endpoint>,
+    /// Whether they are spoken to over TLS.
+    pub tls: bool,
+    /// Which fleet this is.
+    pub namespace: Namespace,
+    /// Whose word is believed.
+    pub trust: Trust,
+    /// Whose triggers this node takes. There is no default.
+    pub accept: Option<Vec<Who>>,
+    /// Who may fire on behalf of whom.
+    pub accept_for: Vec<(Who, Vec<Pattern>)>,
+    /// Who may release, pass and cancel what others hold.
+    pub operators: Vec<Who>,
+    /// What a trigger runs here.
+    pub run_cmd: Vec<OsString>,
+    /// The facts that this node tells all others.
+    pub facts: Vec<String>,
+    /// How long a trigger of this node may wait to be taken.
+    pub ttl: Span,
+    /// How far the clocks of two nodes may be apart.
+    pub skew: Span,
+    /// How much later each further target of a trigger may start.
+    pub spread: Span,
+    /// How many hops a trigger may have made.
+    pub hop_limit: usize,
+    /// The program again.
+    pub helper: PathBuf,
+    /// Where the outbox and the numbers are kept.
+    pub state_dir: PathBuf,
+    /// Where the sockets are.
+    pub run_dir: PathBuf,
+    certname: Option<Node>,
+    files: Files,
+}
+
+/// Puppet's files, as far as they are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Files {
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: PathBuf,
+    crl: PathBuf,
+    revocation: Revocation,
+}
+
+/// Makes one source of settings, in which every key is optional, of the table below: key and type, the environment variable,
+/// and the default where that depends on nothing. Who may do what, and what is run, stands in the file alone.
+macro_rules! layer {
+    ($($key:ident: $type:ty $(, $variable:literal)? $(=> $default:expr)?;)*) => {
+        #[derive(Default)]
+        struct Layer {
+            $($key: Option<$type>,)*
+        }
+
+        impl Layer {
+            const KEYS: &[&str] = &[$(stringify!($key)),*];
+            const VARIABLES: &[(&str, &str)] = &[$($((stringify!($key), $variable),)?)*];
+
+            fn put(&mut self, key: &str, written: Written) -> Result<(), String> {
+                match key {
+                    $(stringify!($key) => self.$key = Some(Setting::of(written)?),)*
+                    _ => return Err("it is not known".to_owned()),
+                }
+                Ok(())
+            }
+
+            /// The same, and what `below` says where this says nothing.
+            fn or(self, below: Self) -> Self {
+                Layer { $($key: self.$key.or(below.$key),)* }
+            }
+
+            $($(fn $key(&mut self) -> $type { self.$key.take().unwrap_or_else(|| $default) })?)*
+        }
+    };
+}
+
+layer! {
+    engine: Engine, "AGAIN_FLEET_ENGINE" => Engine::Etcd;
+    endpoints: Vec<Endpoint>, "AGAIN_FLEET_ENDPOINTS" => Vec::new();
+    tls: bool, "AGAIN_FLEET_TLS" => true;
+    namespace: Namespace, "AGAIN_FLEET_NAMESPACE" => "default".parse().expect("a namespace");
+    certname: Node, "AGAIN_FLEET_CERTNAME";
+    cert: PathBuf, "AGAIN_FLEET_CERT";
+    key: PathBuf, "AGAIN_FLEET_KEY";
+    ca: PathBuf, "AGAIN_FLEET_CA";
+    crl: PathBuf, "AGAIN_FLEET_CRL";
+    revocation: Revocation, "AGAIN_FLEET_REVOCATION" => Revocation::Chain;
+    trust: Trust => Trust::Puppet;
+    accept: Vec<Who>;
+    accept_for: Table => Table::default();
+    operators: Vec<Who> => Vec::new();
+    run_cmd: Words;
+    facts: Vec<String> => Vec::new();
+    ttl: Ttl, "AGAIN_FLEET_TTL" => Ttl(Span::from_secs(3600));
+    skew: Skew, "AGAIN_FLEET_SKEW" => Skew(Span::from_secs(300));
+    spread: Spread, "AGAIN_FLEET_SPREAD" => Spread(Span::from_nanos(50_000_000));
+    hop_limit: Hops, "AGAIN_FLEET_HOP_LIMIT" => Hops(10);
+    helper: PathBuf, "AGAIN_FLEET_HELPER";
+    state_dir: PathBuf, "AGAIN_FLEET_STATE_DIR" => "/var/lib/again-fleet".into();
+    run_dir: PathBuf, "AGAIN_FLEET_RUN_DIR" => "/run/again-fleet".into();
+}
+
+/// The keys of the file.
+pub const KEYS: &[&str] = Layer::KEYS;
+/// The keys that an environment variable can set, each with its variable.
+pub const VARIABLES: &[(&str, &str)] = Layer::VARIABLES;
+
+/// What was typed.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// The file, which then has to be there.
+    pub config: Option<PathBuf>,
+    /// The state directory.
+    pub state_dir: Option<PathBuf>,
+}
+
+/// What else settings depend on, gathered at the edge.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// Our environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where Puppet's files are looked for.
+    pub root: PathBuf,
+    /// This program.
+    pub program: PathBuf,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub fn of_this_process() -> Self {
+        Surroundings {
+            environment: std::env::vars_os().collect(),
+            root: PathBuf::from("/"),
+            program: std::env::current_exe().unwrap_or_default(),
+        }
+    }
+
+    fn variable(&self, name: &str) -> Option<&OsStr> {
+        let mut all = self.environment.iter();
+        let found = all.find(|(n, _)| n == name);
+        found
+            .map(|(_, value)| value.as_os_str())
+            .filter(|value| !value.is_empty())
+    }
+}
+
+/// Puts the settings together.
+///
+/// # Errors
+/// Which setting is wrong, where, and how.
+pub fn settings(flags: &Flags, around: &Surroundings) -> Result<Settings, Usage> {
+    put_together(flags, around).map_err(|e| Usage(format!("the settings cannot be used: {e}")))
+}
+
+fn put_together(flags: &Flags, around: &Surroundings) -> Result<Settings, String> {
+    let state_dir = flags
+        .state_dir
+        .as_ref()
+        .map(|path| Written::Variable(path.into()));
+    let state_dir = state_dir.map(PathBuf::of).transpose();
+    let typed = Layer {
+        state_dir: state_dir.map_err(|e| format!("the option --state-dir: {e}"))?,
+        ..Layer::default()
+    };
+    let mut environment = Layer::default();
+    for (key, name) in VARIABLES {
+        if let Some(value) = around.variable(name) {
+            let put = environment.put(key, Written::Variable(value.to_owned()));
+            put.map_err(|e| format!("the environment variable {name}: {e}"))?;
+        }
+    }
+    let set = typed.or(environment).or(read_file(flags, around)?);
+    Ok(resolve(set, around))
+}
+
+fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
+    // Whatever the class has written need not be looked for.
+    let found = LazyCell::new(|| puppet::certificates(&around.root));
+    let certname = set.certname.take();
+    let certname = certname.or_else(|| found.certname.clone());
+    let of_node = |directory: &str| {
+        let name = certname.as_ref()?;
+        Some(found.directory.join(directory).join(format!("{name}.pem")))
+    };
+    let beside = around.program.with_file_name("again");
+    let puppet = [
+        "puppet",
+        "agent",
+        "--onetime",
+        "--no-daemonize",
+        "--no-splay",
+    ];
+    Settings {
+        files: Files {
+            cert: set.cert.take().or_else(|| of_node("certs")),
+            key: set.key.take().or_else(|| of_node("private_keys")),
+            ca: set
+                .ca
+                .take()
+                .unwrap_or_else(|| found.directory.join("certs/ca.pem")),
+            crl: set
+                .crl
+                .take()
+                .unwrap_or_else(|| found.directory.join("crl.pem")),
+            revocation: set.revocation(),
+        },
+        engine: set.engine(),
+        endpoints: set.endpoints(),
+        tls: set.tls(),
+        namespace: set.namespace(),
+        trust: set.trust(),
+        accept_for: set.accept_for().0,
+        operators: set.operators(),
+        run_cmd: match set.run_cmd.take() {
+            Some(words) => words.0.into_iter().map(OsString::from).collect(),
+            None => puppet.map(OsString::from).to_vec(),
+        },
+        facts: set.facts(),
+        ttl: set.ttl().0,
+        skew: set.skew().0,
+        spread: set.spread().0,
+        hop_limit: set.hop_limit().0,
+        helper: set.helper.take().unwrap_or(beside),
+        state_dir: set.state_dir(),
+        run_dir: set.run_dir(),
+        accept: set.accept.take(),
+        certname,
+    }
+}
+
+impl Settings {
+    /// The name of this node.
+    ///
+    /// # Errors
+    /// It is neither set nor to be found.
+    pub fn certname(&self) -> Result<&Node, Usage> {
+        self.certname.as_ref().ok_or_else(|| {
+            Usage("this node's certname is not known: puppet.conf names none, and there is not exactly one certificate; set certname".to_owned())
+        })
+    }
+
+    /// The files that say who this node and others are.
+    ///
+    /// # Errors
+    /// The name of this node, and with it that of its files, is not known.
+    pub fn identity(&self) -> Result<Paths, Usage> {
+        let (Some(certificate), Some(key)) = (&self.files.cert, &self.files.key) else {
+            return Err(self
+                .certname()
+                .err()
+                .unwrap_or_else(|| Usage("cert and key are not set".to_owned())));
+        };
+        Ok(Paths {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            ca: self.files.ca.clone(),
+            crl: self.files.crl.clone(),
+            revocation: self.files.revocation,
+        })
+    }
+
+    /// The CA that says who others are, as its files are now.
+    ///
+    /// # Errors
+    /// Which one cannot be used, and why.
+    pub fn authority(&self) -> Result<Authority, Malformed> {
+        let Files {
+            ca,
+            crl,
+            revocation,
+            ..
+        } = &self.files;
+        files::authority(ca, crl, *revocation)
+    }
+
+    /// What triggers are judged by.
+    ///
+    /// # Errors
+    /// This node has no name, or nobody has said whose triggers it takes.
+    pub fn rules(&self) -> Result<Rules, Usage> {
+        let from = self.accept.clone().ok_or_else(|| {
+            Usage(
+                "it is not set whose triggers this node takes; set accept, to [] for nobody's"
+                    .to_owned(),
+            )
+        })?;
+        let on_behalf = self.accept_for.clone();
+        Ok(Rules {
+            me: self.certname()?.clone(),
+            accept: Accept { from, on_behalf },
+            skew: self.skew,
+            hop_limit: self.hop_limit,
+        })
+    }
+}
+
+fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
+    let variable = || around.variable("AGAIN_FLEET_CONFIG").map(PathBuf::from);
+    let named = flags.config.clone().or_else(variable);
+    let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => parse_file(&text).map_err(|e| format!("{}: {e}", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
+            Ok(Layer::default())
+        }
+        Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
+    }
+}
+
+/// Whether a text can be used as the file; else what is wrong with it.
+///
+/// # Errors
+/// A sentence that names line and key.
+pub fn check(text: &str) -> Result<(), String> {
+    parse_file(text).map(|_| ())
+}
+
+/// Parses the file; an error names the line and the key.
+fn parse_file(text: &str) -> Result<Layer, String> {
+    let mut layer = Layer::default();
+    let mut put = |key: &str, written| layer.put(key, written);
+    toml::read(text, KEYS, &mut put)?;
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value::Value;
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::Path;
+
+    fn with(file: &str, environment: &[(&str, &str)], flags: Flags) -> Result<Settings, String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("again-fleet.toml");
+        std::fs::write(&path, file).expect("written");
+        let flags = Flags {
+            config: Some(path),
+            ..flags
+        };
+        let around = Surroundings {
+            environment: environment
+                .iter()
+                .map(|(n, v)| (n.into(), v.into()))
+                .collect(),
+            root: dir.path().to_owned(),
+            program: "/usr/bin/again-fleet".into(),
+        };
+        settings(&flags, &around).map_err(|e| e.to_string())
+    }
+
+    fn of(file: &str) -> Settings {
+        with(file, &[], Flags::default()).expect(file)
+    }
+
+    #[test]
+    fn flags_before_environment_before_file_before_defaults() {
+        let dir = |file, environment: &[(&str, &str)], flag: Option<&str>| {
+            let state_dir = flag.map(PathBuf::from);
+            let flags = Flags {
+                state_dir,
+                ..Flags::default()
+            };
+            with(file, environment, flags).expect("settings").state_dir
+        };
+        let (file, variable) = (
+            "state_dir = '/file'",
+            [("AGAIN_FLEET_STATE_DIR", "/variable")],
+        );
+        assert_eq!(dir("", &[], None), Path::new("/var/lib/again-fleet"));
+        assert_eq!(dir(file, &[], None), Path::new("/file"));
+        assert_eq!(dir(file, &variable, None), Path::new("/variable"));
+        assert_eq!(dir(file, &variable, Some("/flag")), Path::new("/flag"));
+        let relative = Flags {
+            state_dir: Some("x".into()),
+            ..Flags::default()
+        };
+        let error = with("", &[], relative).expect_err("refused");
+        assert!(
+            error.ends_with("the option --state-dir: 'x' is not an absolute path"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn all_that_can_be_set_is_read() {
+        let all = r#"
+engine = "nats"
+endpoints = ["nats1.example.com", "[2001:db8::1]:4333", "192.0.2.1:1"]
+tls = false
+namespace = "test"
+certname = "web1.example.com"
+cert = "/c"
+key = "/k"
+ca = "/a"
+crl = "/r"
+revocation = "leaf"
+trust = "engine"
+accept = ["web*.example.com", "pp_role=frontend"]
+operators = ["admin.example.com"]
+run_cmd = ["puppet", "apply", "/site.pp"]
+facts = ["role"]
+ttl = "2h"
+skew = 60
+spread = "100ms"
+hop_limit = 3
+helper = "/opt/again"
+state_dir = "/s"
+run_dir = "/n"
+
+[accept_for]
+"puppet.example.com" = ["web*.example.com"]
+"#;
+        let set = of(all);
+        let host = |host: &str, port| Endpoint {
+            host: host.to_owned(),
+            port,
+        };
+        assert_eq!(
+            (set.engine, set.tls, set.trust),
+            (Engine::Nats, false, Trust::Engine)
+        );
+        let endpoints = [
+            host("nats1.example.com", None),
+            host("2001:db8::1", Some(4333)),
+            host("192.0.2.1", Some(1)),
+        ];
+        assert_eq!(set.endpoints, endpoints);
+        assert_eq!(set.namespace.as_str(), "test");
+        assert_eq!(set.certname().expect("known").as_str(), "web1.example.com");
+        let paths = set.identity().expect("known");
+        let files = [&paths.certificate, &paths.key, &paths.ca, &paths.crl];
+        assert_eq!(
+            files.map(|path| path.to_str().expect("plain")),
+            ["/c", "/k", "/a", "/r"]
+        );
+        assert_eq!(paths.revocation, Revocation::Leaf);
+        assert_eq!(set.accept.as_deref().map(<[Who]>::len), Some(2));
+        let pattern = |text: &str| text.parse::<Pattern>().expect("a pattern");
+        let puppet = Who::Named(pattern("puppet.example.com"));
+        assert_eq!(
+            set.accept_for,
+            [(puppet, vec![pattern("web*.example.com")])]
+        );
+        assert_eq!((set.operators.len(), set.facts.len()), (1, 1));
+        assert_eq!(set.run_cmd, ["puppet", "apply", "/site.pp"]);
+        let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
+        assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
+        let paths = [&set.helper, &set.state_dir, &set.run_dir];
+        assert_eq!(
+            paths.map(|path| path.to_str().expect("plain")),
+            ["/opt/again", "/s", "/n"]
+        );
+        // Not one key is missing here.
+        let unset = KEYS.iter().find(|key| {
+            !all.lines().any(|line| {
+                line.split([' ', ']'])
+                    .next()
+                    .is_some_and(|word| word.trim_start_matches('[') == **key)
+            })
+        });
+        assert_eq!(unset, None);
+    }
+
+    #[test]
+    fn nobody_is_accepted_by_default() {
+        let set = of("certname = 'web1'");
+        let error = set.rules().expect_err("refused").to_string();
+        assert!(error.contains("set accept, to [] for nobody's"), "{error}");
+        assert_eq!(
+            of("certname = 'web1'\naccept = []")
+                .rules()
+                .expect("rules")
+                .me
+                .as_str(),
+            "web1"
+        );
+        assert_eq!(
+            (set.accept, set.trust, set.tls),
+            (None, Trust::Puppet, true)
+        );
+        assert_eq!(set.helper, Path::new("/usr/bin/again"));
+        assert_eq!(of("accept = []").accept, Some(Vec::new()));
+    }
+
+    #[test]
+    fn who_is_accepted_stands_in_no_environment() {
+        let hostile = [
+            ("AGAIN_FLEET_ACCEPT", "*"),
+            ("AGAIN_FLEET_TRUST", "engine"),
+            ("AGAIN_FLEET_RUN_CMD", "id"),
+        ];
+        assert_eq!(
+            with("", &hostile, Flags::default())
+                .expect("settings")
+                .accept,
+            None
+        );
+        for key in ["trust", "accept", "accept_for", "operators", "run_cmd"] {
+            assert!(VARIABLES.iter().all(|(by_variable, _)| *by_variable != key));
+        }
+        assert!(
+            VARIABLES
+                .iter()
+                .all(|(key, name)| *name == format!("AGAIN_FLEET_{}", key.to_uppercase()))
+        );
+    }
+
+    #[test]
+    fn a_list_in_the_environment_has_commas() {
+        let endpoints = |text| {
+            with("", &[("AGAIN_FLEET_ENDPOINTS", text)], Flags::default())
+                .map(|set| set.endpoints.len())
+        };
+        assert_eq!(endpoints("a:1, b"), Ok(2));
+        assert!(
+            endpoints("a,,b")
+                .expect_err("refused")
+                .contains("AGAIN_FLEET_ENDPOINTS: '' is no server")
+        );
+    }
+
+    #[test]
+    fn a_node_without_a_name_says_so() {
+        let set = of("");
+        assert!(set.certname().is_err());
+        assert!(
+            set.identity()
+                .expect_err("refused")
+                .to_string()
+                .ends_with("set certname")
+        );
+        let paths = of("certname = 'web1'").identity().expect("known");
+        assert!(
+            paths.certificate.ends_with("certs/web1.pem")
+                && paths.key.ends_with("private_keys/web1.pem")
+        );
+    }
+
+    #[test]
+    fn an_error_names_file_line_and_key() {
+        for (file, words) in [
+            (
+                "ttl = 3\nttls = 4\n",
+                &["again-fleet.toml: line 2: unknown key 'ttls'; known are engine, "][..],
+            ),
+            (
+                "\nttl = \"x\"\n",
+                &["line 2", "ttl", "'x' is not a duration"],
+            ),
+            ("ttl = 0", &["line 1", "ttl", "'0' is not from 1s to 1d"]),
+            ("ttl = '25h'", &["line 1", "ttl", "is not from 1s to 1d"]),
+            ("skew = '2h'", &["line 1", "skew", "to 1h"]),
+            (
+                "spread = '50 ms'",
+                &["line 1", "spread", "'50 ms' is not a duration"],
+            ),
+            ("hop_limit = 21", &["line 1", "hop_limit", "from 1 to 20"]),
+            (
+                "engine = 'zookeeper'",
+                &["line 1", "engine", "'zookeeper' is not one of etcd, nats"],
+            ),
+            (
+                "tls = 'maybe'",
+                &["line 1", "tls", "'maybe' is not one of true, false"],
+            ),
+            (
+                "\nendpoints = ['a', 'https://b']",
+                &[
+                    "line 2",
+                    "endpoints",
+                    "'https://b' is no server",
+                    "HOST:PORT",
+                ],
+            ),
+            (
+                "endpoints = ['a:65536']",
+                &["endpoints", "no number up to 65535"],
+            ),
+            (
+                "certname = 'Web1'",
+                &["line 1", "certname", "'Web1' is no certname"],
+            ),
+            (
+                "namespace = 'a/b'",
+                &["line 1", "namespace", "'a/b' is no namespace"],
+            ),
+            ("key = 'x'", &["line 1", "key", "absolute"]),
+            (
+                "trust = 'all'",
+                &["line 1", "trust", "not one of puppet, engine"],
+            ),
+            ("accept = 'web1'", &["line 1", "accept"]),
+            (
+                "accept = ['web1', 'Web*']",
+                &["line 1", "accept", "'Web*' is no certname"],
+            ),
+            ("run_cmd = []", &["line 1", "'run_cmd'", "empty"]),
+            ("[accept_for]\nweb1 = 'x'", &["line 2", "accept_for.web1"]),
+            ("ttl", &["line 1"]),
+        ] {
+            let error = with(file, &[], Flags::default()).expect_err(file);
+            for word in words {
+                assert!(error.contains(word), "{error:?} lacks {word:?}");
+            }
+        }
+        let error =
+            with("", &[("AGAIN_FLEET_TTL", "soon")], Flags::default()).expect_err("refused");
+        assert!(error.contains("AGAIN_FLEET_TTL"), "{error}");
+        let missing = Flags {
+            config: Some("/nonexistent".into()),
+            ..Flags::default()
+        };
+        let around = Surroundings {
+            environment: Vec::new(),
+            root: "/nonexistent".into(),
+            program: PathBuf::new(),
+        };
+        let error = settings(&missing, &around)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("/nonexistent cannot be read"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken_or_refused(text in "\\PC{0,60}") {
+            let _ = check(&text);
+        }
+
+        #[test]
+        fn any_server_is_taken_or_refused(text in "[a-z0-9.:\\[\\]-]{0,12}") {
+            let _ = Endpoint::read(&text);
+        }
+    }
+}

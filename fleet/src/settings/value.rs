@@ -1,0 +1,287 @@
+//! The values of settings, as they are read from the file and from the environment.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use again::model::Span;
+use again::toml::Written;
+
+use crate::identity::authority::Revocation;
+use crate::policy::accept::{Pattern, Who};
+use crate::wire::lineage::MOST_HOPS;
+use crate::wire::name::{Namespace, Node};
+use crate::wire::trigger::MOST_TTL;
+
+/// What carries triggers between the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// etcd 3.
+    Etcd,
+    /// NATS with JetStream.
+    Nats,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Etcd => "etcd",
+            Engine::Nats => "nats",
+        })
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Engine::read(text)
+    }
+}
+
+/// Whose word is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// A node's that Puppet's CA knows: every value is signed.
+    Puppet,
+    /// Everybody's who can write to the engine: nothing is signed.
+    Engine,
+}
+
+/// A server of the engine. Its certificate has this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Name or address.
+    pub host: String,
+    /// Port; `None`: the engine's usual one.
+    pub port: Option<u16>,
+}
+
+/// A value of the file or of a variable.
+pub trait Value: Sized {
+    /// What a value should have been, behind "expected".
+    const WANTED: &'static str = "a string";
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+impl Value for String {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("it is empty".to_owned()),
+            text => Ok(text.to_owned()),
+        }
+    }
+}
+
+impl Value for bool {
+    const WANTED: &'static str = "true or false";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choice(text, &[("true", true), ("false", false)])
+    }
+}
+
+impl Value for Engine {
+    fn read(text: &str) -> Result<Self, String> {
+        choice(text, &[("etcd", Engine::Etcd), ("nats", Engine::Nats)])
+    }
+}
+
+impl Value for Trust {
+    fn read(text: &str) -> Result<Self, String> {
+        choice(
+            text,
+            &[("puppet", Trust::Puppet), ("engine", Trust::Engine)],
+        )
+    }
+}
+
+impl Value for Revocation {
+    fn read(text: &str) -> Result<Self, String> {
+        let known = [
+            ("chain", Revocation::Chain),
+            ("leaf", Revocation::Leaf),
+            ("off", Revocation::Off),
+        ];
+        choice(text, &known)
+    }
+}
+
+impl Value for Namespace {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Namespace>().map_err(|e| e.to_string())
+    }
+}
+
+impl Value for Who {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Who>().map_err(|e| e.to_string())
+    }
+}
+
+impl Value for Pattern {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Pattern>().map_err(|e| e.to_string())
+    }
+}
+
+impl Value for Node {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Node>().map_err(|e| e.to_string())
+    }
+}
+
+impl Value for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.starts_with('/') {
+            return Ok(PathBuf::from(text));
+        }
+        Err(format!("'{text}' is not an absolute path"))
+    }
+}
+
+impl Value for Endpoint {
+    fn read(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| format!("'{text}' is no server: {why}; write HOST or HOST:PORT");
+        // An address of IPv6 stands in brackets.
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let port = port.map(str::parse).transpose();
+        let port = port.map_err(|_| wrong("the port is no number up to 65535"))?;
+        let address = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let is_host = match address {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let may = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+                !host.is_empty() && host.bytes().all(may)
+            }
+        };
+        if !is_host {
+            return Err(wrong("that is neither a name nor an address"));
+        }
+        let host = address.unwrap_or(host).to_owned();
+        Ok(Endpoint { host, port })
+    }
+}
+
+/// Spans of time, each within its bounds.
+macro_rules! spans {
+    ($($name:ident $least:expr, $most:expr;)*) => {$(
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name(pub Span);
+
+        impl Value for $name {
+            const WANTED: &'static str = "a duration: whole seconds, or \"50ms\", \"90s\", \"2m\", \"1h\"";
+
+            fn read(text: &str) -> Result<Self, String> {
+                span(text, $least, $most).map($name)
+            }
+        }
+    )*};
+}
+
+spans! {
+    Ttl Span::from_secs(1), Span::from_nanos(MOST_TTL * 1_000_000);
+    Skew Span::ZERO, Span::from_secs(3600);
+    Spread Span::ZERO, Span::from_secs(60);
+}
+
+fn span(text: &str, least: Span, most: Span) -> Result<Span, String> {
+    let millis = text.strip_suffix("ms").map(str::parse::<u64>);
+    let span = match millis {
+        Some(Ok(millis)) => Span::from_nanos(millis.saturating_mul(1_000_000)),
+        _ => text.parse::<Span>().map_err(|e| e.to_string())?,
+    };
+    if span < least || span > most {
+        return Err(format!("'{text}' is not from {least} to {most}"));
+    }
+    Ok(span)
+}
+
+pub struct Hops(pub usize);
+
+impl Value for Hops {
+    const WANTED: &'static str = "a whole number";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let hops = text
+            .parse()
+            .ok()
+            .filter(|hops| (1..=MOST_HOPS).contains(hops));
+        hops.map(Hops)
+            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to {MOST_HOPS}"))
+    }
+}
+
+fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+    let found = known.iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        format!("'{text}' is not one of {}", words.join(", "))
+    })
+}
+
+/// What stands for a key.
+pub trait Setting: Sized {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    fn of(written: Written) -> Result<Self, String>;
+}
+
+impl<T: Value> Setting for T {
+    fn of(written: Written) -> Result<Self, String> {
+        T::read(&written.text(T::WANTED)?)
+    }
+}
+
+impl<T: Value> Setting for Vec<T> {
+    fn of(written: Written) -> Result<Self, String> {
+        read_all(written.list("a list of strings")?)
+    }
+}
+
+/// The program that a trigger runs, and its arguments.
+#[derive(Default)]
+pub struct Words(pub Vec<String>);
+
+impl Setting for Words {
+    fn of(written: Written) -> Result<Self, String> {
+        let words: Vec<String> = Setting::of(written)?;
+        if words.is_empty() {
+            return Err("it is empty; name a program, or remove the key".to_owned());
+        }
+        Ok(Words(words))
+    }
+}
+
+/// A table of the file: who, and for whom.
+#[derive(Default)]
+pub struct Table(pub Vec<(Who, Vec<Pattern>)>);
+
+impl Setting for Table {
+    fn of(written: Written) -> Result<Self, String> {
+        let Written::Table(rows) = written else {
+            return Err("expected a table of lists".to_owned());
+        };
+        let row = |(who, whom): (String, Vec<String>)| Ok((Who::read(&who)?, read_all(whom)?));
+        rows.into_iter()
+            .map(row)
+            .collect::<Result<_, String>>()
+            .map(Table)
+    }
+}
+
+fn read_all<T: Value>(texts: Vec<String>) -> Result<Vec<T>, String> {
+    texts.iter().map(|text| T::read(text)).collect()
+}

@@ -1,0 +1,203 @@
+//! Letters to the engine: on disk first, then put until the engine has them. What a letter says is not looked at here.
+
+use again::model::{Moment, Span};
+
+use super::model::{Action, Draft, Letter, LetterId, State};
+use crate::wire::key::Key;
+
+/// The first pause after a put that failed; it doubles.
+const RETRY: Span = Span::from_secs(1);
+/// The longest.
+const LONGEST_RETRY: Span = Span::from_secs(60);
+/// The first pause before a trigger that the engine confirmed is put again, in case it forgot; it doubles.
+const AGAIN: Span = Span::from_secs(60);
+/// The longest.
+const LONGEST_AGAIN: Span = Span::from_secs(600);
+/// How often what this node tells of itself is put in vain before triggers wait for it no longer.
+const MOST_TRIES: u32 = 4;
+/// How many triggers there may be, and how many results.
+pub(super) const MOST: usize = 20_000;
+
+/// Writes letters, each in place of its older version.
+pub(super) fn write(state: &mut State, drafts: Vec<Draft>, now: &Moment, out: &mut Vec<Action>) {
+    for draft in &drafts {
+        let (content, term) = (draft.content.clone(), draft.term.clone());
+        let mut letter = Letter::new(content, draft.version, term);
+        if let Some(older) = state.letters.get(&draft.letter) {
+            letter.kept = older.kept;
+            letter.confirmed = older.confirmed;
+        } else {
+            state.told += usize::from(letter.is_told());
+        }
+        state.wake_at(now.uptime + letter.term.left(now));
+        state.letters.insert(draft.letter.clone(), letter);
+    }
+    if !drafts.is_empty() {
+        out.push(Action::Keep(drafts));
+    }
+}
+
+/// A version of a letter is on disk, or cannot be. What cannot be kept is sent all the same.
+pub(super) fn kept(
+    state: &mut State,
+    id: &LetterId,
+    version: u64,
+    kept: Result<(), String>,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let Some(letter) = state.letters.get_mut(id) else {
+        return;
+    };
+    match kept {
+        Ok(()) => letter.kept = letter.kept.max(version),
+        Err(why) if letter.version == version => {
+            out.push(Action::Note(format!("{id} cannot be kept: {why}")));
+            letter.not_kept = Some(why);
+        }
+        Err(_) => {}
+    }
+    send(state, id, now, out);
+}
+
+/// Puts what a letter still has to be put, as far as nothing is under way there.
+pub(super) fn send(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
+    let Some(letter) = state.letters.get(id).filter(|_| state.is_linked) else {
+        return;
+    };
+    let is_unkept = letter.kept < letter.version && letter.not_kept.is_none();
+    if is_unkept || (letter.trigger().is_some() && waits(state)) {
+        return;
+    }
+    for key in &letter.left {
+        if let Some(another_waits) = state.flying.get_mut(key) {
+            *another_waits = true;
+            continue;
+        }
+        state.flying.insert(key.clone(), false);
+        out.push(Action::Put {
+            letter: id.clone(),
+            version: letter.version,
+            key: key.clone(),
+            until: now.wall + letter.term.left(now),
+        });
+    }
+}
+
+/// Whether triggers wait: whoever is told of this node is to find what it tells of itself. What cannot be put holds nothing up,
+/// nor does a put that each time takes the connection along: the tries count over all connections.
+fn waits(state: &State) -> bool {
+    let node = state.letters.get(&LetterId::Node);
+    node.is_some_and(|node| {
+        node.confirmed < state.first && state.not_taken < state.first && node.tries < MOST_TRIES
+    })
+}
+
+/// Puts the triggers that have waited, if they wait no longer.
+pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    if waits(state) {
+        return;
+    }
+    let triggers = state
+        .letters
+        .iter()
+        .filter(|(_, letter)| letter.trigger().is_some());
+    let ids: Vec<LetterId> = triggers.map(|(id, _)| id.clone()).collect();
+    for id in ids {
+        send(state, &id, now, out);
+    }
+}
+
+/// The engine answered a put.
+pub(super) fn answered(
+    state: &mut State,
+    id: &LetterId,
+    version: u64,
+    key: &Key,
+    answer: &Result<(), String>,
+    now: &Moment,
+) {
+    if state.flying.remove(key) == Some(true) {
+        // Another letter, or a newer version, has waited for its turn here.
+        state.wake_at(now.uptime);
+    }
+    let Some(letter) = state
+        .letters
+        .get_mut(id)
+        .filter(|letter| letter.version == version)
+    else {
+        return;
+    };
+    let pause = match answer {
+        Ok(()) => {
+            letter.left.remove(key);
+            if !letter.left.is_empty() {
+                return;
+            }
+            if letter.confirmed < version {
+                letter.tries = 0;
+            }
+            letter.confirmed = version;
+            if letter.trigger().is_none() {
+                // Its time may have been over before.
+                let end = now.uptime + letter.term.left(now);
+                state.wake_at(end);
+                return;
+            }
+            doubled(AGAIN, letter.tries, LONGEST_AGAIN)
+        }
+        Err(_) => doubled(RETRY, letter.tries, LONGEST_RETRY),
+    };
+    letter.tries = letter.tries.saturating_add(1);
+    let due = now.uptime + pause;
+    letter.due = Some(due);
+    state.wake_at(due);
+}
+
+fn doubled(first: Span, times: u32, most: Span) -> Span {
+    first
+        .times(1_u64.checked_shl(times).unwrap_or(u64::MAX))
+        .min(most)
+}
+
+/// Sends everything anew: the engine may have lost what it had.
+pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    if let Some(node) = state.letters.get_mut(&LetterId::Node) {
+        node.confirmed = 0;
+    }
+    let ids: Vec<LetterId> = state.letters.keys().cloned().collect();
+    for id in ids {
+        again(state, &id, now, out);
+    }
+}
+
+/// Sends a letter again: a result where it is still missing, others wholly.
+fn again(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
+    if let Some(letter) = state.letters.get_mut(id) {
+        letter.due = None;
+        if !letter.is_told() {
+            letter.left = letter.content.keys();
+        }
+    }
+    send(state, id, now, out);
+}
+
+/// Sends what is due, and finds out what will be.
+pub(super) fn send_due(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let ids: Vec<LetterId> = state.letters.keys().cloned().collect();
+    for id in ids {
+        match state.letters.get(&id).and_then(|letter| letter.due) {
+            Some(due) if due > now.uptime => {}
+            Some(_) => again(state, &id, now, out),
+            None => send(state, &id, now, out),
+        }
+        if let Some(letter) = state.letters.get(&id) {
+            let end = now.uptime + letter.term.left(now);
+            let next = letter.due.map_or(end, |due| due.min(end));
+            // A result may outlive its time, until the engine has it.
+            if next > now.uptime {
+                state.wake_at(next);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! PURE: the service of a node, one step at a time: what happened goes in, what is to be done comes out.
+//!
+//! No clock, network or disk is in here. The edge carries the actions out in their order and tells what came of each; it may
+//! die between any two of them and begin again with what its outbox holds. What it loses by that, the other side's outbox
+//! still has:
+//!
+//! - The **sender** keeps a trigger until its target told something of it, or its time is over, and puts it again whenever
+//!   the engine comes back. Numbers make that harmless.
+//! - What a **node** tells of itself is a letter too, and the engine has it before the triggers that are fired after it.
+//! - The **target** removes a register only when those who take have recorded it, and only the revision that was judged. It
+//!   keeps what it told, and tells it again when the same number comes again.
+
+/// Letters to the engine: on disk first, then put until the engine has them.
+mod letters;
+/// What goes in, what comes out, and what is remembered.
+pub mod model;
+/// What this node tells of itself.
+mod node;
+/// The half that fires.
+mod sender;
+/// The half that runs.
+mod target;
+
+use again::model::{Boottime, Moment};
+
+use self::model::{Action, Event, LetterId, State};
+
+/// Takes one step.
+#[must_use]
+pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let out = &mut actions;
+    match event {
+        Event::Reached => {
+            state.is_linked = true;
+            target::reached(state);
+            letters::reached(state, now, out);
+        }
+        Event::Lost => {
+            state.is_linked = false;
+            sender::review(state, None, now, out);
+        }
+        Event::Seen(sights) => target::seen(state, sights, now, out),
+        Event::Gone(place) => target::gone(state, &place),
+        Event::Heard(told) => sender::heard(state, told, now, out),
+        Event::Kept {
+            letter,
+            version,
+            kept,
+        } => {
+            letters::kept(state, &letter, version, kept, now, out);
+            sender::review(state, Some(&letter), now, out);
+        }
+        Event::Put {
+            letter,
+            version,
+            key,
+            answer,
+        } => {
+            letters::answered(state, &letter, version, &key, &answer, now);
+            if letter == LetterId::Node {
+                letters::release(state, now, out);
+            }
+            sender::review(state, Some(&letter), now, out);
+        }
+        Event::Inventory(inventory) => node::tell(state, inventory, now, out),
+        Event::NotTaken(version) => state.not_taken = version,
+        Event::Removed {
+            place,
+            revision,
+            answer,
+        } => target::removed(state, &place, revision, &answer, now),
+        Event::Fire { client, request } => sender::fire(state, client, request, now, out),
+        Event::TakeBack { client, what } => sender::take_back(state, client, &what, now, out),
+        Event::Answers(answers) => target::answered(state, answers, now, out),
+        Event::NotHanded(why) => target::not_handed(state, &why, now, out),
+        Event::Ran {
+            which,
+            lineage,
+            outcome,
+            why,
+            ran,
+        } => target::ran(state, &which, &lineage, (outcome, why, ran), now, out),
+        Event::Changed => target::look_again(state, now, out),
+        Event::Tick => tick(state, now, out),
+    }
+    actions
+}
+
+/// When [`Event::Tick`] is wanted, if nothing happens before.
+pub fn wakes(state: &State) -> Option<Boottime> {
+    state.wakes
+}
+
+/// Does what is due, and finds out when something is due next.
+fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    if state.wakes.is_none_or(|at| now.uptime < at) {
+        return;
+    }
+    state.wakes = None;
+    sender::end(state, now, out);
+    target::end(state, now, out);
+    letters::send_due(state, now, out);
+    target::tick(state, now, out);
+    sender::review(state, None, now, out);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,522 @@
+//! What goes in, what comes out, and what is remembered in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use again::model::{Boottime, Moment, Walltime};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::books::Which;
+use crate::policy::fire::Request;
+use crate::policy::judge::{Rules, Signed};
+use crate::policy::lineage::TooFar;
+use crate::policy::term::Term;
+use crate::wire::inventory::Inventory;
+use crate::wire::key::Key;
+use crate::wire::lineage::Lineage;
+use crate::wire::name::{Id, Name, Node};
+use crate::wire::outcome::{Outcome, Ran, Told};
+use crate::wire::trigger::Trigger;
+
+/// Someone on this machine who waits for an answer.
+pub type Client = u64;
+
+/// Where a register for this node stands: below its own name in the engine, whose and which.
+pub type Place = (Node, Name);
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The engine can be reached, perhaps another one than before: what it confirmed may be gone. All registers for this node
+    /// are seen after this, and all results heard.
+    Reached,
+    /// The engine cannot be reached. Every put and every removal under way has been answered.
+    Lost,
+    /// These registers for this node stand in the engine.
+    Seen(Vec<Sight>),
+    /// This register stands there no longer.
+    Gone(Place),
+    /// A target told this; its signature holds.
+    Heard(Told),
+    /// A letter was signed and is on disk, or could not be kept.
+    Kept {
+        /// The letter.
+        letter: LetterId,
+        /// Which version of it.
+        version: u64,
+        /// Whether it is on disk, or why not.
+        kept: Result<(), String>,
+    },
+    /// What this node is to tell of itself. Nothing is done if it is what it tells already.
+    Inventory(Inventory),
+    /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
+    NotTaken(u64),
+    /// The engine's answer to a put. An error may mean that it happened all the same.
+    Put {
+        /// The letter.
+        letter: LetterId,
+        /// Which version of it.
+        version: u64,
+        /// Where to.
+        key: Key,
+        /// The answer.
+        answer: Result<(), String>,
+    },
+    /// The engine's answer to a removal. It is no error if another revision stood there, or none.
+    Removed {
+        /// The register.
+        place: Place,
+        /// The revision that was to go.
+        revision: u64,
+        /// The answer.
+        answer: Result<(), String>,
+    },
+    /// Somebody on this machine fires.
+    Fire {
+        /// Who.
+        client: Client,
+        /// What.
+        request: Request,
+    },
+    /// Somebody on this machine takes back what they fired.
+    TakeBack {
+        /// Who.
+        client: Client,
+        /// What.
+        what: Back,
+    },
+    /// Those who take have judged what was handed over, and recorded what they took.
+    Answers(Vec<Answer>),
+    /// What was handed over got no answer: it may have been taken.
+    NotHanded(String),
+    /// Something became of a trigger that was taken.
+    Ran {
+        /// The trigger.
+        which: Which,
+        /// Where it came from.
+        lineage: Lineage,
+        /// What became of it.
+        outcome: Outcome,
+        /// Why.
+        why: String,
+        /// The run that did its job.
+        ran: Option<Ran>,
+    },
+    /// What held triggers back may have changed here.
+    Changed,
+    /// It is time.
+    Tick,
+}
+
+/// A register as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// Where.
+    pub place: Place,
+    /// Its revision.
+    pub revision: u64,
+    /// What it is.
+    pub found: Found,
+}
+
+/// What a register turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// A trigger whose signature holds.
+    Good(Signed),
+    /// Something that nobody may have put there.
+    Bad(String),
+    /// It cannot be told now: this node lacks what it needs.
+    Unclear(String),
+}
+
+/// What is to be taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Back {
+    /// All that one request fired.
+    Id(Id),
+    /// All that is on its way to a node.
+    To(Node),
+}
+
+/// What became of a register that was handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The trigger.
+    pub which: Which,
+    /// The outcome. `Taken` says that the record is on disk.
+    pub outcome: Outcome,
+    /// Why.
+    pub why: String,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Sign these together, write each to the outbox in place of its older version, and sync; answered by `Kept` for each.
+    Keep(Vec<Draft>),
+    /// Put this version of a letter, as it was signed; answered by `Put`. It need not stay there after that time.
+    Put {
+        /// The letter.
+        letter: LetterId,
+        /// Which version of it.
+        version: u64,
+        /// Where to.
+        key: Key,
+        /// When it has no more use.
+        until: Walltime,
+    },
+    /// Take a letter off the outbox. Before that, with a number, write this down in place of the last one: a service that
+    /// begins has to be told which numbers were given.
+    Forget {
+        /// The letter.
+        letter: LetterId,
+        /// The highest number that was given to a trigger.
+        number: Option<u64>,
+    },
+    /// Give these registers to those who take; answered by `Answers` or `NotHanded`.
+    HandOver(Vec<(Place, u64)>),
+    /// Remove a register if this revision still stands there; answered by `Removed`.
+    Remove {
+        /// The register.
+        place: Place,
+        /// Its revision.
+        revision: u64,
+    },
+    /// Answer a client.
+    Say(Client, Said),
+    /// Whoever waits for this trigger hears what became of it.
+    Progress {
+        /// The request.
+        id: Id,
+        /// The node.
+        target: Node,
+        /// What became of it there.
+        news: News,
+    },
+    /// Something for the log.
+    Note(String),
+    /// The same of a register that does not come in, or not from whom it names; to be counted.
+    TurnedAway(String),
+}
+
+/// What became of a trigger, as its sender knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum News {
+    /// The target told this.
+    Told(Outcome, String),
+    /// A newer trigger with this id took its place, and stands for it as well unless it had been taken back.
+    ReplacedBy(Id),
+    /// The target told nothing in time.
+    NoAnswer,
+}
+
+/// A letter in the outbox. Results have an outbox of their own, so that what others cause takes no room from what this node
+/// fires.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LetterId {
+    /// What this node tells of itself. It comes first, for triggers wait for it.
+    Node,
+    /// The newest trigger of a name for a target.
+    To(Node, Name),
+    /// What is told of a trigger.
+    Told(Which),
+}
+
+/// For the outbox: no two letters have the same.
+impl fmt::Display for LetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LetterId::Node => f.write_str("node"),
+            LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
+            LetterId::Told(which) => {
+                let Which {
+                    sender,
+                    name,
+                    number,
+                    id,
+                } = which;
+                write!(f, "told/{sender}/{number}/{id}/{name}")
+            }
+        }
+    }
+}
+
+/// A letter on its way to the outbox, and as it stands there. It can be signed anew: what counts is its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draft {
+    /// The letter.
+    pub letter: LetterId,
+    /// Which version of it.
+    pub version: u64,
+    /// What it says.
+    pub content: Content,
+    /// How long it matters: a trigger as long as its target may take it, a result as long as the sender may ask again.
+    pub term: Term,
+}
+
+/// What a letter says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// What this node tells of itself.
+    Node(Inventory),
+    /// A trigger, in one register.
+    Trigger(Trigger),
+    /// What became of a trigger: in the sender's result register, and in the story of each origin.
+    Told {
+        /// The result.
+        told: Told,
+        /// The trigger's.
+        lineage: Lineage,
+    },
+}
+
+impl Content {
+    /// Where it goes.
+    pub fn keys(&self) -> BTreeSet<Key> {
+        match self {
+            Content::Node(inventory) => BTreeSet::from([Key::Node(inventory.node.clone())]),
+            Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
+            Content::Told { told, lineage } => {
+                let story = |origin: &crate::wire::lineage::Origin| Key::Story {
+                    origin: origin.id.clone(),
+                    node: told.target.clone(),
+                    trigger: told.id.clone(),
+                };
+                let mut keys: BTreeSet<Key> = lineage.0.iter().map(story).collect();
+                keys.insert(result_key(told));
+                keys
+            }
+        }
+    }
+
+    /// Whether it tells of a trigger that came from this origin.
+    pub(super) fn comes_from(&self, origin: &Id) -> bool {
+        matches!(self, Content::Told { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
+    }
+}
+
+/// Where the sender looks for a result.
+pub fn result_key(told: &Told) -> Key {
+    Key::Result {
+        sender: told.sender.clone(),
+        target: told.target.clone(),
+        name: told.name.clone(),
+    }
+}
+
+/// What a client is told of its request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Said {
+    /// The engine has it for these nodes.
+    pub delivered: Vec<Node>,
+    /// It is on this machine's disk for these, and sent until that time.
+    pub kept: Vec<Node>,
+    /// When a target that heard nothing may not take it any more.
+    pub until: Walltime,
+    /// It could neither be sent nor kept for these, or may not be fired.
+    pub failed: Vec<(Node, String)>,
+    /// Origins that went too far, and were left out.
+    pub left_out: Vec<TooFar>,
+}
+
+/// Everything a service remembers; what has to outlive it is in the letters.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// What this node was set to. May be changed between two steps.
+    pub rules: Rules,
+    pub(super) is_linked: bool,
+    /// The highest number that was given to a trigger.
+    pub(super) last_number: u64,
+    pub(super) letters: BTreeMap<LetterId, Letter>,
+    /// How many of them are results.
+    pub(super) told: usize,
+    /// The version of what this node tells of itself that the engine is to have before any trigger.
+    pub(super) first: u64,
+    /// The last one that the engine will not take.
+    pub(super) not_taken: u64,
+    /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
+    pub(super) flying: BTreeMap<Key, bool>,
+    pub(super) firings: Vec<Firing>,
+    /// What was last heard of a trigger's name from a target, and whether its way was stopped.
+    pub(super) warned: BTreeMap<LetterId, (Id, Outcome, bool)>,
+    /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
+    pub(super) ahead: Option<i64>,
+    pub(super) registers: BTreeMap<Place, Register>,
+    /// The origins of what was told that were stopped at the hop limit, and their ways in words.
+    pub(super) stopped: BTreeMap<Id, String>,
+    /// What those who take have in hand.
+    pub(super) handed: Option<BTreeMap<Which, Trigger>>,
+    pub(super) wakes: Option<Boottime>,
+}
+
+/// A letter, and how far it has come.
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    pub content: Content,
+    pub version: u64,
+    /// The highest version that is on disk; 0 for none.
+    pub kept: u64,
+    /// Why this version is not.
+    pub not_kept: Option<String>,
+    /// The highest version that the engine has confirmed; 0 for none.
+    pub confirmed: u64,
+    /// Where this version has yet to go.
+    pub left: BTreeSet<Key>,
+    /// How often in a row a put failed, or was done without an answer of the target's.
+    pub tries: u32,
+    pub due: Option<Boottime>,
+    /// How long it matters.
+    pub term: Term,
+}
+
+/// A client that waits for what its request came to.
+#[derive(Debug, Clone)]
+pub(super) struct Firing {
+    pub client: Client,
+    /// The letters that it waits for.
+    pub waits: BTreeSet<LetterId>,
+    pub number: u64,
+    pub deadline: Boottime,
+    pub said: Said,
+}
+
+/// A register for this node.
+#[derive(Debug, Clone)]
+pub(super) struct Register {
+    pub revision: u64,
+    pub found: Found,
+    pub stage: Stage,
+}
+
+/// How far a register has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be handed over.
+    New,
+    /// Those who take have it.
+    Handed,
+    /// To be looked at again then.
+    Held(Boottime),
+    /// Its removal is under way.
+    Leaving,
+    /// To be removed then.
+    Settled(Boottime),
+}
+
+impl Register {
+    /// Whether it is this trigger.
+    pub fn is(&self, which: &Which) -> bool {
+        matches!(&self.found, Found::Good(signed) if Which::from(&signed.trigger) == *which)
+    }
+}
+
+impl State {
+    /// A service that begins, with the letters in its outbox and the highest number that it wrote down.
+    pub fn new(
+        rules: Rules,
+        number: u64,
+        letters: impl IntoIterator<Item = Draft>,
+        now: &Moment,
+    ) -> State {
+        let mut state = State {
+            rules,
+            is_linked: false,
+            last_number: number,
+            letters: BTreeMap::new(),
+            told: 0,
+            first: 0,
+            not_taken: 0,
+            flying: BTreeMap::new(),
+            firings: Vec::new(),
+            warned: BTreeMap::new(),
+            ahead: None,
+            registers: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            handed: None,
+            wakes: Some(now.uptime),
+        };
+        for draft in letters {
+            match &draft.content {
+                Content::Trigger(trigger) => {
+                    state.last_number = state.last_number.max(trigger.number);
+                }
+                Content::Node(_) => state.first = draft.version,
+                Content::Told { .. } => {}
+            }
+            let mut letter = Letter::new(draft.content, draft.version, draft.term);
+            letter.kept = draft.version;
+            state.told += usize::from(letter.is_told());
+            state.letters.insert(draft.letter, letter);
+        }
+        state
+    }
+
+    /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
+    pub fn ahead(&self) -> Option<i64> {
+        self.ahead
+    }
+
+    /// What a letter says.
+    pub fn letter(&self, id: &LetterId) -> Option<&Content> {
+        self.letters.get(id).map(|letter| &letter.content)
+    }
+
+    /// Why the newest version of a letter is not on disk, if that was tried in vain.
+    pub fn not_kept(&self, id: &LetterId) -> Option<&str> {
+        self.letters.get(id)?.not_kept.as_deref()
+    }
+
+    /// What the outbox should hold.
+    pub fn letters(&self) -> impl Iterator<Item = (&LetterId, &Content)> {
+        self.letters
+            .iter()
+            .map(|(id, letter)| (id, &letter.content))
+    }
+
+    /// How many results the engine does not have yet.
+    pub fn untold(&self) -> u64 {
+        let results = self.letters.values().filter(|letter| letter.is_told());
+        results.filter(|letter| !letter.left.is_empty()).count() as u64
+    }
+
+    /// Wants a tick then, or earlier.
+    pub(super) fn wake_at(&mut self, at: Boottime) {
+        // What this node tells of itself has no end.
+        if at.nanos() == u64::MAX {
+            return;
+        }
+        self.wakes = Some(self.wakes.map_or(at, |wakes| wakes.min(at)));
+    }
+}
+
+impl Letter {
+    pub fn new(content: Content, version: u64, term: Term) -> Letter {
+        Letter {
+            left: content.keys(),
+            content,
+            version,
+            kept: 0,
+            not_kept: None,
+            confirmed: 0,
+            tries: 0,
+            due: None,
+            term,
+        }
+    }
+
+    /// The trigger that it is.
+    pub fn trigger(&self) -> Option<&Trigger> {
+        match &self.content {
+            Content::Trigger(trigger) => Some(trigger),
+            Content::Told { .. } | Content::Node(_) => None,
+        }
+    }
+
+    /// Whether it is a result.
+    pub fn is_told(&self) -> bool {
+        matches!(self.content, Content::Told { .. })
+    }
+}

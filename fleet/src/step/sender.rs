@@ -1,0 +1,372 @@
+//! The half that fires.
+//!
+//! A trigger is a letter until its target told something final for the sender, or its time is over. A second one of the same
+//! name, fired before that, takes over what the first one stood for.
+
+use std::collections::BTreeSet;
+
+use again::model::{Moment, Span};
+
+use super::model::{
+    Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
+};
+use super::{letters, target};
+use crate::policy::fire::{self, Request};
+use crate::policy::lineage::TooFar;
+use crate::policy::term::Term;
+use crate::wire::name::Node;
+use crate::wire::outcome::{self, Outcome, Stopped, Told};
+use crate::wire::trigger::{Ask, Trigger};
+
+/// How long a client may have to wait for the engine before it is told what is true then.
+const ANSWER: Span = Span::from_secs(4);
+
+/// Somebody fires.
+pub(super) fn fire(
+    state: &mut State,
+    client: Client,
+    request: Request,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let mut said = Said::default();
+    let number = next_number(state, now);
+    let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
+    for target in &request.targets {
+        let outcome = (&mut said, &mut too_far);
+        match fired(state, &request, target, (number, now), outcome) {
+            Ok(trigger) => triggers.push(trigger),
+            Err(why) => said.failed.push((target.clone(), why)),
+        }
+    }
+    let stopped = too_far.into_iter().map(|one| Stopped {
+        way: outcome::words(&one.to_string()),
+        origin: one.id,
+    });
+    target::stopped(state, stopped, now, out);
+    post(state, client, number, triggers, said, now, out);
+}
+
+fn next_number(state: &mut State, now: &Moment) -> u64 {
+    state.last_number = fire::number(state.last_number, now.wall);
+    state.last_number
+}
+
+fn letter_id(trigger: &Trigger) -> LetterId {
+    LetterId::To(trigger.target.clone(), trigger.name.clone())
+}
+
+/// The trigger for one target, merged with what is still on its way there.
+fn fired(
+    state: &State,
+    request: &Request,
+    target: &Node,
+    (number, now): (u64, &Moment),
+    (said, stopped): (&mut Said, &mut Vec<TooFar>),
+) -> Result<Trigger, String> {
+    if state.letters.len() - state.told >= letters::MOST {
+        return Err(format!("{} triggers wait already", letters::MOST));
+    }
+    let rules = &state.rules;
+    let time = (number, now.wall);
+    let fired = fire::trigger(request, &rules.me, target, time, rules.hop_limit);
+    let (trigger, too_far) = fired.map_err(|limit| {
+        let why = limit.to_string();
+        stopped.extend(limit.0);
+        why
+    })?;
+    stopped.extend(too_far.clone());
+    said.left_out.extend(too_far);
+    let letter = state.letters.get(&letter_id(&trigger));
+    match letter.and_then(|letter| Some((letter.trigger()?, still(state, letter, now)))) {
+        Some((older, still)) => {
+            fire::merged(older, still, trigger).map_err(|other| other.to_string())
+        }
+        None => Ok(trigger),
+    }
+}
+
+/// How long a target may take a trigger from now on, if its clock is right.
+fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
+    let left = letter.term.left(now).nanos();
+    Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
+}
+
+/// Writes letters with these triggers, and remembers who wants to know what comes of it.
+fn post(
+    state: &mut State,
+    client: Client,
+    number: u64,
+    triggers: Vec<Trigger>,
+    mut said: Said,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let mut waits = BTreeSet::new();
+    let mut drafts = Vec::with_capacity(triggers.len());
+    for trigger in triggers {
+        let id = letter_id(&trigger);
+        if let Some(older) = state.letters.get(&id).and_then(|letter| letter.trigger())
+            && older.id != trigger.id
+        {
+            out.push(progress(older, News::ReplacedBy(trigger.id.clone())));
+        }
+        said.until = said.until.max(trigger.expires());
+        waits.insert(id.clone());
+        drafts.push(Draft {
+            letter: id,
+            version: number,
+            term: Term {
+                began: now.clone(),
+                until: trigger.expires() + state.rules.skew,
+            },
+            content: Content::Trigger(trigger),
+        });
+    }
+    letters::write(state, drafts, now, out);
+    let deadline = now.uptime + ANSWER;
+    state.wake_at(deadline);
+    state.firings.push(Firing {
+        client,
+        waits,
+        number,
+        deadline,
+        said,
+    });
+    // Nothing to wait for is known at once.
+    review(state, None, now, out);
+}
+
+fn progress(trigger: &Trigger, news: News) -> Action {
+    Action::Progress {
+        id: trigger.id.clone(),
+        target: trigger.target.clone(),
+        news,
+    }
+}
+
+/// Somebody takes back what they fired, as far as no target has told that it has it.
+pub(super) fn take_back(
+    state: &mut State,
+    client: Client,
+    what: &Back,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let number = next_number(state, now);
+    let is_meant = |trigger: &&Trigger| {
+        trigger.ask == Ask::Run
+            && match what {
+                Back::Id(id) => trigger.id == *id,
+                Back::To(node) => trigger.target == *node,
+            }
+    };
+    let cancel = |letter: &Letter| {
+        let trigger = letter.trigger().filter(is_meant)?;
+        Some(fire::cancel(
+            trigger,
+            still(state, letter, now),
+            (number, now.wall),
+        ))
+    };
+    let cancels = state.letters.values().filter_map(cancel).collect();
+    post(state, client, number, cancels, Said::default(), now, out);
+}
+
+/// A target told something. What it told of an older number than the letter's is news, but not the end of it.
+pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<Action>) {
+    if told.sender != state.rules.me {
+        return;
+    }
+    let id = LetterId::To(told.target.clone(), told.name.clone());
+    if let Some(trigger) = state.letters.get(&id).and_then(|letter| letter.trigger())
+        && told.outcome.releases()
+    {
+        if told.id == trigger.id {
+            state.ahead = Some(ahead(trigger.at, told.at, now.wall.millis()));
+        }
+        if told.number == trigger.number && told.id == trigger.id {
+            forget(state, &id, out);
+        } else if told.number > trigger.number {
+            // Of a newer one, which stood for this one as well, and was lost here after it was sent.
+            out.push(progress(trigger, News::ReplacedBy(told.id.clone())));
+            forget(state, &id, out);
+        }
+    }
+    warn(state, &id, &told, out);
+    let why = outcome::words(&told.sentence());
+    out.push(Action::Progress {
+        id: told.id,
+        target: told.target,
+        news: News::Told(told.outcome, why),
+    });
+    target::stopped(state, told.stopped, now, out);
+    review(state, Some(&id), now, out);
+}
+
+/// How far this clock is ahead of a target's at least, in milliseconds: the target told something between our firing and now.
+fn ahead(fired: u64, told: u64, now: u64) -> i64 {
+    told.clamp(fired.min(now), now)
+        .wrapping_sub(told)
+        .cast_signed()
+}
+
+/// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
+/// told.
+fn warn(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
+    use Outcome::{Expired, Failed, Held, Refused};
+    if state.warned.len() >= letters::MOST {
+        state.warned.clear();
+    }
+    let is_stopped = !told.stopped.is_empty();
+    let news = (told.id.clone(), told.outcome, is_stopped);
+    let told_before = state.warned.insert(id.clone(), news.clone());
+    let is_bad = is_stopped || [Expired, Failed, Held, Refused].contains(&told.outcome);
+    if is_bad && told_before != Some(news) {
+        out.push(Action::Note(format!(
+            "'{}' for {} is {}: {}",
+            told.name,
+            told.target,
+            told.outcome,
+            told.sentence()
+        )));
+    }
+}
+
+fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+    if state.letters.remove(id).is_some() {
+        out.push(Action::Forget {
+            letter: id.clone(),
+            number: Some(state.last_number),
+        });
+    }
+}
+
+/// Lets go of the triggers whose time is over. Whether they expired only the target could say.
+pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let is_over = |id: &LetterId| {
+        let letter = &state.letters[id];
+        letter.trigger().is_some() && letter.term.is_over(now)
+    };
+    let over: Vec<LetterId> = state
+        .letters
+        .keys()
+        .filter(|id| is_over(id))
+        .cloned()
+        .collect();
+    for id in over {
+        if let Some(trigger) = state.letters[&id].trigger() {
+            out.push(Action::Note(format!(
+                "'{}' for {} had no answer in its time",
+                trigger.name, trigger.target
+            )));
+            out.push(progress(trigger, News::NoAnswer));
+        }
+        forget(state, &id, out);
+    }
+}
+
+/// Where a firing stands for one of its targets.
+enum Stands {
+    Open,
+    Delivered,
+    Kept,
+    Failed(String),
+}
+
+fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands {
+    let Some(letter) = state.letters.get(id) else {
+        return Stands::Delivered;
+    };
+    let has_time = state.is_linked && now.uptime < firing.deadline;
+    if letter.confirmed >= firing.number {
+        Stands::Delivered
+    } else if letter.kept >= firing.number {
+        if has_time { Stands::Open } else { Stands::Kept }
+    } else if now.uptime < firing.deadline && (has_time || letter.not_kept.is_none()) {
+        Stands::Open
+    } else {
+        let why = letter.not_kept.clone();
+        Stands::Failed(why.unwrap_or_else(|| "the disk takes too long".to_owned()))
+    }
+}
+
+/// Tells clients what their requests have come to, once that is known for all targets, or the engine does not answer.
+/// With a letter given, only those that wait for it.
+pub(super) fn review(
+    state: &mut State,
+    only: Option<&LetterId>,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let mut firings = std::mem::take(&mut state.firings);
+    for firing in &mut firings {
+        let waits: Vec<LetterId> = match only {
+            Some(id) if firing.waits.contains(id) => vec![id.clone()],
+            Some(_) => continue,
+            None => firing.waits.iter().cloned().collect(),
+        };
+        for id in waits {
+            review_one(state, firing, &id, now, out);
+        }
+        if firing.waits.is_empty() {
+            out.push(Action::Say(firing.client, std::mem::take(&mut firing.said)));
+        } else if firing.deadline > now.uptime {
+            state.wake_at(firing.deadline);
+        }
+    }
+    firings.retain(|firing| !firing.waits.is_empty());
+    state.firings = firings;
+}
+
+fn review_one(
+    state: &mut State,
+    firing: &mut Firing,
+    id: &LetterId,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let LetterId::To(target, _) = id else {
+        return;
+    };
+    match stands(state, id, firing, now) {
+        Stands::Open => return,
+        Stands::Delivered => firing.said.delivered.push(target.clone()),
+        Stands::Kept => firing.said.kept.push(target.clone()),
+        Stands::Failed(why) => {
+            firing.said.failed.push((target.clone(), why));
+            // It may still stand for an older one, about which more was promised.
+            if state
+                .letters
+                .get(id)
+                .is_some_and(|letter| letter.kept + letter.confirmed == 0)
+            {
+                forget(state, id, out);
+            }
+        }
+    }
+    firing.waits.remove(id);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_clock_is_not_said_to_be_further_off_than_it_is(
+            fired in 1u64 << 40..1 << 41,
+            until_told in 0u64..10_000,
+            since in 0u64..10_000,
+            off in -1_000_000i64..1_000_000,
+        ) {
+            let at = fired + until_told;
+            let told = at.checked_add_signed(-off).expect("a time");
+            let said = ahead(fired, told, at + since);
+            prop_assert!(said.abs() <= off.abs() && said * off >= 0, "{said} of {off}");
+            let slow = i64::try_from(until_told + since).expect("small");
+            prop_assert!((off - said).abs() <= slow);
+        }
+    }
+}

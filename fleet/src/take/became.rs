@@ -1,0 +1,278 @@
+//! PURE: what became of triggers, by what the helper writes of its history: again(8), `again history --json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again::model::Walltime;
+use serde::Deserialize;
+
+use crate::handover::Answer;
+use crate::wire::name::Id;
+use crate::wire::outcome::{self, Outcome, Ran};
+
+/// A line of the history, as far as it matters here.
+#[derive(Deserialize)]
+struct Line {
+    at: String,
+    what: String,
+    request: String,
+    chain: String,
+    run: u32,
+    outcome: Option<String>,
+    reason: String,
+    origin: Option<Origin>,
+}
+
+#[derive(Deserialize)]
+struct Origin {
+    triggers: Vec<Trigger>,
+}
+
+#[derive(Deserialize)]
+struct Trigger {
+    id: String,
+}
+
+/// The newest that the history says of each trigger, in its words. Lines that are about something else are passed over.
+pub fn became(history: &str) -> BTreeMap<Id, Answer> {
+    let lines: Vec<Line> = history
+        .lines()
+        .filter_map(|line| again::model::json::read::<Line>(line.as_bytes()).ok())
+        .collect();
+    let mut became: BTreeMap<Id, Answer> = BTreeMap::new();
+    let mut runs: BTreeMap<(&str, u32), Ran> = BTreeMap::new();
+    for line in &lines {
+        let (Some(outcome), Some(origin)) = (outcome(line), &line.origin) else {
+            continue;
+        };
+        let ran = ran(&mut runs, line);
+        for id in origin.triggers.iter().filter_map(|one| one.id.parse().ok()) {
+            // A run that has ended has begun, whatever the order of the lines.
+            let is_news = |known: &Answer| !known.outcome.is_final();
+            if became.get(&id).is_none_or(is_news) {
+                let (why, ran) = (outcome::words(&line.reason), ran.clone());
+                became.insert(id, Answer { outcome, why, ran });
+            }
+        }
+    }
+    for ran in became.values_mut().filter_map(|one| one.ran.as_mut()) {
+        follow(ran, &lines);
+    }
+    became
+}
+
+fn outcome(line: &Line) -> Option<Outcome> {
+    match (line.what.as_str(), line.outcome.as_deref()) {
+        ("started", _) => Some(Outcome::Started),
+        // Of one that succeeded more is not known.
+        ("ended", Some("changed" | "succeeded")) => Some(Outcome::Changed),
+        ("ended", Some("unchanged")) => Some(Outcome::Unchanged),
+        ("ended" | "failed" | "lost" | "stopped", _) => Some(Outcome::Failed),
+        ("satisfied", _) => Some(Outcome::Satisfied),
+        _ => None,
+    }
+}
+
+/// The run that a line tells the beginning or the end of.
+fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<Ran> {
+    let has_begun = line.what == "started";
+    if !has_begun && line.what != "ended" {
+        return None;
+    }
+    let log = format!("{}-{}", line.chain, line.run);
+    let ran = runs.entry((&line.chain, line.run)).or_insert(Ran {
+        log,
+        began: None,
+        ended: None,
+        reruns: 0,
+        last: None,
+        more: false,
+    });
+    let at = millis(&line.at);
+    *(if has_begun {
+        &mut ran.began
+    } else {
+        &mut ran.ended
+    }) = at;
+    ran.check().is_ok().then(|| ran.clone())
+}
+
+/// Finds out what followed from a run in its own chain.
+fn follow(ran: &mut Ran, lines: &[Line]) {
+    let (mut begun, mut open) = (BTreeSet::new(), BTreeSet::new());
+    for line in lines {
+        let is_later = || {
+            let (chain, run) = ran.log.rsplit_once('-')?;
+            Some(chain == line.chain && run.parse().is_ok_and(|run: u32| run < line.run))
+        };
+        if is_later() != Some(true) {
+            continue;
+        }
+        match line.what.as_str() {
+            "requested" | "resumed" => drop(open.insert(&line.request)),
+            "started" => {
+                begun.insert(line.run);
+                open.insert(&line.request);
+            }
+            _ => {
+                let outcome = outcome(line);
+                let was_open = open.remove(&line.request);
+                if was_open && ["ended", "failed", "lost"].contains(&line.what.as_str()) {
+                    ran.last = outcome;
+                }
+            }
+        }
+    }
+    ran.reruns = u32::try_from(begun.len()).unwrap_or(u32::MAX);
+    ran.more = !open.is_empty();
+}
+
+/// `2026-11-21T14:03:07.123Z` in milliseconds after 1970, as the helper writes times.
+fn millis(text: &str) -> Option<u64> {
+    let digits = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (digits(0, 4)?, digits(5, 7)?, digits(8, 10)?);
+    let (hour, minute, second) = (digits(11, 13)?, digits(14, 16)?, digits(17, 19)?);
+    // The year begins in March, so that the leap day is its last (the days of a civil calendar).
+    let (year, month) = match month {
+        1 | 2 => (year.checked_sub(1)?, month + 9),
+        3..=12 => (year, month - 3),
+        _ => return None,
+    };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day;
+    let seconds = days.checked_sub(719_469)? * 86_400 + hour * 3600 + minute * 60 + second;
+    let at = seconds * 1000 + digits(20, 23)?;
+    // Whatever else it says is no time.
+    (again::sys::localtime::utc(Walltime::from_millis(at)) == text).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A line about the run of this number in the chain `c`.
+    fn line_of(run: u32, what: &str, outcome: &str, reason: &str, ids: &[u128]) -> String {
+        let triggers = ids.iter().map(|id| serde_json::json!({ "id": Id::from_bits(*id), "sender": "web1", "name": "again", "number": 1 }));
+        let origin = serde_json::json!({ "origins": [], "triggers": triggers.collect::<Vec<_>>() });
+        let outcome = (!outcome.is_empty()).then_some(outcome);
+        let at = format!(
+            "2026-11-21T00:03:{:02}.045Z",
+            run + u32::from(what == "ended")
+        );
+        serde_json::json!({
+            "schema": 1, "at": at, "what": what, "outcome": outcome, "reason": reason, "origin": origin, "timer": "again-fleet",
+            "request": format!("r{run}"), "chain": "c", "run": run,
+        })
+        .to_string()
+    }
+
+    fn line(what: &str, outcome: &str, reason: &str, ids: &[u128]) -> String {
+        line_of(1, what, outcome, reason, ids)
+    }
+
+    #[test]
+    fn the_last_that_is_known_of_a_trigger_counts() {
+        let history = [
+            line("requested", "", "", &[1, 2, 3, 4]),
+            line("satisfied", "", "by run 7", &[3]),
+            line("started", "", "in time", &[1, 2]),
+            line("ended", "changed", "changed (2)", &[1]),
+            line("started", "", "again", &[1]),
+            line("stopped", "", "by root", &[5]),
+            r#"{"schema":1,"what":"ended","outcome":"failed","reason":"","origin":null}"#
+                .to_owned(),
+            r#"{"schema":1,"unreadable":2}"#.to_owned(),
+            "no line".to_owned(),
+        ];
+        let became = became(&history.join("\n"));
+        let shown: Vec<(u128, Outcome, &str)> = (1..6)
+            .filter_map(|bits| {
+                let one = became.get(&Id::from_bits(bits))?;
+                Some((bits, one.outcome, one.why.as_str()))
+            })
+            .collect();
+        let expected = [
+            (1, Outcome::Changed, "changed (2)"),
+            (2, Outcome::Started, "in time"),
+            (3, Outcome::Satisfied, "by run 7"),
+            (5, Outcome::Failed, "by root"),
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn each_end_has_an_outcome() {
+        for (word, outcome) in [
+            ("changed", Outcome::Changed),
+            ("succeeded", Outcome::Changed),
+            ("unchanged", Outcome::Unchanged),
+            ("failed", Outcome::Failed),
+            ("killed", Outcome::Failed),
+            ("skipped", Outcome::Failed),
+            ("unknown", Outcome::Failed),
+        ] {
+            let became = became(&line("ended", word, "", &[1]));
+            assert_eq!(became[&Id::from_bits(1)].outcome, outcome, "{word}");
+        }
+    }
+
+    /// The run that did the job, and what its chain has done since: whatever had reruns before it does not count.
+    #[test]
+    fn a_run_is_told_with_its_reruns() {
+        let history = [
+            line_of(2, "started", "", "", &[]),
+            line_of(3, "requested", "", "", &[1]),
+            line_of(3, "started", "", "", &[1]),
+            line_of(4, "requested", "", "", &[]),
+            line_of(3, "ended", "changed", "", &[1]),
+            line_of(4, "started", "", "", &[]),
+            line_of(5, "requested", "", "", &[]),
+            line_of(4, "ended", "unchanged", "", &[]),
+            line_of(5, "stopped", "", "", &[]),
+        ];
+        let ran = |lines: usize| {
+            let became = became(&history[..lines].join("\n"));
+            became[&Id::from_bits(1)].ran.clone().expect("a run")
+        };
+        let at = |seconds: u64| Some(1_795_219_380_045 + 1000 * seconds);
+        let began = Ran {
+            log: "c-3".to_owned(),
+            began: at(3),
+            ended: None,
+            reruns: 0,
+            last: None,
+            more: false,
+        };
+        assert_eq!(ran(3), began);
+        let ended = Ran {
+            ended: at(4),
+            more: true,
+            ..began
+        };
+        assert_eq!(ran(5), ended);
+        let last = Some(Outcome::Unchanged);
+        let reruns = |more| Ran {
+            reruns: 1,
+            last,
+            more,
+            ..ended.clone()
+        };
+        assert_eq!(ran(8), reruns(true));
+        assert_eq!(ran(9), reruns(false));
+        // What was never run has no log.
+        let refused = became(&line("stopped", "", "", &[1]));
+        assert_eq!(refused[&Id::from_bits(1)].ran, None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_time_is_read_as_it_was_written(at in 0u64..4_102_444_800_000) {
+            let text = again::sys::localtime::utc(Walltime::from_millis(at));
+            prop_assert_eq!(millis(&text), Some(at));
+        }
+
+        #[test]
+        fn any_text_is_a_time_or_none(text in "[0-9TZ:. -]{0,30}|\\PC{0,30}") {
+            let _ = millis(&text);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The helper: how it is asked, what it must not inherit, and what it leaves behind.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use again::sys::{pidfd, process};
+
+use super::order::Order;
+use crate::settings::Settings;
+
+/// The name of the timer that all triggers share. The module keeps it for itself.
+const TIMER: &str = "again-fleet";
+/// The helper waits 5 s for a record that somebody else holds, for each that it needs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where the all-in-one packages have Puppet; cron's own path lacks it too.
+const PUPPET: &str = "/opt/puppetlabs/bin";
+
+/// How many chains of the history are looked at, and how much of it at most, in bytes.
+const NEWEST: &str = "50";
+const LONGEST_HISTORY: u64 = 16 << 20;
+
+/// What systemd tells a service of itself (systemd.exec(5)); and our own settings. A run from cron has none of these.
+const OURS: [&str; 12] = [
+    "LISTEN_",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "SYSTEMD_",
+    "MEMORY_PRESSURE_",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_",
+    "MAINPID",
+    "MANAGERPID",
+    "TRIGGER_",
+    "CREDENTIALS_DIRECTORY",
+    "AGAIN_FLEET_",
+];
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// It is on record, in the helper's words.
+    Recorded(String),
+    /// It is not, and why.
+    Refused(String),
+    /// That is not known.
+    Unknown(String),
+}
+
+/// Asks the helper. When it has answered, the process that it leaves behind is in a scope of its own, if it gets one at all.
+pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
+    let program = settings.helper.display();
+    let child = command(settings, order, std::env::vars_os()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(e) => return Done::Refused(format!("{program} cannot be started: {e}")),
+    };
+    if !has_ended(&mut child) {
+        // Whatever it has on record by now stays there.
+        let _ = (child.kill(), child.wait());
+        return Done::Unknown(format!(
+            "{program} has not answered within {} s",
+            PATIENCE.as_secs()
+        ));
+    }
+    let status = match child.wait() {
+        Ok(status) => status,
+        Err(e) => return Done::Unknown(format!("{program}: {e}")),
+    };
+    let line = line(&mut child);
+    if status.success() {
+        return Done::Recorded(line);
+    }
+    Done::Refused(if line.is_empty() {
+        format!("{program} ended with {status}")
+    } else {
+        line
+    })
+}
+
+/// What the helper has written of its newest chains, a line of JSON each.
+///
+/// # Errors
+/// It says nothing, and why.
+pub fn history(settings: &Settings) -> Result<String, String> {
+    let program = settings.helper.display();
+    let mut command = plain(settings, std::env::vars_os());
+    command.args(["history", "--json", "-n", NEWEST]);
+    let child = command.stderr(Stdio::null()).spawn();
+    let mut child = child.map_err(|e| format!("{program} cannot be started: {e}"))?;
+    let stdout = child.stdout.take();
+    // It may write more than fits into a pipe.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let stdout = stdout.map(|stdout| stdout.take(LONGEST_HISTORY));
+        stdout.map(|mut stdout| stdout.read_to_string(&mut text));
+        text
+    });
+    if !has_ended(&mut child) {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|e| format!("{program}: {e}"))?;
+    let text = reader.join().unwrap_or_default();
+    if status.success() {
+        return Ok(text);
+    }
+    Err(format!("{program} ended with {status}"))
+}
+
+/// What is run. Nothing in here comes from a trigger but the delta and the word, which is data.
+fn command(
+    settings: &Settings,
+    order: &Order<'_>,
+    around: impl Iterator<Item = (OsString, OsString)>,
+) -> Command {
+    let mut command = plain(settings, around);
+    command.arg("run").arg("--origin").arg(order.word.text());
+    command
+        .arg(format!("--name={TIMER}"))
+        .arg(format!("--delta={}", order.delta.secs()));
+    command.arg("--").args(&settings.run_cmd);
+    command
+}
+
+/// The helper, asked nothing yet.
+fn plain(settings: &Settings, around: impl Iterator<Item = (OsString, OsString)>) -> Command {
+    let mut command = Command::new(&settings.helper);
+    command.env_clear().envs(environment(around));
+    // With a group, which is the one that it has, it is started by fork(2): posix_spawn(3) leaves signals 32 and 33 ignored.
+    command.gid(rustix::process::getegid().as_raw());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// The environment of a run from cron, as far as this unit has it.
+fn environment(around: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
+    let is_ours = |name: &OsStr| {
+        OURS.iter()
+            .any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes()))
+    };
+    let kept = around
+        .filter(|(name, _)| !is_ours(name))
+        .map(|(name, value)| {
+            let value = if name == "PATH" {
+                with_puppet(value)
+            } else {
+                value
+            };
+            (name, value)
+        });
+    kept.collect()
+}
+
+fn with_puppet(mut path: OsString) -> OsString {
+    if std::env::split_paths(&path).all(|directory| directory != Path::new(PUPPET)) {
+        path.push(":");
+        path.push(PUPPET);
+    }
+    path
+}
+
+/// Waits until it has ended. What it writes fits into its pipes.
+fn has_ended(child: &mut Child) -> bool {
+    let pid = i32::try_from(child.id()).unwrap_or(-1);
+    match process::identify(pid).map(pidfd::hold) {
+        Ok(Some(handle)) => handle.wait(PATIENCE),
+        // A child of ours that has ended stays until it is reaped.
+        _ => child.try_wait().is_ok_and(|status| status.is_some()),
+    }
+}
+
+/// The line that says what was done, or why not.
+fn line(child: &mut Child) -> String {
+    let mut text = Vec::new();
+    if let Some(out) = &mut child.stdout {
+        let _ = out.take(4096).read_to_end(&mut text);
+    }
+    if let Some(errors) = &mut child.stderr {
+        let _ = errors.take(4096).read_to_end(&mut text);
+    }
+    let text = String::from_utf8_lossy(&text);
+    let line = text
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default();
+    line.strip_prefix("again: ").unwrap_or(line).to_owned()
+}
+
+/// The processes in the control group of this service; nothing where this is none. Once it ends, systemd ends them too.
+pub fn group() -> Option<BTreeSet<i32>> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let procs = paths(&text)
+        .into_iter()
+        .find_map(|path| fs::read_to_string(path).ok())?;
+    Some(procs.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+/// Where the processes of a service may be listed: in the unified hierarchy of control groups, or in systemd's own (proc_pid_cgroup(5)).
+fn paths(text: &str) -> Vec<PathBuf> {
+    let listed = text.lines().flat_map(|line| {
+        let (roots, path): (&[&str], &str) =
+            match (line.strip_prefix("0::"), line.split_once(":name=systemd:")) {
+                (Some(path), _) => (&["", "unified"], path),
+                (None, Some((_, path))) => (&["systemd"], path),
+                _ => (&[], ""),
+            };
+        let is_service = path.ends_with(".service");
+        let roots = roots.iter().filter(move |_| is_service);
+        roots.map(move |root| {
+            Path::new("/sys/fs/cgroup")
+                .join(root)
+                .join(path.trim_start_matches('/'))
+                .join("cgroup.procs")
+        })
+    });
+    listed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(environment: &[(&str, &str)]) -> Vec<(String, String)> {
+        let around = environment
+            .iter()
+            .map(|(n, v)| (OsString::from(n), OsString::from(v)));
+        let text = |text: OsString| text.into_string().expect("plain");
+        super::environment(around)
+            .into_iter()
+            .map(|(n, v)| (text(n), text(v)))
+            .collect()
+    }
+
+    #[test]
+    fn nothing_of_this_service_is_inherited() {
+        let service = [
+            "LISTEN_FDS",
+            "LISTEN_PID",
+            "LISTEN_FDNAMES",
+            "INVOCATION_ID",
+            "JOURNAL_STREAM",
+            "SYSTEMD_EXEC_PID",
+            "MEMORY_PRESSURE_WATCH",
+            "NOTIFY_SOCKET",
+            "WATCHDOG_USEC",
+            "MAINPID",
+            "AGAIN_FLEET_CONFIG",
+            "TRIGGER_UNIT",
+        ];
+        for name in service {
+            assert_eq!(names(&[(name, "1")]), [], "{name}");
+        }
+        let cron = [
+            ("HOME", "/root"),
+            ("LANG", "C.UTF-8"),
+            ("AGAIN_STATE_DIR", "/s"),
+        ];
+        assert_eq!(
+            names(&cron),
+            cron.map(|(n, v)| (n.to_owned(), v.to_owned()))
+        );
+    }
+
+    #[test]
+    fn puppet_is_found_where_its_packages_have_it() {
+        let path = |path| names(&[("PATH", path)])[0].1.clone();
+        assert_eq!(path("/usr/bin:/bin"), "/usr/bin:/bin:/opt/puppetlabs/bin");
+        assert_eq!(path("/opt/puppetlabs/bin:/bin"), "/opt/puppetlabs/bin:/bin");
+    }
+
+    #[test]
+    fn only_a_services_own_group_is_looked_at() {
+        let listed = |text| {
+            paths(text)
+                .iter()
+                .map(|path| path.to_str().expect("plain").to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            listed("0::/system.slice/again-fleet-take.service\n"),
+            [
+                "/sys/fs/cgroup/system.slice/again-fleet-take.service/cgroup.procs",
+                "/sys/fs/cgroup/unified/system.slice/again-fleet-take.service/cgroup.procs"
+            ]
+        );
+        assert_eq!(
+            listed("4:memory:/x.service\n1:name=systemd:/system.slice/x.service\n"),
+            ["/sys/fs/cgroup/systemd/system.slice/x.service/cgroup.procs"]
+        );
+        for elsewhere in ["0::/\n", "0::/user.slice/session-1.scope\n", "", "nonsense"] {
+            assert!(listed(elsewhere).is_empty());
+        }
+    }
+}

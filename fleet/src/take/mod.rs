@@ -1,0 +1,300 @@
+//! Root's side. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
+//! word but the signature's, and passed on to the helper. What is run is this node's own setting.
+//!
+//! A trigger that is to be taken is written down before the helper is asked, and entered into the books afterwards. What was
+//! written down and not entered, because this program was killed in between, is passed on again first of all: the helper knows
+//! its number.
+
+/// What became of triggers.
+mod became;
+/// The helper, and what it must not inherit.
+mod helper;
+/// The books on disk.
+mod ledger;
+/// What is asked of the helper.
+mod order;
+/// The socket.
+pub mod socket;
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use again::layout::complain;
+use again::model::Moment;
+use again::sys::clock;
+
+use crate::handover::Answer;
+use crate::identity::authority::Authority;
+use crate::identity::{Reason, Signer, Untrusted};
+use crate::policy::books::Books;
+use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
+use crate::policy::pace::Pace;
+use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+use crate::wire::envelope::Envelope;
+use crate::wire::name::Id;
+use crate::wire::outcome::{self, Outcome};
+use crate::wire::trigger::Trigger;
+use helper::Done;
+use ledger::Ledger;
+use order::{Taken, orders};
+
+/// Takes triggers.
+pub struct Taker {
+    flags: Flags,
+    around: Surroundings,
+    ledger: Option<Ledger>,
+}
+
+impl Taker {
+    /// With these settings.
+    pub fn new(flags: Flags, around: Surroundings) -> Self {
+        Taker {
+            flags,
+            around,
+            ledger: None,
+        }
+    }
+
+    /// What becomes of each of these values. What cannot be judged now is held.
+    pub fn answer(&mut self, values: &[Vec<u8>]) -> Vec<Answer> {
+        let answers = self.try_to_answer(values).unwrap_or_else(|why| {
+            complain(&format!("again-fleet: nothing is taken: {why}"));
+            vec![said(Outcome::Held, &why); values.len()]
+        });
+        debug_assert_eq!(answers.len(), values.len());
+        answers
+    }
+
+    fn try_to_answer(&mut self, values: &[Vec<u8>]) -> Result<Vec<Answer>, String> {
+        // Read anew each time: what an operator or the CA has changed counts at once.
+        let case = Case::new(&self.flags, &self.around)?;
+        let ledger = match &mut self.ledger {
+            Some(ledger) => ledger,
+            none => none.insert(Ledger::open(&case.settings.state_dir)?),
+        };
+        let now = clock::moment();
+        ledger.forget(&now);
+        case.finish(ledger, &now)?;
+        let mut answers = Vec::with_capacity(values.len());
+        let mut taken = Vec::new();
+        for judged in case.judge_all(ledger.books(), values, &now) {
+            answers.push(match judged {
+                Err(answer) => answer,
+                Ok((trigger, Verdict::Take(lineage))) => {
+                    let at = answers.len();
+                    taken.push(Taken {
+                        at,
+                        trigger,
+                        lineage,
+                    });
+                    said(Outcome::Held, "")
+                }
+                Ok((trigger, Verdict::Settled(outcome, why))) => {
+                    ledger.enter(&trigger, outcome, &why, case.rules.skew, &now);
+                    said(outcome, &why)
+                }
+                Ok((_, Verdict::Known(outcome, why))) => said(outcome, &why),
+                Ok((_, Verdict::Held(why))) => said(Outcome::Held, &why),
+            });
+        }
+        ledger.begin(taken.iter().map(|one| one.trigger.clone()).collect())?;
+        for (at, answer) in case.pass_on(ledger, &taken, &now) {
+            answers[at] = answer;
+        }
+        Ok(answers)
+    }
+
+    /// What became of each of these triggers since it was taken, as far as the helper knows.
+    pub fn became(&self, ids: &[Id]) -> Vec<Answer> {
+        let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
+        let history = settings.and_then(|settings| helper::history(&settings));
+        let known = history.unwrap_or_else(|why| {
+            complain(&format!(
+                "again-fleet: what became of triggers is not known: {why}"
+            ));
+            String::new()
+        });
+        let became = became::became(&known);
+        let answer = |id| became.get(id).cloned();
+        let answers = ids.iter().map(answer);
+        answers
+            .map(|one| one.unwrap_or_else(|| said(Outcome::Taken, "")))
+            .collect()
+    }
+
+    /// Leaves nothing behind that the next process would have to do again.
+    pub fn rest(&mut self) {
+        if let Some(Err(why)) = self.ledger.as_mut().map(Ledger::save) {
+            complain(&format!("again-fleet: {why}"));
+        }
+    }
+}
+
+fn said(outcome: Outcome, why: &str) -> Answer {
+    let why = outcome::words(why);
+    Answer {
+        outcome,
+        why,
+        ran: None,
+    }
+}
+
+/// What a question is judged by.
+struct Case {
+    settings: Settings,
+    rules: Rules,
+    authority: Option<Authority>,
+}
+
+impl Case {
+    fn new(flags: &Flags, around: &Surroundings) -> Result<Case, String> {
+        let settings = settings::settings(flags, around).map_err(|e| e.to_string())?;
+        let rules = settings.rules().map_err(|e| e.to_string())?;
+        let authority = match settings.trust {
+            Trust::Engine => None,
+            Trust::Puppet => Some(settings.authority().map_err(|e| e.to_string())?),
+        };
+        Ok(Case {
+            settings,
+            rules,
+            authority,
+        })
+    }
+
+    /// Passes on what an earlier process had begun with. What nobody may take any more is left alone.
+    fn finish(&self, ledger: &mut Ledger, now: &Moment) -> Result<(), String> {
+        let mut taken = Vec::new();
+        for (at, trigger) in ledger.begun().iter().enumerate() {
+            if let Verdict::Take(lineage) = judge(&self.rules, ledger.books(), trigger, now) {
+                let trigger = trigger.clone();
+                taken.push(Taken {
+                    at,
+                    trigger,
+                    lineage,
+                });
+            }
+        }
+        self.pass_on(ledger, &taken, now);
+        match ledger.begun() {
+            [] => Ok(()),
+            _ => Err(
+                "it is not known whether the helper has on record what it was asked for".to_owned(),
+            ),
+        }
+    }
+
+    /// A verdict on each value; or else what is to be said of it.
+    fn judge_all(
+        &self,
+        books: &Books,
+        values: &[Vec<u8>],
+        now: &Moment,
+    ) -> Vec<Result<(Trigger, Verdict), Answer>> {
+        let mut keys = BTreeSet::new();
+        let judged = values.iter().map(|value| {
+            let trigger = self.admitted(value)?;
+            // Under a key there is one value. What becomes of a second one hangs on how the first one fares.
+            if !keys.insert((trigger.sender.clone(), trigger.name.clone())) {
+                return Err(said(
+                    Outcome::Held,
+                    "another one of its name was handed over with it",
+                ));
+            }
+            let verdict = judge(&self.rules, books, &trigger, now);
+            if let Verdict::Settled(outcome, why) | Verdict::Known(outcome, why) = &verdict {
+                let Trigger {
+                    sender,
+                    name,
+                    number,
+                    ..
+                } = &trigger;
+                complain(&format!(
+                    "again-fleet: {outcome}: '{name}' of {sender}, number {number}: {why}"
+                ));
+            }
+            Ok((trigger, verdict))
+        });
+        judged.collect()
+    }
+
+    /// The trigger that somebody has sent to this node whom it listens to.
+    fn admitted(&self, value: &[u8]) -> Result<Trigger, Answer> {
+        let refused = |why: String| {
+            complain(&format!("again-fleet: refused: {why}"));
+            said(Outcome::Refused, &why)
+        };
+        let signed = self.verified(value).map_err(|untrusted| match untrusted {
+            // The sender can do nothing about these; this node's operator can.
+            Untrusted::Certificate(
+                _,
+                Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+            ) => said(Outcome::Held, &untrusted.to_string()),
+            _ => refused(untrusted.to_string()),
+        })?;
+        match admit(&self.rules, &signed) {
+            Ok(()) => Ok(signed.trigger),
+            Err(Unfit::Foreign(why) | Unfit::Refused(why)) => Err(refused(why)),
+        }
+    }
+
+    fn verified(&self, value: &[u8]) -> Result<Signed, Untrusted> {
+        let envelope = Envelope::parse(value)?;
+        let (signer, trigger) = envelope.open::<Trigger, Option<Signer>, Untrusted>(
+            &self.settings.namespace,
+            |seal| {
+                let verify = |authority: &Authority| authority.verify(seal, SystemTime::now());
+                self.authority.as_ref().map(verify).transpose()
+            },
+        )?;
+        Ok(match signer {
+            Some(signer) => Signed {
+                signer: signer.node,
+                extensions: signer.extensions,
+                trigger,
+            },
+            None => Signed {
+                signer: trigger.sender.clone(),
+                extensions: Default::default(),
+                trigger,
+            },
+        })
+    }
+
+    /// Has the helper put these on record, and enters those that are. What is to be said of each.
+    fn pass_on(&self, ledger: &mut Ledger, taken: &[Taken], now: &Moment) -> Vec<(usize, Answer)> {
+        let pace = Pace {
+            spread: self.settings.spread,
+            ..Pace::default()
+        };
+        let mut answers = Vec::new();
+        let mut unknown = Vec::new();
+        for order in orders(taken, &pace, self.rules.skew) {
+            let done = helper::ask(&self.settings, &order);
+            for one in order.members {
+                let (outcome, why) = match &done {
+                    Done::Recorded(why) => {
+                        ledger.enter(&one.trigger, Outcome::Taken, why, self.rules.skew, now);
+                        (Outcome::Taken, why)
+                    }
+                    Done::Refused(why) => (Outcome::Held, why),
+                    Done::Unknown(why) => {
+                        unknown.push(one.trigger.clone());
+                        (Outcome::Held, why)
+                    }
+                };
+                let Trigger {
+                    sender,
+                    name,
+                    number,
+                    ..
+                } = &one.trigger;
+                complain(&format!(
+                    "again-fleet: {outcome}: '{name}' of {sender}, number {number}: {why}"
+                ));
+                answers.push((one.at, said(outcome, why)));
+            }
+        }
+        ledger.end(unknown);
+        answers
+    }
+}

@@ -1,0 +1,164 @@
+//! PURE: what is asked of the helper for triggers that are taken together.
+
+use again::model::Span;
+
+use crate::origin::{Numbered, Word};
+use crate::policy::lineage::merged;
+use crate::policy::pace::{self, Pace};
+use crate::wire::lineage::Lineage;
+use crate::wire::trigger::Trigger;
+
+/// A trigger that is to be taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Which value of the question it was.
+    pub at: usize,
+    /// It.
+    pub trigger: Trigger,
+    /// What of its lineage has not gone too far.
+    pub lineage: Lineage,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order<'a> {
+    /// How long the run waits at least; whole seconds.
+    pub delta: Span,
+    /// The rest.
+    pub word: Word,
+    /// What it is for.
+    pub members: Vec<&'a Taken>,
+}
+
+/// One request for what may run soonest, and one for all that has to wait longer: a run that is early enough for one is too
+/// early for the other, and the helper keeps one due time and one that comes next.
+pub fn orders<'a>(taken: &'a [Taken], pace: &Pace, skew: Span) -> Vec<Order<'a>> {
+    let soonest = taken.iter().map(delta).min();
+    let (soon, later): (Vec<&Taken>, Vec<&Taken>) =
+        taken.iter().partition(|one| Some(delta(one)) == soonest);
+    let groups = [soon, later].into_iter().filter(|group| !group.is_empty());
+    groups.map(|group| order(group, pace, skew)).collect()
+}
+
+fn order<'a>(members: Vec<&'a Taken>, pace: &Pace, skew: Span) -> Order<'a> {
+    let delta = members
+        .iter()
+        .map(|one| delta(one))
+        .max()
+        .unwrap_or_default();
+    // Whoever need not wait any longer runs for all.
+    let jitter = members
+        .iter()
+        .map(|one| pace::range(pace, delta, one.trigger.targets, one.lineage.hops()))
+        .min();
+    let origins = merged(members.iter().map(|one| &one.lineage));
+    let numbered = members
+        .iter()
+        .map(|one| Numbered::new(&one.trigger, skew))
+        .collect();
+    Order {
+        delta,
+        word: Word::new(origins, jitter.unwrap_or_default(), numbered),
+        members,
+    }
+}
+
+/// In whole seconds, as the helper counts them; never less than was asked for.
+fn delta(one: &Taken) -> Span {
+    Span::from_secs(one.trigger.delta.div_ceil(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::name::Id;
+    use crate::wire::trigger::tests::trigger;
+    use proptest::prelude::*;
+
+    fn taken(at: usize, delta: u64, targets: u32, hops: usize) -> Taken {
+        let mut trigger = Trigger {
+            delta,
+            targets,
+            number: at as u64,
+            ..trigger()
+        };
+        trigger.lineage.0[0].path = vec![trigger.sender.clone(); hops];
+        trigger.lineage.0[0].id = Id::from_bits(at as u128);
+        let lineage = trigger.lineage.clone();
+        Taken {
+            at,
+            trigger,
+            lineage,
+        }
+    }
+
+    fn asked(taken: &[Taken]) -> Vec<(u64, u64, Vec<usize>)> {
+        let orders = orders(taken, &Pace::default(), Span::from_secs(300));
+        let shown = orders.iter().map(|order| {
+            (
+                order.delta.secs(),
+                order.word.jitter,
+                order.members.iter().map(|one| one.at).collect(),
+            )
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn what_may_run_together_is_asked_for_once() {
+        assert_eq!(asked(&[]), []);
+        assert_eq!(
+            asked(&[taken(0, 0, 1, 1), taken(1, 0, 1000, 1), taken(2, 0, 1, 3)]),
+            [(0, 0, vec![0, 1, 2])]
+        );
+        let orders = [
+            taken(0, 60_000, 1, 1),
+            taken(1, 0, 1, 1),
+            taken(2, 1, 2, 1),
+            taken(3, 120_000, 1, 2),
+        ];
+        assert_eq!(asked(&orders), [(0, 0, vec![1]), (120, 0, vec![0, 2, 3])]);
+    }
+
+    #[test]
+    fn many_targets_and_many_hops_wait_longer() {
+        assert_eq!(asked(&[taken(0, 0, 3, 1)]), [(0, 100, vec![0])]);
+        assert_eq!(asked(&[taken(0, 0, 1, 2)]), [(0, 2000, vec![0])]);
+        assert_eq!(
+            asked(&[taken(0, 0, 1, 5), taken(1, 0, 1, 4)]),
+            [(0, 4000, vec![0, 1])]
+        );
+    }
+
+    #[test]
+    fn the_word_has_all_numbers_and_origins() {
+        let both = [taken(0, 0, 1, 1), taken(1, 0, 1, 1)];
+        let orders = orders(&both, &Pace::default(), Span::from_secs(300));
+        let word = &orders[0].word;
+        let numbers: Vec<u64> = word.triggers.iter().map(|one| one.number).collect();
+        assert_eq!((numbers, word.origins.0.len()), (vec![0, 1], 2));
+        assert_eq!(word.triggers[0].until, 1_000_000 + 3_600_000 + 300_000);
+    }
+
+    proptest! {
+        /// Nobody runs early, nobody is left out, and two requests are enough.
+        #[test]
+        fn never_early(wanted in prop::collection::vec((0..5_u64, 1..9_u32, 1..9_usize), 1..9)) {
+            let taken: Vec<Taken> = wanted.iter().enumerate().map(|(at, (delta, targets, hops))| taken(at, delta * 700, *targets, *hops)).collect();
+            let orders = orders(&taken, &Pace::default(), Span::ZERO);
+            prop_assert!(orders.len() <= 2);
+            let mut members = Vec::new();
+            for order in &orders {
+                for one in &order.members {
+                    prop_assert!(order.delta.millis() >= one.trigger.delta);
+                    members.push(one.at);
+                }
+            }
+            prop_assert!(orders.is_sorted_by(|a, b| a.delta < b.delta));
+            members.sort_unstable();
+            prop_assert_eq!(members, (0..taken.len()).collect::<Vec<_>>());
+            // The first one is not late for the sake of others.
+            prop_assert_eq!(orders[0].delta.secs(), taken.iter().map(|one| one.trigger.delta.div_ceil(1000)).min().unwrap_or(0));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The socket of root's side, which systemd opens and this program is started for: one question at a time, one connection each.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use again::layout::complain;
+use again::sys::pidfd::{inherit, is_readable_by};
+
+use super::Taker;
+use super::helper::group;
+use crate::handover::{Asked, HEAD, asked, ids, measured, say};
+use crate::wire::name::Id;
+
+/// How long a question and its answer may take on their way.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket that systemd passes, as sd_listen_fds(3) says. It closes at the next exec.
+///
+/// # Errors
+/// There is none, or not just one.
+pub fn passed() -> io::Result<UnixListener> {
+    let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|is| is == value);
+    if is("LISTEN_PID", &std::process::id().to_string()) && is("LISTEN_FDS", "1") {
+        return Ok(UnixListener::from(inherit(3)?));
+    }
+    Err(io::Error::other(
+        "no socket was passed; systemctl start again-fleet-take.socket, which starts this program when it is needed",
+    ))
+}
+
+/// Answers until nobody has asked for so long. A waiter that could not get a scope of its own, and would end with this service, is
+/// waited for.
+///
+/// # Errors
+/// The socket cannot be waited for.
+pub fn attend(listener: &UnixListener, taker: &mut Taker, idle: Duration) -> io::Result<()> {
+    let at_first = group().unwrap_or_default();
+    loop {
+        if is_readable_by(listener.as_fd(), Instant::now() + idle)? {
+            let served = listener
+                .accept()
+                .and_then(|(stream, _)| converse(&stream, taker));
+            if let Err(e) = served {
+                complain(&format!("again-fleet: a question was not answered: {e}"));
+            }
+        } else if group().is_none_or(|now| now.is_subset(&at_first)) {
+            taker.rest();
+            return Ok(());
+        }
+    }
+}
+
+fn converse(stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
+    let answers = match question(stream)? {
+        Question::Take(values) => taker.answer(&values),
+        Question::Became(ids) => taker.became(&ids),
+    };
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = stream;
+    stream.write_all(&say(&answers))
+}
+
+/// What is asked.
+enum Question {
+    Take(Vec<Vec<u8>>),
+    Became(Vec<Id>),
+}
+
+fn question(stream: &UnixStream) -> io::Result<Question> {
+    let deadline = Instant::now() + PATIENCE;
+    let read = |length| read(stream, length, deadline);
+    match asked(&read(HEAD)?).map_err(io::Error::other)? {
+        Asked::Take(count) => {
+            let lengths = measured(count, &read(4 * count)?).map_err(io::Error::other)?;
+            let values: io::Result<_> = lengths.into_iter().map(read).collect();
+            values.map(Question::Take)
+        }
+        Asked::Became(count) => {
+            let ids = ids(&read(count * Id::MOST)?).map_err(io::Error::other)?;
+            Ok(Question::Became(ids))
+        }
+    }
+}
+
+/// Reads so many bytes, all of them until then.
+fn read(mut stream: &UnixStream, length: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut at = 0;
+    while at < length {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "it did not arrive in time",
+            ));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[at..]) {
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it was cut short",
+                ));
+            }
+            Ok(more) => at += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,466 @@
+//! PURE: what became of each target, while somebody waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again::layout::{Look, Tone, plural};
+use again::model::Span;
+use serde_json::{Value, json};
+
+use super::reply::{Fired, Reply};
+use super::{Exit, clean};
+use crate::step::model::News;
+use crate::wire::name::Node;
+use crate::wire::outcome::Outcome;
+
+/// How many rows the table has at most.
+const MOST_ROWS: usize = 200;
+/// How wide the bar is.
+const BAR: usize = 20;
+
+/// Everything that is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Board {
+    targets: BTreeMap<Node, Stand>,
+    wish: Wish,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// That Puppet runs.
+    Run,
+    /// That it does not.
+    Cancel,
+}
+
+/// How it stands with a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stand {
+    state: State,
+    why: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It was not fired at.
+    NotFired,
+    /// It has told nothing yet.
+    Silent,
+    /// It told this.
+    Told(Outcome),
+    /// It told nothing in time.
+    NoAnswer,
+}
+
+/// How a target counts in the end; the first is what a person looks for first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Sum {
+    Failed,
+    NotInTime,
+    Done,
+}
+
+impl State {
+    /// How it counts for whoever takes it back.
+    fn sum_of_cancel(self) -> Sum {
+        match self {
+            State::Told(
+                Outcome::Cancelled | Outcome::Superseded | Outcome::Refused | Outcome::Expired,
+            ) => Sum::Done,
+            State::Silent | State::NoAnswer | State::Told(Outcome::Held) => Sum::NotInTime,
+            _ => Sum::Failed,
+        }
+    }
+
+    fn sum(self) -> Sum {
+        match self {
+            State::Told(Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied) => Sum::Done,
+            State::NotFired
+            | State::Told(
+                Outcome::Failed | Outcome::Refused | Outcome::Cancelled | Outcome::Superseded,
+            ) => Sum::Failed,
+            State::Silent
+            | State::NoAnswer
+            | State::Told(
+                Outcome::Taken
+                | Outcome::Held
+                | Outcome::TooLate
+                | Outcome::Started
+                | Outcome::Expired,
+            ) => Sum::NotInTime,
+        }
+    }
+
+    /// Whether nothing more will be told.
+    fn is_over(self) -> bool {
+        match self {
+            State::NotFired | State::NoAnswer => true,
+            State::Silent => false,
+            State::Told(outcome) => outcome.is_final(),
+        }
+    }
+
+    fn word(self) -> String {
+        match self {
+            State::NotFired => "not fired".to_owned(),
+            State::Silent => "no word yet".to_owned(),
+            State::NoAnswer => "no answer".to_owned(),
+            State::Told(outcome) => outcome.to_string(),
+        }
+    }
+}
+
+impl Sum {
+    fn tone(self) -> Tone {
+        match self {
+            Sum::Failed => Tone::Bad,
+            Sum::NotInTime => Tone::Attention,
+            Sum::Done => Tone::Good,
+        }
+    }
+}
+
+impl Board {
+    /// Of what was said of a firing.
+    pub fn new(reply: &Reply) -> Self {
+        let stand = |(node, fired): (&Node, &Fired)| {
+            let (state, why) = match fired {
+                Fired::Failed(why) => (State::NotFired, why.clone()),
+                _ => (State::Silent, String::new()),
+            };
+            (node.clone(), Stand { state, why })
+        };
+        Board {
+            targets: reply.targets.iter().map(stand).collect(),
+            wish: Wish::Run,
+        }
+    }
+
+    /// Of what was said of taking one back. A node may have had several: the worst of them counts.
+    pub fn of_cancels(reply: &Reply) -> Self {
+        Board {
+            wish: Wish::Cancel,
+            ..Board::new(reply)
+        }
+    }
+
+    fn sum(&self, stand: &Stand) -> Sum {
+        match self.wish {
+            Wish::Run => stand.state.sum(),
+            Wish::Cancel => stand.state.sum_of_cancel(),
+        }
+    }
+
+    /// Takes up news of a target; the line to be said of it, if it says something new. What comes after the end is not news.
+    pub fn hear(&mut self, target: &Node, news: News) -> Option<String> {
+        let wish = self.wish;
+        let stand = self.targets.get_mut(target)?;
+        if wish == Wish::Run && stand.state.is_over() {
+            return None;
+        }
+        let new = match news {
+            News::Told(outcome, why) => Stand {
+                state: State::Told(outcome),
+                why,
+            },
+            News::NoAnswer => Stand {
+                state: State::NoAnswer,
+                why: "it told nothing in time".to_owned(),
+            },
+            News::ReplacedBy(id) => Stand {
+                why: format!("a newer trigger stands for it ({id})"),
+                ..stand.clone()
+            },
+        };
+        let is_better = wish == Wish::Cancel
+            && stand.state.sum_of_cancel() != Sum::NotInTime
+            && stand.state.sum_of_cancel() < new.state.sum_of_cancel();
+        if new == *stand || is_better {
+            return None;
+        }
+        *stand = new;
+        Some(format!("{target}: {}", stand.words()))
+    }
+
+    /// Whether nothing more will be told. Of what is taken back only the service knows.
+    pub fn is_over(&self) -> bool {
+        self.wish == Wish::Run && self.targets.values().all(|stand| stand.state.is_over())
+    }
+
+    /// How the command ends that waited for this.
+    pub fn exit(&self) -> Exit {
+        match self.sums().next() {
+            Some(Sum::Failed) => Exit::Failed,
+            Some(Sum::NotInTime) => Exit::NotInTime,
+            Some(Sum::Done) | None => Exit::Done,
+        }
+    }
+
+    /// Of all targets, the worst first.
+    fn sums(&self) -> impl Iterator<Item = Sum> {
+        let mut sums: Vec<Sum> = self.targets.values().map(|one| self.sum(one)).collect();
+        sums.sort();
+        sums.into_iter()
+    }
+
+    /// How many are in each state, in words.
+    fn counts(&self) -> String {
+        let mut counts = BTreeMap::<(Sum, String), usize>::new();
+        for stand in self.targets.values() {
+            *counts
+                .entry((self.sum(stand), stand.state.word()))
+                .or_default() += 1;
+        }
+        let words: Vec<String> = counts
+            .iter()
+            .rev()
+            .map(|((_, word), count)| format!("{count} {word}"))
+            .collect();
+        words.join(", ")
+    }
+
+    /// `3 of 5` that are over.
+    fn share(&self) -> (usize, usize) {
+        let over = self.targets.values().filter(|stand| stand.state.is_over());
+        (over.count(), self.targets.len())
+    }
+
+    /// The line that a terminal shows meanwhile.
+    pub fn bar(&self, took: Span) -> String {
+        let (over, all) = self.share();
+        let full = (BAR * over).checked_div(all).unwrap_or(BAR);
+        let bar = format!("{}{}", "#".repeat(full), "-".repeat(BAR - full));
+        format!("[{bar}] {over} of {all} in {took}: {}", self.counts())
+    }
+
+    /// A row for each target, those first that a person has to look at.
+    pub fn table(&self, look: &Look) -> Vec<String> {
+        let width = self.targets.keys().map(|node| node.as_str().len()).max();
+        let width = width.unwrap_or(0).min(40);
+        let mut rows: Vec<(Sum, &Node, &Stand)> = self
+            .targets
+            .iter()
+            .map(|(node, stand)| (self.sum(stand), node, stand))
+            .collect();
+        rows.sort_by_key(|(sum, node, _)| (*sum, *node));
+        let row = |(sum, node, stand): &(Sum, &Node, &Stand)| {
+            let word = look.paint(sum.tone(), &format!("{:<11}", stand.state.word()));
+            format!("  {:<width$}  {word}  {}", node.as_str(), clean(&stand.why))
+                .trim_end()
+                .to_owned()
+        };
+        let mut lines: Vec<String> = rows.iter().take(MOST_ROWS).map(row).collect();
+        if let Some(more) = rows.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
+            lines.push(format!("  and {more} more"));
+        }
+        lines
+    }
+
+    /// The last line.
+    pub fn verdict(&self, took: Span) -> String {
+        let all = self.targets.len();
+        let done = self.sums().filter(|sum| *sum == Sum::Done).count();
+        let (s, counts) = (plural(all), self.counts());
+        format!("{done} of {all} node{s} done in {took}: {counts}")
+    }
+
+    /// How it looks when it ends.
+    pub fn tone(&self) -> Tone {
+        self.sums().next().unwrap_or(Sum::Done).tone()
+    }
+
+    /// What became of a target, for JSON: a word, and why.
+    pub fn json(&self, target: &Node) -> (Value, Value) {
+        let told = self
+            .targets
+            .get(target)
+            .filter(|one| one.state != State::NotFired);
+        told.map_or((Value::Null, Value::Null), |stand| {
+            let state = match stand.state {
+                State::Silent => Value::Null,
+                state => json!(state.word()),
+            };
+            (state, json!(stand.why))
+        })
+    }
+
+    /// Those of which it is not known yet.
+    pub fn open(&self) -> BTreeSet<Node> {
+        let open = self
+            .targets
+            .iter()
+            .filter(|(_, stand)| self.sum(stand) == Sum::NotInTime);
+        open.map(|(node, _)| node.clone()).collect()
+    }
+}
+
+impl Stand {
+    fn words(&self) -> String {
+        let word = self.state.word();
+        if self.why.is_empty() {
+            word
+        } else {
+            format!("{word}: {}", clean(&self.why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::Answer;
+    use crate::verbs::reply::tests::{node, reply};
+    use crate::wire::name::Id;
+
+    const PLAIN: Look = Look {
+        width: None,
+        colour: false,
+    };
+
+    fn board(names: &[&str]) -> Board {
+        let answers = names.iter().map(|name| Answer::Delivered(node(name)));
+        Board::new(&reply(answers.collect()))
+    }
+
+    fn told(board: &mut Board, name: &str, outcome: Outcome) -> Option<String> {
+        board.hear(&node(name), News::Told(outcome, String::new()))
+    }
+
+    #[test]
+    fn each_target_is_told_of_until_it_is_over() {
+        let mut board = board(&["a", "b"]);
+        assert_eq!(
+            told(&mut board, "a", Outcome::Taken).as_deref(),
+            Some("a: taken")
+        );
+        assert_eq!(told(&mut board, "a", Outcome::Taken), None);
+        let why = News::Told(Outcome::Failed, "exit status 4\u{202e}".to_owned());
+        assert_eq!(
+            board.hear(&node("a"), why).as_deref(),
+            Some("a: failed: exit status 4\\u{202e}")
+        );
+        // Nothing comes after the end, and nobody else was asked for.
+        assert_eq!(told(&mut board, "a", Outcome::Changed), None);
+        assert_eq!(told(&mut board, "c", Outcome::Changed), None);
+        assert!(!board.is_over());
+        assert_eq!(board.open(), BTreeSet::from([node("b")]));
+        told(&mut board, "b", Outcome::Changed);
+        assert!(board.is_over());
+    }
+
+    #[test]
+    fn a_newer_trigger_goes_on_for_an_older_one() {
+        let mut board = board(&["a"]);
+        let line = board.hear(&node("a"), News::ReplacedBy(Id::from_bits(1)));
+        assert!(line.is_some_and(|line| line.starts_with("a: no word yet: a newer trigger")));
+        assert!(!board.is_over());
+        told(&mut board, "a", Outcome::Unchanged);
+        assert_eq!(board.exit(), Exit::Done);
+    }
+
+    /// Each outcome ends the command in one way; a new outcome has to be thought of.
+    #[test]
+    fn every_outcome_has_its_exit_status() {
+        for outcome in Outcome::ALL {
+            let mut board = board(&["a"]);
+            told(&mut board, "a", *outcome);
+            let expected = match outcome {
+                Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied => Exit::Done,
+                Outcome::Failed | Outcome::Refused => Exit::Failed,
+                Outcome::Cancelled | Outcome::Superseded => Exit::Failed,
+                _ => Exit::NotInTime,
+            };
+            assert_eq!(board.exit(), expected, "{outcome}");
+            // What may still come right is not over.
+            let may_come = [
+                Outcome::Taken,
+                Outcome::Held,
+                Outcome::Started,
+                Outcome::TooLate,
+            ];
+            assert_eq!(board.is_over(), !may_come.contains(outcome), "{outcome}");
+        }
+        let mut board = board(&["a", "b", "c"]);
+        assert_eq!(board.exit(), Exit::NotInTime);
+        told(&mut board, "a", Outcome::Changed);
+        board.hear(&node("b"), News::NoAnswer);
+        told(&mut board, "c", Outcome::Changed);
+        assert_eq!((board.is_over(), board.exit()), (true, Exit::NotInTime));
+        // A failure is worse than silence.
+        let failed = Answer::Failed(node("b"), "no".to_owned());
+        let board = Board::new(&reply(vec![Answer::Kept(node("a")), failed]));
+        assert_eq!(board.exit(), Exit::Failed);
+        assert_eq!(Board::new(&Reply::default()).exit(), Exit::Done);
+    }
+
+    #[test]
+    fn taken_back_is_what_never_runs() {
+        for (outcome, exit) in [
+            (Outcome::Cancelled, Exit::Done),
+            (Outcome::Expired, Exit::Done),
+            (Outcome::TooLate, Exit::Failed),
+            (Outcome::Taken, Exit::Failed),
+            (Outcome::Started, Exit::Failed),
+            (Outcome::Held, Exit::NotInTime),
+        ] {
+            let mut board = Board::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            assert_eq!(board.exit(), Exit::NotInTime);
+            told(&mut board, "a", outcome);
+            assert_eq!((board.exit(), board.is_over()), (exit, false), "{outcome}");
+        }
+        // Of two for a node one came too late, whichever was told first.
+        for outcomes in [
+            [Outcome::Cancelled, Outcome::TooLate],
+            [Outcome::TooLate, Outcome::Cancelled],
+        ] {
+            let mut board = Board::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            for outcome in outcomes {
+                told(&mut board, "a", outcome);
+            }
+            assert_eq!(board.exit(), Exit::Failed);
+        }
+    }
+
+    #[test]
+    fn the_table_begins_with_what_has_to_be_looked_at() {
+        let failed = Answer::Failed(node("z"), "over 10\u{202e} hops".to_owned());
+        let answers = ["a", "b", "lb10"].map(|name| Answer::Delivered(node(name)));
+        let mut board = Board::new(&reply(answers.into_iter().chain([failed]).collect()));
+        told(&mut board, "a", Outcome::Changed);
+        told(&mut board, "b", Outcome::Started);
+        assert_eq!(
+            board.table(&PLAIN),
+            [
+                "  z     not fired    over 10\\u{202e} hops",
+                "  b     started",
+                "  lb10  no word yet",
+                "  a     changed",
+            ]
+        );
+        assert_eq!(
+            board.verdict(Span::from_secs(12)),
+            "1 of 4 nodes done in 12s: 1 changed, 1 started, 1 no word yet, 1 not fired"
+        );
+        assert_eq!(
+            board.bar(Span::from_secs(3)),
+            "[##########----------] 2 of 4 in 3s: 1 changed, 1 started, 1 no word yet, 1 not fired"
+        );
+        assert_eq!(board.tone(), Tone::Bad);
+    }
+
+    #[test]
+    fn a_long_table_is_cut() {
+        let names: Vec<String> = (0..203).map(|n| format!("n{n}")).collect();
+        let board = board(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let rows = board.table(&PLAIN);
+        assert_eq!((rows.len(), rows[200].as_str()), (201, "  and 3 more"));
+    }
+
+    #[test]
+    fn json_has_the_outcome_that_was_told() {
+        let mut board = board(&["a", "b"]);
+        told(&mut board, "a", Outcome::TooLate);
+        assert_eq!(board.json(&node("a")), (json!("too late"), json!("")));
+        assert_eq!(board.json(&node("b")), (Value::Null, json!("")));
+    }
+}

@@ -1,0 +1,85 @@
+//! `again-fleet cancel`: takes back what nobody has taken yet.
+
+use std::time::{Duration, Instant};
+
+use again::layout::{Look, complain, say};
+use again::sys::clock::moment;
+use serde_json::json;
+
+use super::board::Board;
+use super::screen::Screen;
+use super::service::PATIENCE;
+use super::trigger::{ask, reply_json, wait};
+use super::{Exit, Problem, named};
+use crate::ask::Question;
+use crate::cli::Cancel;
+use crate::settings::{self, Flags, Surroundings};
+use crate::step::model::Back;
+
+/// How long the targets may take to tell whether it was in time. It is taken back all the same if they take longer.
+const TARGETS: Duration = Duration::from_secs(5);
+
+/// Takes back.
+///
+/// # Errors
+/// The service could not be asked.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    let what = match (&args.id, &args.to) {
+        (Some(id), _) => Back::Id(id.clone()),
+        (None, Some(node)) => Back::To(node.clone()),
+        (None, None) => {
+            let what = "say what to take back: the id of a trigger, or --to NODE";
+            return Err(Problem::Usage(what.to_owned()));
+        }
+    };
+    let began = Instant::now();
+    let about = match &what {
+        Back::Id(id) => format!("with the id {id}"),
+        Back::To(node) => format!("for {node}"),
+    };
+    let question = Question::TakeBack { what, wait: true };
+    let (mut conversation, reply) = ask(&settings, &question, began + PATIENCE)?;
+    let mut board = Board::of_cancels(&reply);
+    if reply.targets.is_empty() {
+        let nothing = format!(
+            "nothing to take back: no trigger {about} is on its way from here; what a node has taken is its own"
+        );
+        if args.json {
+            say(&reply_json(&reply, Some(&board)).to_string())?;
+        }
+        complain(&format!("again-fleet: {nothing}"));
+        return Ok(Exit::Failed);
+    }
+    if !args.json {
+        for line in reply.lines("the cancellation is ", moment().wall) {
+            say(&format!("again-fleet: {line}"))?;
+        }
+    }
+    // What is told in so short a time is told together.
+    let screen = Screen::new(true);
+    let until = Instant::now() + TARGETS;
+    wait(&mut conversation, &mut board, screen, (began, until))?;
+    if args.json {
+        let mut all = reply_json(&reply, Some(&board));
+        all["open"] = json!(board.open());
+        say(&all.to_string())?;
+    } else {
+        let look = Look::of_this_process();
+        for row in board.table(&look) {
+            say(&row)?;
+        }
+        let open = board.open();
+        if !open.is_empty() {
+            let open = named(&open);
+            say(&format!(
+                "again-fleet: not known yet of {open}; what is not taken by then is taken back when the node is there"
+            ))?;
+        }
+    }
+    if let Some(error) = reply.error() {
+        complain(&format!("again-fleet: error: not taken back {error}"));
+        return Ok(Exit::Failed);
+    }
+    Ok(board.exit())
+}

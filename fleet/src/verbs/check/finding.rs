@@ -1,0 +1,109 @@
+//! PURE: what was found about one thing, and what to do.
+
+use std::fmt;
+
+use again::layout::{Look, Tone};
+
+/// What was found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The thing.
+    pub about: &'static str,
+    /// How good that is.
+    pub grade: Grade,
+    /// How it is.
+    pub what: String,
+    /// What to do, where something is to be done.
+    pub todo: Option<String>,
+}
+
+/// How good it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// As it should be.
+    Ok,
+    /// It works, and somebody should look.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Grade::Ok => "ok",
+            Grade::Warning => "warning",
+            Grade::Error => "error",
+        })
+    }
+}
+
+impl Grade {
+    fn tone(self) -> Tone {
+        match self {
+            Grade::Ok => Tone::Good,
+            Grade::Warning => Tone::Attention,
+            Grade::Error => Tone::Bad,
+        }
+    }
+}
+
+impl Finding {
+    /// All is well.
+    pub fn ok(about: &'static str, what: impl Into<String>) -> Self {
+        Finding {
+            about,
+            grade: Grade::Ok,
+            what: what.into(),
+            todo: None,
+        }
+    }
+
+    /// It works, and this is to be done.
+    pub fn warning(about: &'static str, what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Finding {
+            grade: Grade::Warning,
+            todo: Some(todo.into()),
+            ..Finding::ok(about, what)
+        }
+    }
+
+    /// It does not work, and this is to be done.
+    pub fn error(about: &'static str, what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Finding {
+            grade: Grade::Error,
+            ..Finding::warning(about, what, todo)
+        }
+    }
+
+    /// For people.
+    pub fn line(&self, look: &Look) -> String {
+        let todo = self.todo.as_ref();
+        let todo = todo.map_or_else(String::new, |todo| format!("; {todo}"));
+        let label = format!("{:<8} {:<12} ", self.grade, self.about);
+        look.entry(&label, self.grade.tone(), &format!("{}{todo}", self.what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Look = Look {
+        width: None,
+        colour: false,
+    };
+
+    #[test]
+    fn a_finding_is_a_line_with_what_to_do() {
+        assert_eq!(
+            Finding::ok("again", "again 0.1.0").line(&PLAIN),
+            "ok       again        again 0.1.0"
+        );
+        assert_eq!(
+            Finding::error("take", "nobody listens", "start it").line(&PLAIN),
+            "error    take         nobody listens; start it"
+        );
+        assert!(Grade::Error > Grade::Warning && Grade::Warning > Grade::Ok);
+    }
+}

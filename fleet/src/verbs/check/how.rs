@@ -1,0 +1,258 @@
+//! PURE: what the service says of itself, judged.
+
+use again::model::{Span, Walltime};
+
+use super::finding::Finding;
+use crate::ask::How;
+use crate::settings::Settings;
+use crate::verbs::clock;
+
+/// Findings about the service, its outbox, what the engine allows, and the clock.
+pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
+    let mut found = vec![
+        service(how, now),
+        link(how, now),
+        permissions(how),
+        outbox(how, now),
+        clocks(how.ahead, settings.skew),
+    ];
+    if let Some(why) = &how.take {
+        found.push(Finding::error(
+            "take",
+            format!("root's side did not answer the service when it was asked last: {why}"),
+            "'journalctl -u again-fleet-take' tells why",
+        ));
+    }
+    if how.turned_away > 0 {
+        let (count, since) = (how.turned_away, clock(at(how.began), now));
+        found.push(Finding::warning(
+            "engine",
+            format!("{count} values that are not from whom this node listens to were turned away since {since}"),
+            "'journalctl -u again-fleet' names each, and why",
+        ));
+    }
+    let is_same = settings.certname().is_ok_and(|name| *name == how.node)
+        && settings.namespace == how.namespace;
+    if !is_same {
+        let How {
+            node, namespace, ..
+        } = how;
+        found.push(Finding::error(
+            "settings",
+            format!("the service goes by other ones: it is {node} of fleet '{namespace}'"),
+            "'systemctl restart again-fleet' has it read them",
+        ));
+    }
+    found
+}
+
+fn at(millis: u64) -> Walltime {
+    Walltime::from_millis(millis)
+}
+
+fn service(how: &How, now: Walltime) -> Finding {
+    let since = clock(at(how.began), now);
+    let ours = env!("CARGO_PKG_VERSION");
+    let what = format!("version {} has run since {since}", how.version);
+    if how.version == ours {
+        return Finding::ok("service", what);
+    }
+    Finding::warning(
+        "service",
+        format!("{what}, and this program is version {ours}"),
+        "'systemctl restart again-fleet' starts the new one",
+    )
+}
+
+fn link(how: &How, now: Walltime) -> Finding {
+    let link = &how.link;
+    let (engine, since) = (&link.engine, clock(at(link.since), now));
+    if link.is_up {
+        return Finding::ok(
+            "link",
+            format!("the service reaches {engine} since {since}"),
+        );
+    }
+    let why = match link.why.as_str() {
+        "" => String::new(),
+        why => format!(" ({why})"),
+    };
+    Finding::error(
+        "link",
+        format!("the service has not reached {engine} since {since}{why}"),
+        "what is fired is kept, and sent when it is back",
+    )
+}
+
+fn permissions(how: &How) -> Finding {
+    if how.denied.is_empty() {
+        return Finding::ok("permissions", "the engine has denied the service nothing");
+    }
+    Finding::error(
+        "permissions",
+        format!("the engine denies: {}", how.denied.join("; ")),
+        "enrol this node's certificate with the engine, or mend its rights there",
+    )
+}
+
+fn outbox(how: &How, now: Walltime) -> Finding {
+    let waiting = &how.outbox;
+    if let Some(why) = &waiting.not_kept {
+        return Finding::error(
+            "outbox",
+            format!("what is fired cannot be kept: {why}"),
+            "make room for the state directory: a trigger that cannot be sent at once is lost",
+        );
+    }
+    let oldest = waiting.oldest.map_or_else(String::new, |oldest| {
+        format!(", the oldest of {}", clock(at(oldest), now))
+    });
+    Finding::ok(
+        "outbox",
+        format!(
+            "{} triggers{oldest} wait for their nodes, and {} results to be sent",
+            waiting.triggers, waiting.results
+        ),
+    )
+}
+
+/// The clock, against the other nodes' and how far they may be apart.
+fn clocks(ahead: Option<i64>, skew: Span) -> Finding {
+    let Some(ahead) = ahead else {
+        return Finding::ok("clock", "nothing is known of the clocks of others");
+    };
+    let apart = Span::from_nanos(ahead.unsigned_abs().saturating_mul(1_000_000));
+    let side = if ahead < 0 { "behind" } else { "ahead of" };
+    let what = format!("{apart} {side} the other nodes'");
+    let todo = "have the clocks of all nodes set over the network, by chrony or systemd-timesyncd";
+    if apart > skew {
+        let what = format!(
+            "{what}, more than the skew of {skew}: what is fired here is held or refused elsewhere"
+        );
+        Finding::error("clock", what, todo)
+    } else if apart.times(2) > skew {
+        Finding::warning(
+            "clock",
+            format!("{what}; a skew of {skew} is allowed"),
+            todo,
+        )
+    } else {
+        Finding::ok("clock", what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Grade;
+    use super::*;
+    use crate::ask::{Link, Waiting};
+    use crate::settings::{Flags, Surroundings, settings};
+
+    const NOW: u64 = 1_795_219_387_045;
+
+    fn how() -> How {
+        How {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: "web1".parse().expect("a certname"),
+            namespace: "default".parse().expect("a namespace"),
+            began: NOW,
+            link: Link {
+                engine: "etcd".to_owned(),
+                is_up: true,
+                since: NOW,
+                why: String::new(),
+            },
+            denied: Vec::new(),
+            outbox: Waiting {
+                triggers: 0,
+                results: 2,
+                oldest: None,
+                not_kept: None,
+            },
+            take: None,
+            turned_away: 0,
+            ahead: Some(20),
+        }
+    }
+
+    fn set() -> Settings {
+        let around = Surroundings {
+            environment: vec![("AGAIN_FLEET_CERTNAME".into(), "web1".into())],
+            root: "/nonexistent".into(),
+            program: "/usr/bin/again-fleet".into(),
+        };
+        settings(&Flags::default(), &around).expect("settings")
+    }
+
+    /// The findings that are not good, in words.
+    fn bad(change: impl FnOnce(&mut How)) -> Vec<(Grade, String)> {
+        let mut how = how();
+        change(&mut how);
+        let found = judge(&how, &set(), Walltime::from_millis(NOW));
+        let bad = found.into_iter().filter(|one| one.grade != Grade::Ok);
+        bad.map(|one| (one.grade, format!("{}: {}", one.about, one.what)))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_well_is_well() {
+        assert_eq!(bad(|_| ()), []);
+        assert_eq!(bad(|how| how.ahead = None), []);
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        let one = |change: fn(&mut How)| match &bad(change)[..] {
+            [(grade, words)] => (*grade, words.clone()),
+            other => panic!("{other:?}"),
+        };
+        let (grade, words) = one(|how| how.version = "0.0.9".to_owned());
+        assert!(
+            grade == Grade::Warning && words.contains("version 0.0.9"),
+            "{words}"
+        );
+        let (grade, words) = one(|how| {
+            how.link.is_up = false;
+            how.link.why = "connection refused".to_owned();
+        });
+        assert_eq!(grade, Grade::Error);
+        assert!(
+            words.starts_with("link: the service has not reached etcd since "),
+            "{words}"
+        );
+        assert!(words.ends_with(" (connection refused)"), "{words}");
+        let (_, words) = one(|how| how.denied = vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(words, "permissions: the engine denies: a; b");
+        let (_, words) = one(|how| how.outbox.not_kept = Some("no space left".to_owned()));
+        assert_eq!(words, "outbox: what is fired cannot be kept: no space left");
+        let (_, words) = one(|how| how.take = Some("no answer".to_owned()));
+        assert!(words.ends_with("asked last: no answer"), "{words}");
+        let (grade, words) = one(|how| how.turned_away = 3);
+        assert!(
+            grade == Grade::Warning && words.starts_with("engine: 3 values"),
+            "{words}"
+        );
+        let (_, words) = one(|how| how.node = "web2".parse().expect("a certname"));
+        assert!(words.contains("it is web2 of fleet 'default'"), "{words}");
+    }
+
+    /// The skew is five minutes.
+    #[test]
+    fn the_clock_is_judged_by_the_skew() {
+        let grade = |ahead| clocks(Some(ahead), Span::from_secs(300)).grade;
+        assert_eq!((grade(0), grade(150_000)), (Grade::Ok, Grade::Ok));
+        assert_eq!(
+            (grade(151_000), grade(-300_000)),
+            (Grade::Warning, Grade::Warning)
+        );
+        assert_eq!(
+            (grade(300_001), grade(i64::MIN)),
+            (Grade::Error, Grade::Error)
+        );
+        let words = clocks(Some(-3_600_000), Span::from_secs(300)).what;
+        assert!(
+            words.starts_with("1h behind the other nodes', more than the skew of 5m"),
+            "{words}"
+        );
+    }
+}

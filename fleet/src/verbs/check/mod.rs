@@ -1,0 +1,238 @@
+//! `again-fleet check`: whether this node can fire and be fired at, and what to do where it cannot.
+
+/// What the engine says when it is asked.
+mod engine;
+/// The files with certificates.
+mod files;
+/// What was found about one thing.
+mod finding;
+/// What the service says of itself.
+mod how;
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use again::layout::{Look, say};
+use again::model::Walltime;
+use again::sys::clock::moment;
+use serde_json::json;
+
+use self::finding::{Finding, Grade};
+use super::service::{Conversation, Heard, PATIENCE, socket};
+use super::{Exit, Problem};
+use crate::ask::{Answer, How, Question};
+use crate::cli::Check;
+use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+
+/// Looks at everything, and says what it found.
+///
+/// # Errors
+/// Those of writing.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, Problem> {
+    let now = moment().wall;
+    let found = match settings::settings(flags, around) {
+        Ok(settings) => examined(&settings, now),
+        Err(e) => vec![Finding::error("settings", e.0, "see again-fleet.toml(5)")],
+    };
+    if args.json {
+        let checks: Vec<_> = found.iter().map(|one| {
+            json!({"name": one.about, "state": one.grade.to_string(), "what": one.what, "to_do": one.todo})
+        }).collect();
+        let all = json!({"schema": 1, "version": env!("CARGO_PKG_VERSION"), "checks": checks});
+        say(&all.to_string())?;
+    } else {
+        let look = Look::of_this_process();
+        for one in &found {
+            say(&one.line(&look))?;
+        }
+    }
+    let worst = found.iter().map(|one| one.grade).max();
+    Ok(match worst {
+        Some(Grade::Error) => Exit::Failed,
+        _ => Exit::Done,
+    })
+}
+
+fn examined(settings: &Settings, now: Walltime) -> Vec<Finding> {
+    let mut found = set(settings);
+    found.push(helper(settings));
+    found.push(trust(settings));
+    if settings.tls || settings.trust == Trust::Puppet {
+        found.extend(files::look(settings, now));
+    }
+    found.extend(engine::look(settings));
+    let how = ask(settings);
+    match &how {
+        Ok(how) => found.extend(how::judge(how, settings, now)),
+        Err(problem) => found.push(Finding::error(
+            "service",
+            problem.clone(),
+            "without it nothing is fired or taken here",
+        )),
+    }
+    found.push(take_socket(settings));
+    found
+}
+
+/// What can be told of the settings alone.
+fn set(settings: &Settings) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let name = match settings.certname() {
+        Ok(name) => name.to_string(),
+        Err(e) => {
+            found.push(Finding::error("settings", e.0, "see again-fleet.toml(5)"));
+            return found;
+        }
+    };
+    let Settings {
+        engine, namespace, ..
+    } = settings;
+    let what = format!("this node is {name}, its fleet '{namespace}', its engine {engine}");
+    found.push(Finding::ok("settings", what));
+    found.push(match settings.rules() {
+        Ok(rules) if rules.accept.from.is_empty() && rules.accept.on_behalf.is_empty() => {
+            Finding::ok(
+                "accept",
+                "nobody's triggers are taken; this node only fires",
+            )
+        }
+        Ok(rules) => {
+            let count = rules.accept.from.len() + rules.accept.on_behalf.len();
+            let s = again::layout::plural(count);
+            Finding::ok("accept", format!("triggers are taken by {count} rule{s}"))
+        }
+        Err(e) => Finding::error("accept", e.0, "until then nothing is taken here"),
+    });
+    found
+}
+
+/// Whether the helper can be asked.
+fn helper(settings: &Settings) -> Finding {
+    let path = settings.helper.display();
+    let asked = Command::new(&settings.helper)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
+    let todo = "install the program again, or have helper name it";
+    match asked {
+        Ok(output) if output.status.success() => {
+            let version = String::from_utf8_lossy(&output.stdout);
+            Finding::ok("again", format!("{path}: {}", version.trim()))
+        }
+        Ok(output) => Finding::error(
+            "again",
+            format!("{path} ended with {}", output.status),
+            todo,
+        ),
+        Err(e) => Finding::error("again", format!("{path} cannot be started: {e}"), todo),
+    }
+}
+
+/// Whose word is believed, and what that means.
+fn trust(settings: &Settings) -> Finding {
+    let runs: Vec<_> = settings
+        .run_cmd
+        .iter()
+        .map(|word| again::layout::quoted(&word.to_string_lossy()))
+        .collect();
+    let runs = runs.join(" ");
+    match (settings.trust, settings.tls) {
+        (Trust::Engine, _) => Finding::warning(
+            "trust",
+            format!(
+                "trust = \"engine\": nothing is signed; whoever can write to the engine can have this node run '{runs}', in anybody's name"
+            ),
+            "let nobody else reach the engine, or set trust = \"puppet\" once the nodes have Puppet's certificates",
+        ),
+        (Trust::Puppet, true) => Finding::ok(
+            "trust",
+            "every trigger is verified by its sender's Puppet certificate, whoever holds the engine",
+        ),
+        (Trust::Puppet, false) => Finding::warning(
+            "trust",
+            "every trigger is verified by its sender's Puppet certificate, but tls = false: whoever is on the way to the engine can read and drop them",
+            "set tls = true",
+        ),
+    }
+}
+
+/// What the service says of itself.
+fn ask(settings: &Settings) -> Result<How, String> {
+    let until = Instant::now() + PATIENCE;
+    let begun = Conversation::begin(&socket(settings), &Question::HowAreYou, until);
+    let mut conversation = begun.map_err(|e| e.to_string())?;
+    let heard = conversation.next(until).map_err(|e| e.to_string())?;
+    let problem = |what: &str| Err(conversation.problem(what).to_string());
+    match heard {
+        Heard::Answer(Answer::How(how)) => Ok(*how),
+        Heard::Answer(_) => problem("answered something else than was asked"),
+        Heard::Silence => problem(&format!("has not answered within {} s", PATIENCE.as_secs())),
+        Heard::End => problem("ended before it had answered"),
+    }
+}
+
+/// Whether root's side can be asked: whether somebody listens there. To ask would start it.
+fn take_socket(settings: &Settings) -> Finding {
+    let path = settings.run_dir.join("take");
+    let shown = path.display();
+    let todo = "'systemctl start again-fleet-take.socket' has systemd listen there";
+    match std::fs::read_to_string("/proc/net/unix") {
+        Ok(text) if listens(&text, &path.to_string_lossy()) => {
+            Finding::ok("take", format!("somebody listens at {shown}"))
+        }
+        Ok(_) => Finding::error(
+            "take",
+            format!("nobody listens at {shown}: nothing can be taken here"),
+            todo,
+        ),
+        Err(e) => Finding::warning(
+            "take",
+            format!("it cannot be told whether somebody listens at {shown}: {e}"),
+            todo,
+        ),
+    }
+}
+
+/// Whether a socket of this path listens, by /proc/net/unix: with the flag `__SO_ACCEPTCON` (proc_net(5)).
+fn listens(text: &str, path: &str) -> bool {
+    let is = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let flags = words
+            .nth(3)
+            .and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        let is_listening = flags.is_some_and(|flags| flags & 0x1_0000 != 0);
+        // A path may have spaces, and is the rest of its line.
+        is_listening
+            && line
+                .split_once(" /")
+                .is_some_and(|(_, rest)| format!("/{rest}") == path)
+    };
+    text.lines().any(is)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_listens_counts() {
+        let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 1 /run/again-fleet/take\n\
+            0000000000000000: 00000002 00000000 00000000 0001 03 2 /run/again-fleet/trigger\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 3 /run/a b/take\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 4\n";
+        assert!(listens(text, "/run/again-fleet/take"));
+        assert!(listens(text, "/run/a b/take"));
+        for other in ["/run/again-fleet/trigger", "/run/again-fleet", "take", ""] {
+            assert!(!listens(text, other), "{other}");
+        }
+        let path = tempfile::tempdir().expect("a directory").path().join("s");
+        let read = || std::fs::read_to_string("/proc/net/unix").expect("proc");
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        assert!(listens(&read(), &path.to_string_lossy()));
+        drop(listener);
+        assert!(!listens(&read(), &path.to_string_lossy()));
+        std::fs::remove_dir_all(path.parent().expect("a directory")).expect("removed");
+    }
+}

@@ -1,0 +1,158 @@
+//! What Puppet and people call.
+
+/// What became of each target, while somebody waits.
+mod board;
+/// `again-fleet cancel`.
+pub mod cancel;
+/// `again-fleet check`.
+pub mod check;
+/// `again-fleet nodes` and `again-fleet forget`.
+pub mod nodes;
+/// What was said of a firing.
+mod reply;
+/// The Puppet run that asks.
+mod run;
+/// What a terminal shows while somebody waits.
+mod screen;
+/// The service, as a command speaks to it.
+mod service;
+/// `again-fleet story`.
+pub mod story;
+/// `again-fleet tell`.
+pub mod tell;
+/// `again-fleet trigger`.
+pub mod trigger;
+
+use std::fmt;
+use std::io;
+
+use again::model::{Usage, Walltime};
+use again::sys::localtime;
+
+use crate::wire::Malformed;
+use crate::wire::name::Node;
+
+/// How a command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done, or not done for a reason that is no failure.
+    Done = 0,
+    /// An error, or some of it failed or was refused.
+    Failed = 1,
+    /// The command line or the settings are wrong.
+    Usage = 2,
+    /// `--wait`: not done in time.
+    NotInTime = 75,
+}
+
+/// Why a command was not done.
+#[derive(Debug)]
+pub enum Problem {
+    /// Something that was typed or set is wrong.
+    Usage(String),
+    /// Something went wrong.
+    Failed(String),
+    /// Nobody reads what is printed any more.
+    NobodyReads,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Usage(what) | Problem::Failed(what) => f.write_str(what),
+            Problem::NobodyReads => f.write_str("nobody reads standard output"),
+        }
+    }
+}
+
+impl From<Usage> for Problem {
+    fn from(e: Usage) -> Self {
+        Problem::Usage(e.0)
+    }
+}
+
+impl From<Malformed> for Problem {
+    fn from(e: Malformed) -> Self {
+        Problem::Failed(e.to_string())
+    }
+}
+
+impl From<io::Error> for Problem {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Problem::NobodyReads,
+            _ => Problem::Failed(e.to_string()),
+        }
+    }
+}
+
+/// How many nodes are named in a line.
+const MOST_NAMED: usize = 20;
+
+/// `3 nodes: a, b, c`.
+fn named<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> String {
+    let all: Vec<&str> = nodes.into_iter().map(Node::as_str).collect();
+    let count = all.len();
+    let shown = all[..count.min(MOST_NAMED)].join(", ");
+    let more = match count.saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let s = again::layout::plural(count);
+    format!("{count} node{s}: {shown}{more}")
+}
+
+/// A time of the wall clock as people say it: `14:32` today, `2026-11-23 14:32` on another day.
+fn clock(at: Walltime, now: Walltime) -> String {
+    let (at, now) = (localtime::local(at), localtime::local(now));
+    let (Some((day, time)), Some((today, _))) = (at.split_once(' '), now.split_once(' ')) else {
+        return at;
+    };
+    let minute = time.rsplit_once(':').map_or(time, |(minute, _)| minute);
+    if day == today {
+        minute.to_owned()
+    } else {
+        format!("{day} {minute}")
+    }
+}
+
+/// Text of others on one line: what would break it, turn it round or hide in it is shown by its number.
+fn clean(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        let is_plain = matches!(c, '\'' | '"' | '\\') || c.escape_debug().nth(1).is_none();
+        if is_plain {
+            out.push(c);
+        } else {
+            out.extend(c.escape_unicode());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_nodes_are_not_all_named() {
+        let nodes = |count: usize| -> Vec<Node> {
+            let name = |n: usize| format!("n{n}").parse().expect("a certname");
+            (0..count).map(name).collect()
+        };
+        assert_eq!(named(&nodes(1)), "1 node: n0");
+        assert_eq!(named(&nodes(2)), "2 nodes: n0, n1");
+        let many = named(&nodes(23));
+        assert!(many.starts_with("23 nodes: n0, ") && many.ends_with(", n19 and 3 more"));
+    }
+
+    #[test]
+    fn a_time_of_today_has_no_date() {
+        let now = Walltime::from_millis(1_795_219_387_045);
+        let local = localtime::local(now);
+        assert_eq!(clock(now, now), local[11..16]);
+        let later = Walltime::from_millis(now.millis() + 86_400_000);
+        assert_eq!(clock(later, now), localtime::local(later)[..16]);
+    }
+}

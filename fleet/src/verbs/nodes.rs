@@ -1,0 +1,307 @@
+//! `again-fleet nodes`: who is there, and what each node tells of itself; and `again-fleet forget`.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use again::layout::{Look, Tone, complain, plural, say};
+use again::model::Walltime;
+use again::sys::clock::walltime;
+use again::sys::localtime::utc;
+use serde_json::{Value, json};
+
+use super::service::{Conversation, PATIENCE, done, socket};
+use super::{Exit, Problem, clean, clock};
+use crate::ask::{Answer, Question};
+use crate::cli::{Forget, Nodes};
+use crate::policy::select::Selection;
+use crate::settings::{self, Flags, Settings, Surroundings};
+use crate::wire::inventory::Inventory;
+use crate::wire::name::Node;
+use crate::wire::outcome::Outcome;
+
+/// All nodes that the engine knows of.
+#[derive(Debug, Default)]
+pub struct Roster(BTreeMap<Node, Entry>);
+
+/// One of them.
+#[derive(Debug, Default)]
+struct Entry {
+    told: Option<Inventory>,
+    is_alive: bool,
+}
+
+impl Roster {
+    /// As the service of this node sees it in the engine now.
+    ///
+    /// # Errors
+    /// It cannot be asked, or does not see it.
+    pub fn of(settings: &Settings) -> Result<Roster, Problem> {
+        let until = Instant::now() + PATIENCE;
+        let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
+        let mut roster = Roster::default();
+        conversation.each(until, |answer| roster.hear(answer))?;
+        Ok(roster)
+    }
+
+    fn hear(&mut self, answer: Answer) -> bool {
+        match answer {
+            Answer::Node(told) => {
+                let entry = self.0.entry(told.node.clone()).or_default();
+                entry.told = Some(*told);
+            }
+            Answer::Alive(node) => self.0.entry(node).or_default().is_alive = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Those who are meant.
+    pub fn selected(&self, selection: &Selection) -> impl Iterator<Item = &Node> {
+        let meant = self
+            .0
+            .iter()
+            .filter(|(_, one)| selection.has(one.told.as_ref()));
+        meant.map(|(node, _)| node)
+    }
+
+    /// Whether a node's service is connected.
+    pub fn is_alive(&self, node: &Node) -> bool {
+        self.0.get(node).is_some_and(|one| one.is_alive)
+    }
+}
+
+/// Shows them.
+///
+/// # Errors
+/// The service could not be asked, or does not see the engine.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    let mut roster = Roster::of(&settings)?;
+    let (selection, all) = (args.select.selection(), roster.0.len());
+    roster.0.retain(|_, one| selection.has(one.told.as_ref()));
+    if args.json {
+        let nodes: Vec<Value> = roster.0.iter().map(|(node, one)| one.json(node)).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        let all = json!({"schema": 1, "version": version, "nodes": nodes});
+        say(&all.to_string())?;
+        return Ok(Exit::Done);
+    }
+    if roster.0.is_empty() {
+        let s = plural(all);
+        complain(&format!(
+            "again-fleet: none of {all} node{s} meets the conditions"
+        ));
+        return Ok(Exit::Done);
+    }
+    for line in roster.table(&Look::of_this_process(), walltime()) {
+        say(&line)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Removes what a node has told.
+///
+/// # Errors
+/// It is there, or has told nothing, or the engine does not do it.
+pub fn forget(flags: &Flags, around: &Surroundings, args: &Forget) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    done(&settings, &Question::Forget(args.node.clone()))?;
+    let node = &args.node;
+    say(&format!(
+        "again-fleet: {node} is forgotten, until it is there again"
+    ))?;
+    Ok(Exit::Done)
+}
+
+/// What a row has in its columns, and how that looks.
+type Row = [(Tone, String); 5];
+
+const HEADINGS: [&str; 5] = ["NODE", "THERE", "ENVIRONMENT", "LAST RUN", "NOW"];
+/// What is left of a column that has to shrink.
+const NARROWEST: usize = 12;
+
+impl Roster {
+    /// A row for each, and a heading; as wide as the terminal at most, if that can be.
+    fn table(&self, look: &Look, now: Walltime) -> Vec<String> {
+        let heading = HEADINGS.map(|text| (Tone::Heading, text.to_owned()));
+        let rows = self.0.iter().map(|(node, one)| one.row(node, now));
+        let rows: Vec<Row> = std::iter::once(heading).chain(rows).collect();
+        let mut widths = [0; 5];
+        for row in &rows {
+            for (width, (_, text)) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        }
+        let all: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+        let mut over = all.saturating_sub(look.width.unwrap_or(usize::MAX));
+        for column in [0, 2, 3, 4] {
+            let less = over.min(widths[column].saturating_sub(NARROWEST));
+            widths[column] -= less;
+            over -= less;
+        }
+        rows.iter().map(|row| line(row, &widths, look)).collect()
+    }
+}
+
+fn line(row: &Row, widths: &[usize; 5], look: &Look) -> String {
+    let cells = row.iter().zip(widths).map(|((tone, text), width)| {
+        let count = text.chars().count();
+        let mut shown = text.clone();
+        if count > *width {
+            shown = text.chars().take(width.saturating_sub(1)).collect();
+            shown.push('\u{2026}');
+        }
+        let room = " ".repeat(width.saturating_sub(count));
+        format!("{}{room}", look.paint(*tone, &shown))
+    });
+    let cells: Vec<String> = cells.collect();
+    cells.join("  ").trim_end().to_owned()
+}
+
+impl Entry {
+    fn row(&self, node: &Node, now: Walltime) -> Row {
+        let at = |millis| clock(Walltime::from_millis(millis), now);
+        let node = (Tone::Plain, node.to_string());
+        let told = self.told.as_ref();
+        let there = match (self.is_alive, told) {
+            (true, _) => (Tone::Good, "alive".to_owned()),
+            (false, Some(told)) => (Tone::Attention, format!("gone, told {}", at(told.at))),
+            (false, None) => (Tone::Attention, "gone".to_owned()),
+        };
+        let Some(told) = told else {
+            let nothing = (Tone::Plain, "told nothing".to_owned());
+            let none = || (Tone::Plain, String::new());
+            return [node, there, none(), nothing, none()];
+        };
+        let last = told.last.map_or((Tone::Plain, String::new()), |last| {
+            let tone = match last {
+                Outcome::Failed => Tone::Bad,
+                _ => Tone::Good,
+            };
+            let when = told
+                .ended
+                .map_or_else(String::new, |ended| format!(" {}", at(ended)));
+            (tone, format!("{last}{when}"))
+        });
+        let environment = (Tone::Plain, clean(&told.environment));
+        [node, there, environment, last, self.state(told, now)]
+    }
+
+    /// What goes on there, in words.
+    fn state(&self, told: &Inventory, now: Walltime) -> (Tone, String) {
+        let mut words = Vec::new();
+        let mut tone = Tone::Plain;
+        if told.disabled {
+            (tone, words) = (Tone::Attention, vec!["disabled".to_owned()]);
+        }
+        if let Some(since) = told.running.filter(|_| self.is_alive) {
+            let since = clock(Walltime::from_millis(since), now);
+            words.push(format!("running since {since}"));
+        }
+        if told.pending > 0 {
+            words.push(format!("{} pending", told.pending));
+        }
+        if let Some((most, used)) = told.cap.filter(|(_, used)| *used > 0) {
+            words.push(format!("cap {used}/{most}"));
+        }
+        (tone, words.join(", "))
+    }
+
+    fn json(&self, node: &Node) -> Value {
+        let told = self.told.as_ref();
+        let time = |millis| utc(Walltime::from_millis(millis));
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        json!({
+            "node": node,
+            "alive": self.is_alive,
+            "at": told.map(|told| time(told.at)),
+            "facts": told.map(|told| &told.facts).cloned().unwrap_or_default(),
+            "classes": told.map(|told| &told.classes).cloned().unwrap_or_default(),
+            "environment": told.and_then(|told| some(&told.environment)),
+            "again_fleet": told.and_then(|told| some(&told.version)),
+            "puppet": told.and_then(|told| some(&told.puppet)),
+            "last": told.and_then(|told| told.last),
+            "ended": told.and_then(|told| told.ended).map(time),
+            "running": self.is_alive && told.is_some_and(|told| told.running.is_some()),
+            "running_since": told.and_then(|told| told.running).map(time),
+            "pending": told.map_or(0, |told| told.pending),
+            "disabled": told.is_some_and(|told| told.disabled),
+            "cap": told.and_then(|told| told.cap).map(|(most, used)| json!({"max_runs": most, "used": used})),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::select::tests::node as told;
+
+    fn roster() -> Roster {
+        let of = |name: &str, change: fn(&mut Inventory)| {
+            let mut one = told(&[("role", "x")]);
+            one.node = name.parse().expect("a certname");
+            change(&mut one);
+            Answer::Node(Box::new(one))
+        };
+        let mut roster = Roster::default();
+        for answer in [
+            of("web2.example.com", |one| {
+                (one.last, one.ended) = (Some(Outcome::Failed), Some(1));
+                (one.disabled, one.pending, one.cap) = (true, 2, Some((5, 3)));
+            }),
+            of("web1.example.com", |one| one.running = Some(1)),
+            Answer::Alive("web1.example.com".parse().expect("a certname")),
+            Answer::Alive("db1".parse().expect("a certname")),
+        ] {
+            assert!(roster.hear(answer));
+        }
+        assert!(!roster.hear(Answer::End));
+        roster
+    }
+
+    #[test]
+    fn a_table_has_all_and_fits() {
+        let look = |width| Look {
+            width,
+            colour: false,
+        };
+        let now = Walltime::from_millis(2);
+        let at = clock(now, now);
+        let lines = roster().table(&look(None), now);
+        assert_eq!(
+            lines,
+            [
+                format!(
+                    "{:16}  {:16}  ENVIRONMENT  {:12}  NOW",
+                    "NODE", "THERE", "LAST RUN"
+                ),
+                format!("{:16}  {:16}  {:11}  told nothing", "db1", "alive", ""),
+                format!(
+                    "web1.example.com  {:16}  {:11}  {:12}  running since {at}",
+                    "alive", "production", ""
+                ),
+                format!(
+                    "web2.example.com  {:16}  {:11}  {:12}  disabled, 2 pending, cap 3/5",
+                    format!("gone, told {at}"),
+                    "production",
+                    format!("failed {at}")
+                ),
+            ]
+        );
+        // What another node calls its environment stays in its column.
+        let mut hostile = roster();
+        for one in hostile.0.values_mut() {
+            if let Some(told) = &mut one.told {
+                told.environment = "a\u{202e}\u{1b}".to_owned();
+            }
+        }
+        let lines = hostile.table(&look(None), now).join("\n");
+        assert!(lines.contains(r"a\u{202e}\u{1b}  "), "{lines}");
+        let narrow = roster().table(&look(Some(76)), now);
+        assert!(
+            narrow.iter().all(|line| line.chars().count() <= 76),
+            "{narrow:#?}"
+        );
+        assert!(narrow[3].starts_with("web2.exampl\u{2026}"), "{narrow:#?}");
+    }
+}

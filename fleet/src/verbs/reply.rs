@@ -1,0 +1,244 @@
+//! What was said of a firing, or of taking one back: each target once, and what goes for all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again::model::Walltime;
+use serde_json::{Value, json};
+
+use super::{clock, named};
+use crate::ask::{Answer, Summary};
+use crate::wire::name::Node;
+
+/// What was said, as far as it has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// What is true of each target.
+    pub targets: BTreeMap<Node, Fired>,
+    /// The ways of origins that were left out.
+    pub left_out: Vec<String>,
+    /// What goes for all, which comes last.
+    pub summary: Option<Summary>,
+}
+
+/// What is true of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fired {
+    /// The engine has it.
+    Delivered,
+    /// This machine's disk has it.
+    Kept,
+    /// Neither, and why.
+    Failed(String),
+}
+
+impl Reply {
+    /// Takes up an answer; gives it back if it is about something else.
+    pub fn hear(&mut self, answer: Answer) -> Option<Answer> {
+        match answer {
+            Answer::Delivered(node) => self.note(node, Fired::Delivered),
+            Answer::Kept(node) => self.note(node, Fired::Kept),
+            Answer::Failed(node, why) => self.note(node, Fired::Failed(why)),
+            Answer::LeftOut(way) => self.left_out.push(way),
+            Answer::Said(summary) => self.summary = Some(summary),
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Of several triggers for a node, the one that came off worst counts.
+    fn note(&mut self, node: Node, fired: Fired) {
+        let rank = |fired: &Fired| match fired {
+            Fired::Delivered => 0,
+            Fired::Kept => 1,
+            Fired::Failed(_) => 2,
+        };
+        match self.targets.get(&node) {
+            Some(known) if rank(known) >= rank(&fired) => {}
+            _ => drop(self.targets.insert(node, fired)),
+        }
+    }
+
+    /// Notes the targets that were asked for and not named: of these nothing is known.
+    pub fn expect(&mut self, targets: &BTreeSet<Node>) {
+        for node in targets {
+            let unsaid = || Fired::Failed("the service said nothing of it".to_owned());
+            self.targets.entry(node.clone()).or_insert_with(unsaid);
+        }
+    }
+
+    /// The targets of which this is true.
+    fn with(&self, fired: &Fired) -> Vec<&Node> {
+        let are = self.targets.iter().filter(|(_, is)| *is == fired);
+        are.map(|(node, _)| node).collect()
+    }
+
+    /// What was done, in lines; `what` is who did what, before "delivered".
+    pub fn lines(&self, what: &str, now: Walltime) -> Vec<String> {
+        let Some(summary) = &self.summary else {
+            return Vec::new();
+        };
+        let mut lines = Vec::new();
+        let Summary {
+            engine,
+            away,
+            until,
+        } = summary;
+        let delivered = self.with(&Fired::Delivered);
+        if !delivered.is_empty() {
+            lines.push(format!(
+                "{what}delivered to {engine} for {}",
+                named(delivered)
+            ));
+        }
+        let kept = self.with(&Fired::Kept);
+        if !kept.is_empty() {
+            let why = match away.as_deref() {
+                Some("") => format!("{engine} cannot be reached"),
+                Some(why) => format!("{engine} cannot be reached ({why})"),
+                None => format!("{engine} has not confirmed it yet"),
+            };
+            let until = clock(Walltime::from_millis(*until), now);
+            lines.push(format!(
+                "{what}kept: {why}; sent until {until} to {}",
+                named(kept)
+            ));
+        }
+        lines
+    }
+
+    /// What was left out, in a line.
+    pub fn warning(&self) -> Option<String> {
+        let ways = self.left_out.join("; ");
+        (!ways.is_empty()).then(|| format!("not passed on: {ways}"))
+    }
+
+    /// What could not be done, in a line.
+    pub fn error(&self) -> Option<String> {
+        let mut reasons = BTreeMap::<&str, Vec<&Node>>::new();
+        for (node, fired) in &self.targets {
+            if let Fired::Failed(why) = fired {
+                reasons.entry(why).or_default().push(node);
+            }
+        }
+        let parts: Vec<String> = reasons
+            .into_iter()
+            .map(|(why, nodes)| format!("for {}: {why}", named(nodes)))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+impl Fired {
+    /// As it stands in JSON: a word, and why.
+    pub fn json(&self) -> (Value, Value) {
+        match self {
+            Fired::Delivered => (json!("delivered"), Value::Null),
+            Fired::Kept => (json!("kept"), Value::Null),
+            Fired::Failed(why) => (json!("failed"), json!(why)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn node(name: &str) -> Node {
+        name.parse().expect("a certname")
+    }
+
+    fn summary(away: Option<&str>) -> Answer {
+        Answer::Said(Summary {
+            engine: "etcd".to_owned(),
+            away: away.map(str::to_owned),
+            until: 1_795_219_387_045,
+        })
+    }
+
+    pub fn reply(answers: Vec<Answer>) -> Reply {
+        let mut reply = Reply::default();
+        for answer in answers {
+            assert_eq!(reply.hear(answer), None);
+        }
+        reply
+    }
+
+    fn now() -> Walltime {
+        Walltime::from_millis(1_795_219_387_045)
+    }
+
+    #[test]
+    fn what_is_true_is_said() {
+        let delivered = ["lb1", "lb2", "lb3"].map(|name| Answer::Delivered(node(name)));
+        let answers = delivered.into_iter().chain([summary(None)]).collect();
+        assert_eq!(
+            reply(answers).lines("", now()),
+            ["delivered to etcd for 3 nodes: lb1, lb2, lb3"]
+        );
+        let at = clock(now(), now());
+        for (away, words) in [
+            (Some("refused"), "etcd cannot be reached (refused)"),
+            (Some(""), "etcd cannot be reached"),
+            (None, "etcd has not confirmed it yet"),
+        ] {
+            let kept = reply(vec![Answer::Kept(node("lb1")), summary(away)]);
+            assert_eq!(
+                kept.lines("", now()),
+                [format!("kept: {words}; sent until {at} to 1 node: lb1")]
+            );
+            assert_eq!((kept.error(), kept.warning()), (None, None));
+        }
+    }
+
+    #[test]
+    fn what_failed_for_the_same_reason_is_said_together() {
+        let failed = |name, why: &str| Answer::Failed(node(name), why.to_owned());
+        let said = reply(vec![
+            Answer::Delivered(node("ok")),
+            failed("b", "over 10 hops: b -> a -> b ..."),
+            failed("a", "the outbox is full"),
+            failed("c", "the outbox is full"),
+            Answer::LeftOut("over 10 hops: x -> y ...".to_owned()),
+            summary(None),
+        ]);
+        assert_eq!(
+            said.error().as_deref(),
+            Some(
+                "for 1 node: b: over 10 hops: b -> a -> b ...; for 2 nodes: a, c: the outbox is full"
+            )
+        );
+        assert_eq!(
+            said.warning().as_deref(),
+            Some("not passed on: over 10 hops: x -> y ...")
+        );
+        assert_eq!(said.lines("", now()), ["delivered to etcd for 1 node: ok"]);
+    }
+
+    #[test]
+    fn a_target_that_was_not_named_has_failed() {
+        let mut said = reply(vec![Answer::Delivered(node("a")), summary(None)]);
+        said.expect(&BTreeSet::from([node("a"), node("b")]));
+        assert_eq!(
+            said.error().as_deref(),
+            Some("for 1 node: b: the service said nothing of it")
+        );
+    }
+
+    #[test]
+    fn the_worst_of_several_counts() {
+        let said = reply(vec![
+            Answer::Kept(node("a")),
+            Answer::Delivered(node("a")),
+            summary(None),
+        ]);
+        assert_eq!(said.targets[&node("a")], Fired::Kept);
+    }
+
+    #[test]
+    fn what_is_about_something_else_is_given_back() {
+        assert_eq!(Reply::default().hear(Answer::End), Some(Answer::End));
+        // Before all is said nothing is.
+        let early = reply(vec![Answer::Delivered(node("a"))]);
+        assert!(early.lines("", now()).is_empty());
+    }
+}

@@ -1,0 +1,209 @@
+//! The Puppet run that asks, as the helper knows it: by its process, never by its environment.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use again::sys::pidfd::is_readable_by;
+use serde::Deserialize;
+
+use crate::policy::lineage::merged;
+use crate::wire::lineage::Lineage;
+
+/// How long the helper may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// More than it ever says of one run, in bytes.
+const LONGEST: usize = 4 << 20;
+
+/// What the helper says of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Run {
+    /// What says that it changes nothing, if it does not.
+    pub noop: Option<String>,
+    /// Where it comes from, if other nodes asked for it.
+    pub lineage: Lineage,
+    /// Whether reruns are disabled on this node.
+    pub is_disabled: bool,
+    /// How many reruns its cap allows, and how many of these there were, if it has had any.
+    pub cap: Option<(u32, u32)>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    this_run: Option<Above>,
+    #[serde(default)]
+    disabled: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    cap: Cap,
+}
+
+#[derive(Deserialize)]
+struct Cap {
+    used: u32,
+    max_runs: u32,
+}
+
+#[derive(Deserialize)]
+struct Above {
+    #[serde(default)]
+    noop: Option<String>,
+    #[serde(default)]
+    origin: Option<Past>,
+}
+
+#[derive(Deserialize)]
+struct Past {
+    origins: Lineage,
+}
+
+/// The run above this process; none if a person calls.
+///
+/// # Errors
+/// That cannot be told, and why.
+pub fn above(helper: &Path) -> Result<Option<Run>, String> {
+    let name = helper.display();
+    let text = ask(helper).map_err(|e| {
+        format!("it cannot be told where this run comes from: {name}: {e}; the program again has to be installed, and helper has to name it")
+    })?;
+    read(&text).map_err(|e| {
+        format!("it cannot be told where this run comes from: {name} said what is no status: {e}")
+    })
+}
+
+/// What it says on standard output. Its status tells other things.
+fn ask(helper: &Path) -> Result<Vec<u8>, String> {
+    let until = Instant::now() + PATIENCE;
+    let words = ["status", "--this-run", "--json"].map(OsStr::new);
+    let mut child = Command::new(helper)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let mut text = Vec::new();
+    let whole = child.stdout.take().map_or(Ok(()), |mut out| {
+        loop {
+            let mut more = [0; 4096];
+            match is_readable_by(out.as_fd(), until) {
+                Ok(true) => {}
+                Ok(false) => {
+                    return Err(format!("no answer within {} s", PATIENCE.as_secs()));
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+            match out.read(&mut more).map_err(|e| e.to_string())? {
+                0 => return Ok(()),
+                count => text.extend(&more[..count]),
+            }
+            if text.len() > LONGEST {
+                return Err(format!("it said more than {LONGEST} bytes"));
+            }
+        }
+    });
+    if whole.is_err() {
+        let _ = child.kill();
+    }
+    let ended = child.wait().map_err(|e| e.to_string())?;
+    whole?;
+    if text.is_empty() {
+        return Err(format!("it said nothing, and ended with {ended}"));
+    }
+    Ok(text)
+}
+
+fn read(text: &[u8]) -> Result<Option<Run>, String> {
+    let status: Status =
+        again::model::json::read(text).map_err(|e| crate::wire::shown(&e.to_string()))?;
+    let (is_disabled, target) = (status.disabled.is_some(), status.targets.first());
+    let cap = target.map(|target| (target.cap.max_runs, target.cap.used));
+    let run = |above: Above| Run {
+        is_disabled,
+        cap,
+        noop: above.noop,
+        lineage: above
+            .origin
+            .map_or_else(Lineage::default, |past| merged([&past.origins])),
+    };
+    Ok(status.this_run.map(run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_any_run_there_is_none() {
+        assert_eq!(read(br#"{"this_run":null,"targets":[]}"#), Ok(None));
+    }
+
+    #[test]
+    fn a_run_that_nobody_else_asked_for_has_no_past() {
+        for text in [
+            r#"{"this_run":{"target":"x","chain":null,"run":1,"timer":null}}"#,
+            r#"{"this_run":{"target":"x","noop":null,"origin":null}}"#,
+        ] {
+            assert_eq!(read(text.as_bytes()), Ok(Some(Run::default())));
+        }
+    }
+
+    #[test]
+    fn what_holds_it_back_is_told() {
+        let text = r#"{"this_run":{"noop":null},"disabled":{"reason":"x"},"targets":[{"id":"y","cap":{"used":2,"max_runs":5,"frees_at":null}}]}"#;
+        let run = read(text.as_bytes()).expect("a status").expect("a run");
+        assert_eq!((run.is_disabled, run.cap), (true, Some((5, 2))));
+    }
+
+    #[test]
+    fn the_past_of_a_run_is_in_order() {
+        let origin = |id: u32, path: &str| {
+            format!(r#"{{"id":"{id:032x}","cause":"refresh","path":[{path}]}}"#)
+        };
+        let text = format!(
+            r#"{{"this_run":{{"noop":"--noop","origin":{{"origins":[{},{}],"triggers":[{{"id":"x"}}]}}}}}}"#,
+            origin(2, r#""b""#),
+            origin(1, r#""a","b""#),
+        );
+        let run = read(text.as_bytes()).expect("a status").expect("a run");
+        assert_eq!(run.noop.as_deref(), Some("--noop"));
+        let hops: Vec<usize> = run.lineage.0.iter().map(|origin| origin.hops()).collect();
+        assert_eq!((hops, run.lineage.check()), (vec![2, 1], Ok(())));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_a_run_without_a_past() {
+        for text in [
+            "",
+            "again: error",
+            "{}x",
+            r#"{"this_run":{"origin":{"origins":[{"id":"x"}]}}}"#,
+            r#"{"this_run":{"origin":{}}}"#,
+        ] {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_helper_that_is_missing_or_mute_is_an_error() {
+        let error = above(Path::new("/nonexistent/again")).expect_err("missing");
+        assert!(
+            error.contains("/nonexistent/again") && error.contains("installed"),
+            "{error}"
+        );
+        let error = above(Path::new("/bin/false")).expect_err("mute");
+        assert!(
+            error.contains("said nothing, and ended with exit status: 1"),
+            "{error}"
+        );
+        let error = above(Path::new("/bin/echo")).expect_err("other words");
+        assert!(error.contains("no status"), "{error}");
+    }
+}

@@ -1,0 +1,64 @@
+//! What a person sees while a command waits: a bar on a terminal, lines elsewhere.
+
+use std::io::{IsTerminal, Write, stderr};
+
+use again::layout::say;
+
+use super::Problem;
+
+/// The widest bar with its words: one that fits a terminal of the usual size.
+const WIDEST: usize = 79;
+
+/// Where progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Screen {
+    /// A terminal.
+    Bar,
+    /// A log, or another program.
+    Lines,
+    /// Nobody: standard output is for JSON.
+    Silent,
+}
+
+impl Screen {
+    /// That of this process.
+    pub fn new(json: bool) -> Self {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        if stderr().is_terminal() && !is_dumb {
+            Screen::Bar
+        } else if json {
+            Screen::Silent
+        } else {
+            Screen::Lines
+        }
+    }
+
+    /// Shows how far it is.
+    pub fn bar(self, text: &str) {
+        if self == Screen::Bar {
+            let line: String = format!("again-fleet: {text}")
+                .chars()
+                .take(WIDEST)
+                .collect();
+            let _ = write!(stderr(), "\r\x1b[2K{line}");
+        }
+    }
+
+    /// Says what has just become of one target.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn line(self, text: &str) -> Result<(), Problem> {
+        if self == Screen::Lines {
+            say(&format!("again-fleet: {text}"))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing on the terminal.
+    pub fn clear(self) {
+        if self == Screen::Bar {
+            let _ = write!(stderr(), "\r\x1b[2K");
+        }
+    }
+}

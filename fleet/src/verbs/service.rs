@@ -1,0 +1,208 @@
+//! The service of this node, as a command speaks to it: one question, and answers as they come.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use again::sys::pidfd::is_readable_by;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::Problem;
+use crate::ask::{self, Answer, HEAD, Question};
+use crate::settings::Settings;
+
+/// How long the service may take until it has said what is true of each target.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket in the directory of sockets.
+const SOCKET: &str = "trigger";
+
+/// Where the service listens.
+pub fn socket(settings: &Settings) -> PathBuf {
+    settings.run_dir.join(SOCKET)
+}
+
+/// A question that was asked.
+#[derive(Debug)]
+pub struct Conversation {
+    stream: UnixStream,
+    path: PathBuf,
+    /// What came of an answer that is not whole yet.
+    bytes: Vec<u8>,
+}
+
+/// What comes back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// An answer.
+    Answer(Answer),
+    /// Nothing in time.
+    Silence,
+    /// The connection is over.
+    End,
+}
+
+impl Conversation {
+    /// Asks.
+    ///
+    /// # Errors
+    /// Nobody listens, or what was asked did not get there in time.
+    pub fn begin(path: &Path, question: &Question, until: Instant) -> Result<Self, Problem> {
+        let bytes = ask::ask(question)?;
+        let stream = connect(path, until).map_err(|e| Problem::Failed(not_there(path, &e)))?;
+        let conversation = Conversation {
+            stream,
+            path: path.to_owned(),
+            bytes: Vec::new(),
+        };
+        let sent = write(&conversation.stream, &bytes, until);
+        sent.map_err(|e| conversation.problem(&format!("did not take the question: {e}")))?;
+        Ok(conversation)
+    }
+
+    /// The next answer, if it comes by then.
+    ///
+    /// # Errors
+    /// What comes is no answer.
+    pub fn next(&mut self, until: Instant) -> Result<Heard, Problem> {
+        loop {
+            if let Some(answer) = self.whole()? {
+                return Ok(Heard::Answer(answer));
+            }
+            if !is_readable_by(self.stream.as_fd(), until)? {
+                return Ok(Heard::Silence);
+            }
+            let mut more = [0; 16 << 10];
+            match self.stream.read(&mut more) {
+                Ok(0) => return Ok(Heard::End),
+                Ok(count) => self.bytes.extend(&more[..count]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Heard::End),
+                Err(e) => return Err(self.problem(&format!("cannot be heard: {e}"))),
+            }
+        }
+    }
+
+    /// All answers until the last; `takes` says whether one of them answers the question. Each has as much time as the first.
+    ///
+    /// # Errors
+    /// The service did not say all of it until then, or says why not.
+    pub fn each(
+        &mut self,
+        mut until: Instant,
+        mut takes: impl FnMut(Answer) -> bool,
+    ) -> Result<(), Problem> {
+        loop {
+            match self.next(until)? {
+                Heard::Answer(Answer::End) => return Ok(()),
+                Heard::Answer(Answer::NotSeen(why)) => return Err(Problem::Failed(why)),
+                Heard::Answer(Answer::Refused(why)) => {
+                    return Err(self.problem(&format!("refuses: {why}")));
+                }
+                Heard::Answer(answer) => {
+                    if !takes(answer) {
+                        return Err(self.problem("answered something else than was asked"));
+                    }
+                    until = Instant::now() + PATIENCE;
+                }
+                Heard::Silence => {
+                    let seconds = PATIENCE.as_secs();
+                    return Err(self.problem(&format!(
+                        "has not answered within {seconds} s; 'again-fleet check' tells how it is"
+                    )));
+                }
+                Heard::End => return Err(self.problem("ended before it had answered")),
+            }
+        }
+    }
+
+    /// The first answer in what has come, if it is whole.
+    fn whole(&mut self) -> Result<Option<Answer>, Problem> {
+        let Some((head, rest)) = self.bytes.split_at_checked(HEAD) else {
+            return Ok(None);
+        };
+        let length = ask::length_of_answer(head);
+        let length = length.map_err(|e| self.problem(&format!("speaks another language: {e}")))?;
+        let Some(rest) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let answer = ask::answer(rest);
+        let answer = answer.map_err(|e| self.problem(&format!("said what is no answer: {e}")))?;
+        self.bytes.drain(..HEAD + length);
+        Ok(Some(answer))
+    }
+
+    /// What the service did wrong.
+    pub fn problem(&self, what: &str) -> Problem {
+        let path = self.path.display();
+        Problem::Failed(format!("the service of this node ({path}) {what}"))
+    }
+}
+
+/// Asks for something that has no answer but that it is done.
+///
+/// # Errors
+/// It is not.
+pub fn done(settings: &Settings, question: &Question) -> Result<(), Problem> {
+    let until = Instant::now() + PATIENCE;
+    let mut conversation = Conversation::begin(&socket(settings), question, until)?;
+    conversation.each(until, |_| false)
+}
+
+/// Connects, and not for ever where the queue of the socket is full.
+fn connect(path: &Path, until: Instant) -> io::Result<UnixStream> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+fn write(mut stream: &UnixStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Why nobody listens, and what to do.
+fn not_there(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    let start = "'systemctl start again-fleet.socket' has systemd listen there, and start the service when it is asked";
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("the service of this node cannot be asked: there is no socket {path}; {start}")
+        }
+        io::ErrorKind::ConnectionRefused => {
+            format!("the service of this node cannot be asked: nobody listens at {path}; {start}")
+        }
+        io::ErrorKind::PermissionDenied => format!(
+            "the service of this node may not be asked by this user: {path} is for root; run it as root"
+        ),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            "the service of this node ({path}) takes nobody in: 'systemctl status again-fleet' tells what it does"
+        ),
+        _ => format!("the service of this node cannot be asked at {path}: {error}"),
+    }
+}

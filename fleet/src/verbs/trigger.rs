@@ -1,0 +1,324 @@
+//! `again-fleet trigger`: fires at other nodes, and says what is true of it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use again::layout::{Look, complain, say};
+use again::model::{Span, Walltime};
+use again::sys::clock::moment;
+use again::sys::localtime::utc;
+use serde_json::{Value, json};
+
+use super::board::Board;
+use super::nodes::Roster;
+use super::reply::Reply;
+use super::run::{self, Run};
+use super::screen::Screen;
+use super::service::{Conversation, Heard, PATIENCE, socket};
+use super::{Exit, Problem, named};
+use crate::ask::{Answer, MOST_TARGETS, Question};
+use crate::cli::Trigger;
+use crate::policy::fire::Request;
+use crate::settings::{self, Flags, Settings, Surroundings};
+use crate::wire::lineage::{Cause, Lineage};
+use crate::wire::name::{Id, Node};
+use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
+
+/// What a newer firing of nobody's in particular replaces.
+const NAME: &str = "again";
+/// How often a bar moves when nothing happens.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Fires.
+///
+/// # Errors
+/// Something is wrong with what was asked, or the service could not be asked.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    let run = run(args, &settings)?;
+    let mut targets: BTreeSet<Node> = args.to.iter().cloned().collect();
+    let mut request = request(args, &settings, run.as_ref())?;
+    if let Some(said) = run.and_then(|run| run.noop) {
+        say(&format!(
+            "again-fleet: not fired: a noop run changes nothing, on no node ({said})"
+        ))?;
+        return Ok(Exit::Done);
+    }
+    let away = select(args, &settings, &mut targets)?;
+    if targets.is_empty() {
+        return nobody(args, &request.id);
+    }
+    if targets.len() > MOST_TARGETS {
+        let count = targets.len();
+        let what = format!("{count} nodes are too many at once: {MOST_TARGETS} are allowed");
+        return Err(Problem::Usage(what));
+    }
+    request.targets = targets.iter().cloned().collect();
+    let began = Instant::now();
+    let (id, ends) = (request.id.clone(), request.ttl + request.delta);
+    let question = Question::Fire {
+        request,
+        wait: args.wait,
+    };
+    let (mut conversation, mut reply) = ask(&settings, &question, Instant::now() + PATIENCE)?;
+    reply.expect(&targets);
+    let mut board = Board::new(&reply);
+    if !args.json {
+        lines(&reply, &id)?;
+        if !away.is_empty() {
+            let away = named(&away);
+            say(&format!(
+                "again-fleet: not there now, and started when it is back in that time: {away}"
+            ))?;
+        }
+    }
+    if args.wait {
+        let until = began + Duration::from_nanos(ends.nanos());
+        let screen = Screen::new(args.json);
+        wait(&mut conversation, &mut board, screen, (began, until))?;
+        if !args.json {
+            close(&board, span(began))?;
+            if board.exit() == Exit::NotInTime {
+                say(&format!(
+                    "again-fleet: 'again-fleet story {id}' tells what becomes of it"
+                ))?;
+            }
+        }
+    }
+    if args.json {
+        let waited = args.wait.then_some(&board);
+        let mut all = json(&id, args, &reply, waited);
+        all["away"] = json!(away);
+        say(&all.to_string())?;
+    }
+    let error = reply.error().map(|error| format!("not fired {error}"));
+    if let Some(error) = &error {
+        complain(&format!("again-fleet: error: {error}"));
+    }
+    Ok(match (args.wait, error) {
+        (true, _) => board.exit(),
+        (false, Some(_)) => Exit::Failed,
+        (false, None) => Exit::Done,
+    })
+}
+
+/// The run that asks: the one above, or the one of the report.
+fn run(args: &Trigger, settings: &Settings) -> Result<Option<Run>, Problem> {
+    let Some(job) = &args.job_id else {
+        return run::above(&settings.helper).map_err(Problem::Failed);
+    };
+    let lineage = Lineage::of_job(job)
+        .map_err(|e| Problem::Usage(format!("the job id tells no way of its run: {e}")))?;
+    Ok(Some(Run {
+        noop: None,
+        lineage,
+        is_disabled: false,
+        cap: None,
+    }))
+}
+
+/// Adds the nodes that are selected; of all targets those that are not there now. Without a selection nobody is asked.
+fn select(
+    args: &Trigger,
+    settings: &Settings,
+    targets: &mut BTreeSet<Node>,
+) -> Result<Vec<Node>, Problem> {
+    let selection = args.select.selection();
+    if selection.is_of_all() {
+        return Ok(Vec::new());
+    }
+    let roster = Roster::of(settings).map_err(|e| match e {
+        Problem::Failed(why) => {
+            Problem::Failed(format!("not fired: nobody can be selected: {why}"))
+        }
+        other => other,
+    })?;
+    let firing = args
+        .on_behalf
+        .as_ref()
+        .map_or_else(|| settings.certname(), Ok)?;
+    // A node never triggers itself unless it is named.
+    let selected = roster.selected(&selection).filter(|node| *node != firing);
+    targets.extend(selected.cloned());
+    let away = targets.iter().filter(|node| !roster.is_alive(node));
+    Ok(away.cloned().collect())
+}
+
+/// Nobody is selected: that is said, and is no failure.
+fn nobody(args: &Trigger, id: &Id) -> Result<Exit, Problem> {
+    if args.json {
+        let mut all = json(id, args, &Reply::default(), None);
+        all["away"] = json!([]);
+        say(&all.to_string())?;
+    } else {
+        say(
+            "again-fleet: nobody is selected: no node but this one meets the conditions, and nothing is fired",
+        )?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What the service is asked to fire; nobody yet.
+fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Request, Problem> {
+    let usage = |what: String| Err(Problem::Usage(what));
+    if let Some(engine) = args.engine.filter(|engine| *engine != settings.engine) {
+        let is = settings.engine;
+        return usage(format!(
+            "this node's engine is {is}, not {engine}; set engine in the settings, or ask for {is}"
+        ));
+    }
+    let (delta, ttl) = (
+        args.delta.unwrap_or_default(),
+        args.ttl.unwrap_or(settings.ttl),
+    );
+    if delta.millis() > MOST_DELTA {
+        return usage(format!("a delta of {delta} is too long: 1d is allowed"));
+    }
+    if !(1..=MOST_TTL).contains(&ttl.millis()) {
+        return usage(format!("a ttl of {ttl} is not from 1s to 1d"));
+    }
+    let name = args.name.clone();
+    let me = settings.certname()?;
+    Ok(Request {
+        id: Id::from_bits(rand::random()),
+        targets: Vec::new(),
+        name: name.map_or_else(|| NAME.parse(), Ok)?,
+        cause: match (&args.on_behalf, run) {
+            (Some(_), _) => Cause::Kick,
+            (None, Some(_)) => Cause::Refresh,
+            (None, None) => Cause::Person,
+        },
+        on_behalf: args.on_behalf.clone().filter(|node| node != me),
+        run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
+        delta,
+        ttl,
+    })
+}
+
+/// Asks, and hears what is true of each target.
+///
+/// # Errors
+/// The service did not say all of it until then.
+pub(super) fn ask(
+    settings: &Settings,
+    question: &Question,
+    until: Instant,
+) -> Result<(Conversation, Reply), Problem> {
+    let mut conversation = Conversation::begin(&socket(settings), question, until)?;
+    let mut reply = Reply::default();
+    while reply.summary.is_none() {
+        match conversation.next(until)? {
+            Heard::Answer(Answer::Refused(why)) => {
+                return Err(conversation.problem(&format!("refuses: {why}")));
+            }
+            Heard::Answer(answer) => {
+                if reply.hear(answer).is_some() {
+                    return Err(conversation.problem("answered something else than was asked"));
+                }
+            }
+            Heard::Silence => {
+                let seconds = PATIENCE.as_secs();
+                return Err(conversation.problem(&format!("has not answered within {seconds} s; it may have the trigger all the same, and 'again-fleet check' tells how it is")));
+            }
+            Heard::End => {
+                return Err(conversation.problem("ended before it had answered; it may have the trigger all the same, and 'again-fleet check' tells how it is"));
+            }
+        }
+    }
+    Ok((conversation, reply))
+}
+
+fn lines(reply: &Reply, id: &Id) -> Result<(), Problem> {
+    for line in reply.lines("", moment().wall) {
+        say(&format!("again-fleet: {line} (id {id})"))?;
+    }
+    if let Some(warning) = reply.warning() {
+        complain(&format!("again-fleet: warning: {warning}"));
+    }
+    Ok(())
+}
+
+/// Hears what becomes of each target, until all have told or the time is over.
+pub(super) fn wait(
+    conversation: &mut Conversation,
+    board: &mut Board,
+    screen: Screen,
+    (began, until): (Instant, Instant),
+) -> Result<(), Problem> {
+    let heard = loop {
+        if board.is_over() {
+            break Ok(());
+        }
+        screen.bar(&board.bar(span(began)));
+        let turn = until.min(Instant::now() + TURN);
+        match conversation.next(turn) {
+            Ok(Heard::Answer(Answer::Progress { target, news, .. })) => {
+                if let Some(line) = board.hear(&target, news) {
+                    screen.line(&line)?;
+                }
+            }
+            Ok(Heard::Answer(Answer::End)) => break Ok(()),
+            Ok(Heard::Answer(_)) => {
+                break Err(conversation.problem("answered something else than was asked"));
+            }
+            Ok(Heard::Silence) if Instant::now() >= until => break Ok(()),
+            Ok(Heard::Silence) => {}
+            Ok(Heard::End) => {
+                break Err(conversation
+                    .problem("ended; what it fired goes on, and nobody tells what becomes of it"));
+            }
+            Err(e) => break Err(e),
+        }
+    };
+    screen.clear();
+    heard
+}
+
+/// The table, and the last line.
+fn close(board: &Board, took: Span) -> Result<(), Problem> {
+    let look = Look::of_this_process();
+    for row in board.table(&look) {
+        say(&row)?;
+    }
+    let verdict = look.paint(board.tone(), &board.verdict(took));
+    Ok(say(&format!("again-fleet: {verdict}"))?)
+}
+
+pub(super) fn span(began: Instant) -> Span {
+    Span::from_nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn json(id: &Id, args: &Trigger, reply: &Reply, board: Option<&Board>) -> Value {
+    let name = args.name.as_ref().map_or(NAME, |name| name.as_str());
+    let mut all = reply_json(reply, board);
+    all["id"] = json!(id);
+    all["name"] = json!(name);
+    all
+}
+
+/// What was said, and what became of it.
+pub(super) fn reply_json(reply: &Reply, board: Option<&Board>) -> Value {
+    let targets: Vec<Value> = reply
+        .targets
+        .iter()
+        .map(|(node, fired)| {
+            let (fired, mut why) = fired.json();
+            let (outcome, told) =
+                board.map_or((Value::Null, Value::Null), |board| board.json(node));
+            if why.is_null() {
+                why = told;
+            }
+            json!({"node": node, "fired": fired, "outcome": outcome, "why": why})
+        })
+        .collect();
+    let summary = reply.summary.as_ref();
+    json!({
+        "schema": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+        "engine": summary.map(|summary| &summary.engine),
+        "engine_away": summary.and_then(|summary| summary.away.as_ref()),
+        "until": summary.map(|summary| utc(Walltime::from_millis(summary.until))),
+        "not_passed_on": reply.left_out,
+        "targets": targets,
+    })
+}

@@ -1,0 +1,210 @@
+//! What a node tells of itself, for others to select it by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::body::{Content, at_most};
+use super::name::Node;
+use super::outcome::{Outcome, Ran};
+
+/// How many facts are told at most.
+const MOST_FACTS: usize = 100;
+/// How many classes.
+const MOST_CLASSES: usize = 2000;
+/// The longest name of a fact or a class, and the longest value of a fact, in bytes.
+pub const MOST_TEXT: usize = 512;
+/// All facts and classes together, in bytes.
+const MOST_TOGETHER: usize = 48 << 10;
+
+/// What stands at `node/NODE`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The node that tells, and signs.
+    pub node: Node,
+    /// When, milliseconds of its wall clock after 1970.
+    pub at: u64,
+    /// The facts that its operator chose, as text.
+    pub facts: BTreeMap<String, String>,
+    /// Its classes.
+    pub classes: BTreeSet<String>,
+    /// Its environment.
+    pub environment: String,
+    /// The version of this program there.
+    pub version: String,
+    /// The version of Puppet there; may be empty.
+    #[serde(default)]
+    pub puppet: String,
+    /// Since when Puppet runs there, milliseconds of its wall clock after 1970. A run that was killed has told no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u64>,
+    /// How its last run ended: changed, unchanged or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Outcome>,
+    /// When, milliseconds of its wall clock after 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+    /// How many triggers wait there.
+    pub pending: u32,
+    /// Whether its reruns are disabled there, so that it takes no triggers.
+    pub disabled: bool,
+    /// How many reruns its cap allows, and how many of these there were, when its last run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<(u32, u32)>,
+}
+
+impl Inventory {
+    /// Whether another one differs in nothing but its time.
+    pub fn tells_the_same(&self, other: &Inventory) -> bool {
+        let at = other.at;
+        Inventory { at, ..self.clone() } == *other
+    }
+
+    /// A run ended there, as its helper tells. What the run has told by itself counts, and what a later one has.
+    pub fn heard_of_end(&mut self, ran: &Ran, outcome: Outcome) {
+        let Some(at) = ran.ended.filter(|_| outcome.ends_a_run()) else {
+            return;
+        };
+        let began = ran.began.unwrap_or(at);
+        if self.ended.is_none_or(|ended| ended < began) {
+            (self.last, self.ended) = (Some(outcome), Some(at));
+        }
+        // One that was killed has told no end.
+        if self.running.is_some_and(|since| since <= at) {
+            self.running = None;
+        }
+    }
+
+    /// Whether a node is selected by one as by the other.
+    pub fn is_selected_as(&self, other: &Inventory) -> bool {
+        self.facts == other.facts
+            && self.classes == other.classes
+            && self.environment == other.environment
+    }
+}
+
+impl Content for Inventory {
+    const KIND: &'static str = "node.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        at_most("facts", self.facts.len(), MOST_FACTS)?;
+        at_most("classes", self.classes.len(), MOST_CLASSES)?;
+        let facts = self.facts.iter().flat_map(|(name, value)| [name, value]);
+        let texts =
+            facts
+                .chain(&self.classes)
+                .chain([&self.environment, &self.version, &self.puppet]);
+        let mut together = 0;
+        for text in texts {
+            at_most("bytes of a fact or class", text.len(), MOST_TEXT)?;
+            if text.chars().any(char::is_control) {
+                return Err(Malformed::new("a fact or class has control characters"));
+            }
+            together += text.len();
+        }
+        at_most("bytes of facts and classes", together, MOST_TOGETHER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::body::{decode, encode};
+
+    fn inventory() -> Inventory {
+        Inventory {
+            node: "web1".parse().expect("a certname"),
+            at: 1,
+            facts: BTreeMap::from([("role".to_owned(), "frontend".to_owned())]),
+            classes: BTreeSet::from(["profile::lb".to_owned()]),
+            environment: "production".to_owned(),
+            version: "0.1.0".to_owned(),
+            puppet: "7.23.0".to_owned(),
+            running: Some(2),
+            last: Some(Outcome::Changed),
+            ended: Some(1),
+            pending: 2,
+            disabled: false,
+            cap: Some((5, 2)),
+        }
+    }
+
+    #[test]
+    fn an_inventory_comes_back() {
+        let bytes = encode(&inventory()).expect("written");
+        assert_eq!(decode(&bytes), Ok(inventory()));
+    }
+
+    #[test]
+    fn the_newest_run_counts_and_its_own_word_first() {
+        let ran = |began, ended| Ran {
+            log: "c-1".to_owned(),
+            began: Some(began),
+            ended,
+            reruns: 0,
+            last: None,
+            more: false,
+        };
+        let told = Inventory {
+            last: Some(Outcome::Unchanged),
+            ended: Some(50),
+            running: Some(60),
+            ..inventory()
+        };
+        let after = |ran: &Ran, outcome| {
+            let mut told = told.clone();
+            told.heard_of_end(ran, outcome);
+            (told.last, told.ended, told.running)
+        };
+        let same = (told.last, told.ended, told.running);
+        // The same run, whose helper has seen its end a little later; one before it; one that goes on; and no run at all.
+        assert_eq!(after(&ran(40, Some(51)), Outcome::Changed), same);
+        assert_eq!(after(&ran(10, Some(20)), Outcome::Failed), same);
+        assert_eq!(after(&ran(60, None), Outcome::Started), same);
+        assert_eq!(after(&ran(60, Some(70)), Outcome::Satisfied), same);
+        // The one that runs was killed.
+        let failed = (Some(Outcome::Failed), Some(70), None);
+        assert_eq!(after(&ran(59, Some(70)), Outcome::Failed), failed);
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_neither_written_nor_read() {
+        let text = |n: usize| n.to_string();
+        let fact = |value: String| BTreeMap::from([("x".to_owned(), value)]);
+        for bad in [
+            Inventory {
+                facts: (0..101).map(|n| (text(n), text(n))).collect(),
+                ..inventory()
+            },
+            Inventory {
+                classes: (0..2001).map(text).collect(),
+                ..inventory()
+            },
+            Inventory {
+                facts: fact("x".repeat(513)),
+                ..inventory()
+            },
+            Inventory {
+                facts: fact("a\nb".to_owned()),
+                ..inventory()
+            },
+            Inventory {
+                environment: "x".repeat(513),
+                ..inventory()
+            },
+            Inventory {
+                classes: (0..200).map(|n| format!("{n:0400}")).collect(),
+                ..inventory()
+            },
+        ] {
+            assert!(encode(&bad).is_err());
+            assert!(decode::<Inventory>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+        }
+        let many = Inventory {
+            classes: (0..2000).map(|n| format!("profile::{n}")).collect(),
+            ..inventory()
+        };
+        assert!(encode(&many).is_ok());
+    }
+}

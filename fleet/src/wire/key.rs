@@ -1,0 +1,292 @@
+//! Where values stand: `again/v1/NAMESPACE/…`. A key says whose value it is, and no name can leave its place in it.
+
+use super::Malformed;
+use super::name::{self, Id, Name, Namespace, Node};
+
+/// What all keys of this version begin with.
+const ROOT: &str = "again/v1";
+
+/// A place in the engine, below a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// `to/TARGET/SENDER/NAME`: a trigger that nobody has taken yet.
+    To {
+        /// The node that is to run Puppet.
+        target: Node,
+        /// The node that signed it.
+        sender: Node,
+        /// The trigger's name.
+        name: Name,
+    },
+    /// `node/NODE`: what a node tells of itself.
+    Node(Node),
+    /// `alive/NODE`: there while the node's service is.
+    Alive(Node),
+    /// `result/SENDER/TARGET/NAME`: what became of a trigger, last.
+    Result {
+        /// The node that fired.
+        sender: Node,
+        /// The node that signed this.
+        target: Node,
+        /// The trigger's name.
+        name: Name,
+    },
+    /// `story/ORIGIN/NODE/TRIGGER`: the same, found by the origin.
+    Story {
+        /// Id of the origin.
+        origin: Id,
+        /// The node that signed this.
+        node: Node,
+        /// Id of the trigger.
+        trigger: Id,
+    },
+}
+
+impl Key {
+    /// The node whose signature a value needs here. Nobody signs that it is alive.
+    pub fn signer(&self) -> &Node {
+        match self {
+            Key::To { sender, .. } => sender,
+            Key::Result { target, .. } => target,
+            Key::Node(node) | Key::Alive(node) | Key::Story { node, .. } => node,
+        }
+    }
+
+    /// As it stands in the engine.
+    pub fn encode(&self, namespace: &Namespace) -> String {
+        match self {
+            Key::To {
+                target,
+                sender,
+                name,
+            } => written(
+                namespace,
+                "to",
+                &[target.as_str(), sender.as_str(), name.as_str()],
+            ),
+            Key::Node(node) => written(namespace, "node", &[node.as_str()]),
+            Key::Alive(node) => written(namespace, "alive", &[node.as_str()]),
+            Key::Result {
+                sender,
+                target,
+                name,
+            } => written(
+                namespace,
+                "result",
+                &[sender.as_str(), target.as_str(), name.as_str()],
+            ),
+            Key::Story {
+                origin,
+                node,
+                trigger,
+            } => written(
+                namespace,
+                "story",
+                &[origin.as_str(), node.as_str(), trigger.as_str()],
+            ),
+        }
+    }
+
+    /// Reads a key of this namespace.
+    ///
+    /// # Errors
+    /// It is of another namespace, or not what [`Key::encode`] writes.
+    pub fn decode(text: &str, namespace: &Namespace) -> Result<Key, Malformed> {
+        let wrong = || {
+            Malformed::new(format!(
+                "'{}' is no key of again/v1/{namespace}",
+                super::shown(text)
+            ))
+        };
+        let below = text.strip_prefix(&root(namespace)).ok_or_else(wrong)?;
+        let mut segments = below.split('/');
+        let room = segments.next().ok_or_else(wrong)?;
+        let mut texts = Vec::with_capacity(3);
+        for segment in segments.by_ref().take(4) {
+            texts.push(name::decode(segment).ok_or_else(wrong)?);
+        }
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        Ok(match (room, texts.as_slice()) {
+            ("to", [target, sender, name]) => Key::To {
+                target: target.parse()?,
+                sender: sender.parse()?,
+                name: name.parse()?,
+            },
+            ("node", [node]) => Key::Node(node.parse()?),
+            ("alive", [node]) => Key::Alive(node.parse()?),
+            ("result", [sender, target, name]) => Key::Result {
+                sender: sender.parse()?,
+                target: target.parse()?,
+                name: name.parse()?,
+            },
+            ("story", [origin, node, trigger]) => Key::Story {
+                origin: origin.parse()?,
+                node: node.parse()?,
+                trigger: trigger.parse()?,
+            },
+            _ => return Err(wrong()),
+        })
+    }
+}
+
+/// Many keys at once: all that begin with the same segments.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Prefix<'a> {
+    /// The triggers for a node.
+    To(&'a Node),
+    /// The results for a node that fired.
+    Results(&'a Node),
+    /// All of an origin.
+    Story(&'a Id),
+    /// All of all origins.
+    Stories,
+    /// What all nodes tell of themselves.
+    Nodes,
+    /// All nodes that are there.
+    Alive,
+}
+
+impl Prefix<'_> {
+    /// As keys begin with it: up to and with a slash, so that no other node's keys do.
+    pub fn encode(&self, namespace: &Namespace) -> String {
+        let mut text = match self {
+            Prefix::To(node) => written(namespace, "to", &[node.as_str()]),
+            Prefix::Results(node) => written(namespace, "result", &[node.as_str()]),
+            Prefix::Story(origin) => written(namespace, "story", &[origin.as_str()]),
+            Prefix::Stories => written(namespace, "story", &[]),
+            Prefix::Nodes => written(namespace, "node", &[]),
+            Prefix::Alive => written(namespace, "alive", &[]),
+        };
+        text.push('/');
+        text
+    }
+}
+
+fn root(namespace: &Namespace) -> String {
+    format!("{ROOT}/{namespace}/")
+}
+
+fn written(namespace: &Namespace, room: &str, segments: &[&str]) -> String {
+    let mut text = root(namespace);
+    text.push_str(room);
+    for segment in segments {
+        text.push('/');
+        name::encode(segment, &mut text);
+    }
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub fn node() -> impl Strategy<Value = Node> {
+        "[ -)+-.0-@\\[-~]{1,12}".prop_map(|text| text.parse().expect("a certname"))
+    }
+
+    pub fn name() -> impl Strategy<Value = Name> {
+        "\\PC{1,10}".prop_map(|text| text.parse().expect("a name"))
+    }
+
+    pub fn id() -> impl Strategy<Value = Id> {
+        any::<u128>().prop_map(Id::from_bits)
+    }
+
+    fn key() -> impl Strategy<Value = Key> {
+        prop_oneof![
+            (node(), node(), name()).prop_map(|(target, sender, name)| Key::To {
+                target,
+                sender,
+                name
+            }),
+            node().prop_map(Key::Node),
+            node().prop_map(Key::Alive),
+            (node(), node(), name()).prop_map(|(sender, target, name)| Key::Result {
+                sender,
+                target,
+                name
+            }),
+            (id(), node(), id()).prop_map(|(origin, node, trigger)| Key::Story {
+                origin,
+                node,
+                trigger
+            }),
+        ]
+    }
+
+    fn namespace() -> Namespace {
+        "test".parse().expect("a namespace")
+    }
+
+    #[test]
+    fn keys_are_as_documented() {
+        let node = |text: &str| text.parse::<Node>().expect("a certname");
+        let key = Key::To {
+            target: node("lb1.example.com"),
+            sender: node("web1.example.com"),
+            name: "refresh load balancers".parse().expect("a name"),
+        };
+        assert_eq!(
+            key.encode(&namespace()),
+            "again/v1/test/to/lb1=example=com/web1=example=com/refresh%20load%20balancers"
+        );
+        assert_eq!(key.signer(), &node("web1.example.com"));
+        assert_eq!(
+            Prefix::To(&node("lb1")).encode(&namespace()),
+            "again/v1/test/to/lb1/"
+        );
+    }
+
+    #[test]
+    fn what_is_no_key_of_ours_is_refused() {
+        for text in [
+            "",
+            "again/v1/test/",
+            "again/v1/test/to/a/b",
+            "again/v1/test/to/a/b/c/d",
+            "again/v1/test/to/a//c",
+            "again/v1/test/to/a/../c",
+            "again/v1/other/to/a/b/c",
+            "again/v2/test/to/a/b/c",
+            "again/v1/test/to/A/b/c",
+            "again/v1/test/to/a%2Fb/b/c",
+            "again/v1/test/to/a/b/c%00",
+            "again/v1/test/story/1/a/2",
+            "again/v1/test/none/a",
+            "again/v1/test/node/a/",
+        ] {
+            assert!(Key::decode(text, &namespace()).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_comes_back(key in key()) {
+            let text = key.encode(&namespace());
+            prop_assert_eq!(Key::decode(&text, &namespace()), Ok(key));
+        }
+
+        /// Two different keys never meet in one place, and no key is below another.
+        #[test]
+        fn keys_stay_apart(one in key(), other in key()) {
+            let (a, b) = (one.encode(&namespace()), other.encode(&namespace()));
+            prop_assert_eq!(one == other, a == b);
+            prop_assert!(!b.starts_with(&(a + "/")));
+        }
+
+        /// A prefix finds its own node's keys and no others.
+        #[test]
+        fn a_prefix_holds_its_own(target in node(), other in node(), sender in node(), name in name()) {
+            let text = Key::To { target: target.clone(), sender, name }.encode(&namespace());
+            prop_assert_eq!(text.starts_with(&Prefix::To(&other).encode(&namespace())), target == other);
+        }
+
+        #[test]
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive)?[a-z/%=A-F0-9.]{0,40}") {
+            if let Ok(key) = Key::decode(&text, &namespace()) {
+                prop_assert_eq!(key.encode(&namespace()), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! What became of a trigger, told by its target: to the sender, and to everyone as part of a story.
+
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::body::{Content, at_most};
+use super::lineage::{MOST_ORIGINS, Origin};
+use super::name::{Id, Name, Node};
+
+/// The longest sentence of a result, in bytes.
+const MOST_WORDS: usize = 1000;
+/// The longest name of a log, in bytes.
+const MOST_LOG: usize = 64;
+
+words! {
+    /// An outcome.
+    pub enum Outcome {
+        /// It waits at the target, in the target's own books.
+        Taken = "taken",
+        /// It cannot be taken yet; the target looks at it again until its ttl is over.
+        Held = "held",
+        /// The target does not take it.
+        Refused = "refused",
+        /// A newer one of the same name took its place.
+        Superseded = "superseded",
+        /// The sender took it back in time.
+        Cancelled = "cancelled",
+        /// The sender wanted it back, but it had been taken.
+        TooLate = "too late",
+        /// Another run did its job.
+        Satisfied = "satisfied",
+        /// Its run has begun.
+        Started = "started",
+        /// Its run has ended, and changed something.
+        Changed = "changed",
+        /// Its run has ended, and changed nothing.
+        Unchanged = "unchanged",
+        /// Its run has failed.
+        Failed = "failed",
+        /// Its ttl was over before it could be taken.
+        Expired = "expired",
+    }
+}
+
+impl Outcome {
+    /// Whether the sender need not keep the trigger any longer: the target has it, or will never have it.
+    pub fn releases(self) -> bool {
+        self != Outcome::Held
+    }
+
+    /// Whether it is how a run ends.
+    pub fn ends_a_run(self) -> bool {
+        matches!(
+            self,
+            Outcome::Changed | Outcome::Unchanged | Outcome::Failed
+        )
+    }
+
+    /// Whether nothing more will be told.
+    pub fn is_final(self) -> bool {
+        !matches!(
+            self,
+            Outcome::Taken | Outcome::Held | Outcome::Started | Outcome::TooLate
+        )
+    }
+}
+
+/// What stands at `result/SENDER/TARGET/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Told {
+    /// Of the trigger.
+    pub id: Id,
+    /// Of the trigger.
+    pub number: u64,
+    /// The node that fired.
+    pub sender: Node,
+    /// The node that tells, and signs.
+    pub target: Node,
+    /// The trigger's name.
+    pub name: Name,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why, in a sentence for people; may be empty.
+    pub why: String,
+    /// When, milliseconds of the target's wall clock after 1970.
+    pub at: u64,
+    /// Of the trigger's origins those that were stopped at the hop limit, there or further on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<Stopped>,
+    /// The run that did its job, once it has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<Ran>,
+}
+
+/// The run that did a trigger's job, as its target has it on record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ran {
+    /// What `again log` is asked for on that node: letters, digits and `-`.
+    pub log: String,
+    /// When it began, milliseconds of the target's wall clock after 1970.
+    pub began: Option<u64>,
+    /// When it ended, by the same clock.
+    pub ended: Option<u64>,
+    /// How many reruns of its own have followed from it there.
+    pub reruns: u32,
+    /// How the last of these ended, if one has.
+    pub last: Option<Outcome>,
+    /// Whether another one waits, or is under way.
+    pub more: bool,
+}
+
+impl Ran {
+    /// Whether it keeps to its bounds. Somebody may type the name of the log into a shell.
+    ///
+    /// # Errors
+    /// A sentence that says which bound it breaks.
+    pub fn check(&self) -> Result<(), Malformed> {
+        at_most("bytes of the name of a log", self.log.len(), MOST_LOG)?;
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        if self.log.is_empty() || self.log.starts_with('-') || !self.log.bytes().all(is_plain) {
+            return Err(Malformed::new(
+                "the name of a log has letters, digits and '-' only",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// An origin that was stopped at the hop limit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Its id.
+    pub origin: Id,
+    /// The way that it had come, in words.
+    pub way: String,
+}
+
+impl Told {
+    /// Why, and what was stopped.
+    pub fn sentence(&self) -> String {
+        let ways = self.stopped.iter().map(|one| one.way.as_str());
+        let parts = std::iter::once(self.why.as_str()).chain(ways);
+        let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+        parts.join("; ")
+    }
+
+    /// Whether the target's own books have more to tell of it: its run, or reruns that follow.
+    pub fn goes_on(&self) -> bool {
+        let has_more = self.ran.as_ref().is_some_and(|ran| ran.more);
+        has_more || [Outcome::Taken, Outcome::Started].contains(&self.outcome)
+    }
+}
+
+impl Content for Told {
+    const KIND: &'static str = "result.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        at_most(
+            "origins that were stopped",
+            self.stopped.len(),
+            MOST_ORIGINS,
+        )?;
+        self.stopped.iter().try_for_each(|one| sentence(&one.way))?;
+        self.ran.as_ref().map_or(Ok(()), Ran::check)?;
+        sentence(&self.why)
+    }
+}
+
+/// What stands at `story/ORIGIN/NODE/TRIGGER`: a result, and how its trigger came here from one of its origins.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// What became of the trigger.
+    pub told: Told,
+    /// The origin, and the way from there.
+    pub origin: Origin,
+}
+
+impl Content for Entry {
+    const KIND: &'static str = "story.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        super::lineage::Lineage(vec![self.origin.clone()]).check()?;
+        self.told.check()
+    }
+}
+
+fn sentence(text: &str) -> Result<(), Malformed> {
+    at_most("bytes of a sentence", text.len(), MOST_WORDS)?;
+    if text.chars().any(char::is_control) {
+        return Err(Malformed::new("a sentence has control characters"));
+    }
+    Ok(())
+}
+
+/// A sentence as it may be told: cut at its bound, controls replaced.
+pub fn words(text: &str) -> String {
+    cut(text, MOST_WORDS)
+}
+
+/// A text cut at so many bytes, controls replaced.
+pub fn cut(text: &str, most: usize) -> String {
+    let mut words = String::new();
+    for c in text.chars() {
+        if words.len() + c.len_utf8() > most {
+            break;
+        }
+        words.push(if c.is_control() { ' ' } else { c });
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::body::{decode, encode};
+    use crate::wire::trigger::tests::trigger;
+    use proptest::prelude::*;
+
+    fn told() -> Told {
+        let trigger = trigger();
+        Told {
+            id: trigger.id,
+            number: trigger.number,
+            sender: trigger.sender,
+            target: trigger.target,
+            name: trigger.name,
+            outcome: Outcome::TooLate,
+            why: "its run has begun".to_owned(),
+            at: 1_000_500,
+            stopped: vec![],
+            ran: None,
+        }
+    }
+
+    #[test]
+    fn a_word_is_the_same_in_json() {
+        for outcome in Outcome::ALL {
+            let json = serde_json::to_string(outcome).expect("JSON");
+            assert_eq!(json, format!("\"{outcome}\""));
+        }
+        assert_eq!(Outcome::TooLate.to_string(), "too late");
+    }
+
+    #[test]
+    fn what_is_final_releases_the_sender() {
+        for outcome in Outcome::ALL {
+            assert!(outcome.releases() || !outcome.is_final(), "{outcome}");
+        }
+        assert!(!Outcome::Held.releases());
+        assert!(Outcome::Taken.releases() && !Outcome::Taken.is_final());
+    }
+
+    #[test]
+    fn a_sentence_of_others_is_bounded_and_plain() {
+        for why in ["x".repeat(1001), "a\u{1b}[2J".to_owned()] {
+            let bad = Told {
+                why: why.clone(),
+                ..told()
+            };
+            assert!(encode(&bad).is_err());
+            assert!(decode::<Told>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+            assert!(
+                encode(&Told {
+                    why: words(&why),
+                    ..told()
+                })
+                .is_ok()
+            );
+        }
+        let stopped = |way: &str| Stopped {
+            origin: Id::from_bits(1),
+            way: way.to_owned(),
+        };
+        let good = Told {
+            stopped: vec![stopped("over 3 hops")],
+            ..told()
+        };
+        assert_eq!(decode(&encode(&good).expect("written")), Ok(good.clone()));
+        assert_eq!(good.sentence(), "its run has begun; over 3 hops");
+        for stopped in [vec![stopped("a\u{1b}[2J")], vec![stopped(""); 9]] {
+            assert!(encode(&Told { stopped, ..told() }).is_err());
+        }
+        for (log, is_good) in [
+            ("0f2c-12", true),
+            ("", false),
+            ("-n", false),
+            ("$(reboot)", false),
+            (&"x".repeat(65), false),
+        ] {
+            let ran = Ran {
+                log: log.to_owned(),
+                began: Some(1),
+                ended: None,
+                reruns: 0,
+                last: None,
+                more: true,
+            };
+            let ran = Some(ran);
+            assert_eq!(encode(&Told { ran, ..told() }).is_ok(), is_good, "{log}");
+        }
+        let origin = trigger().lineage.0.remove(0);
+        let entry = Entry {
+            told: told(),
+            origin,
+        };
+        assert_eq!(decode(&encode(&entry).expect("written")), Ok(entry.clone()));
+        let lost = Entry {
+            origin: Origin {
+                path: vec![],
+                ..entry.origin
+            },
+            ..entry
+        };
+        assert!(encode(&lost).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_can_be_told(why in ".{0,40}|[\u{e9}\n]{900,1200}") {
+            let one = Told { why: words(&why), ..told() };
+            prop_assert_eq!(decode::<Told>(&encode(&one).expect("written")), Ok(one));
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = (decode::<Told>(&bytes), decode::<Entry>(&bytes));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A request that Puppet runs on another node. It carries no command and no option but a bounded delta.
+
+use again::model::{Span, Walltime};
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::body::Content;
+use super::key::Key;
+use super::lineage::Lineage;
+use super::name::{Id, Name, Node};
+
+/// The longest time that a trigger may wait to be taken, in milliseconds: a day.
+pub const MOST_TTL: u64 = 86_400_000;
+/// The longest delta, in milliseconds: a day.
+pub const MOST_DELTA: u64 = 86_400_000;
+/// How many targets one firing may have.
+pub const MOST_TARGETS: u32 = 1 << 20;
+
+words! {
+    /// What a sender asks for.
+    pub enum Ask {
+        /// Run Puppet.
+        Run = "run",
+        /// Forget what was asked for under this name before, unless it was taken.
+        Cancel = "cancel",
+    }
+}
+
+/// What stands at `to/TARGET/SENDER/NAME`. All of it is signed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Trigger {
+    /// What is asked for.
+    pub ask: Ask,
+    /// Of the trigger; in messages, results and stories.
+    pub id: Id,
+    /// The node that is to run Puppet.
+    pub target: Node,
+    /// The node that signs.
+    pub sender: Node,
+    /// The node that the sender speaks for, where it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf: Option<Node>,
+    /// Which of the sender's triggers for this target it is: a newer one of the same name takes its place.
+    pub name: Name,
+    /// Grows with every trigger of this sender, target and name: milliseconds of the wall clock, at least the last + 1.
+    pub number: u64,
+    /// When it was fired, milliseconds of the sender's wall clock after 1970; not after `number`.
+    pub at: u64,
+    /// How long it may wait to be taken, milliseconds.
+    pub ttl: u64,
+    /// How long the target waits at least, milliseconds.
+    pub delta: u64,
+    /// How many targets were fired at together.
+    pub targets: u32,
+    /// Where it comes from.
+    pub lineage: Lineage,
+}
+
+impl Trigger {
+    /// Where it stands.
+    pub fn key(&self) -> Key {
+        Key::To {
+            target: self.target.clone(),
+            sender: self.sender.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// The node whose change this is: the sender, or the one that it speaks for.
+    pub fn firing(&self) -> &Node {
+        self.on_behalf.as_ref().unwrap_or(&self.sender)
+    }
+
+    /// When it was fired, by the sender's clock.
+    pub fn fired(&self) -> Walltime {
+        Walltime::from_millis(self.at)
+    }
+
+    /// When nobody may take it any more, by the sender's clock.
+    pub fn expires(&self) -> Walltime {
+        Walltime::from_millis(self.at.saturating_add(self.ttl))
+    }
+
+    /// The delta.
+    pub fn delta(&self) -> Span {
+        Span::from_nanos(self.delta.saturating_mul(1_000_000))
+    }
+}
+
+impl Content for Trigger {
+    const KIND: &'static str = "trigger.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        let bound = |what: &str, value: u64, most: u64| {
+            if value <= most {
+                return Ok(());
+            }
+            Err(Malformed::new(format!(
+                "a {what} of {value} is too large: {most} is allowed"
+            )))
+        };
+        bound("ttl in milliseconds", self.ttl, MOST_TTL)?;
+        bound("delta in milliseconds", self.delta, MOST_DELTA)?;
+        bound(
+            "number of targets",
+            self.targets.into(),
+            MOST_TARGETS.into(),
+        )?;
+        if self.targets == 0 {
+            return Err(Malformed::new("a trigger has at least one target"));
+        }
+        // What makes it enough to remember numbers for the longest ttl.
+        if self.at > self.number {
+            return Err(Malformed::new("the trigger was fired after its number was"));
+        }
+        if self.on_behalf.as_ref() == Some(&self.sender) {
+            return Err(Malformed::new("the sender speaks on behalf of itself"));
+        }
+        self.lineage.check()?;
+        if self
+            .lineage
+            .0
+            .iter()
+            .any(|origin| origin.path.last() != Some(self.firing()))
+        {
+            return Err(Malformed::new(format!(
+                "the lineage does not end with {}, which fired",
+                self.firing()
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::wire::body::{MOST, decode, encode};
+    use crate::wire::key::tests::{id, name, node};
+    use crate::wire::lineage::{Cause, MOST_HOPS, MOST_ORIGINS, Origin};
+    use proptest::prelude::*;
+
+    /// A trigger of node `web1` for node `lb1`, fired a while ago.
+    pub fn trigger() -> Trigger {
+        let web1: Node = "web1".parse().expect("a certname");
+        Trigger {
+            ask: Ask::Run,
+            id: Id::from_bits(7),
+            target: "lb1".parse().expect("a certname"),
+            sender: web1.clone(),
+            on_behalf: None,
+            name: "again".parse().expect("a name"),
+            number: 1_000_000,
+            at: 1_000_000,
+            ttl: 3_600_000,
+            delta: 0,
+            targets: 1,
+            lineage: Lineage(vec![Origin {
+                id: Id::from_bits(1),
+                cause: Cause::Refresh,
+                path: vec![web1],
+            }]),
+        }
+    }
+
+    prop_compose! {
+        fn any_trigger()(
+            ask in prop::sample::select(Ask::ALL), id in id(), target in node(), sender in node(), name in name(),
+            number in any::<u64>(), before in any::<u64>(), ttl in 0..=MOST_TTL, delta in 0..=MOST_DELTA,
+            targets in 1..=MOST_TARGETS,
+            origins in prop::collection::btree_map(id(), prop::collection::vec(node(), 0..MOST_HOPS), 1..=MOST_ORIGINS),
+        ) -> Trigger {
+            let origins = origins.into_iter().map(|(id, mut path)| {
+                path.push(sender.clone());
+                Origin { id, cause: Cause::Person, path }
+            });
+            let lineage = Lineage(origins.collect());
+            Trigger { ask, id, target, sender, on_behalf: None, name, number, at: number.saturating_sub(before), ttl, delta, targets, lineage }
+        }
+    }
+
+    fn why(change: impl FnOnce(&mut Trigger)) -> String {
+        let mut changed = trigger();
+        change(&mut changed);
+        let error = encode(&changed).expect_err("refused").to_string();
+        // Whoever reads it says the same.
+        let bytes = serde_json::to_vec(&changed).expect("JSON");
+        assert_eq!(
+            decode::<Trigger>(&bytes).expect_err("refused").to_string(),
+            error
+        );
+        error
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_neither_written_nor_read() {
+        assert!(why(|t| t.ttl = MOST_TTL + 1).contains("a ttl in milliseconds of 86400001"));
+        assert!(why(|t| t.delta = MOST_DELTA + 1).contains("delta"));
+        assert!(why(|t| t.targets = 0).contains("at least one target"));
+        assert!(why(|t| t.targets = MOST_TARGETS + 1).contains("number of targets"));
+        assert!(why(|t| t.number = t.at - 1).contains("after its number"));
+        assert!(why(|t| t.on_behalf = Some(t.sender.clone())).contains("behalf of itself"));
+        assert!(why(|t| t.on_behalf = Some(t.target.clone())).contains("does not end with lb1"));
+        assert!(why(|t| t.lineage.0.clear()).contains("no origin"));
+        assert!(why(|t| t.lineage.0[0].path.clear()).contains("passed no node"));
+        assert!(
+            why(|t| t.lineage.0[0].path.push(t.target.clone())).contains("does not end with web1")
+        );
+        assert!(
+            why(|t| t.lineage.0[0].path = vec![t.sender.clone(); MOST_HOPS + 1])
+                .contains("21 hops")
+        );
+        assert!(why(|t| t.lineage.0.push(t.lineage.0[0].clone())).contains("not in order"));
+        let many = |n: u128| Origin {
+            id: Id::from_bits(n),
+            ..trigger().lineage.0[0].clone()
+        };
+        assert!(why(|t| t.lineage.0 = (0..9).map(many).collect()).contains("9 origins"));
+    }
+
+    /// All counts at their bounds: the body's own bound leaves room for it.
+    #[test]
+    fn the_largest_trigger_fits() {
+        let long: Node = "\"".repeat(Node::MOST).parse().expect("a certname");
+        let origin = |n: usize| Origin {
+            id: Id::from_bits(n as u128),
+            cause: Cause::Refresh,
+            path: vec![long.clone(); MOST_HOPS],
+        };
+        let largest = Trigger {
+            target: long.clone(),
+            sender: "x".repeat(Node::MOST).parse().expect("a certname"),
+            on_behalf: Some(long.clone()),
+            name: "\\".repeat(Name::MOST).parse().expect("a name"),
+            number: u64::MAX,
+            at: u64::MAX,
+            ttl: MOST_TTL,
+            lineage: Lineage((0..MOST_ORIGINS).map(origin).collect()),
+            ..trigger()
+        };
+        let size = encode(&largest).expect("it fits").len();
+        assert!(size > MOST / 2, "the bound is far off: {size}");
+    }
+
+    #[test]
+    fn a_trigger_is_written_as_it_always_was() {
+        let text = r#"{"ask":"run","id":"00000000000000000000000000000007","target":"lb1","sender":"web1","name":"again","number":1000000,"at":1000000,"ttl":3600000,"delta":0,"targets":1,"lineage":[{"id":"00000000000000000000000000000001","cause":"refresh","path":["web1"]}]}"#;
+        assert_eq!(
+            String::from_utf8(encode(&trigger()).expect("written")).expect("UTF-8"),
+            text
+        );
+        // A later release may add a field.
+        let newer = text.replacen('{', r#"{"colour":"red","#, 1);
+        assert_eq!(decode::<Trigger>(newer.as_bytes()), Ok(trigger()));
+    }
+
+    #[test]
+    fn a_trigger_knows_its_times_and_who_fired() {
+        let mut one = trigger();
+        assert_eq!(one.expires().since(one.fired()), Span::from_secs(3600));
+        assert_eq!(one.firing(), &one.sender);
+        one.on_behalf = Some("web2".parse().expect("a certname"));
+        assert_eq!(one.firing().as_str(), "web2");
+        assert_eq!(one.key().signer(), &one.sender);
+    }
+
+    proptest! {
+        #[test]
+        fn a_trigger_comes_back(trigger in any_trigger()) {
+            let bytes = encode(&trigger).expect("written");
+            prop_assert_eq!(decode::<Trigger>(&bytes), Ok(trigger));
+        }
+
+        #[test]
+        fn a_truncated_one_is_an_error(trigger in any_trigger(), at in any::<prop::sample::Index>()) {
+            let bytes = encode(&trigger).expect("written");
+            prop_assert!(decode::<Trigger>(&bytes[..at.index(bytes.len())]).is_err());
+        }
+    }
+}

@@ -1,0 +1,493 @@
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use again_fleet::engine::watch::{Event, Watch};
+use again_fleet::engine::{Change, Engine, Error, Feed, List};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Stage, TIMES};
+
+/// Much longer than anything here takes.
+const LONG: Duration = Duration::from_secs(120);
+
+fn keys(list: &List) -> Vec<&str> {
+    list.values.iter().map(|value| value.key.as_str()).collect()
+}
+
+/// A list, once it is so. A member of a cluster may not know yet what another one has confirmed.
+async fn listed<S: Stage>(
+    stage: &S,
+    engine: &S::Engine,
+    below: &str,
+    is_so: impl Fn(&List) -> bool,
+) -> List {
+    let since = Instant::now();
+    loop {
+        let list = engine.list(&stage.key(below)).await.expect("listed");
+        if stage.speaks_for_all() || is_so(&list) || since.elapsed() > LONG {
+            return list;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// How many values a list has, once it is so many.
+async fn count<S: Stage>(stage: &S, engine: &S::Engine, below: &str, wanted: usize) -> usize {
+    let list = listed(stage, engine, below, |list| list.values.len() == wanted).await;
+    list.values.len()
+}
+
+async fn next(feed: &mut impl Feed) -> Change {
+    timeout(LONG, feed.next())
+        .await
+        .expect("a change")
+        .expect("a change")
+}
+
+pub async fn what_is_put_is_listed(stage: &impl Stage) {
+    let (writer, reader) = (stage.client().await, stage.client().await);
+    let list = reader.list(&stage.key("to/")).await.expect("listed");
+    assert!(list.values.is_empty());
+    let empty = list.revision;
+    let hour = Some(Duration::from_secs(3600));
+    let b = writer
+        .put(&stage.key("to/b/web1=test/again"), b"two", hour)
+        .await
+        .expect("put");
+    let a = writer
+        .put(&stage.key("to/a/web1=test/x%20y"), &[0, 255, b'\n'], hour)
+        .await
+        .expect("put");
+    assert!(empty < b && b < a, "revisions grow: {empty} {b} {a}");
+    let list = listed(stage, &reader, "to/", |list| list.values.len() == 2).await;
+    assert_eq!(
+        keys(&list),
+        [
+            stage.key("to/a/web1=test/x%20y"),
+            stage.key("to/b/web1=test/again")
+        ]
+    );
+    assert_eq!((list.values[0].revision, list.values[1].revision), (a, b));
+    assert_eq!(list.values[0].bytes, [0, 255, b'\n']);
+    assert!(list.revision >= a);
+}
+
+pub async fn a_newer_value_takes_the_place_of_an_older(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let key = stage.key("node/a");
+    let old = engine.put(&key, b"old", None).await.expect("put");
+    let new = engine.put(&key, b"", None).await.expect("put");
+    assert!(old < new);
+    let is_new = |list: &List| list.values.iter().any(|value| value.revision == new);
+    let list = listed(stage, &engine, "node/", is_new).await;
+    assert_eq!(list.values.len(), 1);
+    assert_eq!(
+        (list.values[0].revision, list.values[0].bytes.as_slice()),
+        (new, &b""[..])
+    );
+}
+
+pub async fn a_neighbours_keys_are_not_below_a_prefix(stage: &impl Stage) {
+    let engine = stage.client().await;
+    for below in ["to/lb1/s/n", "to/lb10/s/n", "to/lb/s/n", "result/lb1/s/n"] {
+        engine
+            .put(&stage.key(below), b"x", None)
+            .await
+            .expect("put");
+    }
+    let list = listed(stage, &engine, "to/lb1/", |list| !list.values.is_empty()).await;
+    assert_eq!(keys(&list), [stage.key("to/lb1/s/n")]);
+    let mut feed = engine
+        .follow(&stage.key("to/lb1/"), list.revision)
+        .await
+        .expect("followed");
+    engine
+        .put(&stage.key("to/lb10/s/m"), b"x", None)
+        .await
+        .expect("put");
+    engine
+        .put(&stage.key("to/lb1/s/m"), b"x", None)
+        .await
+        .expect("put");
+    assert_eq!(next(&mut feed).await.key(), stage.key("to/lb1/s/m"));
+}
+
+pub async fn only_the_revision_that_was_read_is_removed(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let key = stage.key("to/a/s/n");
+    let old = engine.put(&key, b"old", None).await.expect("put");
+    let new = engine.put(&key, b"new", None).await.expect("put");
+    assert_eq!(engine.remove(&key, old).await, Err(Error::Conflict));
+    assert_eq!(count(stage, &engine, "to/", 1).await, 1);
+    assert_eq!(engine.remove(&key, new).await, Ok(()));
+    assert_eq!(count(stage, &engine, "to/", 0).await, 0);
+    // Gone is gone.
+    assert_eq!(engine.remove(&key, new).await, Ok(()));
+    assert_eq!(engine.remove(&stage.key("to/a/s/never"), 1).await, Ok(()));
+    // What is put again is another.
+    engine.put(&key, b"again", None).await.expect("put");
+    assert_eq!(engine.remove(&key, new).await, Err(Error::Conflict));
+}
+
+pub async fn a_key_is_created_where_none_is(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let lease = engine.grant().await.expect("a lease");
+    let key = stage.key("alive/a");
+    let first = engine.create(&key, b"", &lease).await.expect("created");
+    assert_eq!(engine.create(&key, b"", &lease).await, Err(Error::Conflict));
+    engine.remove(&key, first).await.expect("removed");
+    let second = engine.create(&key, b"", &lease).await.expect("created");
+    assert!(first < second);
+    engine.revoke(lease).await.expect("revoked");
+}
+
+/// Workers race for a key that stands for a lock, each for a number of turns; the count behind it is exact.
+pub async fn of_many_that_create_one_wins(stage: &impl Stage) {
+    const WORKERS: usize = 4;
+    const TURNS: u32 = 5;
+    let count = Cell::new(0);
+    let is_held = Cell::new(false);
+    let worker = async || {
+        let engine = stage.client().await;
+        let key = stage.key("alive/lock");
+        for _ in 0..TURNS {
+            let lease = engine.grant().await.expect("a lease");
+            let revision = loop {
+                match engine.create(&key, b"mine", &lease).await {
+                    Ok(revision) => break revision,
+                    // A cluster takes a moment to say which member leads a new stream.
+                    Err(Error::Conflict | Error::Unreachable(_)) => {
+                        sleep(Duration::from_millis(2)).await;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            assert!(
+                !is_held.replace(true) || !stage.speaks_for_all(),
+                "two hold it"
+            );
+            let before = count.get();
+            tokio::task::yield_now().await;
+            count.set(before + 1);
+            is_held.set(false);
+            match engine.remove(&key, revision).await {
+                Err(Error::Conflict) if !stage.speaks_for_all() => {}
+                removed => removed.expect("removed"),
+            }
+            engine.revoke(lease).await.expect("revoked");
+        }
+    };
+    futures_util::future::join_all((0..WORKERS).map(|_| worker())).await;
+    let done = count.get();
+    assert!(done <= WORKERS as u32 * TURNS);
+    assert!(
+        done == WORKERS as u32 * TURNS || !stage.speaks_for_all(),
+        "{done}"
+    );
+}
+
+pub async fn a_feed_tells_what_came_after_a_revision(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let prefix = stage.key("to/a/");
+    engine
+        .put(&stage.key("to/a/s/before"), b"x", None)
+        .await
+        .expect("put");
+    let list = listed(stage, &engine, "to/a/", |list| !list.values.is_empty()).await;
+    let gone = engine
+        .put(&stage.key("to/a/s/gone"), b"x", None)
+        .await
+        .expect("put");
+    engine
+        .remove(&stage.key("to/a/s/gone"), gone)
+        .await
+        .expect("removed");
+    engine
+        .put(&stage.key("to/a/s/here"), b"1", None)
+        .await
+        .expect("put");
+    let last = engine
+        .put(&stage.key("to/a/s/here"), b"2", None)
+        .await
+        .expect("put");
+    let mut feed = engine
+        .follow(&prefix, list.revision)
+        .await
+        .expect("followed");
+    // Of several writes to a key older ones may be left out.
+    let mut told = BTreeMap::new();
+    while told.get("here") != Some(&Some(b"2".to_vec())) {
+        let change = next(&mut feed).await;
+        assert!(
+            change.revision() > list.revision && change.revision() <= last,
+            "{change:?}"
+        );
+        let name = change.key().rsplit('/').next().expect("a name").to_owned();
+        told.insert(
+            name,
+            if let Change::Put(value) = change {
+                Some(value.bytes)
+            } else {
+                None
+            },
+        );
+    }
+    assert_eq!(told.get("gone"), Some(&None));
+    assert!(!told.contains_key("before"));
+}
+
+pub async fn a_feed_tells_what_comes_once_and_in_order(stage: &impl Stage) {
+    let (writer, reader) = (stage.client().await, stage.client().await);
+    let list = reader.list(&stage.key("to/a/")).await.expect("listed");
+    let mut feed = reader
+        .follow(&stage.key("to/a/"), list.revision)
+        .await
+        .expect("followed");
+    let mut written = Vec::new();
+    let mut revision = 0;
+    for n in 0..50 {
+        let key = stage.key(&format!("to/a/s/{n}"));
+        revision = writer.put(&key, b"x", None).await.expect("put");
+        written.push(revision);
+    }
+    let last = stage.key("to/a/s/49");
+    writer.remove(&last, revision).await.expect("removed");
+    written.pop();
+    for revision in written {
+        let change = next(&mut feed).await;
+        assert!(
+            matches!(&change, Change::Put(value) if value.revision == revision),
+            "{change:?} is not {revision}"
+        );
+    }
+    // Of two writes to one key the older may be left out.
+    let mut change = next(&mut feed).await;
+    if matches!(&change, Change::Put(value) if value.revision == revision) {
+        change = next(&mut feed).await;
+    }
+    assert!(
+        matches!(&change, Change::Removed { key, revision: removed } if *key == last && *removed > revision),
+        "{change:?}"
+    );
+}
+
+/// Giving up waiting loses nothing.
+pub async fn a_feed_may_be_left_and_taken_up(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let list = engine.list(&stage.key("to/a/")).await.expect("listed");
+    let mut feed = engine
+        .follow(&stage.key("to/a/"), list.revision)
+        .await
+        .expect("followed");
+    for n in 0..20 {
+        let key = stage.key(&format!("to/a/s/{n}"));
+        let revision = engine.put(&key, b"x", None).await.expect("put");
+        let change = loop {
+            if let Ok(change) = timeout(Duration::from_micros(500), feed.next()).await {
+                break change.expect("a change");
+            }
+        };
+        assert_eq!(change.revision(), revision);
+    }
+}
+
+pub async fn a_lease_takes_its_keys_along(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let (ends, revoked) = (
+        engine.grant().await.expect("a lease"),
+        engine.grant().await.expect("a lease"),
+    );
+    for (node, lease) in [("a", &ends), ("b", &ends), ("c", &revoked)] {
+        engine
+            .create(&stage.key(&format!("alive/{node}")), b"", lease)
+            .await
+            .expect("created");
+    }
+    engine
+        .put(&stage.key("node/a"), b"stays", None)
+        .await
+        .expect("put");
+    engine.revoke(revoked).await.expect("revoked");
+    let alive = async || keys(&engine.list(&stage.key("alive/")).await.expect("listed")).len();
+    assert_eq!(count(stage, &engine, "alive/", 2).await, 2);
+    let since = Instant::now();
+    while alive().await > 0 {
+        assert!(since.elapsed() < LONG, "they live on");
+        // Often, so that one of the lists is under way when they end.
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(
+        since.elapsed() > TIMES.lease / 2,
+        "they lived only {:?}",
+        since.elapsed()
+    );
+    assert_eq!(count(stage, &engine, "node/", 1).await, 1);
+}
+
+pub async fn a_renewed_lease_lives(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let lease = engine.grant().await.expect("a lease");
+    engine
+        .create(&stage.key("alive/a"), b"", &lease)
+        .await
+        .expect("created");
+    let since = Instant::now();
+    while since.elapsed() < TIMES.lease * 2 {
+        sleep(TIMES.lease / 4).await;
+        engine.renew(&lease).await.expect("renewed");
+    }
+    assert_eq!(count(stage, &engine, "alive/", 1).await, 1);
+    engine.revoke(lease).await.expect("revoked");
+}
+
+pub async fn a_lease_that_has_ended_is_not_renewed(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let lease = engine.grant().await.expect("a lease");
+    engine
+        .create(&stage.key("alive/a"), b"", &lease)
+        .await
+        .expect("created");
+    while !engine
+        .list(&stage.key("alive/"))
+        .await
+        .expect("listed")
+        .values
+        .is_empty()
+    {
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(engine.renew(&lease).await, Err(Error::Conflict));
+    assert_eq!(count(stage, &engine, "alive/", 0).await, 0, "it is back");
+}
+
+pub async fn a_value_outlives_its_ttl_by_little_or_is_kept<S: Stage>(stage: &S) {
+    let engine = stage.client().await;
+    let (short, long) = (
+        Some(Duration::from_secs(2)),
+        Some(Duration::from_secs(3600)),
+    );
+    engine
+        .put(&stage.key("to/a/s/short"), b"x", short)
+        .await
+        .expect("put");
+    engine
+        .put(&stage.key("to/a/s/long"), b"x", long)
+        .await
+        .expect("put");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(stage, &engine, "to/a/", 2).await, 2);
+    let since = Instant::now();
+    loop {
+        let left = engine
+            .list(&stage.key("to/a/"))
+            .await
+            .expect("listed")
+            .values
+            .len();
+        if left == 1 || (!S::ENDS_VALUES && since.elapsed() > Duration::from_secs(4)) {
+            assert_eq!(left == 1, S::ENDS_VALUES);
+            return;
+        }
+        assert!(since.elapsed() < LONG, "it lives on");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+pub async fn what_is_too_large_is_said_and_nothing_breaks(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let key = stage.key("node/a");
+    let revision = engine.put(&key, b"small", None).await.expect("put");
+    for size in [2 << 20, 8 << 20] {
+        assert_eq!(
+            engine.put(&key, &vec![b'x'; size], None).await,
+            Err(Error::TooLarge)
+        );
+    }
+    let list = listed(stage, &engine, "node/", |list| !list.values.is_empty()).await;
+    assert_eq!(list.values[0].revision, revision);
+    // The largest that this program writes fits.
+    let most = vec![b'x'; again_fleet::wire::envelope::MOST];
+    let revision = engine.put(&key, &most, None).await.expect("put");
+    let is_newest = |list: &List| list.values.iter().any(|value| value.revision == revision);
+    let list = listed(stage, &engine, "node/", is_newest).await;
+    assert_eq!(list.values[0].bytes, most);
+}
+
+/// Longer than what a client of gRPC reads in one answer: many nodes, or somebody who fills the engine.
+pub async fn a_long_list_is_whole(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let list = engine.list(&stage.key("to/a/")).await.expect("listed");
+    let mut feed = engine
+        .follow(&stage.key("to/a/"), list.revision)
+        .await
+        .expect("followed");
+    let mut revisions = Vec::new();
+    for n in 0..70 {
+        let bytes = vec![b'x'; 140_000];
+        revisions.push(
+            engine
+                .put(&stage.key(&format!("to/a/s/{n:03}")), &bytes, None)
+                .await
+                .expect("put"),
+        );
+    }
+    engine
+        .put(&stage.key("to/b/s/after"), b"x", None)
+        .await
+        .expect("put");
+    let list = listed(stage, &engine, "to/a/", |list| list.values.len() == 70).await;
+    let listed: Vec<u64> = list.values.iter().map(|value| value.revision).collect();
+    assert_eq!(listed, revisions);
+    assert!(list.revision >= revisions[69]);
+    for revision in revisions {
+        assert_eq!(next(&mut feed).await.revision(), revision);
+    }
+}
+
+pub async fn a_watch_tells_everything_and_then_what_changes(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let key = stage.key("to/a/s/one");
+    let one = engine.put(&key, b"x", None).await.expect("put");
+    let mut watch = Watch::new(&engine, stage.key("to/a/"), 1);
+    assert!(
+        matches!(watch.next().await, Event::Changed(Change::Put(value)) if value.revision == one)
+    );
+    assert_eq!(watch.next().await, Event::Complete);
+    let two = engine
+        .put(&stage.key("to/a/s/two"), b"x", None)
+        .await
+        .expect("put");
+    assert!(
+        matches!(watch.next().await, Event::Changed(Change::Put(value)) if value.revision == two)
+    );
+    // Nothing is told twice.
+    watch.list_again();
+    assert_eq!(watch.next().await, Event::Complete);
+    engine.remove(&key, one).await.expect("removed");
+    let event = watch.next().await;
+    assert!(
+        matches!(&event, Event::Changed(Change::Removed { key: gone, .. }) if *gone == key),
+        "{event:?}"
+    );
+}
+
+/// As a lease ends: NATS tells nobody.
+pub async fn a_watch_tells_removals_that_no_feed_told(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let lease = engine.grant().await.expect("a lease");
+    let key = stage.key("alive/a");
+    engine.create(&key, b"", &lease).await.expect("created");
+    let mut watch = Watch::new(&engine, stage.key("alive/"), 1);
+    assert!(matches!(watch.next().await, Event::Changed(Change::Put(_))));
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < LONG, "nobody told");
+        match timeout(Duration::from_millis(300), watch.next()).await {
+            Ok(Event::Changed(Change::Removed { key: gone, .. })) if gone == key => break,
+            Ok(Event::Complete) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => watch.list_again(),
+        }
+    }
+}

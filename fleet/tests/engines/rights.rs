@@ -1,0 +1,344 @@
+//! What a server does not let a node do.
+//!
+//! The rights are those that the class common::again::engine gives: each node reads and removes below its own `to/`, and fires at
+//! everyone. NATS can say besides that a node writes as itself only.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use again_fleet::engine::etcd::Etcd;
+use again_fleet::engine::nats::Nats;
+use again_fleet::engine::{Engine, Error, Feed};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::ca::Ca;
+use super::servers::{Kind, Server, tls};
+use super::{OnServer, TIMES, run};
+
+fn denied<T: std::fmt::Debug>(what: &str, answer: Result<T, Error>) {
+    assert!(
+        matches!(answer, Err(Error::Denied(_))),
+        "{what}: {answer:?}"
+    );
+}
+
+fn key(below: &str) -> String {
+    format!("again/v1/test/{below}")
+}
+
+/// A file of the class common::again::engine, as Puppet writes it.
+fn written(template: &str, values: &str) -> String {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let output = Command::new("puppet")
+        .args(["epp", "render", "--values", values])
+        .args(
+            ["--confdir", "--vardir"]
+                .map(|option| format!("{option}={}", scratch.path().display())),
+        )
+        .arg(module.join("templates").join(template))
+        .output()
+        .expect("puppet");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(
+        output.status.success() && !text.is_empty(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// What the class has on a node with an etcd: the script, and what it reads.
+struct Enrolment {
+    dir: TempDir,
+}
+
+impl Enrolment {
+    fn new(server: &Server) -> Enrolment {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ca = Ca::get();
+        for (name, file) in [
+            ("ca.pem", "ca.pem"),
+            ("cert.pem", "server.test.pem"),
+            ("key.pem", "server.test.key"),
+        ] {
+            fs::copy(ca.path(file), dir.path().join(name)).expect("copied");
+        }
+        let values = format!(
+            "{{ directory => '{}', endpoint => '{}', members => ['server.test'], namespaces => ['test'] }}",
+            dir.path().display(),
+            server.address()
+        );
+        let script = written("again-engine-etcd-enrol.epp", &values);
+        fs::write(dir.path().join("enrol"), script).expect("written");
+        Enrolment { dir }
+    }
+
+    /// Whether the nodes in the file have their rights.
+    fn is_done(&self) -> bool {
+        self.script(&["--check"]).status.success()
+    }
+
+    /// Gives these nodes theirs, as Puppet's Exec does.
+    fn enrol(&self, nodes: &[&str]) {
+        let lines: String = nodes.iter().map(|node| format!("{node}\n")).collect();
+        fs::write(self.dir.path().join("nodes"), lines).expect("written");
+        assert!(!self.is_done(), "nothing to do for {nodes:?}");
+        let output = self.script(&[]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(self.is_done(), "not done for {nodes:?}");
+    }
+
+    fn script(&self, words: &[&str]) -> Output {
+        let script = self.dir.path().join("enrol");
+        let output = Command::new("sh").arg(script).args(words).output();
+        output.expect("sh")
+    }
+}
+
+#[test]
+fn etcd_keeps_nodes_out_of_each_others_registers() {
+    let server = Server::start(Kind::Etcd);
+    let enrolment = Enrolment::new(&server);
+    enrolment.enrol(&["web1.test", "web2.test", "gone.test"]);
+    run(async {
+        let stage = OnServer {
+            server: &server,
+            namespace: "test".to_owned(),
+            is_member: false,
+        };
+        let (web1, web2) = (stage.etcd("web1.test").await, stage.etcd("web2.test").await);
+        let register = key("to/web2=test/web1=test/again");
+        let revision = web1
+            .put(&register, b"x", Some(Duration::from_secs(3600)))
+            .await
+            .expect("put");
+        denied("a list", web1.list(&key("to/web2=test/")).await);
+        denied("a removal", web1.remove(&register, revision).await);
+        denied(
+            "another's facts",
+            web1.put(&key("node/web2=test"), b"x", None).await,
+        );
+        web1.put(&key("node/web1=test"), b"x", None)
+            .await
+            .expect("its own");
+        assert_eq!(
+            web2.list(&key("node/")).await.expect("facts").values.len(),
+            1
+        );
+        web1.put(&key("result/web2=test/web1=test/again"), b"x", None)
+            .await
+            .expect("a result");
+        denied(
+            "another's results",
+            web1.list(&key("result/web2=test/")).await,
+        );
+        let lease = web1.grant().await.expect("a lease");
+        web1.create(&key("alive/web1=test"), b"", &lease)
+            .await
+            .expect("alive");
+        let mut feed = web1
+            .follow(&key("to/web2=test/"), 0)
+            .await
+            .expect("a stream");
+        denied(
+            "a watch",
+            timeout(TIMES.call, feed.next()).await.expect("an answer"),
+        );
+        assert_eq!(
+            web2.list(&key("to/web2=test/"))
+                .await
+                .expect("listed")
+                .values
+                .len(),
+            1
+        );
+        web2.remove(&register, revision).await.expect("removed");
+        // A certificate of the CA whose name is no user's.
+        let stranger = stage.etcd("lb1.test").await;
+        denied(
+            "a stranger's list",
+            stranger.list(&key("to/lb1=test/")).await,
+        );
+        // A new node, and two that are gone, while rights are asked for.
+        enrolment.enrol(&["web2.test", "lb1.test"]);
+        stranger
+            .list(&key("to/lb1=test/"))
+            .await
+            .expect("no stranger any more");
+        web2.list(&key("to/web2=test/")).await.expect("as before");
+        denied("who is gone", web1.put(&register, b"x", None).await);
+    });
+    // Data that is lost takes the rights along.
+    server.kill();
+    server.wipe();
+    server.run();
+    assert!(!enrolment.is_done());
+    enrolment.enrol(&["web1.test"]);
+}
+
+#[test]
+fn nats_keeps_nodes_to_themselves() {
+    let values = "{ nodes => ['web1.test', 'web2.test', 'n01.test'], namespaces => ['test'] }";
+    let configuration = written("again-engine-nats-rights.epp", values);
+    // This one may hear answers, and no messages.
+    let configuration = configuration.replace("_INBOX_n01=test.>", "_INBOX_n01=test.*.*");
+    let server = Server::configured(Kind::Nats, &configuration);
+    run(async {
+        let stage = OnServer {
+            server: &server,
+            namespace: "test".to_owned(),
+            is_member: false,
+        };
+        let (web1, web2) = (stage.nats("web1.test").await, stage.nats("web2.test").await);
+        let register = key("to/web2=test/web1=test/again");
+        let mut feed = web2
+            .follow(&key("to/web2=test/"), 0)
+            .await
+            .expect("followed");
+        let revision = web1.put(&register, b"x", None).await.expect("put");
+        assert_eq!(feed.next().await.expect("a change").revision(), revision);
+        denied(
+            "another's name",
+            web1.put(&key("to/web2=test/lb1=test/again"), b"x", None)
+                .await,
+        );
+        denied(
+            "another's facts",
+            web1.put(&key("node/web2=test"), b"x", None).await,
+        );
+        web1.put(&key("node/web1=test"), b"x", None)
+            .await
+            .expect("its own");
+        assert_eq!(
+            web2.list(&key("node/")).await.expect("facts").values.len(),
+            1
+        );
+        web1.put(&key("result/web2=test/web1=test/again"), b"x", None)
+            .await
+            .expect("a result");
+        denied(
+            "another's results",
+            web1.list(&key("result/web2=test/")).await,
+        );
+        denied(
+            "a result in another's name",
+            web1.put(&key("result/web2=test/lb1=test/again"), b"x", None)
+                .await,
+        );
+        let lease = web1.grant().await.expect("a lease");
+        web1.create(&key("alive/web1=test"), b"", &lease)
+            .await
+            .expect("alive");
+        // Each call is told its own reason.
+        let [to, results] = ["to", "result"].map(|room| key(&format!("{room}/web2=test/")));
+        let (facts, all) = (key("node/web2=test"), key("node/"));
+        let (put, listed, followed, granted) = tokio::join!(
+            web1.put(&facts, b"x", None),
+            web1.list(&to),
+            web1.follow(&results, 0),
+            web1.list(&all),
+        );
+        assert_eq!(granted.expect("facts").values.len(), 1);
+        for (error, subject) in [
+            (put.err(), "\"$KV.again_test_node.web2=test\""),
+            (listed.err(), ".$KV.again_test_to.web2=test.>\""),
+            (
+                followed.map(drop).err(),
+                ".$KV.again_test_result.web2=test.>\"",
+            ),
+        ] {
+            assert!(
+                matches!(&error, Some(Error::Denied(why)) if why.ends_with(subject)),
+                "{subject}: {error:?}"
+            );
+        }
+        let deaf = stage.nats("n01.test").await;
+        let unheard = "Subscription to \"_INBOX_n01=test.*\"";
+        web1.put(&key("to/n01=test/web1=test/again"), b"x", None)
+            .await
+            .expect("put");
+        let listed = deaf.list(&key("to/n01=test/")).await;
+        assert!(
+            matches!(&listed, Err(Error::Denied(why)) if why.ends_with(unheard)),
+            "{listed:?}"
+        );
+        let mut feed = deaf
+            .follow(&key("to/n01=test/"), 0)
+            .await
+            .expect("followed");
+        let told = timeout(TIMES.call, feed.next()).await.expect("an answer");
+        assert!(
+            matches!(&told, Err(Error::Denied(why)) if why.ends_with(unheard)),
+            "{told:?}"
+        );
+        assert_eq!(
+            web2.list(&key("to/web2=test/"))
+                .await
+                .expect("listed")
+                .values
+                .len(),
+            1
+        );
+        web2.remove(&register, revision).await.expect("removed");
+        assert_eq!(
+            web2.list(&key("to/web2=test/"))
+                .await
+                .expect("listed")
+                .values
+                .len(),
+            0
+        );
+        // A certificate of the CA whose name is no user's.
+        let (node, namespace) = (
+            "lb1.test".parse().expect("a certname"),
+            "test".parse().expect("a namespace"),
+        );
+        let stranger = Nats::connect(
+            &[server.address()],
+            Some(&tls("lb1.test")),
+            &node,
+            namespace,
+            TIMES,
+        )
+        .await;
+        denied("a stranger", stranger.map(drop));
+    });
+}
+
+/// Another CA of the same name: neither side believes the other.
+#[test]
+fn a_foreign_certificate_does_not_get_in() {
+    for kind in [Kind::Etcd, Kind::Nats] {
+        let server = Server::start(kind);
+        let ours = tls("web1.test");
+        let mut foreign = tls("foreign");
+        foreign.ca.clone_from(&ours.ca);
+        run(async {
+            let answer = match kind {
+                Kind::Etcd => {
+                    let client = Etcd::new(&[server.address()], Some(&foreign), TIMES)
+                        .await
+                        .expect("a client");
+                    client.list(&key("to/")).await.map(drop)
+                }
+                Kind::Nats => {
+                    let (node, namespace) = (
+                        "web1.test".parse().expect("a certname"),
+                        "test".parse().expect("a namespace"),
+                    );
+                    Nats::connect(&[server.address()], Some(&foreign), &node, namespace, TIMES)
+                        .await
+                        .map(drop)
+                }
+            };
+            assert!(
+                matches!(answer, Err(Error::Unreachable(_))),
+                "{kind:?}: {answer:?}"
+            );
+        });
+    }
+}

@@ -1,0 +1,158 @@
+//! The examples of puppet-kicker's users and of Trigger's: a load balancer whose file names all web servers, and two roles that kick each
+//! other for ever. Once by agents of a real puppetserver with a real PuppetDB, once by `puppet apply` with nothing but the engine.
+
+#[path = "../support/ca.rs"]
+mod ca;
+/// The Puppet server, and its database.
+mod master;
+#[allow(dead_code, reason = "what the service's own tests ask it for")]
+#[path = "../support/node.rs"]
+mod node;
+#[allow(
+    dead_code,
+    reason = "what is done to servers elsewhere is not done here"
+)]
+#[path = "../support/servers.rs"]
+mod servers;
+/// The nodes, and how their Puppet runs.
+mod site;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use node::Node;
+use site::Site;
+
+/// A new web server is in the balancer's file after one run of the balancer, whichever way that was asked for; a run that changes nothing
+/// asks for none.
+fn a_new_node_is_in_the_balancers_file(site: &Site) {
+    let Site {
+        web1, web2, lb1, ..
+    } = site;
+    site.runs(lb1, "kick");
+    assert_eq!(site.balancer(), "listen web\n");
+    let said = site.runs(web1, "kick");
+    let told = "kick -> haproxy: again-fleet: delivered to etcd for 1 node: lb1.test (id ";
+    assert!(said.contains(told), "{said}");
+    let story = site.settles(lb1, 2);
+    let listed = "listen web\nserver web1 10.0.0.1:8080 check\n";
+    assert_eq!(site.balancer(), listed);
+    assert_eq!(
+        (&story["cause"], &story["node"]),
+        (&json!("kick"), &json!("web1.test"))
+    );
+    // Its notify counts as a change with Puppet, and nothing else of it has changed.
+    let said = site.runs(web1, "kick");
+    assert!(!said.contains("delivered"), "{said}");
+    assert_eq!(site.settles(lb1, 2)["id"], story["id"]);
+
+    site.runs(lb1, "trigger");
+    let said = site.runs(web2, "trigger");
+    let told =
+        "Trigger[refresh load balancers]: again-fleet: delivered to etcd for 1 node: lb1.test (id ";
+    assert!(said.contains(told), "{said}");
+    let story = site.settles(lb1, 4);
+    let listed = "listen web
+  bind *:80
+  balance roundrobin
+  server web1 10.0.0.1:8080 check
+  server web2 10.0.0.2:8080 check
+";
+    assert_eq!(site.balancer(), listed);
+    assert_eq!(
+        (&story["cause"], &story["node"]),
+        (&json!("refresh"), &json!("web2.test"))
+    );
+    let said = site.runs(web2, "trigger");
+    assert!(!said.contains("delivered"), "{said}");
+    assert_eq!(site.settles(lb1, 4)["id"], story["id"]);
+}
+
+/// A service that starts runs the nodes of a class.
+fn a_class_runs_when_a_service_starts(site: &Site) {
+    let Site { web1, lb1, .. } = site;
+    let before = site.ran(lb1);
+    site.runs(lb1, "class");
+    let told = "Trigger[a web server came up]: again-fleet: delivered to etcd for 1 node: lb1.test";
+    let said = site.runs(web1, "class");
+    assert!(said.contains(told), "{said}");
+    site.settles(lb1, before + 2);
+    let said = site.runs(web1, "class");
+    assert!(!said.contains("delivered"), "{said}");
+}
+
+/// Each changes in every run, and kicks the other: until the hop limit, and the line that says so names them. Only nodes of the same
+/// environment are kicked.
+fn a_circle_ends_and_is_named(site: &Site) {
+    let Site {
+        web1, web2, lb1, ..
+    } = site;
+    let before = [web1, web2, lb1].map(|node| site.ran(node));
+    let said = site.runs(web1, "circle");
+    assert!(
+        said.contains("kick -> haproxy: again-fleet: nobody is selected"),
+        "{said}"
+    );
+    site.runs(lb1, "circle");
+    site.settles(web1, before[0] + 3);
+    site.settles(lb1, before[2] + 2);
+    assert_eq!(site.ran(web2), before[1]);
+    let circle = "kick: 'kick -> haproxy' of web1.test is not passed on: again-fleet: error: not fired for 1 node: lb1.test: over 3 hops: \
+                  lb1.test -> web1.test -> lb1.test ...";
+    let said = site.said_last(web1);
+    assert!(said.contains(circle), "{said}");
+}
+
+/// The report of a node's newest run, as the node has it.
+fn last(node: &Node) -> String {
+    fs::read_to_string(node.path("puppet/state/last_run_report.yaml")).expect("a report")
+}
+
+/// By what a report is known.
+fn uuid(report: &str) -> &str {
+    let line = report
+        .lines()
+        .find(|line| line.starts_with("transaction_uuid: "));
+    line.expect("a report")
+}
+
+/// A service that is silent and one that is gone: the agent's run ends, its report is stored, and the server's log has the reason.
+fn a_report_is_not_held_up(site: &Site) {
+    let Site { web1, lb1, .. } = site;
+    let master = site.master.as_ref().expect("a server");
+    let kicked = site.ran(lb1);
+    let complaint =
+        "kick: 'kick -> haproxy' of web1.test is not passed on: again-fleet: error: not fired: ";
+    for (n, part) in [(1, "has not answered within"), (2, "nobody listens")] {
+        match n {
+            1 => master.node.signal("-STOP"),
+            _ => master.node.kill(),
+        }
+        fs::remove_file(web1.path("example/shop.conf")).expect("removed");
+        let since = Instant::now();
+        let said = site.runs(web1, "kick");
+        assert!(since.elapsed() < Duration::from_secs(120), "{said}");
+        assert!(said.contains(complaint) && said.contains(part), "{said}");
+        assert_eq!(uuid(&master.stored(web1.name)), uuid(&last(web1)));
+    }
+    assert_eq!(site.ran(lb1), kicked);
+}
+
+#[test]
+fn agents_of_a_puppet_server_with_a_database() {
+    let site = Site::with_a_server();
+    a_new_node_is_in_the_balancers_file(&site);
+    a_class_runs_when_a_service_starts(&site);
+    a_circle_ends_and_is_named(&site);
+    a_report_is_not_held_up(&site);
+}
+
+#[test]
+fn without_a_server_and_without_a_database() {
+    let site = Site::without_a_server();
+    a_new_node_is_in_the_balancers_file(&site);
+    a_class_runs_when_a_service_starts(&site);
+    a_circle_ends_and_is_named(&site);
+}

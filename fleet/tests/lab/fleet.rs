@@ -1,0 +1,299 @@
+use std::env::consts::ARCH;
+use std::path::{Path, PathBuf};
+
+use again_rig::lab::{Image, Run};
+use again_rig::net::{Host, Net};
+use again_rig::{Ended, Lab};
+use serde_json::Value;
+
+use crate::ca::Ca;
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Etcd,
+    Nats,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Etcd => "etcd",
+            Kind::Nats => "nats",
+        }
+    }
+
+    fn service(self) -> &'static str {
+        match self {
+            Kind::Etcd => "etcd",
+            Kind::Nats => "nats-server",
+        }
+    }
+}
+
+const HOSTS: [Host<'static>; 3] = [SERVER, WEB1, LB1];
+pub const SERVER: Host<'static> = Host {
+    name: "server.test",
+    address: "10.77.0.1",
+};
+pub const WEB1: Host<'static> = Host {
+    name: "web1.test",
+    address: "10.77.0.2",
+};
+pub const LB1: Host<'static> = Host {
+    name: "lb1.test",
+    address: "10.77.0.3",
+};
+
+/// The library that gives a process another clock.
+fn clock() -> PathBuf {
+    let libraries = Path::new("/usr/lib").join(format!("{ARCH}-linux-gnu"));
+    libraries.join("faketime/libfaketime.so.1")
+}
+
+/// What is run on a node when another one has changed: real Puppet, which changes something each time.
+const RUN: &str = "exec { 'ran': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
+
+/// An engine and two nodes, of which web1 fires and lb1 is fired at.
+pub struct Fleet {
+    pub kind: Kind,
+    pub server: Lab,
+    pub web1: Lab,
+    pub lb1: Lab,
+    pub net: Net,
+}
+
+impl Fleet {
+    /// Boots the machines, and has the classes set them up.
+    pub fn new(kind: Kind) -> Fleet {
+        Fleet::with(kind, "")
+    }
+
+    /// The same with more settings of the nodes' class.
+    pub fn with(kind: Kind, settings: &str) -> Fleet {
+        let net = Net::new();
+        // The CA is made once, and not by several together.
+        Ca::get();
+        let (server, web1, lb1) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| engine(&net, kind));
+            let lb1 = scope.spawn(|| node(&net, &LB1, kind, settings));
+            let web1 = node(&net, &WEB1, kind, settings);
+            let join = |started: std::thread::ScopedJoinHandle<'_, Lab>| {
+                started
+                    .join()
+                    .unwrap_or_else(|e| std::panic::resume_unwind(e))
+            };
+            (join(server), web1, join(lb1))
+        });
+        let fleet = Fleet {
+            kind,
+            server,
+            web1,
+            lb1,
+            net,
+        };
+        for node in [&fleet.web1, &fleet.lb1] {
+            is_linked(node, true);
+        }
+        fleet
+    }
+
+    /// A real run on web1 in which something changes, and notifies a trigger with these parameters: what its report says of it.
+    #[track_caller]
+    pub fn fire(&self, parameters: &str) -> String {
+        let (status, said) = self.try_to_fire(parameters);
+        assert_eq!(status, 2, "{said}");
+        said
+    }
+
+    /// The same, and the run's status.
+    #[track_caller]
+    pub fn try_to_fire(&self, parameters: &str) -> (i32, String) {
+        let engine = self.kind.name();
+        let manifest = format!(
+            "exec {{ 'change': command => '/bin/true' }}
+            ~> trigger {{ 'look again': hosts => ['lb1.test'], provider => '{engine}', {parameters} }}\n"
+        );
+        self.web1.write("/root/fire.pp", &manifest);
+        let run = puppet(&self.web1, &["/root/fire.pp"]);
+        (run.status(), reported(&self.web1))
+    }
+
+    /// Waits until lb1 has made so many runs for triggers, which are then all.
+    #[track_caller]
+    pub fn runs(&self, count: usize) -> Vec<Run> {
+        let has_run = || {
+            let runs = ran(&self.lb1);
+            let ended = runs.iter().filter(|run| run.ended.is_some()).count();
+            (ended >= count).then_some(runs)
+        };
+        let runs = self.lb1.wait_until("a run", 60, has_run);
+        assert_eq!(runs.len(), count, "{runs:#?}");
+        runs
+    }
+
+    /// Nothing is under way any more, neither on web1 nor in the engine.
+    #[track_caller]
+    pub fn is_settled(&self) {
+        self.web1.wait_until("an empty outbox", 60, || {
+            check(&self.web1, "outbox")
+                .1
+                .starts_with("0 triggers")
+                .then_some(())
+        });
+        if self.kind == Kind::Etcd {
+            self.server.wait_until("no register", 60, || {
+                (!self.keys().iter().any(|key| key.starts_with("to/"))).then_some(())
+            });
+        }
+    }
+
+    /// The engine ends, or begins again.
+    pub fn engine(&self, is_there: bool) {
+        let verb = if is_there { "start" } else { "stop" };
+        let service = self.kind.service();
+        self.server.sh(&format!("systemctl {verb} {service}"));
+    }
+
+    /// The keys in an etcd, without those of nodes that are there.
+    pub fn keys(&self) -> Vec<String> {
+        assert_eq!(self.kind, Kind::Etcd);
+        let all = self.server.sh(
+            "cd /etc/again-engine-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
+             --key=key.pem get --prefix --keys-only again/v1/test/",
+        );
+        let keys = all
+            .lines()
+            .filter_map(|line| line.strip_prefix("again/v1/test/"));
+        keys.filter(|key| !key.starts_with("alive/"))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// A machine with the programs, who knows the names of all others.
+pub fn bare(net: &Net, host: &Host<'_>, image: Image) -> Lab {
+    let ca = Ca::get().path("");
+    let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
+    let clock = clock();
+    let binds = [
+        (&*ca, "/srv/ca"),
+        (program, "/srv/again-fleet"),
+        (&clock, "/srv/clock.so"),
+    ];
+    let lab = Lab::boot_on(net, host, image, &binds);
+    let names = HOSTS.map(|host| format!("{} {}\n", host.address, host.name));
+    let names = format!("127.0.0.1 localhost\n{}", names.concat());
+    lab.write("/etc/hosts", &names);
+    lab.sh("install -m 755 /srv/again /srv/again-fleet /usr/local/bin");
+    lab
+}
+
+/// The same with certificate and key where Puppet has them.
+fn machine(net: &Net, host: &Host<'_>, image: Image) -> Lab {
+    let lab = bare(net, host, image);
+    lab.sh(&format!(
+        "cd /var/lib/puppet/ssl; name={}
+        install -o puppet -g puppet -m 644 /srv/ca/$name.pem certs/$name.pem
+        install -o puppet -g puppet -m 640 /srv/ca/$name.key private_keys/$name.pem
+        install -o puppet -g puppet -m 644 /srv/ca/ca.pem certs/ca.pem
+        install -o puppet -g puppet -m 644 /srv/ca/crl.pem crl.pem
+        sed -i \"s/^certname = .*/certname = $name/\" /etc/puppet/puppet.conf",
+        host.name
+    ));
+    lab
+}
+
+fn engine(net: &Net, kind: Kind) -> Lab {
+    let lab = machine(net, &SERVER, Image::Server);
+    let engine = kind.name();
+    apply(
+        &lab,
+        "/root/engine.pp",
+        &format!("class {{ 'common::again::engine': engine => '{engine}' }}\n"),
+    );
+    lab
+}
+
+fn node(net: &Net, host: &Host<'_>, kind: Kind, settings: &str) -> Lab {
+    let lab = machine(net, host, Image::Node);
+    lab.write("/root/run.pp", RUN);
+    set(&lab, kind, "", settings);
+    lab
+}
+
+/// Has the classes set up a node, with these settings of the helper and of the fleet besides.
+pub fn set(lab: &Lab, kind: Kind, helper: &str, settings: &str) {
+    let manifest = format!(
+        "class {{ 'common::again': manage_binary => 'none', {helper} }}
+        class {{ 'common::again::fleet':
+          manage_binary => 'none',
+          engine        => '{}',
+          endpoints     => ['server.test'],
+          accept        => ['web*.test'],
+          namespace     => 'test',
+          run_cmd       => 'puppet apply /root/run.pp',
+          {settings}
+        }}\n",
+        kind.name()
+    );
+    apply(lab, "/root/node.pp", &manifest);
+}
+
+/// A run of `puppet apply`, which must not fail: its status, and what it said.
+#[track_caller]
+pub fn apply(lab: &Lab, path: &str, manifest: &str) -> (i32, String) {
+    lab.write(path, manifest);
+    applied(lab, path, &[])
+}
+
+/// The same with a manifest that is there already.
+#[track_caller]
+pub fn applied(lab: &Lab, path: &str, options: &[&str]) -> (i32, String) {
+    let run = puppet(lab, &[&[path], options].concat());
+    assert!([0, 2].contains(&run.status()), "{run:#?}");
+    (run.status(), run.out)
+}
+
+fn puppet(lab: &Lab, words: &[&str]) -> Ended {
+    let apply = ["puppet", "apply", "--color=false", "--detailed-exitcodes"];
+    lab.exec(&[&apply, words].concat())
+}
+
+/// What the report of the last run says of its trigger.
+pub fn reported(lab: &Lab) -> String {
+    lab.sh(
+        "ruby -rpuppet -e 'puts YAML.unsafe_load_file(ARGV[0]).logs.select { |log| log.source.include?(%q(Trigger[)) }.map(&:message)' \
+         /var/cache/puppet/state/last_run_report.yaml",
+    )
+}
+
+/// Waits until the service of a node has the engine, or has it no longer.
+#[track_caller]
+pub fn is_linked(lab: &Lab, is_up: bool) {
+    let state = if is_up { "ok" } else { "error" };
+    lab.wait_until("the link", 60, || {
+        (check(lab, "link").0 == state).then_some(())
+    });
+}
+
+/// What `again-fleet check` finds about one thing: its state, and what it says.
+pub fn check(lab: &Lab, about: &str) -> (String, String) {
+    let out = lab.exec(&["again-fleet", "check", "--json"]);
+    let all: Value = serde_json::from_str(&out.out).unwrap_or_else(|e| panic!("{e}: {out:#?}"));
+    let mut checks = all["checks"].as_array().expect("checks").iter();
+    let one = checks.find(|one| one["name"] == about);
+    let text = |key: &str| {
+        one.and_then(|one| one[key].as_str())
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (text("state"), text("what"))
+}
+
+/// The runs that triggers have started on a node.
+pub fn ran(lab: &Lab) -> Vec<Run> {
+    let mut runs = lab.runs();
+    runs.retain(|run| run.argv.iter().any(|word| word == "/root/run.pp"));
+    runs
+}

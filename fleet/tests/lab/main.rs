@@ -1,0 +1,21 @@
+//! What must hold on real, booted machines, set up by the classes of the module: nodes and an engine on a network of their own, with
+//! real Puppet, the real helper, and certificates of a Puppet CA.
+
+#[path = "../support/ca.rs"]
+mod ca;
+#[allow(dead_code, reason = "what is signed by nobody is not for this room")]
+#[path = "../support/fired.rs"]
+mod fired;
+/// Machines on a network.
+mod fleet;
+
+/// From a change on one node to a run on another.
+mod across;
+/// What holds a trigger on its node.
+mod held;
+/// A network that does not work.
+mod network;
+/// Agents of a Puppet server.
+mod server;
+/// The two processes of a node, and one that was taken over.
+mod taken_over;

@@ -1,0 +1,65 @@
+use again_rig::Lab;
+
+use crate::fleet::{Fleet, LB1, WEB1, is_linked, ran};
+
+/// Within how many seconds a connection that fell silent is to be noticed, and what a machine that is busy with others may add.
+const NOTICED: f64 = 30.0 + 15.0;
+
+/// When the service of a node said last that the engine is not reached.
+fn lost_at(lab: &Lab) -> f64 {
+    let log = lab.sh("journalctl --no-pager -o short-unix -u again-fleet.service");
+    let mut lines = log.lines().rev();
+    let line = lines.find(|line| line.contains("is not reached"));
+    let at = line.and_then(|line| line.split(' ').next()?.parse().ok());
+    at.expect("it was lost")
+}
+
+/// Triggers are taken once, whatever the network does to them.
+pub fn is_broken(fleet: &Fleet) {
+    let before = ran(&fleet.lb1).len();
+    let person = |words: &[&str]| {
+        let words = [&["again-fleet", "trigger", "--to", "lb1.test"], words].concat();
+        fleet.web1.exec(&words).said()
+    };
+
+    // A cable that is pulled, for as long as nobody has noticed.
+    fleet.net.plug(&LB1, false);
+    assert!(person(&[]).contains("delivered to"));
+    fleet.net.plug(&LB1, true);
+    fleet.runs(before + 1);
+    fleet.is_settled();
+
+    // All packets are lost, and nobody is told.
+    for host in [&WEB1, &LB1] {
+        fleet.net.pass(host, false);
+    }
+    let since = fleet.web1.wall();
+    let said = person(&[]);
+    assert!(said.contains("kept: "), "{said}");
+    for node in [&fleet.web1, &fleet.lb1] {
+        is_linked(node, false);
+        let noticed = lost_at(node) - since;
+        assert!((0.0..NOTICED).contains(&noticed), "{noticed} s");
+    }
+    for host in [&WEB1, &LB1] {
+        fleet.net.pass(host, true);
+    }
+    fleet.runs(before + 2);
+    fleet.is_settled();
+
+    // A line that takes seconds for each trigger.
+    for host in [&WEB1, &LB1] {
+        fleet.net.slow(host, 2000);
+    }
+    let said = person(&["--wait"]);
+    assert!(said.contains("1 of 1 node done"), "{said}");
+    fleet.runs(before + 3);
+    for host in [&WEB1, &LB1] {
+        fleet.net.fast(host);
+    }
+    fleet.is_settled();
+    for node in [&fleet.web1, &fleet.lb1] {
+        is_linked(node, true);
+    }
+    assert_eq!(ran(&fleet.lb1).len(), before + 3);
+}

@@ -1,0 +1,199 @@
+use std::process::Stdio;
+
+use again_rig::Lab;
+use again_rig::lab::{Image, Run};
+use again_rig::net::{Host, Net};
+
+use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
+
+/// What each node is. The engine knows its nodes from the CA, which is where the catalogs are compiled.
+const SITE: &str = "
+class { 'common::again': manage_binary => 'none' }
+node 'server.test' {
+  class { 'common::again::engine': permissions => true, namespaces => ['test'] }
+  class { 'common::again::fleet':
+    manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], firing_group => 'puppet',
+    require => Class['common::again::engine'],
+  }
+}
+node 'web1.test' {
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [] }
+  exec { 'change': command => '/bin/true', onlyif => '/bin/rm /root/change' }
+  ~> trigger { 'look again': hosts => ['lb1.test'] }
+}
+node 'lb1.test' {
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'] }
+}
+";
+
+const CONF: &str = "[main]
+ssldir = /var/lib/puppet/ssl
+certname = NAME
+server = server.test
+keylength = 2048
+[agent]
+splay = false
+runinterval = 1h
+[server]
+cadir = /var/lib/puppetserver/ca
+autosign = true
+storeconfigs = false
+environment_timeout = 0
+";
+
+fn machine(net: &Net, host: &Host<'_>, image: Image) -> Lab {
+    let lab = bare(net, host, image);
+    lab.write("/etc/puppet/puppet.conf", &CONF.replace("NAME", host.name));
+    lab.sh("rm -rf /var/lib/puppet/ssl");
+    lab
+}
+
+fn server(net: &Net) -> Lab {
+    let lab = machine(net, &SERVER, Image::Server);
+    lab.write(
+        "/etc/puppet/code/environments/production/manifests/site.pp",
+        SITE,
+    );
+    // By TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run. Nobody looks for updates on the Internet.
+    lab.sh(
+        "sed -i 's/ssl-port: 8140/ssl-port: 8140, ssl-protocols: [TLSv1.2]/' /etc/puppet/puppetserver/conf.d/webserver.conf
+        sed -i /analytics/d /etc/puppet/puppetserver/services.d/bootstrap.cfg
+        systemctl start --no-block puppetserver",
+    );
+    lab
+}
+
+/// An agent's run now: its status.
+#[track_caller]
+fn agent(lab: &Lab) -> i32 {
+    let run = lab.exec(&["puppet", "agent", "--test", "--color=false"]);
+    assert!([0, 2].contains(&run.status()), "{run:#?}");
+    run.status()
+}
+
+/// The runs that triggers have started.
+fn ran(lab: &Lab) -> Vec<Run> {
+    let mut runs = lab.runs();
+    runs.retain(|run| run.argv.iter().any(|word| word == "--no-splay"));
+    runs
+}
+
+#[track_caller]
+fn has_run(lab: &Lab, count: usize) {
+    let ended = |run: &&Run| run.ended.is_some();
+    lab.wait_until("a run", 90, || {
+        (ran(lab).iter().filter(ended).count() >= count).then_some(())
+    });
+    assert_eq!(ran(lab).len(), count);
+}
+
+fn serial(lab: &Lab) -> String {
+    lab.sh("openssl x509 -noout -serial -in /var/lib/puppet/ssl/certs/web1.test.pem")
+}
+
+#[test]
+fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
+    let net = Net::new();
+    let server = server(&net);
+    let (web1, lb1) = (
+        machine(&net, &WEB1, Image::Node),
+        machine(&net, &LB1, Image::Node),
+    );
+    server.wait_until("the Puppet server", 300, || {
+        let state = server.exec(&["systemctl", "is-active", "puppetserver"]).out;
+        assert_ne!(state, "failed\n");
+        (state == "active\n").then_some(())
+    });
+    for node in [&server, &web1, &lb1] {
+        node.sh("puppet ssl bootstrap --waitforcert 5");
+    }
+    assert_eq!(agent(&server), 2);
+    assert_eq!((agent(&web1), agent(&lb1)), (2, 2));
+    for node in [&server, &web1, &lb1] {
+        is_linked(node, true);
+        assert_eq!(check(node, "permissions").0, "ok");
+    }
+    let users = server.sh(
+        "cd /etc/again-engine-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
+         --key=key.pem user list",
+    );
+    assert_eq!(users, "lb1.test\nroot\nserver.test\nweb1.test\n");
+    assert_eq!(agent(&server), 0);
+
+    // From cron, at a target whose daemon is there.
+    lb1.sh("systemctl start puppet");
+    lb1.wait_until("the daemon's run", 90, || {
+        lb1.read("/var/cache/puppet/state/agent_catalog_run.lock")
+            .is_empty()
+            .then_some(())
+    });
+    web1.write(
+        "/etc/cron.d/agent",
+        "@reboot root touch /root/change && puppet agent --onetime --no-daemonize\n",
+    );
+    web1.sh("rm -f /run/crond.reboot; systemctl restart cron");
+    has_run(&lb1, 1);
+    web1.wait_until("its report", 60, || {
+        reported(&web1)
+            .contains("delivered to etcd for 1 node: lb1.test")
+            .then_some(())
+    });
+
+    // Puppet's own disable.
+    lb1.sh("puppet agent --disable 'a longer job'");
+    let fire = "exec again-fleet trigger --to lb1.test --wait >/root/told 2>&1";
+    let mut fire = web1.spawn(&["sh", "-c", fire], Stdio::null());
+    web1.wait_until("it is told", 60, || {
+        let told = web1.read("/root/told");
+        told.contains("held as long as the puppet agent is disabled: a longer job")
+            .then_some(())
+    });
+    lb1.wait_until("it is held", 60, || {
+        lb1.timers()
+            .iter()
+            .any(|timer| timer["state"] == "held")
+            .then_some(())
+    });
+    assert_eq!(ran(&lb1).len(), 1);
+    lb1.sh("puppet agent --enable");
+    has_run(&lb1, 2);
+    assert!(fire.wait().expect("its end").success());
+
+    // A report processor's user, who is not root.
+    let fire = [
+        "runuser",
+        "-u",
+        "puppet",
+        "--",
+        "again-fleet",
+        "trigger",
+        "--to",
+        "lb1.test",
+        "--wait",
+    ];
+    let told = server.exec(&fire);
+    assert!(told.ok().contains("1 of 1 node done"));
+    has_run(&lb1, 3);
+
+    // A certificate that was lost, and is made anew; the engine refuses the old one from then on.
+    let started =
+        || web1.sh("systemctl show -P ExecMainStartTimestampMonotonic again-fleet.service");
+    let before = (serial(&web1), started());
+    server.sh("puppetserver ca clean --certname web1.test");
+    web1.sh(
+        "cd /var/lib/puppet/ssl; rm certs/web1.test.pem *_keys/web1.test.pem
+        puppet ssl bootstrap --waitforcert 5",
+    );
+    assert_ne!(serial(&web1), before.0);
+    assert_eq!(agent(&server), 2);
+    web1.wait_until("a restart", 60, || (started() != before.1).then_some(()));
+    is_linked(&web1, true);
+    web1.sh("touch /root/change");
+    assert_eq!(agent(&web1), 2);
+    let said = reported(&web1);
+    assert!(
+        said.contains("delivered to etcd for 1 node: lb1.test"),
+        "{said}"
+    );
+    has_run(&lb1, 4);
+}

@@ -1,0 +1,258 @@
+//! The manual pages are written by hand; nothing that the program has may be missing from them, and nothing be in them that it
+//! has not. The completions are files too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use again_fleet::cli::Cli;
+use again_fleet::settings::{self, Flags, KEYS, Settings, Surroundings, VARIABLES};
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../man")
+        .join(name);
+    std::fs::read_to_string(path).expect("a manual page")
+}
+
+/// Lines by their heading: `.Sh`, or `.Sh` and `.Ss`.
+fn parts(page: &str) -> BTreeMap<String, Vec<&str>> {
+    let mut parts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let (mut section, mut heading) = (String::new(), String::new());
+    for line in page.lines() {
+        if let Some(name) = line.strip_prefix(".Sh ") {
+            section = name.to_owned();
+            heading = section.clone();
+        } else if let Some(name) = line.strip_prefix(".Ss ") {
+            heading = format!("{section}/{name}");
+        } else {
+            parts.entry(heading.clone()).or_default().push(line);
+        }
+    }
+    parts
+}
+
+/// The flags of `.It Fl` lines, as they are typed.
+fn flags(lines: &[&str]) -> BTreeSet<String> {
+    let items = lines.iter().filter_map(|line| line.strip_prefix(".It "));
+    let words = items.flat_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let pairs = words.windows(2).filter(|pair| pair[0] == "Fl");
+        pairs
+            .map(|pair| format!("-{}", pair[1]))
+            .collect::<Vec<_>>()
+    });
+    words.collect()
+}
+
+/// A command's own flags, as they are typed.
+fn clap_flags(command: &clap::Command, global: bool) -> BTreeSet<String> {
+    let mut flags = BTreeSet::new();
+    for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+        let everywhere =
+            arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str());
+        if everywhere == global {
+            flags.extend(arg.get_long().map(|long| format!("--{long}")));
+            flags.extend(arg.get_short().map(|short| format!("-{short}")));
+        }
+    }
+    flags
+}
+
+#[test]
+fn every_command_and_every_flag_and_none_else() {
+    let text = page("again-fleet.8");
+    let parts = parts(&text);
+    let mut command = Cli::command();
+    command.build();
+    let headings = parts
+        .keys()
+        .filter(|name| name.starts_with("COMMANDS/"))
+        .cloned();
+    let commands = command
+        .get_subcommands()
+        .map(|c| format!("COMMANDS/again-fleet {}", c.get_name()));
+    assert_eq!(headings.collect::<BTreeSet<_>>(), commands.collect());
+    assert_eq!(
+        flags(&parts["OPTIONS FOR EVERY COMMAND"]),
+        clap_flags(&command, true)
+    );
+    for sub in command.get_subcommands() {
+        let name = sub.get_name();
+        let documented = flags(&parts[&format!("COMMANDS/again-fleet {name}")]);
+        assert_eq!(documented, clap_flags(sub, false), "{name}");
+        assert!(
+            parts["SYNOPSIS"].contains(&format!(".Cm {name}").as_str()),
+            "{name} is not in the synopsis"
+        );
+    }
+}
+
+/// With AGAIN_WRITE_COMPLETIONS they are written: `cargo xtask completions` sets it.
+#[test]
+fn the_completions_are_fresh() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../completions");
+    for (name, shell) in [
+        ("again-fleet.bash", Shell::Bash),
+        ("_again-fleet", Shell::Zsh),
+        ("again-fleet.fish", Shell::Fish),
+    ] {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "again-fleet", &mut text);
+        let path = directory.join(name);
+        if std::env::var_os("AGAIN_WRITE_COMPLETIONS").is_some() {
+            std::fs::write(&path, &text).expect("written");
+        }
+        let file = std::fs::read(&path).unwrap_or_default();
+        assert!(
+            file == text,
+            "completions/{name} is not what the program has; run: cargo xtask completions"
+        );
+    }
+}
+
+#[test]
+fn every_environment_variable_and_none_else() {
+    let text = page("again-fleet.8");
+    let parts = parts(&text);
+    let items = parts["ENVIRONMENT"]
+        .iter()
+        .filter_map(|line| line.strip_prefix(".It Ev "));
+    let documented: BTreeSet<&str> = items.flat_map(|line| line.split(" , ")).collect();
+    let real = VARIABLES
+        .iter()
+        .map(|(_, name)| *name)
+        .chain(["AGAIN_FLEET_CONFIG"]);
+    assert_eq!(documented, real.collect());
+}
+
+#[test]
+fn every_key_of_the_settings_and_none_else() {
+    let text = page("again-fleet.toml.5");
+    let parts = parts(&text);
+    let items = parts["KEYS"]
+        .iter()
+        .filter_map(|line| line.strip_prefix(".It Ic "));
+    let documented: Vec<&str> = items.collect();
+    // In the order of the program's own messages.
+    assert_eq!(documented, KEYS);
+}
+
+/// The settings where this file has all that is set.
+fn with(file: &str) -> Result<Settings, String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("again-fleet.toml");
+    std::fs::write(&path, file).expect("written");
+    let flags = Flags {
+        config: Some(path),
+        ..Flags::default()
+    };
+    let around = Surroundings {
+        environment: Vec::new(),
+        root: directory.path().to_owned(),
+        program: "/usr/bin/again-fleet".into(),
+    };
+    settings::settings(&flags, &around).map_err(|e| e.to_string())
+}
+
+/// The text on one line, without the page's macros and quotes.
+fn plain(lines: &[&str]) -> String {
+    let words = lines.iter().flat_map(|line| line.split_whitespace());
+    let words = words.filter(|word| ![".Ql", ".Pq", ".Cm", ".Pa", ".Ic", ".Xr"].contains(word));
+    let text = words.collect::<Vec<_>>().join(" ").replace("\\(dq", "");
+    text.replace(" ,", ",").replace(" .", ".")
+}
+
+#[test]
+fn every_default_is_the_programs() {
+    let set = with("").expect("defaults");
+    let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+    let text = page("again-fleet.toml.5");
+    let keys = plain(&parts(&text)["KEYS"]);
+    let (engine, trust) = (name(&set.engine), name(&set.trust));
+    let run_cmd: Vec<&str> = set
+        .run_cmd
+        .iter()
+        .map(|word| word.to_str().expect("plain"))
+        .collect();
+    let [state, run] = [&set.state_dir, &set.run_dir].map(|path| path.display());
+    for said in [
+        format!(
+            "engine What carries triggers between the nodes: {engine} version 3; the default or"
+        ),
+        format!("tls {} the default or", set.tls),
+        format!(
+            "namespace The name of the fleet, by default {} :",
+            set.namespace
+        ),
+        format!("trust Whose word is believed. {trust} the default :"),
+        format!("The default is {}.", run_cmd.join(" ")),
+        format!("ttl Duration, by default {} and at most 1d.", set.ttl),
+        format!("skew Duration, by default {} and at most 1h.", set.skew),
+        format!("spread Duration, by default {}ms.", set.spread.millis()),
+        format!(
+            "hop_limit Whole number, by default {} and at most 20.",
+            set.hop_limit
+        ),
+        format!("state_dir Path, by default {state}."),
+        format!("run_dir Path, by default {run}."),
+    ] {
+        assert!(
+            keys.contains(&said),
+            "again-fleet.toml(5) lacks {said:?}: {keys}"
+        );
+    }
+    assert!(set.endpoints.is_empty() && set.accept.is_none() && set.accept_for.is_empty());
+    assert!(set.operators.is_empty() && set.facts.is_empty());
+    for (most, more) in [
+        ("ttl = '1d'", "ttl = 86401"),
+        ("skew = '1h'", "skew = 3601"),
+        ("hop_limit = 20", "hop_limit = 21"),
+    ] {
+        assert!(with(most).is_ok() && with(more).is_err(), "{more}");
+    }
+
+    let text = page("again-fleet.8");
+    let manual = plain(&text.lines().collect::<Vec<_>>());
+    let idle = match Cli::command().find_subcommand("take").and_then(|take| {
+        take.get_arguments()
+            .find(|arg| arg.get_id() == "idle")
+            .cloned()
+    }) {
+        Some(arg) => arg.get_default_values()[0]
+            .to_str()
+            .expect("plain")
+            .replace('s', " seconds"),
+        None => panic!("no --idle"),
+    };
+    for said in [
+        format!("End when nothing has been handed over for so long; {idle} by default."),
+        format!("by default {}.", settings::FILE),
+        format!("The directory for state, by default {state}."),
+        format!(".It Pa {state}/take/books.json"),
+        format!(".It Pa {run}/take"),
+    ] {
+        assert!(manual.contains(&said), "again-fleet(8) lacks {said:?}");
+    }
+}
+
+#[test]
+fn the_example_can_be_used() {
+    let text = page("again-fleet.toml.5");
+    let example = parts(&text)["EXAMPLES"].clone();
+    let lines = example
+        .into_iter()
+        .skip_while(|line| !line.starts_with(".Bd"))
+        .skip(1)
+        .take_while(|line| *line != ".Ed");
+    let set = with(&lines.collect::<Vec<_>>().join("\n")).expect("the example");
+    assert_eq!(
+        (
+            set.endpoints.len(),
+            set.accept.map(|all| all.len()),
+            set.accept_for.len()
+        ),
+        (3, Some(1), 1)
+    );
+}

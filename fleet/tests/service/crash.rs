@@ -1,0 +1,170 @@
+//! Each of the processes killed at every step that another one could notice (`helper killed-at`), the engine now and then: nothing is
+//! acted on twice, nothing that was promised is lost, and nothing is left unsaid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use again_fleet::policy::fire::Request;
+use again_fleet::wire::name::Id;
+use again_fleet::wire::outcome::Outcome;
+
+use crate::dice::Dice;
+use crate::node::{Node, request, until};
+use crate::servers::{Kind, Server};
+use crate::straight::Straight;
+
+/// The process that is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Sender,
+    Target,
+    Root,
+}
+
+/// How many triggers may be on their way while processes are killed: each of them is a step or more of every later start.
+const UNDER_WAY: u64 = 8;
+
+/// How many steps lie between two cases; at night, one (tests/tools/sweep).
+const STRIDE: u64 = 9;
+
+/// A number of the environment, or else this one.
+fn set(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable);
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+struct World {
+    server: Server,
+    web1: Node,
+    lb1: Node,
+    dice: Dice,
+    /// What was fired, whether it was promised, and under which name.
+    fired: BTreeMap<Id, (bool, String)>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let server = Server::start(Kind::Etcd);
+        World {
+            web1: Node::new("web1.test", &server),
+            lb1: Node::new("lb1.test", &server),
+            server,
+            dice: Dice::new(seed),
+            fired: BTreeMap::new(),
+        }
+    }
+
+    /// Fires while this process is killed at its nth step, and starts it again; whether it was.
+    fn case(&mut self, who: Who, n: u64) -> bool {
+        let (web1, lb1) = (&self.web1, &self.lb1);
+        match who {
+            Who::Sender => {
+                web1.kill();
+                web1.start_killed_at(n);
+            }
+            Who::Target => {
+                lb1.kill();
+                lb1.start_killed_at(n);
+            }
+            Who::Root => {
+                lb1.kill_take();
+                lb1.take_killed_at(n);
+            }
+        }
+        let name = format!("{who:?} {n}");
+        let one: Request = request(&name, &["lb1.test"]);
+        let said = web1.try_to_fire(&one);
+        let is_promised =
+            |word: &String| word.starts_with("delivered ") || word.starts_with("kept ");
+        let promised = said.iter().any(is_promised);
+        self.fired.insert(one.id.clone(), (promised, name));
+        if self.dice.below(8) == 0 {
+            self.server.kill();
+            self.server.run();
+        }
+        let victim = if who == Who::Sender { web1 } else { lb1 };
+        let has_run = || lb1.runs().iter().any(|run| run.triggers.contains(&one.id));
+        let is_over = || has_run() && web1.is_done();
+        until("its death, or the end", || victim.was_killed() || is_over());
+        let was_killed = victim.was_killed();
+        match who {
+            Who::Sender => web1.start_anew(),
+            Who::Target => lb1.start_anew(),
+            Who::Root => {
+                lb1.kill_take();
+                lb1.take();
+            }
+        }
+        if web1.how().outbox.triggers > UNDER_WAY {
+            until("an empty outbox", || web1.how().outbox.triggers == 0);
+        }
+        was_killed
+    }
+
+    /// All steps of this process, but for those that are passed over; how many cases there were.
+    fn sweep(&mut self, who: Who) -> usize {
+        let stride = set("AGAIN_FLEET_STRIDE", STRIDE);
+        let mut n = 1 + self.dice.below(stride);
+        let mut cases = 0;
+        while self.case(who, n) {
+            cases += 1;
+            n += stride;
+        }
+        cases
+    }
+
+    /// Waits until everything has come to rest, and looks at what has been promised.
+    fn check(&self) {
+        let World {
+            server, web1, lb1, ..
+        } = self;
+        until("an empty outbox", || web1.how().outbox.triggers == 0);
+        until("the last run", || {
+            lb1.again(&["status"]).status.code() == Some(3)
+        });
+        let ran = lb1.ran();
+        let straight = Straight::at(server, "web1.test");
+        let mut done = BTreeSet::new();
+        for (id, (promised, name)) in &self.fired {
+            let times = ran.iter().filter(|one| *one == id).count();
+            assert!(times <= 1, "{name} was run {times} times");
+            assert!(times == 1 || !promised, "{name} was lost");
+            if times == 1 {
+                done.insert(id.clone());
+            }
+        }
+        until("what is told of all", || {
+            let told = straight.told("web1.test").into_iter();
+            let told = told.filter(|one| one.outcome != Outcome::Held);
+            let told: BTreeSet<Id> = told.map(|one| one.id).collect();
+            done.is_subset(&told)
+        });
+        // Nothing is left behind either.
+        until("no register", || straight.list("to/").is_empty());
+        for (directory, most) in [("kept", 1), ("tmp", 0), ("aside", 0)] {
+            let path = web1.path("state/serve/fired").join(directory);
+            let left = fs::read_dir(path).expect("the outbox").count();
+            assert!(left <= most, "{left} in {directory}");
+        }
+    }
+}
+
+#[test]
+fn whoever_is_killed_at_whichever_step_loses_and_doubles_nothing() {
+    let mut world = World::new(set("AGAIN_FLEET_SEED", 7));
+    let cases = [Who::Sender, Who::Target, Who::Root].map(|who| (who, world.sweep(who)));
+    world.check();
+    let (promised, all) = (
+        world
+            .fired
+            .values()
+            .filter(|(promised, _)| *promised)
+            .count(),
+        world.fired.len(),
+    );
+    assert!(
+        promised > all / 2 && cases.iter().all(|(_, cases)| *cases > 2),
+        "{cases:?}, {promised} of {all}"
+    );
+    println!("{all} triggers, {promised} of them promised; killed so often: {cases:?}");
+}

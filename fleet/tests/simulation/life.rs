@@ -1,0 +1,283 @@
+//! What goes on inside a node: the service is started and killed, registers are taken, Puppet runs and fires.
+
+use again::model::Span;
+use again_fleet::outbox::{Bounds, Outbox};
+use again_fleet::policy::fire::Request;
+use again_fleet::step::model::{Back, Draft, Event, Place, State};
+use again_fleet::wire::lineage::Cause;
+use again_fleet::wire::name::{Id, Name, Node};
+use again_fleet::wire::outcome::Outcome;
+use std::collections::BTreeMap;
+
+use crate::tool::Run;
+use crate::world::{Call, Ev, MINUTE, Mutant, Op, SECOND, Service, World};
+
+const WIDE: Bounds = Bounds {
+    count: 100_000,
+    bytes: 1 << 30,
+};
+
+impl World {
+    pub fn start_service(&mut self, n: usize) {
+        let now = self.moment(n);
+        self.count += 1;
+        let life = self.count;
+        let machine = &mut self.machines[n];
+        if !machine.is_on || machine.service.is_some() {
+            return;
+        }
+        let (outbox, held) = Outbox::open(machine.disk.clone(), WIDE).expect("opened");
+        assert_eq!(held.aside, Vec::<String>::new());
+        let mut number = 0;
+        let mut drafts = Vec::new();
+        for (key, value) in held.values {
+            if key == "number" {
+                number = u64::from_be_bytes(value.try_into().expect("eight bytes"));
+            } else {
+                drafts.push(serde_json::from_slice::<Draft>(&value).expect("a draft"));
+            }
+        }
+        machine.service = Some(Service {
+            state: State::new(machine.rules.clone(), number, drafts, &now),
+            life,
+            outbox,
+            connection: None,
+            known: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            watched: 0,
+            ticks: None,
+            history: 0,
+        });
+        self.wake(n);
+        self.push_history(n);
+        let delay = self.dice.below(100);
+        self.after(delay, n, Ev::Connect(life));
+    }
+
+    /// Kills a service; it is started again.
+    pub fn kill(&mut self, n: usize) {
+        if self.machines[n].service.take().is_some() {
+            let delay = 100 + self.dice.below(MINUTE);
+            self.after(delay, n, Ev::StartService);
+        }
+    }
+
+    pub fn power_off(&mut self, n: usize, longest: u64) {
+        if !self.machines[n].is_on {
+            return;
+        }
+        self.machines[n].service = None;
+        self.machines[n].is_on = false;
+        self.machines[n].disk.crash(&mut self.dice);
+        let delay = SECOND + self.dice.below(longest);
+        self.after(delay, n, Ev::PowerOn);
+    }
+
+    pub fn power_on(&mut self, n: usize) {
+        let now = self.now;
+        let machine = &mut self.machines[n];
+        if machine.is_on || machine.is_gone {
+            return;
+        }
+        machine.is_on = true;
+        machine.boot += 1;
+        machine.booted = now;
+        machine.tool.end(Outcome::Failed);
+        self.after(SECOND, n, Ev::StartService);
+        self.after(SECOND, n, Ev::Tool);
+    }
+
+    pub fn mend(&mut self, n: usize) {
+        let machine = &mut self.machines[n];
+        machine.is_reachable = true;
+        machine.clock = 0;
+        machine.tool.is_disabled = false;
+        self.feed(n, Event::Changed);
+    }
+
+    pub fn hand_over(&mut self, n: usize, life: u64, places: &[(Place, u64)]) {
+        let service = self.machines[n].service.as_ref().expect("alive");
+        let mut batch = Vec::new();
+        for (place, revision) in places {
+            if let Some((_, bytes)) = service
+                .known
+                .get(place)
+                .filter(|known| known.0 == *revision)
+            {
+                batch.push(bytes.clone());
+            }
+        }
+        if self.mutant == Some(Mutant::RemovesFirst) {
+            for (place, revision) in places {
+                let key = self.key_of(n, place);
+                let call = Call::Remove {
+                    place: place.clone(),
+                    revision: *revision,
+                };
+                self.call(n, call, key, Op::Remove(*revision));
+            }
+        }
+        let delay = 1 + self.dice.below(30);
+        self.after(delay, n, Ev::Take(life, batch));
+    }
+
+    /// Those who take: see `take.rs`.
+    pub fn take(&mut self, n: usize, life: u64, batch: &[Vec<u8>]) {
+        if !self.machines[n].is_on {
+            return;
+        }
+        let answers = crate::take::take(self, n, batch);
+        if self.life(n) == life {
+            self.feed(
+                n,
+                answers.map_or_else(|| Event::NotHanded("it died".to_owned()), Event::Answers),
+            );
+        }
+        self.look_at_tool(n);
+    }
+
+    pub fn dies(&mut self) -> bool {
+        self.odds(self.odds.take)
+    }
+
+    pub fn look_at_tool(&mut self, n: usize) {
+        let Some(due) = self.machines[n]
+            .tool
+            .due()
+            .filter(|_| self.machines[n].is_on)
+        else {
+            return;
+        };
+        if due > self.now {
+            self.after(due - self.now, n, Ev::Tool);
+        } else if !self.machines[n].tool.is_disabled {
+            self.start_run(n, true);
+        } else {
+            self.after(10 * SECOND, n, Ev::Tool);
+        }
+    }
+
+    pub fn start_run(&mut self, n: usize, by_itself: bool) {
+        let keeps = self.mutant != Some(Mutant::LosesSatisfied);
+        let now = self.now;
+        let machine = &mut self.machines[n];
+        if !machine.is_on || machine.tool.running.is_some() {
+            return;
+        }
+        machine.tool.start(now, by_itself, keeps);
+        let run = machine.tool.running.as_ref().expect("a run").number;
+        let length = machine.run_length;
+        self.promises.count("run");
+        self.push_history(n);
+        self.after(length, n, Ev::RunEnds(run));
+    }
+
+    pub fn run_ends(&mut self, n: usize, number: u64) {
+        let Some(run) = self.machines[n]
+            .tool
+            .running
+            .clone()
+            .filter(|run| run.number == number)
+        else {
+            return;
+        };
+        for notify in self.machines[n].manifest.clone() {
+            if self.dice.permille(notify.permille) {
+                self.fire(n, &notify.targets, &notify.name, Some(&run));
+            }
+        }
+        let outcomes = [Outcome::Changed, Outcome::Unchanged, Outcome::Failed];
+        let outcome = outcomes[usize::try_from(self.dice.below(3)).expect("small")];
+        self.machines[n].tool.end(outcome);
+        self.push_history(n);
+        self.look_at_tool(n);
+    }
+
+    /// Tells a service what became of what it took.
+    pub fn push_history(&mut self, n: usize) {
+        loop {
+            let machine = &mut self.machines[n];
+            let Some(service) = machine.service.as_mut() else {
+                return;
+            };
+            let Some((which, lineage, outcome)) =
+                machine.tool.history.get(service.history).cloned()
+            else {
+                return;
+            };
+            service.history += 1;
+            let event = Event::Ran {
+                which,
+                lineage,
+                outcome,
+                why: String::new(),
+                ran: None,
+            };
+            self.feed(n, event);
+        }
+    }
+
+    pub fn person(&mut self, n: usize) {
+        if self.machines[n].service.is_none() {
+            return;
+        }
+        let other = usize::try_from(self.dice.below(self.machines.len() as u64)).expect("small");
+        let target = self.machines[other].name.clone();
+        if self.dice.permille(200) {
+            let recent = self.recent.last().cloned();
+            let what = match recent.filter(|_| self.dice.permille(500)) {
+                Some(id) => Back::Id(id),
+                None => Back::To(target),
+            };
+            let client = self.client(Id::from_bits(0));
+            self.feed(n, Event::TakeBack { client, what });
+        } else if other != n {
+            let name = "by hand".parse().expect("a name");
+            self.fire(n, &[target], &name, None);
+        }
+    }
+
+    pub fn client(&mut self, id: Id) -> u64 {
+        self.count += 1;
+        self.clients.insert(self.count, id);
+        self.count
+    }
+
+    pub fn fire(&mut self, n: usize, targets: &[Node], name: &Name, run: Option<&Run>) {
+        if self.machines[n].service.is_none() {
+            return;
+        }
+        let id = Id::from_bits(u128::from(self.dice.next()) << 64 | u128::from(self.dice.next()));
+        let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
+        let is_clock_right = self.machines[n].clock == 0;
+        let sender = self.machines[n].name.clone();
+        for target in targets {
+            self.promises
+                .fires((&sender, target), &id, self.now, ttl, is_clock_right);
+        }
+        self.truths
+            .insert(id.clone(), run.map(|run| run.truth.clone()));
+        self.recent.push(id.clone());
+        let client = self.client(id.clone());
+        let delta = if self.dice.permille(300) {
+            self.dice.below(30)
+        } else {
+            0
+        };
+        let request = Request {
+            id,
+            targets: targets.to_vec(),
+            name: name.clone(),
+            cause: if run.is_some() {
+                Cause::Refresh
+            } else {
+                Cause::Person
+            },
+            on_behalf: None,
+            run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
+            delta: Span::from_secs(delta),
+            ttl: Span::from_nanos(ttl * 1_000_000),
+        };
+        self.feed(n, Event::Fire { client, request });
+    }
+}

@@ -1,0 +1,333 @@
+//! The real policy, step and outbox of up to a thousand nodes, on an engine, a network, clocks and disks that do what the worst
+//! ones do. Everything that happens follows from a seed, which a failure prints:
+//!
+//! ```text
+//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      that one; every step with AGAIN_FLEET_TRACE=1
+//! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation so many
+//! ```
+
+#[path = "../support/dice.rs"]
+mod dice;
+#[path = "../support/disk.rs"]
+mod disk;
+mod engine;
+mod faults;
+mod life;
+mod network;
+mod promises;
+mod seal;
+mod take;
+mod tool;
+mod world;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use again_fleet::step::model::LetterId;
+use again_fleet::wire::key::Key;
+use again_fleet::wire::name::Node;
+use dice::Dice;
+use world::{Ev, MINUTE, Mutant, Notify, Odds, SECOND, World};
+
+/// How large a world is, and how long things happen in it.
+struct Plan {
+    nodes: u64,
+    lasts: u64,
+    most_ttl: u64,
+    has_faults: bool,
+}
+
+fn plan(seed: u64, dice: &mut Dice) -> Plan {
+    match seed % 100 {
+        99 => Plan {
+            nodes: 1000,
+            lasts: 2 * MINUTE,
+            most_ttl: 30 * MINUTE,
+            has_faults: false,
+        },
+        24 | 49 | 74 => Plan {
+            nodes: 20 + dice.below(80),
+            lasts: 8 * MINUTE,
+            most_ttl: 40 * MINUTE,
+            has_faults: true,
+        },
+        _ => Plan {
+            nodes: 3 + dice.below(6),
+            lasts: 30 * MINUTE,
+            most_ttl: 120 * MINUTE,
+            has_faults: !seed.is_multiple_of(10),
+        },
+    }
+}
+
+/// Who fires at whom: rings, lines, fan-outs, and anything.
+fn manifests(world: &mut World) {
+    let names: Vec<Node> = world
+        .machines
+        .iter()
+        .map(|machine| machine.name.clone())
+        .collect();
+    let many = names.len();
+    let shapes = if many > 100 { 1 } else { 4 };
+    for _ in 0..1 + world.dice.below(2) {
+        let shape = world.dice.below(shapes);
+        let some = |dice: &mut Dice| usize::try_from(dice.below(many as u64)).expect("small");
+        let first = some(&mut world.dice);
+        let length = 2 + usize::try_from(world.dice.below(4)).expect("small");
+        let name = format!("manifest {}", world.dice.below(2))
+            .parse()
+            .expect("a name");
+        let edges: Vec<(usize, Vec<usize>)> = match shape {
+            0 => vec![(first, (0..many).filter(|n| *n != first).collect())],
+            1 => {
+                let ring = length.min(many);
+                (0..ring)
+                    .map(|i| ((first + i) % many, vec![(first + (i + 1) % ring) % many]))
+                    .collect()
+            }
+            2 => (0..length.min(many) - 1)
+                .map(|i| ((first + i) % many, vec![(first + i + 1) % many]))
+                .collect(),
+            _ => (0..many)
+                .map(|_| (some(&mut world.dice), vec![some(&mut world.dice)]))
+                .collect(),
+        };
+        let permille = if world.dice.permille(600) {
+            1000
+        } else {
+            300 + world.dice.below(700)
+        };
+        for (from, to) in edges {
+            let notify = Notify {
+                targets: to.into_iter().map(|n| names[n].clone()).collect(),
+                name: std::clone::Clone::clone(&name),
+                permille,
+            };
+            world.machines[from].manifest.push(notify);
+        }
+    }
+}
+
+fn odds(dice: &mut Dice) -> Odds {
+    let mut one_of = |values: [u64; 3]| values[usize::try_from(dice.below(3)).expect("small")];
+    Odds {
+        crash: one_of([0, 200, 2000]),
+        power: one_of([0, 500, 3000]),
+        take: one_of([0, 1000, 10_000]),
+        lose: one_of([0, 500, 5000]),
+        late: one_of([0, 500, 5000]),
+    }
+}
+
+/// Lives through one seed, and gives what was counted.
+fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
+    let mut dice = Dice::new(seed);
+    let plan = plan(seed, &mut dice);
+    let names = (0..plan.nodes)
+        .map(|n| format!("n{n}").parse().expect("a certname"))
+        .collect();
+    let hop_limit = 2 + usize::try_from(dice.below(9)).expect("small");
+    let mut world = World::new(dice, names, hop_limit);
+    world.most_ttl = plan.most_ttl;
+    world.mutant = mutant;
+    manifests(&mut world);
+    if plan.has_faults {
+        world.odds = odds(&mut world.dice);
+        world.after(10 * SECOND, 0, Ev::Fault);
+    }
+    stir(&mut world, &plan);
+    while world.next(plan.lasts) {}
+    world.cancel_faults();
+    faults::heal(&mut world);
+    let whole_since = world.now;
+    world.promises.is_whole(whole_since, world.gone());
+    // Until the last trigger's time is over, by the clock that was most wrong: a run that was put off may fire late, and for longer.
+    let end = whole_since + 3 * plan.most_ttl + 110 * MINUTE;
+    while world.now < end && !is_quiet(&world) {
+        let until = world.now + 5 * MINUTE;
+        while world.next(until) {}
+    }
+    at_rest(&world);
+    world.promises.at_rest();
+    world.promises.counts
+}
+
+/// Runs that others start, and people who fire and take back.
+fn stir(world: &mut World, plan: &Plan) {
+    for n in 0..world.machines.len() {
+        world.machines[n].run_length = SECOND
+            + world
+                .dice
+                .below(if plan.nodes > 100 { 5 } else { 60 } * SECOND);
+    }
+    let times = if plan.nodes > 100 {
+        6
+    } else {
+        4 * plan.nodes + 20
+    };
+    for _ in 0..times {
+        let n = usize::try_from(world.dice.below(plan.nodes)).expect("small");
+        let at = SECOND + world.dice.below(plan.lasts);
+        let event = if world.dice.permille(500) {
+            Ev::Cron
+        } else {
+            Ev::Person
+        };
+        world.after(at, n, event);
+    }
+    // Whoever fires at all does so at least once.
+    for n in 0..world.machines.len() {
+        if !world.machines[n].manifest.is_empty() {
+            let at = 5 * SECOND + world.dice.below(plan.lasts / 2);
+            world.after(at, n, Ev::Cron);
+        }
+    }
+}
+
+fn letters_to(world: &World, n: usize) -> impl Iterator<Item = &LetterId> {
+    let service = world.machines[n].service.iter();
+    let letters = service.flat_map(|service| service.state.letters());
+    letters
+        .map(|(id, _)| id)
+        .filter(|id| matches!(id, LetterId::To(..)))
+}
+
+fn is_quiet(world: &World) -> bool {
+    let is_done = |n: usize| {
+        let tool = &world.machines[n].tool;
+        let is_idle = tool.pending.is_empty() && tool.running.is_none();
+        let is_alive = world.machines[n].service.is_some();
+        world.machines[n].is_gone || is_alive && is_idle && letters_to(world, n).next().is_none()
+    };
+    (0..world.machines.len()).all(is_done) && registers(world).next().is_none()
+}
+
+/// What stands in the engine for nodes that are there.
+fn registers(world: &World) -> impl Iterator<Item = Key> {
+    let gone = world.gone();
+    let keys = world.engine.keys(world.now);
+    let keys = keys.filter_map(|key| Key::decode(key, &seal::namespace()).ok());
+    keys.filter(move |key| matches!(key, Key::To { target, .. } if !gone.contains(target)))
+}
+
+/// Nothing is left over: no letter, no register, no run that never comes to an end.
+fn at_rest(world: &World) {
+    for n in 0..world.machines.len() {
+        let machine = &world.machines[n];
+        if machine.is_gone {
+            continue;
+        }
+        let left: Vec<String> = letters_to(world, n).map(LetterId::to_string).collect();
+        assert!(left.is_empty(), "{} still sends {left:?}", machine.name);
+        let pending = &machine.tool.pending;
+        assert!(
+            pending.is_empty(),
+            "{} still has to run for {pending:?}",
+            machine.name
+        );
+    }
+    let left: Vec<Key> = registers(world).collect();
+    assert!(left.is_empty(), "in the engine stands {left:?}");
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+    )
+}
+
+/// Lives through all seeds, on all processors, and adds up what was counted.
+fn all(seeds: Range<u64>) -> BTreeMap<&'static str, u64> {
+    let (next, together) = (AtomicU64::new(seeds.start), Mutex::new(BTreeMap::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let counts = catch_unwind(|| live(seed, None))
+                .unwrap_or_else(|_| panic!("again with AGAIN_FLEET_SEED={seed}"));
+            let mut together = together.lock().expect("no panic");
+            for (what, count) in counts {
+                *together.entry(what).or_default() += count;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    together.into_inner().expect("no panic")
+}
+
+#[test]
+fn every_promise_is_kept() {
+    let seeds = match number("AGAIN_FLEET_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("AGAIN_FLEET_SEEDS").unwrap_or(300),
+    };
+    let is_many = seeds.end - seeds.start >= 300;
+    let together = all(seeds);
+    println!("{together:?}");
+    // What never happened proves nothing.
+    for what in [
+        "acted",
+        "cancelled",
+        "clock off",
+        "crash",
+        "disabled",
+        "engine away",
+        "engine wiped",
+        "expired",
+        "forgotten",
+        "gone",
+        "held",
+        "killed",
+        "merged",
+        "no answer",
+        "partition",
+        "power lost while writing",
+        "power off",
+        "promised",
+        "repeated",
+        "stopped by hops",
+        "superseded",
+        "too late",
+    ] {
+        assert!(
+            !is_many || together.contains_key(what),
+            "nothing was ever '{what}'"
+        );
+    }
+}
+
+/// A protocol that is wrong is found, and soon.
+fn is_found(mutant: Mutant, words: &str) {
+    let found = (0..100).find_map(|seed| {
+        let panic = catch_unwind(|| live(seed, Some(mutant))).err()?;
+        Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
+    });
+    let found = found.expect("nothing found in 100 seeds");
+    assert!(found.contains(words), "{found}");
+}
+
+#[test]
+fn who_removes_before_it_is_recorded_is_found() {
+    is_found(Mutant::RemovesFirst, "before it was recorded");
+}
+
+#[test]
+fn who_forgets_numbers_is_found() {
+    is_found(Mutant::ForgetsNumbers, "acted on");
+}
+
+#[test]
+fn who_loses_hops_through_satisfied_is_found() {
+    is_found(Mutant::LosesSatisfied, "hops of");
+}

@@ -1,0 +1,277 @@
+//! The network between the nodes and the engine: requests, answers and events, of which each may be lost or late.
+
+use again_fleet::step::model::{Event, Found, Place, Sight};
+use again_fleet::wire::key::{Key, Prefix};
+
+use crate::engine::Value;
+use crate::seal;
+use crate::world::{Call, Ev, MINUTE, Op, SECOND, World};
+
+/// How long a request waits for its answer.
+const TIMEOUT: u64 = 5 * SECOND;
+
+impl World {
+    /// Sends a request to the engine. Its answer comes, or does not.
+    pub fn call(&mut self, n: usize, call: Call, key: Key, op: Op) {
+        self.count += 1;
+        let number = self.count;
+        let is_late = self.odds(self.odds.late);
+        let is_lost = !self.machines[n].is_reachable || self.odds(self.odds.lose);
+        let service = self.machines[n].service.as_mut().expect("alive");
+        service.calls.insert(number, call);
+        let life = service.life;
+        let connection = service.connection;
+        if let Some((_, engine)) = connection.filter(|_| !is_lost) {
+            let delay = if is_late {
+                self.dice.below(10 * MINUTE)
+            } else {
+                1 + self.dice.below(10)
+            };
+            self.after(delay, n, Ev::Arrive(life, engine, number, key, op));
+        }
+        self.after(TIMEOUT, n, Ev::Reply(life, number, false));
+    }
+
+    pub fn arrive(&mut self, n: usize, (life, engine, call): (u64, u64, u64), key: &Key, op: Op) {
+        if !self.engine.is_up || self.engine.life != engine {
+            return;
+        }
+        let text = key.encode(&seal::namespace());
+        match op {
+            Op::Put(bytes, expires) => {
+                let revision = self.engine.put(&text, bytes.clone(), expires);
+                let value = Value {
+                    bytes,
+                    revision,
+                    expires,
+                };
+                self.tell_watcher(key, Some(&value));
+            }
+            Op::Remove(revision) => {
+                if let Some(value) = self.engine.remove(&text, revision) {
+                    if let Found::Good(signed) = seal::found(&value.bytes) {
+                        self.promises
+                            .removes(&self.machines[n].name.clone(), &signed.trigger);
+                    }
+                    self.tell_watcher(key, None);
+                }
+            }
+        }
+        if self.machines[n].is_reachable && !self.odds(self.odds.lose) {
+            let delay = 1 + self.dice.below(10);
+            self.after(delay, n, Ev::Reply(life, call, true));
+        }
+    }
+
+    pub fn reply(&mut self, n: usize, life: u64, call: u64, is_ok: bool) {
+        let Some(call) = self
+            .service(n, life)
+            .and_then(|service| service.calls.remove(&call))
+        else {
+            return;
+        };
+        let answer = if is_ok {
+            Ok(())
+        } else {
+            Err("no answer".to_owned())
+        };
+        let event = match call {
+            Call::Put {
+                letter,
+                version,
+                key,
+            } => Event::Put {
+                letter,
+                version,
+                key,
+                answer,
+            },
+            Call::Remove { place, revision } => Event::Removed {
+                place,
+                revision,
+                answer,
+            },
+        };
+        self.feed(n, event);
+    }
+
+    pub fn tell_watcher(&mut self, key: &Key, value: Option<&Value>) {
+        let watcher = match key {
+            Key::To { target, .. } => target,
+            Key::Result { sender, .. } => sender,
+            _ => return,
+        };
+        let n = self.index[watcher];
+        let (now, delay, is_lost) = (self.now, 1 + self.dice.below(10), self.odds(self.odds.lose));
+        let engine = self.engine.life;
+        let Some(service) = self.machines[n].service.as_mut() else {
+            return;
+        };
+        if let Some((connection, leads_to)) = service.connection
+            && leads_to == engine
+            && !is_lost
+        {
+            // In their order.
+            service.watched = service.watched.max(now + delay);
+            let (delay, life) = (service.watched - now, service.life);
+            self.after(
+                delay,
+                n,
+                Ev::Watch(life, connection, key.clone(), value.cloned()),
+            );
+        }
+    }
+
+    pub fn watch(&mut self, n: usize, life: u64, connection: u64, key: &Key, value: Option<Value>) {
+        let is_reachable = self.machines[n].is_reachable;
+        let Some(service) = self.service(n, life) else {
+            return;
+        };
+        if !is_reachable || service.connection.map(|(number, _)| number) != Some(connection) {
+            return;
+        }
+        match (key, value) {
+            (Key::To { sender, name, .. }, value) => {
+                let place = (sender.clone(), name.clone());
+                match value {
+                    Some(value) => self.see(n, vec![(place, value)]),
+                    None => {
+                        service.known.remove(&place);
+                        self.feed(n, Event::Gone(place));
+                    }
+                }
+            }
+            (_, Some(value)) => self.hear(n, &value.bytes),
+            (_, None) => {}
+        }
+    }
+
+    pub fn hear(&mut self, n: usize, bytes: &[u8]) {
+        if let Some(told) = seal::told(bytes) {
+            self.feed(n, Event::Heard(told));
+        }
+    }
+
+    pub fn see(&mut self, n: usize, values: Vec<(Place, Value)>) {
+        let Some(service) = self.machines[n].service.as_mut() else {
+            return;
+        };
+        let mut sights = Vec::new();
+        for (place, value) in values {
+            service
+                .known
+                .insert(place.clone(), (value.revision, value.bytes.clone()));
+            sights.push(Sight {
+                place,
+                revision: value.revision,
+                found: seal::found(&value.bytes),
+            });
+        }
+        if !sights.is_empty() {
+            self.feed(n, Event::Seen(sights));
+        }
+    }
+
+    pub fn connect(&mut self, n: usize) {
+        let life = self.life(n);
+        if !self.engine.is_up || !self.machines[n].is_reachable {
+            let delay = SECOND + self.dice.below(4 * SECOND);
+            self.after(delay, n, Ev::Connect(life));
+            return;
+        }
+        self.count += 1;
+        let (number, engine) = (self.count, self.engine.life);
+        let service = self.machines[n].service.as_mut().expect("alive");
+        service.connection = Some((number, engine));
+        service.known.clear();
+        self.feed(n, Event::Reached);
+        self.list(n, life);
+        let me = self.machines[n].name.clone();
+        for (_, value) in self
+            .engine
+            .list(&Prefix::Results(&me).encode(&seal::namespace()), self.now)
+        {
+            self.hear(n, &value.bytes);
+        }
+        self.after(MINUTE, n, Ev::Beat(life, number));
+    }
+
+    /// Lists the registers for a node: what is missing is gone.
+    pub fn list(&mut self, n: usize, life: u64) {
+        let prefix = Prefix::To(&self.machines[n].name).encode(&seal::namespace());
+        let mut values = Vec::new();
+        for (text, value) in self.engine.list(&prefix, self.now) {
+            if let Ok(Key::To { sender, name, .. }) = Key::decode(&text, &seal::namespace()) {
+                values.push(((sender, name), value));
+            }
+        }
+        let Some(service) = self.service(n, life) else {
+            return;
+        };
+        let is_there = |place: &Place| values.iter().any(|(other, _)| other == place);
+        let gone: Vec<Place> = service
+            .known
+            .keys()
+            .filter(|place| !is_there(place))
+            .cloned()
+            .collect();
+        for place in gone {
+            if let Some(service) = self.service(n, life) {
+                service.known.remove(&place);
+                self.feed(n, Event::Gone(place));
+            }
+        }
+        if self.life(n) == life {
+            self.see(n, values);
+        }
+    }
+
+    pub fn beat(&mut self, n: usize, life: u64, connection: u64) {
+        let is_reachable = self.machines[n].is_reachable;
+        let engine = (self.engine.is_up, self.engine.life);
+        let Some(service) = self.service(n, life) else {
+            return;
+        };
+        match service.connection {
+            Some((number, _)) if number != connection => return,
+            None => return,
+            // A beat that gets no answer finds out.
+            Some((_, leads_to)) if !is_reachable || engine != (true, leads_to) => {
+                self.lose_connection(n);
+                return;
+            }
+            Some(_) => {}
+        }
+        self.list(n, life);
+        self.after(MINUTE, n, Ev::Beat(life, connection));
+    }
+
+    pub fn lose_connection(&mut self, n: usize) {
+        let Some(service) = self.machines[n].service.as_mut() else {
+            return;
+        };
+        service.connection = None;
+        let life = service.life;
+        let calls: Vec<u64> = service.calls.keys().copied().collect();
+        for call in calls {
+            self.reply(n, life, call, false);
+        }
+        if self.life(n) == life {
+            self.feed(n, Event::Lost);
+        }
+        let delay = SECOND + self.dice.below(4 * SECOND);
+        self.after(delay, n, Ev::Connect(life));
+    }
+
+    /// What is no longer there is noticed within half a minute, what is refused at once.
+    pub fn notice(&mut self, n: usize, within: u64) {
+        let delay = self.dice.below(within);
+        let cut = self.machines[n]
+            .service
+            .as_ref()
+            .and_then(|s| s.connection.map(|(c, _)| Ev::Cut(s.life, c)));
+        if let Some(cut) = cut {
+            self.after(delay, n, cut);
+        }
+    }
+}

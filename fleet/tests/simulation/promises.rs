@@ -1,0 +1,344 @@
+//! What the protocol promises, checked while the world goes on and when it has come to rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again_fleet::policy::books::Which;
+use again_fleet::policy::lineage;
+use again_fleet::step::model::{Action, Content, LetterId, News};
+use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};
+use again_fleet::wire::name::{Id, Node};
+use again_fleet::wire::outcome::Outcome;
+use again_fleet::wire::trigger::{Ask, Trigger};
+
+use crate::world::MINUTE;
+
+/// As long as a sender may wait before it puts again what it believes delivered, and a little more.
+const ENOUGH: u64 = 12 * MINUTE;
+
+/// A trigger of one target, by the request's id.
+type Asked = (Node, Id);
+
+#[derive(Debug, Clone)]
+struct Firing {
+    sender: Node,
+    at: u64,
+    ttl: u64,
+    is_clock_right: bool,
+    is_promised: bool,
+}
+
+/// What has been said and done so far, by all nodes.
+#[derive(Debug, Default)]
+pub struct Promises {
+    firings: BTreeMap<Asked, Firing>,
+    /// The request that stands for an older one as well.
+    merged: BTreeMap<Asked, BTreeSet<Id>>,
+    cancels: BTreeSet<Asked>,
+    acted: BTreeMap<(Node, Which), u64>,
+    acted_ids: BTreeSet<Asked>,
+    /// The numbers that were acted on, in their order.
+    highest: BTreeMap<(Node, Node, String), u64>,
+    settled: BTreeMap<(Node, Which), Outcome>,
+    excused: BTreeSet<Asked>,
+    told: BTreeMap<(Node, Which), BTreeSet<Outcome>>,
+    /// From when on everything is whole, but for the nodes that are gone.
+    whole: Option<(u64, BTreeSet<Node>)>,
+    /// What was seen, so that a simulation in which nothing happens does not pass.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl Promises {
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// A trigger is fired in a run, or by a person.
+    pub fn fires(
+        &mut self,
+        (sender, target): (&Node, &Node),
+        id: &Id,
+        at: u64,
+        ttl: u64,
+        is_clock_right: bool,
+    ) {
+        let firing = Firing {
+            sender: sender.clone(),
+            at,
+            ttl,
+            is_clock_right,
+            is_promised: false,
+        };
+        self.firings.insert((target.clone(), id.clone()), firing);
+    }
+
+    /// A service took a step.
+    pub fn acts(&mut self, me: &Node, actions: &[Action], now: u64) {
+        for action in actions {
+            match action {
+                Action::Progress { id, target, news } => self.news(id, target, news, now),
+                Action::Keep(drafts) => {
+                    for draft in drafts {
+                        self.keeps(me, &draft.content);
+                    }
+                }
+                Action::Forget { letter, .. } => self.lets_go(me, letter, actions),
+                _ => {}
+            }
+        }
+    }
+
+    /// A sender lets go only for what the target signed, or when the time is over.
+    fn lets_go(&self, me: &Node, letter: &LetterId, actions: &[Action]) {
+        let LetterId::To(target, name) = letter else {
+            return;
+        };
+        let is_reason = |action: &Action| match action {
+            Action::Progress {
+                id,
+                target: node,
+                news: News::Told(outcome, _),
+            } => {
+                let is_it = |((told, which), outcomes): (&(Node, Which), &BTreeSet<Outcome>)| {
+                    told == target
+                        && (&which.sender, &which.name, &which.id) == (me, name, id)
+                        && outcomes.contains(outcome)
+                };
+                node == target && outcome.releases() && self.told.iter().any(is_it)
+            }
+            Action::Progress {
+                target: node, news, ..
+            } => node == target && *news == News::NoAnswer,
+            _ => false,
+        };
+        assert!(
+            actions.iter().any(is_reason),
+            "{me} let {letter} go for no reason"
+        );
+    }
+
+    fn news(&mut self, id: &Id, target: &Node, news: &News, now: u64) {
+        let asked = (target.clone(), id.clone());
+        match news {
+            News::ReplacedBy(newer) => {
+                self.merged.entry(asked).or_default().insert(newer.clone());
+                self.count("merged");
+            }
+            News::NoAnswer => {
+                self.count("no answer");
+                if let Some((since, gone)) = &self.whole {
+                    let had_time = now > since + ENOUGH && !gone.contains(target);
+                    assert!(!had_time, "{target} never told what became of {id}");
+                }
+                if let Some(firing) = self.firings.get(&asked) {
+                    assert!(
+                        now >= firing.at + firing.ttl,
+                        "{id} for {target} got no answer before its time was over"
+                    );
+                }
+            }
+            News::Told(..) => {}
+        }
+    }
+
+    fn keeps(&mut self, me: &Node, content: &Content) {
+        match content {
+            Content::Trigger(trigger) if trigger.ask == Ask::Cancel => {
+                self.cancels
+                    .insert((trigger.target.clone(), trigger.id.clone()));
+            }
+            Content::Trigger(_) | Content::Node(_) => {}
+            Content::Told { told, .. } => {
+                let which = Which {
+                    sender: told.sender.clone(),
+                    name: told.name.clone(),
+                    number: told.number,
+                    id: told.id.clone(),
+                };
+                let key = (me.clone(), which);
+                if told.outcome == Outcome::Taken {
+                    assert!(
+                        self.acted.contains_key(&key),
+                        "{me} told that it took {key:?}, and did not"
+                    );
+                }
+                self.told.entry(key).or_default().insert(told.outcome);
+            }
+        }
+    }
+
+    /// A client was told that it is delivered or kept.
+    pub fn promise(&mut self, target: &Node, id: &Id) {
+        self.count("promised");
+        if let Some(firing) = self.firings.get_mut(&(target.clone(), id.clone())) {
+            firing.is_promised = true;
+        }
+    }
+
+    /// A trigger was fired in a run: it carries every origin of the run on, with one hop more, or that origin went too far.
+    pub fn carries(&mut self, trigger: &Trigger, truth: &Lineage, limit: usize) {
+        for origin in &truth.0 {
+            let carried = trigger.lineage.0.iter().find(|o| o.id == origin.id);
+            let may_be_left_out = origin.hops() >= limit || trigger.lineage.0.len() == MOST_ORIGINS;
+            let is_carried = carried.is_some_and(|carried| carried.hops() > origin.hops());
+            assert!(
+                is_carried || may_be_left_out,
+                "the hops of {} were lost on the way to {}",
+                origin.id,
+                trigger.target
+            );
+        }
+        assert!(trigger.lineage.hops() <= limit);
+        self.count("fired in a run");
+    }
+
+    /// A request was refused for its hops.
+    pub fn stopped(&mut self, target: &Node, truth: &Lineage, why: &str, limit: usize) {
+        assert!(
+            !truth.0.is_empty() && truth.0.iter().all(|origin| origin.hops() >= limit),
+            "stopped early: {why}"
+        );
+        let within = lineage::within(truth, target, limit.saturating_sub(1));
+        assert!(
+            within.too_far.len() == truth.0.len() && why.contains(" -> "),
+            "no way in '{why}'"
+        );
+        self.count("stopped by hops");
+    }
+
+    /// A tool recorded a trigger: it will be acted on.
+    pub fn records(&mut self, me: &Node, which: &Which) {
+        self.count("acted");
+        let times = self.acted.entry((me.clone(), which.clone())).or_default();
+        *times += 1;
+        assert!(*times == 1, "{me} acted on {which:?} twice");
+        let place = (me.clone(), which.sender.clone(), which.name.to_string());
+        let highest = self.highest.entry(place).or_default();
+        assert!(
+            which.number > *highest,
+            "{me} acted on {which:?} after {highest}"
+        );
+        *highest = which.number;
+        self.acted_ids.insert((me.clone(), which.id.clone()));
+        if let Some(outcome) = self.settled.get(&(me.clone(), which.clone())) {
+            panic!("{me} acted on {which:?}, which was {outcome}");
+        }
+    }
+
+    /// Those who take have settled a trigger otherwise.
+    pub fn settles(
+        &mut self,
+        me: &Node,
+        trigger: &Trigger,
+        outcome: Outcome,
+        now: u64,
+        is_clock_right: bool,
+    ) {
+        let which = Which::from(trigger);
+        let asked = (me.clone(), which.id.clone());
+        self.count(match outcome {
+            Outcome::Expired => "expired",
+            Outcome::Superseded => "superseded",
+            Outcome::Cancelled => "cancelled",
+            Outcome::TooLate => "too late",
+            Outcome::Refused => "refused",
+            _ => "repeated",
+        });
+        let has_acted = self.acted_ids.contains(&asked);
+        match outcome {
+            Outcome::Expired => {
+                let firing = self.firings.get(&asked);
+                let is_late = firing.is_none_or(|f| !f.is_clock_right || now >= f.at + f.ttl);
+                assert!(
+                    is_late || !is_clock_right,
+                    "{which:?} expired at {me} before its time"
+                );
+                self.excused.insert(asked);
+            }
+            Outcome::Cancelled => {
+                assert!(
+                    self.cancels.contains(&asked),
+                    "{which:?} was cancelled by nobody"
+                );
+                assert!(
+                    !has_acted,
+                    "{me} told that {which:?} was cancelled, but acted on it"
+                );
+                self.excused.insert(asked);
+            }
+            Outcome::TooLate => assert!(
+                has_acted,
+                "{which:?} was taken back too late, but not acted on"
+            ),
+            Outcome::Refused => {
+                self.excused.insert(asked);
+            }
+            _ => {}
+        }
+        if outcome != Outcome::Taken {
+            self.settled.entry((me.clone(), which)).or_insert(outcome);
+        }
+    }
+
+    /// A target removed a register from the engine.
+    pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
+        self.count("removed");
+        let key = (me.clone(), Which::from(trigger));
+        let is_known = self.acted.contains_key(&key) || self.settled.contains_key(&key);
+        assert!(is_known, "{me} removed {:?} before it was recorded", key.1);
+    }
+
+    /// Nothing breaks any more.
+    pub fn is_whole(&mut self, since: u64, gone: BTreeSet<Node>) {
+        self.whole = Some((since, gone));
+    }
+
+    /// The world has been whole for long: what was promised before this time, and could still be taken, was acted on.
+    pub fn at_rest(&self) {
+        let (since, gone) = self.whole.as_ref().expect("whole");
+        let enough = since + ENOUGH;
+        for (asked, firing) in &self.firings {
+            let (target, id) = asked;
+            let could = firing.is_promised
+                && firing.at + firing.ttl > enough
+                && !gone.contains(target)
+                && !gone.contains(&firing.sender);
+            if could {
+                assert!(
+                    self.is_done(target, id),
+                    "{id} for {target}, fired at {}, is lost",
+                    firing.at
+                );
+            }
+        }
+        for ((node, which), outcomes) in &self.told {
+            let has_acted = self.acted.contains_key(&(node.clone(), which.clone()));
+            for outcome in outcomes {
+                let says_no = matches!(
+                    outcome,
+                    Outcome::Refused | Outcome::Expired | Outcome::Cancelled
+                );
+                assert!(
+                    !(has_acted && says_no),
+                    "{node} acted on {which:?} and told that it was {outcome}"
+                );
+            }
+        }
+    }
+
+    /// Whether somebody acted on it, or on what stood for it, or its target had a reason not to.
+    fn is_done(&self, target: &Node, id: &Id) -> bool {
+        let mut open = vec![id.clone()];
+        let mut seen = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            let asked = (target.clone(), id.clone());
+            let is_taken_back = self.cancels.contains(&asked);
+            if is_taken_back || self.acted_ids.contains(&asked) || self.excused.contains(&asked) {
+                return true;
+            }
+            if seen.insert(id) {
+                open.extend(self.merged.get(&asked).into_iter().flatten().cloned());
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,76 @@
+//! Values as they stand in the engine: real envelopes, under signatures that only say who signed.
+
+use again_fleet::policy::accept::Extensions;
+use again_fleet::policy::judge::Signed;
+use again_fleet::step::model::{Content, Found};
+use again_fleet::wire::Malformed;
+use again_fleet::wire::body::Content as Body;
+use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use again_fleet::wire::key::Key;
+use again_fleet::wire::name::{Namespace, Node};
+use again_fleet::wire::outcome::{Entry, Told};
+use again_fleet::wire::trigger::Trigger;
+
+pub fn namespace() -> Namespace {
+    "sim".parse().expect("a namespace")
+}
+
+fn write<T: Body>(me: &Node, content: &T) -> Vec<u8> {
+    let draft = Draft::new(&namespace(), content).expect("within its bounds");
+    let sign = |message: &[u8]| {
+        Ok::<_, Malformed>(Signature {
+            certificate: me.as_str().as_bytes().to_vec(),
+            bytes: [me.as_str().as_bytes(), message].concat(),
+        })
+    };
+    seal(&[draft], sign).expect("sealed").remove(0)
+}
+
+fn verify(seal: &Seal<'_>) -> Result<Node, Malformed> {
+    if seal.signature != [seal.certificate, &seal.message].concat() {
+        return Err(Malformed::new("not signed"));
+    }
+    String::from_utf8_lossy(seal.certificate).parse()
+}
+
+/// What a letter puts at one of its keys.
+pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
+    match (content, key) {
+        (Content::Node(inventory), _) => write(me, inventory),
+        (Content::Trigger(trigger), _) => write(me, trigger),
+        (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
+            let origin = lineage
+                .0
+                .iter()
+                .find(|o| o.id == *origin)
+                .expect("of the lineage");
+            let entry = Entry {
+                told: told.clone(),
+                origin: origin.clone(),
+            };
+            write(me, &entry)
+        }
+        (Content::Told { told, .. }, _) => write(me, told),
+    }
+}
+
+/// A register for a node, as its service finds it.
+pub fn found(bytes: &[u8]) -> Found {
+    let opened = Envelope::parse(bytes).and_then(|e| e.open::<Trigger, _, _>(&namespace(), verify));
+    match opened {
+        Ok((signer, trigger)) => Found::Good(Signed {
+            signer,
+            extensions: Extensions::new(),
+            trigger,
+        }),
+        Err(why) => Found::Bad(why.to_string()),
+    }
+}
+
+pub fn told(bytes: &[u8]) -> Option<Told> {
+    let (signer, told) = Envelope::parse(bytes)
+        .ok()?
+        .open::<Told, _, _>(&namespace(), verify)
+        .ok()?;
+    (signer == told.target).then_some(told)
+}

@@ -1,0 +1,475 @@
+//! Nodes, an engine, a network and a clock; everything that happens, happens here, one thing at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again::model::{Boottime, Moment, Span, Walltime};
+use again_fleet::outbox::Outbox;
+use again_fleet::policy::accept::Accept;
+use again_fleet::policy::books::Books;
+use again_fleet::policy::judge::Rules;
+use again_fleet::step::model::{Action, Content, Draft, Event, LetterId, Place, State};
+use again_fleet::step::{step, wakes};
+use again_fleet::wire::key::Key;
+use again_fleet::wire::lineage::Lineage;
+use again_fleet::wire::name::{Id, Name, Node};
+use again_fleet::wire::trigger::Ask;
+
+use crate::dice::Dice;
+use crate::disk::CrashDisk;
+use crate::engine::{Engine, Value};
+use crate::promises::Promises;
+use crate::seal;
+use crate::tool::Tool;
+
+pub const SECOND: u64 = 1000;
+pub const MINUTE: u64 = 60 * SECOND;
+/// The wall clock when everything begins.
+const EPOCH: u64 = 1_800_000_000_000;
+
+/// A protocol that is wrong on purpose: the checkers have to find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A register is removed when it is handed over.
+    RemovesFirst,
+    /// Nobody remembers numbers.
+    ForgetsNumbers,
+    /// A run that was started by somebody else does not carry the hops of what it satisfied.
+    LosesSatisfied,
+}
+
+/// How often things go wrong, out of 100,000.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Odds {
+    /// A service is killed before an action.
+    pub crash: u64,
+    /// The machine loses power while the outbox is written.
+    pub power: u64,
+    /// Those who take are killed at one of their steps.
+    pub take: u64,
+    /// A request, an answer or an event is lost.
+    pub lose: u64,
+    /// A request arrives long after it was given up.
+    pub late: u64,
+}
+
+/// What a run on a node fires.
+#[derive(Debug, Clone)]
+pub struct Notify {
+    pub targets: Vec<Node>,
+    pub name: Name,
+    /// In so many runs out of a thousand.
+    pub permille: u64,
+}
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Put(Vec<u8>, u64),
+    Remove(u64),
+}
+
+#[derive(Debug, Clone)]
+pub enum Call {
+    Put {
+        letter: LetterId,
+        version: u64,
+        key: Key,
+    },
+    Remove {
+        place: Place,
+        revision: u64,
+    },
+}
+
+/// Something that will happen on a node.
+#[derive(Debug, Clone)]
+pub enum Ev {
+    /// To this life of its service.
+    Service(u64, Event),
+    Tick(u64),
+    Connect(u64),
+    /// Its connection turns out to be dead.
+    Cut(u64, u64),
+    /// It lists again, as it does with every beat of its lease.
+    Beat(u64, u64),
+    Watch(u64, u64, Key, Option<Value>),
+    /// A request comes to this life of the engine.
+    Arrive(u64, u64, u64, Key, Op),
+    Reply(u64, u64, bool),
+    Take(u64, Vec<Vec<u8>>),
+    StartService,
+    PowerOn,
+    /// The tool looks whether a run is due.
+    Tool,
+    RunEnds(u64),
+    /// Somebody else starts a run.
+    Cron,
+    /// Somebody fires, or takes back.
+    Person,
+    /// The engine comes back.
+    EngineUp,
+    /// The network is whole again, the clock right, the node enabled.
+    Mended,
+    /// Something breaks somewhere.
+    Fault,
+}
+
+pub struct Service {
+    pub state: State,
+    pub life: u64,
+    pub outbox: Outbox<CrashDisk>,
+    /// The number of the connection, and the life of the engine that it leads to.
+    pub connection: Option<(u64, u64)>,
+    pub known: BTreeMap<Place, (u64, Vec<u8>)>,
+    pub calls: BTreeMap<u64, Call>,
+    pub watched: u64,
+    pub ticks: Option<u64>,
+    pub history: usize,
+}
+
+pub struct Machine {
+    pub name: Node,
+    pub rules: Rules,
+    pub is_on: bool,
+    pub is_gone: bool,
+    pub is_reachable: bool,
+    pub boot: u64,
+    pub booted: u64,
+    /// How far the clock is off, in milliseconds.
+    pub clock: i64,
+    pub was_clock_wrong: bool,
+    pub disk: CrashDisk,
+    pub books: Books,
+    pub tool: Tool,
+    pub service: Option<Service>,
+    pub manifest: Vec<Notify>,
+    pub run_length: u64,
+}
+
+pub struct World {
+    pub now: u64,
+    pub dice: Dice,
+    pub odds: Odds,
+    pub mutant: Option<Mutant>,
+    /// Prints every step.
+    pub is_traced: bool,
+    pub engine: Engine,
+    pub machines: Vec<Machine>,
+    pub promises: Promises,
+    /// The longest ttl that is asked for.
+    pub most_ttl: u64,
+    pub queue: BTreeMap<(u64, u64), (usize, Ev)>,
+    pub count: u64,
+    pub index: BTreeMap<Node, usize>,
+    pub truths: BTreeMap<Id, Option<Lineage>>,
+    pub clients: BTreeMap<u64, Id>,
+    pub recent: Vec<Id>,
+}
+
+impl World {
+    pub fn new(dice: Dice, names: Vec<Node>, hop_limit: usize) -> World {
+        let machine = |name: &Node| Machine {
+            name: name.clone(),
+            rules: Rules {
+                me: name.clone(),
+                accept: Accept {
+                    from: vec!["*".parse().expect("a pattern")],
+                    on_behalf: Vec::new(),
+                },
+                skew: Span::from_secs(300),
+                hop_limit,
+            },
+            is_on: true,
+            is_gone: false,
+            is_reachable: true,
+            boot: 0,
+            booted: 0,
+            clock: 0,
+            was_clock_wrong: false,
+            disk: CrashDisk::default(),
+            books: Books::default(),
+            tool: Tool::default(),
+            service: None,
+            manifest: Vec::new(),
+            run_length: SECOND,
+        };
+        let mut world = World {
+            now: 0,
+            dice,
+            odds: Odds::default(),
+            mutant: None,
+            is_traced: std::env::var_os("AGAIN_FLEET_TRACE").is_some(),
+            engine: Engine::default(),
+            machines: names.iter().map(machine).collect(),
+            promises: Promises::default(),
+            most_ttl: 0,
+            queue: BTreeMap::new(),
+            count: 0,
+            index: names
+                .into_iter()
+                .enumerate()
+                .map(|(n, name)| (name, n))
+                .collect(),
+            truths: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            recent: Vec::new(),
+        };
+        world.engine.start();
+        for n in 0..world.machines.len() {
+            let delay = world.dice.below(SECOND);
+            world.after(delay, n, Ev::StartService);
+        }
+        world
+    }
+
+    pub fn after(&mut self, delay: u64, n: usize, event: Ev) {
+        self.count += 1;
+        self.queue
+            .insert((self.now + delay, self.count), (n, event));
+    }
+
+    /// Nothing breaks any more.
+    pub fn cancel_faults(&mut self) {
+        self.queue
+            .retain(|_, (_, event)| !matches!(event, Ev::Fault));
+    }
+
+    pub fn odds(&mut self, times: u64) -> bool {
+        times > 0 && self.dice.below(100_000) < times
+    }
+
+    /// Lets the next thing happen, if it does before that time.
+    pub fn next(&mut self, end: u64) -> bool {
+        let Some(entry) = self
+            .queue
+            .first_entry()
+            .filter(|entry| entry.key().0 <= end)
+        else {
+            self.now = end;
+            return false;
+        };
+        self.now = entry.key().0;
+        let (n, event) = entry.remove();
+        self.happen(n, event);
+        true
+    }
+
+    pub fn moment(&self, n: usize) -> Moment {
+        let machine = &self.machines[n];
+        Moment {
+            boot: machine.boot.to_string(),
+            uptime: Boottime::from_nanos((self.now - machine.booted) * 1_000_000),
+            wall: Walltime::from_millis((EPOCH + self.now).saturating_add_signed(machine.clock)),
+            ..Moment::default()
+        }
+    }
+
+    pub fn service(&mut self, n: usize, life: u64) -> Option<&mut Service> {
+        self.machines[n]
+            .service
+            .as_mut()
+            .filter(|service| service.life == life)
+    }
+
+    pub fn life(&self, n: usize) -> u64 {
+        self.machines[n]
+            .service
+            .as_ref()
+            .map_or(0, |service| service.life)
+    }
+
+    pub fn happen(&mut self, n: usize, event: Ev) {
+        match event {
+            Ev::Service(life, event) if self.life(n) == life => self.feed(n, event),
+            Ev::Tick(life) => {
+                if let Some(service) = self.service(n, life) {
+                    service.ticks = None;
+                    self.feed(n, Event::Tick);
+                }
+            }
+            Ev::Connect(life) if self.life(n) == life => self.connect(n),
+            Ev::Cut(life, connection) => {
+                let engine = (self.engine.is_up, self.engine.life);
+                let is_reachable = self.machines[n].is_reachable;
+                if let Some(service) = self.service(n, life)
+                    && let Some((number, leads_to)) = service.connection
+                    && number == connection
+                    && !(is_reachable && engine == (true, leads_to))
+                {
+                    self.lose_connection(n);
+                }
+            }
+            Ev::Beat(life, connection) => self.beat(n, life, connection),
+            Ev::Watch(life, connection, key, value) => self.watch(n, life, connection, &key, value),
+            Ev::Arrive(life, engine, call, key, op) => {
+                self.arrive(n, (life, engine, call), &key, op)
+            }
+            Ev::Reply(life, call, is_ok) => self.reply(n, life, call, is_ok),
+            Ev::Take(life, batch) => self.take(n, life, &batch),
+            Ev::StartService => self.start_service(n),
+            Ev::PowerOn => self.power_on(n),
+            Ev::Tool => self.look_at_tool(n),
+            Ev::RunEnds(run) => self.run_ends(n, run),
+            Ev::Cron => self.start_run(n, false),
+            Ev::Person => self.person(n),
+            Ev::EngineUp => {
+                if !self.engine.is_up {
+                    self.engine.start();
+                }
+            }
+            Ev::Mended => self.mend(n),
+            Ev::Fault => crate::faults::strike(self),
+            Ev::Service(..) | Ev::Connect(_) => {}
+        }
+    }
+
+    /// Gives an event to a node's service, and does what it wants done.
+    pub fn feed(&mut self, n: usize, event: Event) {
+        let now = self.moment(n);
+        let Some(service) = self.machines[n].service.as_mut() else {
+            return;
+        };
+        let life = service.life;
+        let tells = self.is_traced.then(|| format!("{event:?}"));
+        let actions = step(&mut service.state, event, &now);
+        if let Some(event) = tells {
+            let (at, name) = (self.now, &self.machines[n].name);
+            println!("{at} {name}: {event}\n    ▸ {actions:?}");
+        }
+        let me = self.machines[n].name.clone();
+        self.promises.acts(&me, &actions, self.now);
+        for action in actions {
+            if self.odds(self.odds.crash) {
+                self.promises.count("crash");
+                self.kill(n);
+            }
+            if self.life(n) != life {
+                return;
+            }
+            self.perform(n, action);
+        }
+        self.wake(n);
+    }
+
+    pub fn wake(&mut self, n: usize) {
+        let (now, booted) = (self.now, self.machines[n].booted);
+        let Some(service) = self.machines[n].service.as_mut() else {
+            return;
+        };
+        let Some(at) = wakes(&service.state) else {
+            return;
+        };
+        // Not before the whole millisecond is over.
+        let at = (booted + at.nanos().div_ceil(1_000_000)).max(now);
+        if service.ticks.is_none_or(|ticks| at < ticks) {
+            service.ticks = Some(at);
+            let life = service.life;
+            self.after(at - now, n, Ev::Tick(life));
+        }
+    }
+
+    pub fn perform(&mut self, n: usize, action: Action) {
+        let life = self.life(n);
+        match action {
+            Action::Keep(drafts) => self.keep(n, drafts),
+            Action::Put {
+                letter,
+                version,
+                key,
+                until,
+            } => {
+                let service = self.machines[n].service.as_ref().expect("alive");
+                let content = service.state.letter(&letter).expect("a letter").clone();
+                let bytes = seal::value(&self.machines[n].name, &content, &key);
+                let expires = until.millis().saturating_sub(EPOCH);
+                let call = Call::Put {
+                    letter,
+                    version,
+                    key: key.clone(),
+                };
+                self.call(n, call, key, Op::Put(bytes, expires));
+            }
+            Action::Remove { place, revision } => {
+                let key = self.key_of(n, &place);
+                self.call(
+                    n,
+                    Call::Remove { place, revision },
+                    key,
+                    Op::Remove(revision),
+                );
+            }
+            Action::Forget { letter, number } => {
+                let outbox = &mut self.machines[n].service.as_mut().expect("alive").outbox;
+                if let Some(number) = number {
+                    outbox.put("number", &number.to_be_bytes()).expect("kept");
+                }
+                outbox.remove(&letter.to_string()).expect("removed");
+            }
+            Action::HandOver(places) => self.hand_over(n, life, &places),
+            Action::Say(client, said) => {
+                let id = self.clients.remove(&client).expect("a client");
+                for target in said.delivered.iter().chain(&said.kept) {
+                    self.promises.promise(target, &id);
+                }
+                for (target, why) in &said.failed {
+                    let limit = self.machines[n].rules.hop_limit;
+                    match self.truths.get(&id) {
+                        Some(Some(truth)) if why.starts_with("over ") => {
+                            self.promises.stopped(target, truth, why, limit);
+                        }
+                        _ => self.promises.count("failed"),
+                    }
+                }
+            }
+            Action::Progress { .. } | Action::Note(_) | Action::TurnedAway(_) => {}
+        }
+    }
+
+    pub fn key_of(&self, n: usize, (sender, name): &Place) -> Key {
+        Key::To {
+            target: self.machines[n].name.clone(),
+            sender: sender.clone(),
+            name: name.clone(),
+        }
+    }
+
+    pub fn keep(&mut self, n: usize, drafts: Vec<Draft>) {
+        let life = self.life(n);
+        for draft in drafts {
+            if let Content::Trigger(trigger) = &draft.content
+                && let Some(Some(truth)) = self.truths.get(&trigger.id)
+                && trigger.ask == Ask::Run
+            {
+                self.promises
+                    .carries(trigger, truth, self.machines[n].rules.hop_limit);
+            }
+            let loses_power = self.odds(self.odds.power);
+            let dies_at =
+                self.machines[n].disk.steps() + usize::try_from(self.dice.below(5)).expect("small");
+            if loses_power {
+                self.machines[n].disk.stop_before(dies_at);
+            }
+            let bytes = serde_json::to_vec(&draft).expect("JSON");
+            let service = self.machines[n].service.as_mut().expect("alive");
+            let kept = service
+                .outbox
+                .put(&draft.letter.to_string(), &bytes)
+                .map_err(|e| e.to_string());
+            if loses_power {
+                self.promises.count("power lost while writing");
+                self.power_off(n, 30 * SECOND);
+                return;
+            }
+            let event = Event::Kept {
+                letter: draft.letter,
+                version: draft.version,
+                kept,
+            };
+            self.after(2, n, Ev::Service(life, event));
+        }
+    }
+
+    pub fn gone(&self) -> BTreeSet<Node> {
+        let gone = self.machines.iter().filter(|machine| machine.is_gone);
+        gone.map(|machine| machine.name.clone()).collect()
+    }
+}

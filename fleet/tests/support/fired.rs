@@ -1,0 +1,79 @@
+//! Triggers as another node fires them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use again_fleet::identity::own::Own;
+use again_fleet::wire::Malformed;
+use again_fleet::wire::body::Content;
+use again_fleet::wire::envelope::{Draft, Signature, seal};
+use again_fleet::wire::lineage::{Cause, Lineage, Origin};
+use again_fleet::wire::name::Id;
+use again_fleet::wire::trigger::{Ask, Trigger};
+
+use crate::ca::Ca;
+
+/// A trigger for lb1.test, fired now by `sender`.
+pub fn trigger(sender: &str) -> Trigger {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock");
+    let now = u64::try_from(now.as_millis()).expect("a time");
+    let sender: again_fleet::wire::name::Node = sender.parse().expect("a certname");
+    Trigger {
+        ask: Ask::Run,
+        id: Id::from_bits(u128::from(now)),
+        target: "lb1.test".parse().expect("a certname"),
+        sender: sender.clone(),
+        on_behalf: None,
+        name: "again".parse().expect("a name"),
+        number: now,
+        at: now,
+        ttl: 3_600_000,
+        delta: 0,
+        targets: 1,
+        lineage: Lineage(vec![Origin {
+            id: Id::from_bits(u128::from(now)),
+            cause: Cause::Refresh,
+            path: vec![sender],
+        }]),
+    }
+}
+
+/// Sealed together by the key of this certificate.
+pub fn sealed(signer: &str, namespace: &str, triggers: &[Trigger]) -> Vec<Vec<u8>> {
+    let own = own(signer);
+    let namespace = namespace.parse().expect("a namespace");
+    let drafts = triggers
+        .iter()
+        .map(|one| Draft::new(&namespace, one).expect("a draft"));
+    seal(&drafts.collect::<Vec<_>>(), |message| own.sign(message)).expect("sealed")
+}
+
+/// Anything as this node signs it.
+pub fn sealed_as(signer: &str, what: &impl Content) -> Vec<u8> {
+    let own = own(signer);
+    let namespace = "test".parse().expect("a namespace");
+    let draft = Draft::new(&namespace, what).expect("a draft");
+    seal(&[draft], |message| own.sign(message))
+        .expect("sealed")
+        .remove(0)
+}
+
+fn own(signer: &str) -> Own {
+    let ca = Ca::get();
+    let (certificate, key) = (format!("{signer}.pem"), format!("{signer}.key"));
+    let own = Own::new(&ca.read(&certificate), &ca.read(&key));
+    own.expect("a certificate and its key")
+}
+
+/// A trigger as this node signs it.
+pub fn by(signer: &str, trigger: &Trigger) -> Vec<u8> {
+    sealed_as(signer, trigger)
+}
+
+/// The same without anybody's signature.
+pub fn unsigned(trigger: &Trigger) -> Vec<u8> {
+    let draft = Draft::new(&"test".parse().expect("a namespace"), trigger).expect("a draft");
+    let nobody = |_: &[u8]| Ok::<_, Malformed>(Signature::default());
+    seal(&[draft], nobody).expect("sealed").remove(0)
+}

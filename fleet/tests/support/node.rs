@@ -1,0 +1,682 @@
+//! A node: its settings, its service as a process and root's side as another one, and the real helper with a state directory of its
+//! own. What a trigger runs is a script that counts its runs, or a real `puppet apply`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use again::model::Span;
+use again_fleet::ask::{self, Answer, How, Question};
+use again_fleet::policy::fire::Request;
+use again_fleet::wire::lineage::{Cause, Lineage};
+use again_fleet::wire::name::Id;
+use again_rig::write_program;
+use serde_json::Value;
+
+use crate::ca::Ca;
+use crate::servers::{Kind, Server};
+
+/// What a trigger runs, where nothing else is said: it leaves its arguments, and what the helper says of it, in a file of its own,
+/// and goes on until nothing holds it.
+const RUN: &str = r#"#!/bin/sh
+DIR/note "$@"
+while [ -e DIR/hold ]; do sleep 0.05; done
+[ ! -e DIR/fails ]
+"#;
+
+/// Notes a run. It changes nothing.
+const NOTE: &str = r#"#!/bin/sh
+AGAIN status --this-run --json >"DIR/runs/.$$" || [ $? = 3 ] || exit
+printf '%s\n' "$@" >>"DIR/runs/.$$"
+mv "DIR/runs/.$$" "DIR/runs/$(date +%s%N)"
+"#;
+
+/// Longer than anything here may take, on a machine that is busy.
+pub const LONG: Duration = Duration::from_secs(240);
+
+pub struct Node {
+    pub name: &'static str,
+    dir: tempfile::TempDir,
+    serve: Mutex<Option<Child>>,
+    take: Mutex<Option<Child>>,
+    /// What the service tells systemd.
+    systemd: Mutex<Option<UnixDatagram>>,
+    run_cmd: Mutex<Vec<String>>,
+}
+
+/// A run, as it saw itself.
+#[derive(Debug)]
+pub struct Run {
+    pub arguments: Vec<String>,
+    /// The triggers whose job it did, and where they came from.
+    pub triggers: Vec<Id>,
+    pub origins: Lineage,
+}
+
+impl Node {
+    /// One whose processes run.
+    pub fn new(name: &'static str, server: &Server) -> Node {
+        let node = Node::off(name, server);
+        node.take();
+        node.start();
+        node
+    }
+
+    /// One without processes.
+    pub fn off(name: &'static str, server: &Server) -> Node {
+        let dir = tempfile::tempdir().expect("a directory");
+        let node = Node {
+            name,
+            dir,
+            serve: Mutex::new(None),
+            take: Mutex::new(None),
+            systemd: Mutex::new(None),
+            run_cmd: Mutex::default(),
+        };
+        for made in ["run", "runs", "puppet"] {
+            fs::create_dir(node.path(made)).expect("made");
+        }
+        node.write(
+            "again.toml",
+            "state_dir = 'DIR/again'\nlog_dir = 'DIR/logs'\nscope = 'never'\njitter = 0\nmax_runs = 100000\n",
+        );
+        node.program("note", NOTE);
+        node.program("puppet it", RUN);
+        node.runs_this(&[&node.at("puppet it"), "--test"]);
+        node.certify(name);
+        node.set(server);
+        node
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn at(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a plain path").to_owned()
+    }
+
+    /// `DIR` is the node's directory, `AGAIN` the helper, `FLEET` the program under test with the node's settings.
+    fn filled(&self, text: &str) -> String {
+        let fleet = format!(
+            "{} --config {}",
+            env!("CARGO_BIN_EXE_again-fleet"),
+            self.at("again-fleet.toml")
+        );
+        let again = format!(
+            "AGAIN_CONFIG={} {}",
+            self.at("again.toml"),
+            helper().display()
+        );
+        let again = format!("/usr/bin/env {again}");
+        text.replace("FLEET", &fleet)
+            .replace("AGAIN ", &format!("{again} "))
+            .replace("DIR", self.dir.path().to_str().expect("a plain path"))
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), self.filled(text)).expect("written");
+    }
+
+    pub fn program(&self, name: &str, text: &str) {
+        write_program(self.path(name), &self.filled(text));
+    }
+
+    /// Has triggers run this from now on; counts with the next settings.
+    pub fn runs_this(&self, words: &[&str]) {
+        let words = words.iter().map(|word| (*word).to_owned());
+        *self.run_cmd.lock().expect("alone") = words.collect();
+    }
+
+    /// Has triggers run a real `puppet apply` with this manifest.
+    pub fn runs_puppet(&self, manifest: &str) {
+        self.write("site.pp", manifest);
+        let words = self.puppet();
+        self.runs_this(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// `puppet apply` with the node's manifest.
+    pub fn puppet(&self) -> Vec<String> {
+        let (conf, manifest) = (self.at("puppet"), self.at("site.pp"));
+        let words = ["puppet", "apply", "--confdir", &conf, "--vardir", &conf];
+        let more = ["--publicdir", &conf, "--color=false", &manifest];
+        words
+            .iter()
+            .chain(&more)
+            .map(|word| (*word).to_owned())
+            .collect()
+    }
+
+    /// Puts files of this name's in place of the node's own, as Puppet does.
+    pub fn certify(&self, name: &str) {
+        for (from, to) in [
+            (format!("{name}.pem"), "cert.pem"),
+            (format!("{name}.key"), "key.pem"),
+            ("crl.pem".to_owned(), "crl.pem"),
+        ] {
+            fs::write(self.path("new"), Ca::get().read(&from)).expect("written");
+            fs::rename(self.path("new"), self.path(to)).expect("renamed");
+        }
+    }
+
+    /// The settings, with this engine.
+    pub fn set(&self, server: &Server) {
+        let engine = match server.kind {
+            Kind::Etcd => "etcd",
+            Kind::Nats => "nats",
+        };
+        let mut text = format!(
+            "engine = '{engine}'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{}'\naccept = ['*.test']\nspread = 0\nrun_cmd = {:?}\n",
+            server.port,
+            self.name,
+            self.run_cmd.lock().expect("alone"),
+        );
+        let files = [
+            ("cert", self.path("cert.pem")),
+            ("key", self.path("key.pem")),
+            ("ca", Ca::get().path("ca.pem")),
+            ("crl", self.path("crl.pem")),
+            ("helper", helper()),
+            ("run_dir", self.path("run")),
+            ("state_dir", self.path("state")),
+        ];
+        for (key, path) in files {
+            text.push_str(&format!("{key} = {path:?}\n"));
+        }
+        fs::write(self.path("again-fleet.toml"), text).expect("written");
+    }
+
+    /// The settings with another line in place of one, or one more.
+    pub fn set_also(&self, line: &str) {
+        let path = self.path("again-fleet.toml");
+        let text = fs::read_to_string(&path).expect("settings");
+        let key = line.split_inclusive('=').next().expect("a key");
+        let others = text.lines().filter(|one| !one.starts_with(key));
+        let all: Vec<&str> = others.chain([line]).collect();
+        fs::write(path, all.join("\n") + "\n").expect("written");
+    }
+
+    /// The helper of this node with these words.
+    pub fn again(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(helper());
+        command.env("AGAIN_CONFIG", self.path("again.toml"));
+        command.args(words).output().expect("the helper")
+    }
+
+    /// What the helper has on record of this kind.
+    pub fn history(&self, what: &str) -> Vec<Value> {
+        let text = self.again(&["history", "--json"]).stdout;
+        let text = String::from_utf8(text).expect("UTF-8");
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"));
+        lines.filter(|line: &Value| line["what"] == what).collect()
+    }
+
+    /// A command of the program under test.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_again-fleet"));
+        command
+            .env("AGAIN_CONFIG", self.path("again.toml"))
+            .arg("--config")
+            .arg(self.path("again-fleet.toml"))
+            .args(words)
+            .env_remove("TERM")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn errors(&self) -> fs::File {
+        let mut options = fs::File::options();
+        let opened = options.create(true).append(true).open(self.path("errors"));
+        opened.expect("a file")
+    }
+
+    /// What its processes have said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("errors")).unwrap_or_default()
+    }
+
+    fn activated(&self, socket: &str, command: &[String]) -> Child {
+        let socket = self.path("run").join(socket);
+        let _ = fs::remove_file(&socket);
+        let child = mortal("systemd-socket-activate")
+            .arg("--listen")
+            .arg(&socket)
+            .arg(format!(
+                "--setenv=AGAIN_FLEET_CONFIG={}",
+                self.path("again-fleet.toml").display()
+            ))
+            .arg(format!(
+                "--setenv=AGAIN_CONFIG={}",
+                self.path("again.toml").display()
+            ))
+            .args(command)
+            .stdin(Stdio::null())
+            .stderr(self.errors())
+            .spawn();
+        let child = child.expect("systemd-socket-activate");
+        until("a socket", || {
+            UnixStream::connect(&socket).is_ok() || socket.exists()
+        });
+        child
+    }
+
+    /// Root's side, started when it is asked for the first time.
+    pub fn take(&self) {
+        self.take_with(&[]);
+    }
+
+    /// The same, killed as it enters its nth system call that others could notice.
+    pub fn take_killed_at(&self, n: u64) {
+        self.take_with(&self.killed_at(n));
+    }
+
+    /// What comes before a command so that it is killed there.
+    fn killed_at(&self, n: u64) -> Vec<String> {
+        let _ = fs::remove_file(self.path("killed"));
+        let helper = again_rig::helper().to_str().expect("a plain path");
+        let words = [
+            helper,
+            "killed-at",
+            &n.to_string(),
+            &self.at("killed"),
+            "--",
+        ];
+        words.map(str::to_owned).to_vec()
+    }
+
+    /// Starts both with clocks that are ahead by so many seconds.
+    pub fn start_ahead(&self, seconds: i64) {
+        fs::write(self.path("clock"), format!("{seconds} 0")).expect("written");
+        let helper = again_rig::helper().to_str().expect("a plain path");
+        let clock = [helper, "clock", &self.at("clock"), "--"].map(str::to_owned);
+        // The process that gets the socket is another one than systemd's.
+        let passed = ["sh", "-c", "LISTEN_PID=$$ exec \"$@\"", "sh"].map(str::to_owned);
+        self.take_with(&[&clock[..], &passed].concat());
+        self.start_with(&clock);
+    }
+
+    /// Starts both with these variables in their environment.
+    pub fn start_in(&self, variables: &[&str]) {
+        let env = ["env"].iter().chain(variables);
+        let env: Vec<String> = env.map(|word| (*word).to_owned()).collect();
+        self.take_with(&env);
+        self.start_with(&env);
+    }
+
+    /// Sets their clocks right.
+    pub fn set_clock(&self) {
+        fs::write(self.path("clock"), "0 0").expect("written");
+        let take = self
+            .take
+            .lock()
+            .expect("alone")
+            .as_ref()
+            .expect("it runs")
+            .id();
+        for pid in [self.pid(), take] {
+            let (sent, done) = (pid.to_string(), self.path(&format!("clock.{pid}")));
+            let _ = fs::remove_file(&done);
+            let sent = Command::new("kill").args(["-USR1", &sent]).status();
+            assert!(sent.expect("kill").success());
+            until("the clock", || done.exists());
+        }
+    }
+
+    /// Whether that has happened.
+    pub fn was_killed(&self) -> bool {
+        self.path("killed").exists()
+    }
+
+    fn take_with(&self, before: &[String]) {
+        let program = env!("CARGO_BIN_EXE_again-fleet").to_owned();
+        let words = ["take", "--idle", "1h"].map(str::to_owned);
+        let command = [before, &[program], &words].concat();
+        let child = self.activated("take", &command);
+        *self.take.lock().expect("alone") = Some(child);
+    }
+
+    /// Ends root's side at once.
+    pub fn kill_take(&self) {
+        let mut child = self.take.lock().expect("alone").take().expect("it runs");
+        child.kill().and_then(|()| child.wait()).expect("its end");
+    }
+
+    /// Starts the service by its socket, with the first who fires.
+    pub fn start_by_socket(&self) {
+        let command = [env!("CARGO_BIN_EXE_again-fleet"), "serve"].map(str::to_owned);
+        let child = self.activated("trigger", &command);
+        *self.serve.lock().expect("alone") = Some(child);
+    }
+
+    /// Starts the service, and waits until it is ready.
+    pub fn start(&self) {
+        self.start_with(&[]);
+    }
+
+    /// The same, by this.
+    fn start_with(&self, before: &[String]) {
+        let path = self.path("notify");
+        let _ = fs::remove_file(&path);
+        let systemd = UnixDatagram::bind(&path).expect("a socket");
+        systemd.set_read_timeout(Some(LONG)).expect("a timeout");
+        self.spawn(before);
+        let mut told = [0; 1000];
+        let length = loop {
+            match systemd.recv(&mut told) {
+                // A wait with a time limit is not taken up again by itself (signal(7)).
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                length => break length.unwrap_or_else(|e| panic!("{e}: {}", self.log())),
+            }
+        };
+        assert_eq!(String::from_utf8_lossy(&told[..length]).trim(), "READY=1");
+        *self.systemd.lock().expect("alone") = Some(systemd);
+    }
+
+    /// Starts the service; it is killed as it enters its nth system call that others could notice.
+    pub fn start_killed_at(&self, n: u64) {
+        self.spawn(&self.killed_at(n));
+    }
+
+    fn spawn(&self, before: &[String]) {
+        let program = env!("CARGO_BIN_EXE_again-fleet").to_owned();
+        let words = [before, &[program]].concat();
+        let child = mortal(&words[0])
+            .args(&words[1..])
+            .arg("serve")
+            .arg("--config")
+            .arg(self.path("again-fleet.toml"))
+            .env("NOTIFY_SOCKET", self.path("notify"))
+            .stdin(Stdio::null())
+            .stderr(self.errors())
+            .spawn();
+        *self.serve.lock().expect("alone") = Some(child.expect("the service"));
+    }
+
+    /// What the service tells systemd next.
+    pub fn tells(&self) -> String {
+        let systemd = self.systemd.lock().expect("alone");
+        let mut told = [0; 4000];
+        let length = systemd
+            .as_ref()
+            .expect("it runs")
+            .recv(&mut told)
+            .expect("a word");
+        String::from_utf8_lossy(&told[..length]).into_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.serve
+            .lock()
+            .expect("alone")
+            .as_ref()
+            .expect("it runs")
+            .id()
+    }
+
+    /// Ends the service at once, as `kill -9` does.
+    pub fn kill(&self) {
+        let mut child = self.serve.lock().expect("alone").take().expect("it runs");
+        child.kill().and_then(|()| child.wait()).expect("its end");
+    }
+
+    /// Starts the service anew after it was killed, or was about to be.
+    pub fn start_anew(&self) {
+        self.kill();
+        self.start();
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.pid().to_string()])
+            .status();
+        assert!(sent.expect("kill").success());
+    }
+
+    /// Waits until the service has ended.
+    pub fn ended(&self) -> ExitStatus {
+        let mut child = self.serve.lock().expect("alone").take().expect("it runs");
+        until("its end", || child.try_wait().expect("a child").is_some());
+        child.wait().expect("a child")
+    }
+
+    /// Ends the service as systemd does.
+    pub fn stop(&self) {
+        self.signal("-TERM");
+        let status = self.ended();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    /// The runs that triggers have started, in their order.
+    pub fn runs(&self) -> Vec<Run> {
+        let listed = fs::read_dir(self.path("runs")).expect("runs");
+        let mut names: Vec<String> = listed
+            .map(|one| one.expect("one").file_name().into_string().expect("plain"))
+            .filter(|name| !name.starts_with('.'))
+            .collect();
+        names.sort();
+        let read = |name: String| fs::read_to_string(self.path("runs").join(name)).expect("a run");
+        names.into_iter().map(|name| run(&read(name))).collect()
+    }
+
+    /// The ids of all triggers that were run, each as often as it was.
+    pub fn ran(&self) -> Vec<Id> {
+        let runs = self.runs();
+        runs.into_iter().flat_map(|run| run.triggers).collect()
+    }
+
+    /// Waits until this trigger was run; it is then the only one since the last.
+    #[track_caller]
+    pub fn runs_once(&self, id: &Id) {
+        let since = Instant::now();
+        while !self.ran().contains(id) {
+            assert!(since.elapsed() < LONG, "{id} is not run: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let times = self.ran().iter().filter(|one| *one == id).count();
+        assert_eq!(times, 1, "{}", self.log());
+    }
+
+    pub fn connect(&self) -> UnixStream {
+        let socket = self.path("run/trigger");
+        let stream = UnixStream::connect(&socket).unwrap_or_else(|e| panic!("{e}: {}", self.log()));
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        stream
+    }
+
+    /// Fires as long as the service lives, and hears what it says of it; nothing if it died before.
+    pub fn try_to_fire(&self, request: &Request) -> Vec<String> {
+        let question = Question::Fire {
+            request: request.clone(),
+            wait: false,
+        };
+        let question = ask::ask(&question).expect("a question");
+        let socket = self.path("run/trigger");
+        loop {
+            let stream = UnixStream::connect(&socket);
+            let asked = stream.and_then(|mut stream| {
+                stream.set_read_timeout(Some(LONG))?;
+                stream.write_all(&question)?;
+                Ok(stream)
+            });
+            match asked {
+                Ok(stream) => return Answers(stream).map(word).collect(),
+                Err(_) if self.was_killed() => return Vec::new(),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Asks the service something.
+    pub fn ask(&self, question: &Question) -> Answers {
+        let mut stream = self.connect();
+        stream
+            .write_all(&ask::ask(question).expect("a question"))
+            .expect("asked");
+        Answers(stream)
+    }
+
+    /// Fires, and hears what it came to.
+    pub fn fire(&self, request: &Request) -> Vec<String> {
+        let request = request.clone();
+        self.ask(&Question::Fire {
+            request,
+            wait: false,
+        })
+        .all()
+    }
+
+    pub fn how(&self) -> How {
+        match self.ask(&Question::HowAreYou).next() {
+            Some(Answer::How(how)) => *how,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether it says that nothing waits in its outbox. One that dies does not.
+    pub fn is_done(&self) -> bool {
+        let asked = UnixStream::connect(self.path("run/trigger")).and_then(|mut stream| {
+            stream.set_read_timeout(Some(LONG))?;
+            stream.write_all(&ask::ask(&Question::HowAreYou).expect("a question"))?;
+            Ok(Answers(stream).next())
+        });
+        matches!(asked, Ok(Some(Answer::How(how))) if how.outbox.triggers == 0)
+    }
+
+    /// Waits until the service has the engine, or has it no longer.
+    #[track_caller]
+    pub fn is_linked(&self, is_up: bool) {
+        until("the link", || self.how().link.is_up == is_up);
+    }
+}
+
+fn run(text: &str) -> Run {
+    let (said, arguments) = text.split_once('\n').expect("a line");
+    let said: Value = serde_json::from_str(said).expect("JSON");
+    let origin = &said["this_run"]["origin"];
+    let triggers = origin["triggers"].as_array().into_iter().flatten();
+    let id = |one: &Value| one["id"].as_str().expect("an id").parse().expect("an id");
+    let origins = (!origin.is_null()).then(|| origin["origins"].clone());
+    Run {
+        arguments: arguments.lines().map(str::to_owned).collect(),
+        triggers: triggers.map(id).collect(),
+        origins: origins.map_or_else(Lineage::default, |all| {
+            serde_json::from_value(all).expect("a lineage")
+        }),
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for child in [&mut self.serve, &mut self.take] {
+            if let Some(child) = child.get_mut().expect("alone").as_mut() {
+                let _ = (child.kill(), child.wait());
+            }
+        }
+        // What was started for triggers goes as well.
+        let _ = fs::remove_file(self.path("hold"));
+        self.again(&["stop", "--run"]);
+        if std::thread::panicking() {
+            eprintln!("{} said:\n{}", self.name, self.log());
+        }
+    }
+}
+
+/// The helper: `AGAIN_BIN`, or what `make build` left.
+fn helper() -> PathBuf {
+    again_rig::binary_under_test()
+}
+
+/// A program that ends with this test, however that ends.
+fn mortal(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command
+}
+
+/// What the service says, as it comes.
+pub struct Answers(pub UnixStream);
+
+impl Iterator for Answers {
+    type Item = Answer;
+
+    fn next(&mut self) -> Option<Answer> {
+        let mut head = [0; ask::HEAD];
+        self.0.read_exact(&mut head).ok()?;
+        let mut rest = vec![0; ask::length_of_answer(&head).expect("an answer")];
+        self.0.read_exact(&mut rest).ok()?;
+        Some(ask::answer(&rest).expect("an answer"))
+    }
+}
+
+impl Answers {
+    /// The next one, in words.
+    pub fn word(&mut self) -> String {
+        word(self.next().expect("an answer"))
+    }
+
+    /// All until the end, which has to come.
+    pub fn all(self) -> Vec<String> {
+        let mut words: Vec<String> = self.map(word).collect();
+        assert_eq!(words.pop().as_deref(), Some("end"), "{words:?}");
+        words
+    }
+}
+
+/// An answer in words.
+pub fn word(answer: Answer) -> String {
+    match answer {
+        Answer::Delivered(node) => format!("delivered {node}"),
+        Answer::Kept(node) => format!("kept {node}"),
+        Answer::Failed(node, why) => format!("failed {node}: {why}"),
+        Answer::Said(summary) => format!(
+            "said {}{}",
+            summary.engine,
+            summary.away.map_or("", |_| " away")
+        ),
+        Answer::Progress { target, news, .. } => format!("{target} {news:?}"),
+        Answer::Refused(why) => format!("refused: {why}"),
+        Answer::End => "end".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A new request for these nodes.
+pub fn request(name: &str, targets: &[&str]) -> Request {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock");
+    Request {
+        id: Id::from_bits(now.as_nanos()),
+        targets: targets
+            .iter()
+            .map(|target| target.parse().expect("a certname"))
+            .collect(),
+        name: name.parse().expect("a name"),
+        cause: Cause::Person,
+        on_behalf: None,
+        run: Lineage::default(),
+        delta: Span::ZERO,
+        ttl: Span::from_secs(3600),
+    }
+}
+
+#[track_caller]
+pub fn until(what: &str, is_so: impl FnMut() -> bool) {
+    within(LONG, what, is_so);
+}
+
+#[track_caller]
+pub fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < patience, "no {what} within {patience:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

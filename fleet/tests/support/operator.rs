@@ -1,0 +1,86 @@
+//! The operator of a nats-server: straight at JetStream, past all that this program asks of it.
+
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions};
+use serde_json::{Value, json};
+
+use crate::ca::Ca;
+use crate::servers::Server;
+
+pub struct Operator {
+    client: Client,
+    stream: String,
+}
+
+impl Operator {
+    /// Of this stream.
+    pub async fn of(server: &Server, stream: &str) -> Operator {
+        let path = |name: &str| Ca::get().path(name);
+        let options = ConnectOptions::new()
+            .require_tls(true)
+            .add_root_certificates(path("ca.pem"))
+            .add_client_certificate(path("web2.test.pem"), path("web2.test.key"));
+        Operator {
+            client: options.connect(server.address()).await.expect("connected"),
+            stream: stream.to_owned(),
+        }
+    }
+
+    /// Asks for something about the stream, or about a consumer, and is not refused.
+    pub async fn ask(&self, verb: &str, consumer: &str, question: Value) -> Value {
+        let subject = self.subject(verb, consumer);
+        let question = question.to_string().into();
+        let answer = self.client.request(subject, question).await;
+        let answer = answer.unwrap_or_else(|e| panic!("{verb}: {e}"));
+        let answer: Value = serde_json::from_slice(&answer.payload).expect("JSON");
+        assert_eq!(answer.get("error"), None, "{verb}: {answer:#}");
+        answer
+    }
+
+    fn subject(&self, verb: &str, consumer: &str) -> String {
+        let words = [verb, &self.stream, consumer];
+        let words = words.iter().filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.copied().collect();
+        format!("$JS.API.{}", words.join("."))
+    }
+
+    /// The consumer of a watch, of what comes under these subjects. That of a list is there for a while too.
+    pub async fn feed(&self, filter: &str) -> Value {
+        let all = self.ask("CONSUMER.LIST", "", json!({})).await;
+        let is_it = |one: &&Value| {
+            let config = &one["config"];
+            one["push_bound"] == true
+                && config["filter_subject"] == filter
+                && config["deliver_policy"] == "by_start_sequence"
+        };
+        let all = all["consumers"].as_array().expect("a list");
+        all.iter().find(is_it).expect("a feed").clone()
+    }
+
+    /// Has the server tell whoever listens to a feed that a consumer is gone: another one, for whose messages somebody asked to be
+    /// answered there.
+    pub async fn tell_of_an_end(&self, feed: &Value) {
+        let inbox = feed["config"]["deliver_subject"]
+            .as_str()
+            .expect("a subject");
+        let config = json!({ "name": "other", "ack_policy": "none", "deliver_policy": "new" });
+        let other = json!({ "stream_name": self.stream, "config": config });
+        self.ask("CONSUMER.CREATE", "other", other).await;
+        let next = self.subject("CONSUMER.MSG.NEXT", "other");
+        let question = json!({ "batch": 1, "expires": 60_000_000_000_u64 }).to_string();
+        let asked = self
+            .client
+            .publish_with_reply(next, inbox.to_owned(), question.into());
+        asked.await.expect("asked");
+        // The server takes such a question up in its own time; of one that it has not taken up it tells nobody.
+        loop {
+            let other = self.ask("CONSUMER.INFO", "other", json!({})).await;
+            if other["num_waiting"] == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.ask("CONSUMER.DELETE", "other", json!({})).await;
+    }
+}

@@ -1,0 +1,403 @@
+//! Real engines on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
+//! program, however that ends.
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use again_fleet::engine::etcd::Etcd;
+use again_fleet::engine::nats::Nats;
+use again_fleet::engine::{Engine, Error, Times, Tls};
+use again_fleet::wire::name::Namespace;
+
+use crate::ca::Ca;
+
+/// Starts the command, notes its pid, and ends it when standard input says so or ends; in the latter case the test program is
+/// gone, and so is what it left. It has ended when this has: what dies still holds its ports.
+const KEEPER: &str = r#"
+dir=$1; shift
+trap '' INT HUP
+"$@" >>"$dir/log" 2>&1 </dev/null &
+echo $! >"$dir/pid.new" && mv "$dir/pid.new" "$dir/pid"
+if read -r _; then kill -KILL $!; wait $!; else kill -KILL $!; wait $!; rm -rf "$dir"; fi
+"#;
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Etcd,
+    Nats,
+}
+
+/// A server.
+pub struct Server {
+    pub kind: Kind,
+    pub port: u16,
+    peer_port: u16,
+    /// The peer ports of all members, its own too.
+    peers: Vec<u16>,
+    dir: PathBuf,
+    keeper: Mutex<Option<Child>>,
+    /// What else stands in nats-server's configuration.
+    configuration: String,
+}
+
+impl Server {
+    /// A new one, ready to be asked.
+    pub fn start(kind: Kind) -> Server {
+        Server::configured(kind, "")
+    }
+
+    /// The same with more in its configuration (nats-server's only).
+    pub fn configured(kind: Kind, configuration: &str) -> Server {
+        let server = Server::new(kind, configuration);
+        server.run();
+        server
+    }
+
+    /// Three that hold the same data, and have found each other. Those of NATS 2.10 sometimes never do when they are started
+    /// together, and know of no place for a stream until they are started anew.
+    pub fn cluster(kind: Kind) -> [Server; 3] {
+        let mut tried = 0;
+        loop {
+            let servers = Server::three(kind);
+            let Err(why) = servers[0].is_one_of_three() else {
+                return servers;
+            };
+            tried += 1;
+            assert!(tried < 4, "{why}");
+        }
+    }
+
+    /// Waits until a stream, or a value, can be had from all three; why it cannot.
+    fn is_one_of_three(&self) -> Result<(), Error> {
+        let (node, namespace) = ("web1.test".parse(), "found".parse());
+        let (node, namespace) = (node.expect("a certname"), namespace.expect("a namespace"));
+        let (servers, tls, times) = ([self.address()], tls("web1.test"), Times::default());
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let since = Instant::now();
+        loop {
+            let found = runtime.block_on(async {
+                match self.kind {
+                    Kind::Etcd => {
+                        let engine = Etcd::new(&servers, Some(&tls), times.clone()).await?;
+                        engine.list("again/").await.map(drop)
+                    }
+                    Kind::Nats => {
+                        let namespace = Namespace::clone(&namespace);
+                        let engine =
+                            Nats::connect(&servers, Some(&tls), &node, namespace, times.clone());
+                        engine.await.map(drop)
+                    }
+                }
+            });
+            if found.is_ok() || since.elapsed() > Duration::from_secs(60) {
+                return found;
+            }
+        }
+    }
+
+    fn three(kind: Kind) -> [Server; 3] {
+        let mut servers = [(); 3].map(|()| Server::new(kind, ""));
+        let peers: Vec<u16> = servers.iter().map(|server| server.peer_port).collect();
+        for server in &mut servers {
+            server.peers.clone_from(&peers);
+        }
+        servers.iter().for_each(Server::spawn);
+        servers.iter().for_each(Server::wait);
+        servers
+    }
+
+    fn new(kind: Kind, configuration: &str) -> Server {
+        let dir = tempfile::Builder::new()
+            .prefix("again-fleet-engine-")
+            .tempdir()
+            .expect("a directory")
+            .keep();
+        let peer_port = free_port();
+        Server {
+            kind,
+            port: free_port(),
+            peer_port,
+            peers: vec![peer_port],
+            dir,
+            keeper: Mutex::new(None),
+            configuration: configuration.to_owned(),
+        }
+    }
+
+    /// Starts it again, on the same port and with the same data.
+    pub fn run(&self) {
+        self.spawn();
+        self.wait();
+    }
+
+    fn spawn(&self) {
+        let command = match self.kind {
+            Kind::Etcd => self.etcd(),
+            Kind::Nats => self.nats(),
+        };
+        let _ = fs::remove_file(self.dir.join("pid"));
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .arg(&self.dir)
+            .args(command)
+            .stdin(Stdio::piped())
+            .spawn();
+        *self.keeper.lock().expect("the keeper") = Some(keeper.expect("sh"));
+    }
+
+    fn wait(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(
+                Instant::now() < end,
+                "{:?} does not answer:\n{}",
+                self.kind,
+                self.log()
+            );
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn etcd(&self) -> Vec<String> {
+        let ca = Ca::get();
+        let peer = |port: &u16| format!("http://127.0.0.1:{port}");
+        let peers = peer(&self.peer_port);
+        let members: Vec<String> = self
+            .peers
+            .iter()
+            .map(|port| format!("m{port}={}", peer(port)))
+            .collect();
+        let pairs = [
+            ("--name", format!("m{}", self.peer_port)),
+            ("--data-dir", text(&self.dir.join("data"))),
+            (
+                "--listen-client-urls",
+                format!("https://127.0.0.1:{}", self.port),
+            ),
+            (
+                "--advertise-client-urls",
+                format!("https://localhost:{}", self.port),
+            ),
+            ("--listen-peer-urls", peers.clone()),
+            ("--initial-advertise-peer-urls", peers.clone()),
+            ("--initial-cluster", members.join(",")),
+            ("--cert-file", text(&ca.path("server.test.pem"))),
+            ("--key-file", text(&ca.path("server.test.key"))),
+            ("--trusted-ca-file", text(&ca.path("ca.pem"))),
+            ("--client-crl-file", text(&ca.path("crl.pem"))),
+            ("--logger", "zap".to_owned()),
+        ];
+        let mut command = program(self.kind);
+        command.push("--client-cert-auth".to_owned());
+        command.extend(
+            pairs
+                .into_iter()
+                .flat_map(|(name, value)| [name.to_owned(), value]),
+        );
+        command
+    }
+
+    fn nats(&self) -> Vec<String> {
+        let ca = Ca::get();
+        let path = |name: &str| text(&ca.path(name));
+        let (certificate, key, roots) = (
+            path("server.test.pem"),
+            path("server.test.key"),
+            path("ca.pem"),
+        );
+        let has_users = self.configuration.contains("authorization");
+        let verify = if has_users {
+            "verify_and_map"
+        } else {
+            "verify"
+        };
+        let configuration = format!(
+            "listen: \"127.0.0.1:{}\"\nserver_name: m{}\njetstream {{ store_dir: \"{}\" }}\n\
+             tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", ca_file: \"{roots}\", {verify}: true, timeout: 30 }}\n{}\n",
+            self.port,
+            self.peer_port,
+            text(&self.dir.join("data")),
+            self.configuration,
+        );
+        let routes = self
+            .peers
+            .iter()
+            .map(|port| format!("\"nats://127.0.0.1:{port}\""));
+        let routes = routes.collect::<Vec<_>>().join(", ");
+        let cluster = format!(
+            "cluster {{ name: three, listen: \"127.0.0.1:{}\", routes: [{routes}] }}\n",
+            self.peer_port
+        );
+        let is_alone = self.peers.len() == 1;
+        let configuration = if is_alone {
+            configuration
+        } else {
+            configuration + &cluster
+        };
+        let file = self.dir.join("nats.conf");
+        fs::write(&file, configuration).expect("written");
+        let mut command = program(self.kind);
+        command.extend(["--config".to_owned(), text(&file)]);
+        command
+    }
+
+    /// Where clients find it. By name: Puppet's certificates have no addresses.
+    pub fn address(&self) -> String {
+        match self.kind {
+            Kind::Etcd => format!("https://localhost:{}", self.port),
+            Kind::Nats => format!("tls://localhost:{}", self.port),
+        }
+    }
+
+    /// Ends it, as `kill -9` does.
+    pub fn kill(&self) {
+        let mut keeper = self
+            .keeper
+            .lock()
+            .expect("the keeper")
+            .take()
+            .expect("it runs");
+        writeln!(keeper.stdin.take().expect("a pipe")).expect("the keeper");
+        keeper.wait().expect("its end");
+    }
+
+    /// Throws its data away; it must not run.
+    pub fn wipe(&self) {
+        assert!(self.keeper.lock().expect("the keeper").is_none(), "it runs");
+        fs::remove_dir_all(self.dir.join("data")).expect("removed");
+    }
+
+    /// Has it fall silent: it lives and its connections do, but it does nothing.
+    pub fn stop(&self) {
+        let pid = self.signal("-STOP");
+        // A signal takes its time, and each thread its own.
+        let is_stopped = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('T'))
+        };
+        let tasks = || fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+        let end = Instant::now() + Duration::from_secs(30);
+        while !tasks().all(|task| task.is_ok_and(is_stopped)) {
+            assert!(Instant::now() < end, "{pid} goes on");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Has it go on.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) -> String {
+        let pid = fs::read_to_string(self.dir.join("pid")).expect("a pid");
+        let pid = pid.trim().to_owned();
+        let sent = Command::new("kill")
+            .args([signal, &pid])
+            .status()
+            .expect("kill");
+        assert!(sent.success(), "{signal} to {pid}");
+        pid
+    }
+
+    /// Runs etcdctl as a node; its standard output.
+    pub fn etcdctl(&self, node: &str, arguments: &[&str]) -> String {
+        let ca = Ca::get();
+        let done = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .arg("--endpoints")
+            .arg(self.address())
+            .args([
+                "--cacert".into(),
+                ca.path("ca.pem"),
+                "--cert".into(),
+                ca.path(&format!("{node}.pem")),
+            ])
+            .args(["--key".into(), ca.path(&format!("{node}.key"))])
+            .args(arguments)
+            .output()
+            .expect("etcdctl");
+        assert!(
+            done.status.success(),
+            "etcdctl {arguments:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        String::from_utf8(done.stdout).expect("UTF-8")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(10)..].join("\n");
+            eprintln!("{:?} at {} said last:\n{last}", self.kind, self.port);
+        }
+        if let Some(mut keeper) = self.keeper.get_mut().expect("the keeper").take() {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// The words that start a server: another release's where the environment names one (tests/engines/newer).
+pub fn program(kind: Kind) -> Vec<String> {
+    let (variable, default) = match kind {
+        Kind::Etcd => ("ETCD", "etcd"),
+        Kind::Nats => ("NATS_SERVER", "nats-server"),
+    };
+    let words = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Who a node is to an engine.
+pub fn tls(node: &str) -> Tls {
+    let ca = Ca::get();
+    Tls {
+        ca: ca.read("ca.pem"),
+        certificate: ca.read(&format!("{node}.pem")),
+        key: ca.read(&format!("{node}.key")),
+    }
+}
+
+/// Below those that the kernel gives to connections: one of them could have it while a server is being started again. Nor does
+/// another test have it, in this process or another one: whoever takes a port also takes its name (unix(7), abstract), and keeps it.
+fn free_port() -> u16 {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    static TAKEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + (std::process::id().wrapping_mul(97).wrapping_add(tried)) % 20_000;
+        let port = u16::try_from(port).expect("a port");
+        let name = SocketAddr::from_abstract_name(format!("again-test-port-{port}"));
+        let name = UnixListener::bind_addr(&name.expect("a name"));
+        if let Ok(name) = name
+            && TcpListener::bind(("127.0.0.1", port)).is_ok()
+        {
+            TAKEN.lock().expect("the names").push(name);
+            return port;
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a plain path").to_owned()
+}

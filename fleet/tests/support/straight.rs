@@ -1,0 +1,129 @@
+//! Straight at an engine, past the services: whoever has a certificate may look, put and remove what they like.
+
+use std::time::Duration;
+
+use again_fleet::engine::etcd::Etcd;
+use again_fleet::engine::nats::Nats;
+use again_fleet::engine::{Change, Engine, Error, Feed, Times, Value};
+use again_fleet::wire::Malformed;
+use again_fleet::wire::body::Content;
+use again_fleet::wire::envelope::Envelope;
+use again_fleet::wire::outcome::Told;
+use again_fleet::wire::trigger::Trigger;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::servers::{Kind, Server, tls};
+
+pub struct Straight {
+    store: Store,
+    runtime: Runtime,
+}
+
+enum Store {
+    Etcd(Box<Etcd>),
+    Nats(Box<Nats>),
+}
+
+impl Straight {
+    /// As this node.
+    pub fn at(server: &Server, node: &str) -> Straight {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let (addresses, tls) = ([server.address()], tls(node));
+        // A busy machine has longer than a service waits.
+        let times = Times {
+            call: Duration::from_secs(60),
+            ..Times::default()
+        };
+        let store = runtime.block_on(async {
+            match server.kind {
+                Kind::Etcd => {
+                    let etcd = Etcd::new(&addresses, Some(&tls), times).await;
+                    Store::Etcd(Box::new(etcd.expect("etcd")))
+                }
+                Kind::Nats => {
+                    let (name, fleet) = (node.parse().expect("a certname"), "test".parse());
+                    let fleet = fleet.expect("a namespace");
+                    let nats = Nats::connect(&addresses, Some(&tls), &name, fleet, times).await;
+                    Store::Nats(Box::new(nats.expect("nats-server")))
+                }
+            }
+        });
+        Straight { store, runtime }
+    }
+
+    /// What stands below this.
+    pub fn list(&self, below: &str) -> Vec<Value> {
+        let prefix = format!("again/v1/test/{below}");
+        let list = self.runtime.block_on(async {
+            match &self.store {
+                Store::Etcd(etcd) => etcd.list(&prefix).await,
+                Store::Nats(nats) => nats.list(&prefix).await,
+            }
+        });
+        list.expect("a list").values
+    }
+
+    /// Whatever was written since this etcd began, also what is gone.
+    #[allow(dead_code, reason = "for the room of the verbs")]
+    pub fn ever(&self) -> Vec<Value> {
+        self.put("end", b"").expect("put");
+        let mut values = Vec::new();
+        self.runtime.block_on(async {
+            let Store::Etcd(etcd) = &self.store else {
+                panic!("NATS keeps the last value alone");
+            };
+            let mut feed = etcd.follow("again/", 0).await.expect("a feed");
+            loop {
+                match feed.next().await.expect("a change") {
+                    Change::Put(value) if value.key == "again/v1/test/end" => return values,
+                    Change::Put(value) => values.push(value),
+                    Change::Removed { .. } => {}
+                }
+            }
+        })
+    }
+
+    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<u64, Error> {
+        let key = format!("again/v1/test/{key}");
+        self.runtime.block_on(async {
+            match &self.store {
+                Store::Etcd(etcd) => etcd.put(&key, bytes, None).await,
+                Store::Nats(nats) => nats.put(&key, bytes, None).await,
+            }
+        })
+    }
+
+    /// Puts these under one key, without waiting for one before the next.
+    #[allow(dead_code, reason = "the room of the verbs puts one at a time")]
+    pub fn put_together(&self, key: &str, values: &[Vec<u8>]) {
+        let key = format!("again/v1/test/{key}");
+        let all = values.iter().map(async |bytes| match &self.store {
+            Store::Etcd(etcd) => etcd.put(&key, bytes, None).await,
+            Store::Nats(nats) => nats.put(&key, bytes, None).await,
+        });
+        let done = self.runtime.block_on(futures_util::future::join_all(all));
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+    }
+
+    /// What stands for this node of what became of its triggers.
+    #[allow(dead_code, reason = "the room of the verbs reads no results")]
+    pub fn told(&self, sender: &str) -> Vec<Told> {
+        let values = self.list(&format!("result/{}/", sender.replace('.', "=")));
+        values.iter().map(|value| read(&value.bytes)).collect()
+    }
+
+    /// The triggers that stand there for this node.
+    pub fn triggers(&self, target: &str) -> Vec<Trigger> {
+        let values = self.list(&format!("to/{}/", target.replace('.', "=")));
+        values.iter().map(|value| read(&value.bytes)).collect()
+    }
+}
+
+/// Whatever it says, whoever signed it.
+fn read<T: Content>(bytes: &[u8]) -> T {
+    let namespace = "test".parse().expect("a namespace");
+    let envelope = Envelope::parse(bytes).expect("an envelope");
+    let opened = envelope.open::<T, (), Malformed>(&namespace, |_| Ok(()));
+    opened.expect("what it should be").1
+}

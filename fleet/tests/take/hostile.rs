@@ -1,0 +1,223 @@
+//! A service that was taken over: it may send what it likes, and cannot make this node run what no accepted node has signed.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use again_fleet::handover::{MOST_TOGETHER, ask};
+use again_fleet::wire::envelope;
+use again_fleet::wire::outcome::Outcome;
+use again_fleet::wire::trigger::Trigger;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::ca::Ca;
+use crate::fired::{by, sealed, trigger, unsigned};
+use crate::node::Node;
+
+/// What becomes of one value, and why.
+fn one(node: &Node, value: Vec<u8>) -> (Outcome, String) {
+    let answer = node.one(&value);
+    (answer.outcome, answer.why)
+}
+
+#[test]
+fn what_no_accepted_node_has_signed_is_refused_with_the_evidence() {
+    let node = Node::new();
+    let good = trigger("web1.test");
+    let other_target = Trigger {
+        target: "db1.test".parse().expect("a certname"),
+        ..good.clone()
+    };
+    let behalf = {
+        let mut one = Trigger {
+            on_behalf: Some("web2.test".parse().expect("a certname")),
+            ..good.clone()
+        };
+        one.lineage.0[0].path = vec!["web2.test".parse().expect("a certname")];
+        one
+    };
+    let mut changed = by("web1.test", &good);
+    let at = changed.len() - 20;
+    changed[at] ^= 1;
+    for (value, words) in [
+        (unsigned(&good), "nobody signed it"),
+        (changed, "web1.test did not sign this"),
+        (
+            by("foreign", &good),
+            "the certificate of web1.test is not signed by our CA",
+        ),
+        (
+            by("server.test", &good),
+            "server.test signed it in the name of web1.test",
+        ),
+        (
+            by("server.test", &trigger("server.test")),
+            "accept does not list server.test",
+        ),
+        (
+            by("web1.test", &other_target),
+            "web1.test signed it for db1.test",
+        ),
+        (
+            by("web1.test", &behalf),
+            "accept_for does not let web1.test speak for web2.test",
+        ),
+        (
+            sealed("web1.test", "production", std::slice::from_ref(&good)).remove(0),
+            "namespace 'production', not for 'test'",
+        ),
+        (
+            b"run rm -rf /".to_vec(),
+            "no envelope of again-fleet's version 1",
+        ),
+        (Vec::new(), "no envelope of again-fleet's version 1"),
+        (
+            vec![0; envelope::MOST],
+            "no envelope of again-fleet's version 1",
+        ),
+    ] {
+        let (outcome, why) = one(&node, value);
+        assert_eq!(outcome, Outcome::Refused, "{words}: {why}");
+        assert!(why.contains(words), "{why}");
+        assert!(
+            node.errors()
+                .contains(&format!("again-fleet: refused: {why}")),
+            "{}",
+            node.errors()
+        );
+    }
+    assert_eq!(node.calls().len(), 0);
+    assert_eq!(
+        one(&node, by("web1.test", &good)).0,
+        Outcome::Taken,
+        "and the next one is taken"
+    );
+}
+
+#[test]
+fn a_revocation_counts_for_the_very_next_value() {
+    let node = Node::new();
+    let crl = node.path("crl");
+    let revoke = |from: &str| std::fs::copy(Ca::get().path(from), &crl).expect("copied");
+    revoke("crl.pem");
+    node.set_well(&format!("crl = {crl:?}"));
+    let first = trigger("web1.test");
+    assert_eq!(one(&node, by("web1.test", &first)).0, Outcome::Taken);
+    revoke("crl-web1.pem");
+    let (outcome, why) = one(&node, by("web1.test", &trigger("web1.test")));
+    assert_eq!(
+        (outcome, why.as_str()),
+        (Outcome::Refused, "the certificate of web1.test was revoked")
+    );
+    // What only this node's operator can mend loses nothing.
+    revoke("crl-old.pem");
+    let (outcome, why) = one(&node, by("web1.test", &trigger("web1.test")));
+    assert_eq!(outcome, Outcome::Held, "{why}");
+    assert_eq!(node.calls().len(), 1);
+}
+
+#[test]
+fn what_is_too_old_or_from_the_future_is_not_run() {
+    let node = Node::new();
+    let now = trigger("web1.test");
+    let old = Trigger {
+        at: now.at - 7_200_000,
+        number: now.at - 7_200_000,
+        ..now.clone()
+    };
+    let (outcome, why) = one(&node, by("web1.test", &old));
+    assert_eq!(outcome, Outcome::Expired);
+    assert!(why.contains("for 1h, here it is"), "{why}");
+    let future = Trigger {
+        at: now.at + 3_600_000,
+        number: now.at + 3_600_000,
+        ..now
+    };
+    let (outcome, why) = one(&node, by("web1.test", &future));
+    assert_eq!(outcome, Outcome::Held);
+    assert!(why.contains("by the clock of web1.test"), "{why}");
+    assert_eq!(node.calls().len(), 0);
+}
+
+/// Whatever is sent, nothing is run, and the next question is answered.
+#[test]
+fn any_bytes_on_the_socket_end_with_the_connection() {
+    let node = Node::new();
+    let good = by("web1.test", &trigger("web1.test"));
+    let question = ask(std::slice::from_ref(&good)).expect("a question");
+    let bytes = proptest::collection::vec(any::<u8>(), 0..64);
+    let spoilt = (0..question.len(), any::<u8>()).prop_map({
+        let question = question.clone();
+        // In the lengths, or in what is signed.
+        move |(at, byte)| {
+            let mut spoilt = question.clone();
+            spoilt[at] ^= byte | 1;
+            spoilt
+        }
+    });
+    let cut = (0..question.len()).prop_map(move |at| question[..at].to_vec());
+    let strategy = prop_oneof![bytes, spoilt, cut];
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let sent = runner.run(&strategy, |bytes| {
+        let mut stream = node.connect();
+        // It may have heard enough before the end.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        prop_assert_eq!(node.calls().len(), 0, "it ran something for {:?}", bytes);
+        Ok(())
+    });
+    sent.unwrap_or_else(|e| panic!("{e}: {}", node.errors()));
+    assert_eq!(one(&node, good).0, Outcome::Taken);
+}
+
+#[test]
+fn lengths_that_are_too_large_are_refused_unread() {
+    let node = Node::new();
+    let head = |count: u32| [b"AGT1".as_slice(), &count.to_be_bytes()].concat();
+    let many = head(MOST_TOGETHER as u32 + 1);
+    let long = [head(1), u32::MAX.to_be_bytes().to_vec()].concat();
+    for bytes in [many, long, b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
+        let mut stream = node.connect();
+        stream.write_all(&bytes).expect("written");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(3)))
+            .expect("set");
+        // It hangs up although more could come.
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
+    // One comes after the other.
+    let taken = one(&node, by("web1.test", &trigger("web1.test"))).0;
+    assert_eq!(taken, Outcome::Taken);
+    let errors = node.errors();
+    for words in [
+        "33 values were handed over together",
+        "a value of 4294967295 bytes is too long",
+        "not version 1 of the language",
+    ] {
+        assert!(errors.contains(words), "{errors}");
+    }
+}
+
+/// Who sends nothing keeps others waiting for a while, and not for ever.
+#[test]
+fn who_hangs_is_hung_up_on() {
+    let node = Node::new();
+    let silent = node.connect();
+    let begun = Instant::now();
+    assert_eq!(
+        one(&node, by("web1.test", &trigger("web1.test"))).0,
+        Outcome::Taken
+    );
+    assert!(
+        begun.elapsed() > Duration::from_secs(3),
+        "it was not asked one by one: {:?}",
+        begun.elapsed()
+    );
+    drop(silent);
+}

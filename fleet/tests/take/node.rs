@@ -1,0 +1,211 @@
+//! A node: its settings, its helper, and the socket that starts root's side.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use again_fleet::handover::{Answer, HEAD, answers, ask, length};
+use again_fleet::wire::trigger::{Ask, Trigger};
+
+use crate::ca::Ca;
+
+/// What stands in for the helper. Its words and its status lie beside it, and what it saw.
+const HELPER: &str = r#"#!/bin/bash
+printf '%s\0' "$@" >>"$0.calls"; printf '\n\0' >>"$0.calls"
+env >"$0.env"
+find /proc/self/fd -lname 'socket:*' >"$0.sockets"
+sed -n 's/^\(SigBlk\|SigIgn\):\t/\1:/p' /proc/self/status | paste -sd' ' >"$0.signals"
+if [ -e "$0.kills" ]; then kill -9 $PPID; fi
+cat "$0.says"
+exit "$(cat "$0.status")"
+"#;
+
+/// The seconds after which root's side ends, in these tests.
+const IDLE: &str = "2s";
+
+pub struct Node {
+    dir: tempfile::TempDir,
+    started: Mutex<Option<Child>>,
+}
+
+impl Node {
+    pub fn new() -> Node {
+        let dir = tempfile::tempdir().expect("a directory");
+        let node = Node {
+            dir,
+            started: Mutex::new(None),
+        };
+        fs::write(node.path("helper"), HELPER).expect("written");
+        fs::set_permissions(node.path("helper"), fs::Permissions::from_mode(0o755))
+            .expect("its mode");
+        node.helper_says("again: scheduled: by the stand-in", 0);
+        node.set_well("");
+        node
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn set(&self, settings: &str) {
+        fs::write(self.path("again-fleet.toml"), settings).expect("written");
+    }
+
+    /// Settings that can be used, and these, which go before.
+    pub fn set_well(&self, more: &str) {
+        let ca = Ca::get();
+        let usual = [
+            ("certname", "lb1.test".into()),
+            ("namespace", "test".into()),
+            ("ca", ca.path("ca.pem")),
+            ("crl", ca.path("crl.pem")),
+            ("helper", self.path("helper")),
+        ];
+        let is_unset = |key: &str| {
+            !more
+                .lines()
+                .any(|line| line.starts_with(&format!("{key} =")))
+        };
+        let mut text = format!("{more}\n");
+        for (key, value) in usual.iter().filter(|(key, _)| is_unset(key)) {
+            text.push_str(&format!("{key} = {value:?}\n"));
+        }
+        if is_unset("accept") {
+            text.push_str("accept = [\"web*.test\"]\n");
+        }
+        text.push_str("run_cmd = [\"/bin/puppet it\", \"--test\"]\n");
+        self.set(&text);
+    }
+
+    pub fn helper_says(&self, line: &str, status: u8) {
+        fs::write(self.path("helper.says"), line).expect("written");
+        fs::write(self.path("helper.status"), status.to_string()).expect("written");
+    }
+
+    pub fn helper_kills(&self, kills: bool) {
+        let path = self.path("helper.kills");
+        if kills {
+            fs::write(path, "").expect("written");
+        } else {
+            fs::remove_file(path).expect("removed");
+            // It may take a moment to be dead.
+            let killed = self.started.lock().expect("alone").take();
+            let status = killed.expect("it was started").wait().expect("a child");
+            assert_eq!(status.signal(), Some(9));
+        }
+    }
+
+    pub fn helper_saw(&self, what: &str) -> String {
+        let text = fs::read_to_string(self.path(&format!("helper.{what}")));
+        text.expect("it was asked").trim().to_owned()
+    }
+
+    /// The arguments of each call.
+    pub fn calls(&self) -> Vec<Vec<String>> {
+        let text = fs::read_to_string(self.path("helper.calls")).unwrap_or_default();
+        let calls = text.split("\n\0").filter(|call| !call.is_empty());
+        calls
+            .map(|call| call.split_terminator('\0').map(str::to_owned).collect())
+            .collect()
+    }
+
+    /// A connection to root's side, which is started for the first one.
+    pub fn connect(&self) -> UnixStream {
+        let socket = self.path("take");
+        let mut started = self.started.lock().expect("alone");
+        let lives = started
+            .as_mut()
+            .is_some_and(|child| child.try_wait().expect("a child").is_none());
+        if !lives {
+            let _ = fs::remove_file(&socket);
+            let errors = fs::File::options()
+                .create(true)
+                .append(true)
+                .open(self.path("errors"))
+                .expect("a file");
+            let child = Command::new("systemd-socket-activate")
+                .arg("--listen")
+                .arg(&socket)
+                .args([
+                    "--setenv=KEPT=1",
+                    "--setenv=INVOCATION_ID=1",
+                    "--setenv=JOURNAL_STREAM=1:2",
+                ])
+                .arg(format!(
+                    "--setenv=AGAIN_FLEET_CONFIG={}",
+                    self.path("again-fleet.toml").display()
+                ))
+                .arg(format!(
+                    "--setenv=AGAIN_FLEET_STATE_DIR={}",
+                    self.path("state").display()
+                ))
+                .args([env!("CARGO_BIN_EXE_again-fleet"), "take", "--idle", IDLE])
+                .stdin(Stdio::null())
+                .stderr(errors)
+                .spawn();
+            *started = Some(child.expect("systemd-socket-activate"));
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => return stream,
+                Err(e) if Instant::now() > deadline => panic!("{}: {e}", socket.display()),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    pub fn try_to_hand_over(&self, values: &[Vec<u8>]) -> io::Result<Vec<Answer>> {
+        let mut stream = self.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.write_all(&ask(values).expect("a question"))?;
+        let mut head = [0; HEAD];
+        stream.read_exact(&mut head)?;
+        let mut rest = vec![0; length(&head).expect("an answer")];
+        stream.read_exact(&mut rest)?;
+        Ok(answers(values.len(), &rest).expect("an answer"))
+    }
+
+    /// What is said of one value.
+    pub fn one(&self, value: &[u8]) -> Answer {
+        self.hand_over(&[value.to_vec()]).remove(0)
+    }
+
+    pub fn hand_over(&self, values: &[Vec<u8>]) -> Vec<Answer> {
+        self.try_to_hand_over(values)
+            .unwrap_or_else(|e| panic!("{e}: {}", self.errors()))
+    }
+
+    pub fn errors(&self) -> String {
+        fs::read_to_string(self.path("errors")).unwrap_or_default()
+    }
+
+    /// Until the process has ended because nobody asked.
+    pub fn wait_until_idle(&self) {
+        let child = self.started.lock().expect("alone").take();
+        let status = child.expect("it was started").wait().expect("a child");
+        assert!(status.success(), "{status}: {}", self.errors());
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(child) = self.started.lock().expect("alone").as_mut() {
+            let _ = (child.kill(), child.wait());
+        }
+    }
+}
+
+pub fn cancel(of: &Trigger) -> Trigger {
+    Trigger {
+        ask: Ask::Cancel,
+        number: of.number + 1,
+        ..of.clone()
+    }
+}

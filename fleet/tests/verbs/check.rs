@@ -1,0 +1,339 @@
+//! What `check` finds, with real engines and the certificates of a Puppet CA.
+
+use std::fs;
+
+use again_fleet::ask::{Answer, How, Link, Waiting};
+use serde_json::Value;
+
+use crate::ca::Ca;
+use crate::node::{Done, Node};
+use crate::servers::{Kind, Server};
+
+/// A node of this engine with certificates.
+fn node(engine: &str, port: u16, more: &str) -> Node {
+    let node = Node::new();
+    let ca = Ca::get();
+    let path = |name: &str| ca.path(name);
+    let (cert, key) = (path("web1.test.pem"), path("web1.test.key"));
+    let (roots, crl) = (path("ca.pem"), path("crl.pem"));
+    node.set(&format!(
+        "engine = '{engine}'\nendpoints = ['localhost:{port}']\nnamespace = 'test'\ncert = {cert:?}\nkey = {key:?}\nca = {roots:?}\ncrl = {crl:?}\n{more}"
+    ));
+    node
+}
+
+fn how() -> How {
+    How {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: "web1.test".parse().expect("a certname"),
+        namespace: "test".parse().expect("a namespace"),
+        began: 1,
+        link: Link {
+            engine: "etcd".to_owned(),
+            is_up: true,
+            since: 2,
+            why: String::new(),
+        },
+        denied: Vec::new(),
+        outbox: Waiting {
+            triggers: 0,
+            results: 0,
+            oldest: None,
+            not_kept: None,
+        },
+        take: None,
+        turned_away: 0,
+        ahead: Some(3),
+    }
+}
+
+/// Has somebody listen in the place of the service and of root's side, and checks.
+fn checked(node: &Node, how: How) -> (Done, Vec<Value>) {
+    let _ = fs::remove_file(node.path("run/trigger"));
+    let _ = fs::remove_file(node.path("run/take"));
+    let take = std::os::unix::net::UnixListener::bind(node.path("run/take")).expect("bound");
+    let service = node.answers(vec![Answer::How(Box::new(how)), Answer::End]);
+    let done = node.run(&["check", "--json"]);
+    service.join().expect("asked");
+    drop(take);
+    let checks = done.json()["checks"].as_array().expect("a list").clone();
+    (done, checks)
+}
+
+/// The checks in this state, `name: what`.
+fn are(checks: &[Value], state: &str) -> Vec<String> {
+    let text = |one: &Value, key: &str| one[key].as_str().expect("text").to_owned();
+    let those = checks.iter().filter(|one| one["state"] == state);
+    those
+        .map(|one| format!("{}: {}", text(one, "name"), text(one, "what")))
+        .collect()
+}
+
+fn only_error(checks: &[Value]) -> String {
+    match &are(checks, "error")[..] {
+        [one] => one.clone(),
+        other => panic!("{other:?} of {checks:?}"),
+    }
+}
+
+#[test]
+fn a_good_node_has_nothing_to_do() {
+    let etcd = Server::start(Kind::Etcd);
+    let node = node("etcd", etcd.port, "");
+    let (done, checks) = checked(&node, how());
+    assert_eq!(
+        (done.status, are(&checks, "error")),
+        (0, vec![]),
+        "{done:?}"
+    );
+    let names: Vec<&str> = checks
+        .iter()
+        .map(|one| one["name"].as_str().expect("text"))
+        .collect();
+    let expected = [
+        "settings",
+        "accept",
+        "again",
+        "trust",
+        "certificate",
+        "key",
+        "revocation",
+        "engine",
+        "service",
+        "link",
+        "permissions",
+        "outbox",
+        "clock",
+        "take",
+    ];
+    assert_eq!(names, expected);
+    let engine = are(&checks, "ok")
+        .into_iter()
+        .find(|one| one.starts_with("engine: "));
+    let engine = engine.expect("an engine");
+    assert!(
+        engine.starts_with("engine: etcd 3.") && engine.ends_with("is reached at 1 server"),
+        "{engine}"
+    );
+    // In lines for people, the same.
+    let service = {
+        fs::remove_file(node.path("run/trigger")).expect("removed");
+        node.answers(vec![Answer::How(Box::new(how()))])
+    };
+    let done = node.run(&["check"]);
+    service.join().expect("asked");
+    assert_eq!(done.out.lines().count(), expected.len(), "{done:?}");
+    assert!(
+        done.out
+            .contains("\nerror    take         nobody listens at "),
+        "{done:?}"
+    );
+    assert_eq!(done.status, 1);
+}
+
+/// etcd takes no writes any more once it is full; that is an alarm until a person disarms it.
+#[test]
+fn an_alarm_of_etcds_is_told() {
+    let etcd = Server::start(Kind::Etcd);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(raise_alarm(&etcd));
+    let node = node("etcd", etcd.port, "");
+    let (done, checks) = checked(&node, how());
+    assert_eq!(done.status, 1);
+    let error = only_error(&checks);
+    assert!(
+        error.starts_with("engine: etcd complains: ") && error.contains("NOSPACE"),
+        "{error}"
+    );
+    assert!(done.out.contains("etcdctl alarm disarm"), "{done:?}");
+}
+
+async fn raise_alarm(etcd: &Server) {
+    use etcd_client::{
+        AlarmAction, AlarmType, Certificate, Client, ConnectOptions, Identity, TlsOptions,
+    };
+    let tls = crate::servers::tls("web1.test");
+    let options = TlsOptions::new()
+        .ca_certificate(Certificate::from_pem(&tls.ca))
+        .identity(Identity::from_pem(&tls.certificate, &tls.key));
+    let options = ConnectOptions::new().with_tls(options);
+    let client = Client::connect([etcd.address()], Some(options)).await;
+    let mut client = client.expect("a client");
+    let raised = client
+        .alarm(AlarmAction::Activate, AlarmType::Nospace, None)
+        .await;
+    raised.expect("an alarm");
+}
+
+#[test]
+fn an_engine_that_is_away_is_named() {
+    let etcd = Server::start(Kind::Etcd);
+    let port = etcd.port;
+    drop(etcd);
+    let node = node("etcd", port, "");
+    let (_, checks) = checked(&node, how());
+    let error = only_error(&checks);
+    let begin = format!("engine: etcd: https://localhost:{port} cannot be reached: ");
+    assert!(error.starts_with(&begin), "{error}");
+}
+
+#[test]
+fn nats_is_checked_and_has_to_have_jetstream() {
+    let nats = Server::start(Kind::Nats);
+    let (_, checks) = checked(&node("nats", nats.port, ""), how());
+    assert_eq!(are(&checks, "error"), [""; 0]);
+    let engine = are(&checks, "ok")
+        .into_iter()
+        .find(|one| one.starts_with("engine: "));
+    assert!(
+        engine.is_some_and(|engine| engine.starts_with("engine: nats 2.")),
+        "{checks:?}"
+    );
+
+    let user = r#"authorization { users = [ { user: "web1.test" } ] }"#;
+    // Of what is set twice the last counts.
+    let without = Server::configured(Kind::Nats, &format!("jetstream: false\n{user}"));
+    let (done, checks) = checked(&node("nats", without.port, ""), how());
+    let error = only_error(&checks);
+    assert!(
+        error.starts_with("engine: nats: tls://localhost:"),
+        "{error}"
+    );
+    assert!(
+        done.out.contains("start nats-server with JetStream"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn what_an_engine_denies_is_told() {
+    let nobody = r#"authorization { users = [ { user: "other.test" } ] }"#;
+    let nats = Server::configured(Kind::Nats, nobody);
+    let (done, checks) = checked(&node("nats", nats.port, ""), how());
+    let error = only_error(&checks);
+    assert!(error.contains("does not allow it"), "{error}");
+    assert!(
+        done.out.contains("enrol this node's certificate"),
+        "{done:?}"
+    );
+
+    let etcd = Server::start(Kind::Etcd);
+    for words in [
+        "user add root --no-password",
+        "user add admin.test --no-password",
+        "user grant-role admin.test root",
+        "user grant-role root root",
+        "user add web1.test --no-password",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        etcd.etcdctl("web1.test", &words);
+    }
+    etcd.etcdctl("web1.test", &["auth", "enable"]);
+    let (_, checks) = checked(&node("etcd", etcd.port, ""), how());
+    let error = only_error(&checks);
+    assert!(
+        error.starts_with("permissions: etcd does not allow it: "),
+        "{error}"
+    );
+}
+
+/// Whether the engine takes them too is another question.
+#[test]
+fn certificates_that_others_would_not_believe_are_found() {
+    let ca = Ca::get();
+    // The certificate, the key, the CA, the revocation lists; what is found of what.
+    for (files, about, part) in [
+        (
+            ["web1.test.pem", "web1.test.key", "ca.pem", "crl-web1.pem"],
+            "key",
+            "was revoked",
+        ),
+        (
+            ["web1.test.pem", "web1.test.key", "ca.pem", "crl-old.pem"],
+            "revocation",
+            "no longer valid",
+        ),
+        (
+            ["web1.test.pem", "web1.test.key", "ca.pem", "none.pem"],
+            "revocation",
+            "cannot be read",
+        ),
+        (
+            [
+                "web1.test.pem",
+                "web1.test.key",
+                "foreign-ca.pem",
+                "foreign-crl.pem",
+            ],
+            "key",
+            "is not signed by our CA",
+        ),
+        (
+            ["web1.test.pem", "web2.test.key", "ca.pem", "crl.pem"],
+            "key",
+            "is not that of its certificate",
+        ),
+        (
+            ["web2.test.pem", "web2.test.key", "ca.pem", "crl.pem"],
+            "certificate",
+            "is of web2.test, and this node is web1.test",
+        ),
+        (
+            ["expired.pem", "expired.key", "ca.pem", "crl.pem"],
+            "certificate",
+            "is no longer valid, since",
+        ),
+        (
+            ["ca.pem", "web1.test.key", "ca.pem", "crl.pem"],
+            "certificate",
+            "is no certname",
+        ),
+    ] {
+        let node = Node::new();
+        let keys = ["cert", "key", "ca", "crl"].iter().zip(files);
+        let set: String = keys
+            .map(|(key, file)| format!("{key} = {:?}\n", ca.path(file)))
+            .collect();
+        node.set(&format!("{set}endpoints = ['localhost:1']"));
+        if about == "certificate" && part.contains("since") {
+            let path = node.path("again-fleet.toml");
+            let text = fs::read_to_string(&path).expect("settings");
+            fs::write(path, text.replace("'web1.test'", "'bent.test'")).expect("written");
+        }
+        let done = node.run(&["check", "--json"]);
+        assert_eq!(done.status, 1);
+        let checks = done.json()["checks"].as_array().expect("a list").clone();
+        let found = are(&checks, "error");
+        let is = |one: &&String| one.starts_with(&format!("{about}: ")) && one.contains(part);
+        assert!(
+            found.iter().any(|one| is(&one)),
+            "{files:?}: no {part:?} in {found:?}"
+        );
+    }
+}
+
+#[test]
+fn trust_in_the_engine_is_said_in_plain_words() {
+    let node = Node::new();
+    node.set("trust = 'engine'\ntls = false\nendpoints = ['localhost:1']\nrun_cmd = ['puppet', 'apply', '/site.pp']");
+    let done = node.run(&["check"]);
+    let line = done.out.lines().find(|line| line.contains(" trust "));
+    let line = line.unwrap_or_else(|| panic!("{done:?}"));
+    assert!(line.starts_with("warning  trust        trust = \"engine\": nothing is signed; whoever can write to the engine can have this node run 'puppet apply /site.pp', in anybody's name; "), "{line}");
+}
+
+#[test]
+fn settings_that_cannot_be_used_end_it() {
+    let node = Node::new();
+    node.set("nonsense = 1");
+    let done = node.run(&["check"]);
+    assert_eq!(done.status, 1);
+    assert_eq!(done.out.lines().count(), 1, "{done:?}");
+    assert!(
+        done.out
+            .starts_with("error    settings     the settings cannot be used: "),
+        "{done:?}"
+    );
+}

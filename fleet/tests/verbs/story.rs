@@ -1,0 +1,587 @@
+//! `story`: what followed from a firing, over all nodes; and what becomes of it for whoever waits.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use again_fleet::ask::{Answer, Question};
+use again_fleet::wire::lineage::{Cause, Lineage, Origin};
+use again_fleet::wire::name::Id;
+use again_fleet::wire::outcome::{Entry, Outcome, Told};
+use again_fleet::wire::trigger::Trigger;
+use serde_json::{Value, json};
+
+use crate::fired::{sealed_as, trigger};
+use crate::name;
+use crate::node::Node as Stage;
+use crate::real::well;
+use crate::servers::{Kind, Server};
+use crate::straight::Straight;
+use crate::whole::{Node, until};
+
+/// Waits for what takes many runs of Puppet, or asks for work of the machine: it is looked at now and then.
+#[track_caller]
+fn in_time(mut is_so: impl FnMut() -> Result<(), String>) {
+    let since = Instant::now();
+    while let Err(is) = is_so() {
+        assert!(since.elapsed() < Duration::from_secs(300), "still {is}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Waits until a story is as it should be.
+#[track_caller]
+fn until_told(node: &Node, words: &[&str], is_so: impl Fn(&str) -> bool) {
+    in_time(|| {
+        let story = well(node, words);
+        if is_so(&story) { Ok(()) } else { Err(story) }
+    });
+}
+
+/// What may stand in each field, as again-fleet(8) describes it.
+fn check(story: &Value) {
+    type Kind = fn(&Value) -> bool;
+    let text: Kind = Value::is_string;
+    let number: Kind = Value::is_u64;
+    let truth: Kind = Value::is_boolean;
+    let list: Kind = |value| {
+        value
+            .as_array()
+            .is_some_and(|all| all.iter().all(Value::is_string))
+    };
+    let time: Kind = |value| {
+        value
+            .as_str()
+            .is_some_and(|text| text.len() == 24 && text.ends_with('Z'))
+    };
+    let id: Kind = |value| value.as_str().is_some_and(|text| text.len() == 32);
+    let outcome: Kind = |value| Outcome::ALL.iter().any(|one| *value == json!(one));
+    let or_null = |value: &Value, kind: Kind| value.is_null() || kind(value);
+    let fields = |value: &Value, expected: &[(&str, Kind, bool)]| {
+        let value = value
+            .as_object()
+            .unwrap_or_else(|| panic!("no object: {value}"));
+        let mut names: Vec<&str> = expected.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        assert!(value.keys().eq(names), "{value:?}");
+        for (name, kind, may_be_null) in expected {
+            let is_good = if *may_be_null {
+                or_null(&value[*name], *kind)
+            } else {
+                kind(&value[*name])
+            };
+            assert!(is_good, "{name} is {}", value[*name]);
+        }
+    };
+    let whole: &[(&str, Kind, bool)] = &[
+        ("schema", |value| *value == 1, false),
+        (
+            "version",
+            |value| *value == env!("CARGO_PKG_VERSION"),
+            false,
+        ),
+        ("id", id, false),
+        ("cause", text, false),
+        ("node", text, false),
+        ("fired_at", time, false),
+        ("over", truth, false),
+        ("entries", Value::is_array, false),
+    ];
+    let entry: &[(&str, Kind, bool)] = &[
+        ("entry", number, false),
+        ("parent", number, true),
+        ("node", text, false),
+        ("trigger", id, false),
+        ("name", text, false),
+        ("sender", text, false),
+        ("path", list, false),
+        ("untold", list, false),
+        ("outcome", outcome, true),
+        ("why", text, false),
+        ("fired_at", time, false),
+        ("told_at", time, true),
+        ("sent_until", time, true),
+        ("run", Value::is_object, true),
+        ("clock_off_ms", Value::is_i64, true),
+        ("over", truth, false),
+    ];
+    let run: &[(&str, Kind, bool)] = &[
+        ("log_command", text, false),
+        ("began_at", time, true),
+        ("ended_at", time, true),
+        ("reruns", number, false),
+        ("last_rerun", outcome, true),
+        ("more", truth, false),
+    ];
+    fields(story, whole);
+    for (n, one) in (0u64..).zip(story["entries"].as_array().expect("entries")) {
+        fields(one, entry);
+        assert_eq!(one["entry"], n);
+        assert!(
+            one["parent"].as_u64().is_none_or(|parent| parent < n),
+            "{one:#}"
+        );
+        if !one["run"].is_null() {
+            fields(&one["run"], run);
+        }
+    }
+}
+
+/// `node outcome name` of each entry, below its parent's.
+fn tree(story: &Value) -> Vec<String> {
+    let entries = story["entries"].as_array().expect("entries");
+    let mut ways: Vec<String> = Vec::new();
+    for one in entries {
+        let word = |field: &str| one[field].as_str().unwrap_or("-").replace(".test", "");
+        let own = format!("{} {} {}", word("node"), word("outcome"), word("name"));
+        let parent = one["parent"].as_u64().and_then(|n| usize::try_from(n).ok());
+        ways.push(parent.map_or(String::new(), |n| format!("{} > ", ways[n])) + &own);
+    }
+    ways
+}
+
+/// How often a node has to run, and what it does in which of its runs.
+fn runs(name: &'static str, server: &Server, cases: &str, ahead: i64) -> Node {
+    let script = format!(
+        "DIR/note\nn=$(ls DIR/runs | wc -l)\nfire() {{ FLEET trigger \"$@\"; }}\nrerun() {{ AGAIN run --delta 0; }}\nhold() {{ while [ -e DIR/hold ]; do sleep 0.05; done; }}\ncase $n in\n{cases}\nesac\n"
+    );
+    let node = Node::off(name, server);
+    node.write("fire", &script);
+    node.runs_puppet("exec { '/bin/sh DIR/fire': logoutput => true }");
+    node.set(server);
+    if ahead == 0 {
+        node.take();
+        node.start();
+    } else {
+        node.start_ahead(ahead);
+    }
+    node
+}
+
+/// Nine runs on four nodes, of which one is 30 s behind: with a trigger that is refused, one that has expired and one that failed.
+#[test]
+fn a_story_is_whole_and_in_order_though_clocks_disagree() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = Node::new("web1.test", &server);
+    web1.set_also("accept = []");
+    web1.signal("-HUP");
+    let lb1 = runs(
+        "lb1.test",
+        &server,
+        "1) fire --to web2.test --name balance; fire --to n01.test --name data --ttl 1s; fire --to web1.test --name back; rerun ;;
+2) rerun ;;
+3) hold; fire --to web2.test --name late ;;",
+        -30,
+    );
+    let web2 = runs(
+        "web2.test",
+        &server,
+        "1) fire --to n01.test --name first; rerun ;;
+2) rerun ;;
+4) fire --to n01.test --name second ;;",
+        0,
+    );
+    let n01 = runs("n01.test", &server, "1) exit 4 ;;", 0);
+    // What lb1 fires is half a minute old when it comes.
+    n01.set_also("skew = '10s'");
+    n01.signal("-HUP");
+    let all = [&web1, &lb1, &web2, &n01];
+    all.iter().for_each(|node| node.is_linked(true));
+    lb1.write("hold", "");
+    let said = well(
+        &web1,
+        &["trigger", "--to", "lb1.test", "--name", "begin", "--json"],
+    );
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let id = said["id"].as_str().expect("an id");
+    let follow = web1
+        .command(&["story", id, "--follow"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it is there");
+    let is_done = |node: &Node| node.again(&["status"]).status.code() == Some(3);
+    let ran = |node: &Node| node.runs().len();
+    let rest = |runs: [usize; 4], busy: &[&Node]| {
+        in_time(|| {
+            let is = all.map(ran);
+            if is == runs && busy.iter().all(|node| is_done(node)) {
+                Ok(())
+            } else {
+                Err(format!("{is:?} runs"))
+            }
+        });
+    };
+    rest([0, 3, 3, 1], &[&web2, &n01]);
+    fs::remove_file(lb1.path("hold")).expect("removed");
+    rest([0, 3, 4, 2], &all);
+    // Each run was told to its end.
+    let followed = follow.wait_with_output().expect("its end");
+    let followed = (
+        followed.status.code(),
+        String::from_utf8_lossy(&followed.stdout).into_owned(),
+    );
+    assert_eq!(followed.0, Some(0), "{}", followed.1);
+
+    let story: Value = serde_json::from_str(&well(&web1, &["story", "--json"])).expect("JSON");
+    check(&story);
+    let expected = [
+        "lb1 changed begin",
+        "lb1 changed begin > web2 changed balance",
+        "lb1 changed begin > web2 changed balance > n01 failed first",
+        "lb1 changed begin > n01 expired data",
+        "lb1 changed begin > web1 refused back",
+        "lb1 changed begin > web2 changed late",
+        "lb1 changed begin > web2 changed late > n01 changed second",
+    ];
+    assert_eq!(tree(&story), expected, "{story:#}");
+    let entries = story["entries"].as_array().expect("entries");
+    let reruns: u64 = entries
+        .iter()
+        .filter_map(|one| Some(1 + one["run"].as_object()?["reruns"].as_u64()?))
+        .sum();
+    assert_eq!((reruns, &story["over"]), (9, &json!(true)), "{story:#}");
+    assert_eq!(
+        (&story["node"], &story["cause"]),
+        (&json!("web1.test"), &json!("person"))
+    );
+    // That lb1 took what had not been fired yet by its clock is said.
+    let off = entries[0]["clock_off_ms"].as_i64().expect("it is behind");
+    assert!((-30_000..-1000).contains(&off), "{off}");
+    for (n, why) in [(3, "fired at "), (4, "accept")] {
+        assert!(
+            entries[n]["why"]
+                .as_str()
+                .is_some_and(|is| is.contains(why)),
+            "{:#}",
+            entries[n]
+        );
+    }
+    // The log is there by the command that is told.
+    let log = entries[2]["run"]["log_command"]
+        .as_str()
+        .expect("a command");
+    let words: Vec<&str> = log.split(' ').skip(1).collect();
+    assert!(n01.again(&words).status.success(), "{log}");
+
+    // For a day, and by a lease for many.
+    let leases = server.etcdctl("web1.test", &["lease", "list"]);
+    let granted = |lease: &str| server.etcdctl("web1.test", &["lease", "timetolive", lease]);
+    let ids = leases.lines().filter(|line| line.len() == 16);
+    let granted: Vec<String> = ids.map(granted).collect();
+    let is_long = |one: &&String| one.contains("TTL(9") || one.contains("TTL(8");
+    let long = granted.iter().filter(is_long).count();
+    assert!((1..=4).contains(&long), "{granted:?}");
+
+    let text = well(&lb1, &["story", id]);
+    let shown: Vec<&str> = text.lines().collect();
+    assert_eq!(shown.len(), 9, "{text}");
+    assert!(
+        shown[0].starts_with(&format!("story {id} begun by a person on web1.test, ")),
+        "{text}"
+    );
+    for (line, begin) in shown[1..].iter().zip([
+        "`- lb1.test  changed  'begin' fired ",
+        "   |- web2.test  changed  'balance' fired ",
+        "   |  `- n01.test  failed  'first' fired ",
+        "   |- n01.test  expired  'data' fired ",
+        "   |- web1.test  refused  'back' fired ",
+        "   `- web2.test  changed  'late' fired ",
+        "      `- n01.test  changed  'second' fired ",
+        "7 triggers for 4 nodes: 4 changed, 1 expired, 1 failed, 1 refused",
+    ]) {
+        assert!(line.starts_with(begin), "{text}");
+    }
+    assert!(
+        shown[1].contains("; 2 reruns there, the last changed; ")
+            && shown[1].contains("clocks disagree"),
+        "{text}"
+    );
+    // What changed while somebody followed it is what stands there now, by the words.
+    let last = followed
+        .1
+        .lines()
+        .rfind(|line| line.contains("lb1.test"))
+        .expect("a line");
+    assert!(
+        last.contains("2 reruns there, the last changed"),
+        "{}",
+        followed.1
+    );
+    // By any trigger of it, and as a picture.
+    let second = entries[6]["trigger"].as_str().expect("an id");
+    let dot = well(&web2, &["story", second, "--dot"]);
+    assert!(
+        dot.starts_with("digraph story {") && dot.ends_with("}\n"),
+        "{dot}"
+    );
+    assert_eq!(dot.matches(" -> ").count(), 7, "{dot}");
+}
+
+/// A story is told by those whose names are on it.
+#[test]
+fn what_another_signed_is_no_part_of_it() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = Node::new("web1.test", &server);
+    web1.is_linked(true);
+    let straight = Straight::at(&server, "web2.test");
+    // Nobody is there to tell anything: what is on its way is known where it was fired.
+    well(&web1, &["trigger", "--to", "n02.test"]);
+    let story: Value = serde_json::from_str(&well(&web1, &["story", "--json"])).expect("JSON");
+    check(&story);
+    assert_eq!(tree(&story), ["n02 - again"]);
+    assert_eq!(story["over"], false);
+    let id = Id::from_bits(1).to_string();
+    let one = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
+    let at = |bits: u128| {
+        format!(
+            "story/{}/lb1=test/{}",
+            Id::from_bits(1),
+            Id::from_bits(bits)
+        )
+    };
+    for (place, signer, is_shown) in [(1, "web2.test", 0), (2, "lb1.test", 0), (1, "lb1.test", 1)] {
+        straight
+            .put(&at(place), &sealed_as(signer, &one))
+            .expect("put");
+        let before = web1.how().turned_away;
+        let done = web1
+            .command(&["story", &id, "--json"])
+            .output()
+            .expect("it is there");
+        let out = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(
+            out.matches("\"entry\":").count(),
+            is_shown,
+            "{signer}: {out}"
+        );
+        assert!(is_shown == 1 || web1.how().turned_away > before);
+    }
+}
+
+fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
+    let (target, path) = way.split_last().expect("a target");
+    let path: Vec<_> = path.iter().map(|node| name(node)).collect();
+    Entry {
+        told: Told {
+            id: Id::from_bits(bits),
+            number: 1_795_219_387_000,
+            sender: path[path.len() - 1].clone(),
+            target: name(target),
+            name: "x\u{202e}\"y".parse().expect("a name"),
+            outcome,
+            why: String::new(),
+            at: 1_795_219_388_000,
+            stopped: vec![],
+            ran: None,
+        },
+        origin: Origin {
+            id: Id::from_bits(1),
+            cause: Cause::Kick,
+            path,
+        },
+    }
+}
+
+/// What is on its way from here is shown; what has been told of it counts more.
+#[test]
+fn what_nobody_has_told_is_shown_as_far_as_it_is_known_here() {
+    let stage = Stage::new();
+    let way = |target: &str, bits: u128| {
+        let mut one = trigger("web1.test");
+        (one.target, one.id) = (name(target), Id::from_bits(bits));
+        one.lineage = Lineage(vec![Origin {
+            id: Id::from_bits(1),
+            cause: Cause::Kick,
+            path: vec![name("web1.test")],
+        }]);
+        Answer::OnTheWay(Box::<Trigger>::new(one))
+    };
+    let held = entry(1, &["web1.test", "lb1.test"], Outcome::Held);
+    let far = entry(3, &["web1.test", "n09.test", "n01.test"], Outcome::Changed);
+    let answers = vec![
+        way("lb1.test", 1),
+        way("lb2.test", 2),
+        Answer::Entry(Box::new(held)),
+        Answer::Entry(Box::new(far)),
+        Answer::End,
+    ];
+    let service = stage.answers(answers);
+    let done = stage.run(&["story", "--json"]);
+    assert_eq!(service.join().expect("asked"), Question::Story(None));
+    assert_eq!(done.status, 0, "{done:?}");
+    let story = done.json();
+    check(&story);
+    assert_eq!(story["over"], false);
+    let mut tree = tree(&story);
+    tree.sort();
+    assert_eq!(
+        tree,
+        [
+            "lb1 held x\u{202e}\"y",
+            "lb2 - again",
+            "n01 changed x\u{202e}\"y"
+        ]
+    );
+    let untold: BTreeMap<&str, &Value> = story["entries"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .map(|one| (one["node"].as_str().expect("a node"), &one["untold"]))
+        .collect();
+    assert_eq!(untold["n01.test"], &json!(["n09.test"]));
+}
+
+#[test]
+fn where_there_is_no_story_that_is_said() {
+    for (answers, words, part) in [
+        (
+            vec![Answer::End],
+            &["story"][..],
+            "no node has told any story",
+        ),
+        (
+            vec![Answer::NotSeen("etcd is away".to_owned()), Answer::End],
+            &["story"],
+            "what the nodes have told cannot be read: etcd is away",
+        ),
+        (vec![], &["story"], "ended before it had answered"),
+        (
+            vec![Answer::Refused("no".to_owned()), Answer::End],
+            &["story", "--follow"],
+            "refuses: no",
+        ),
+        (
+            vec![Answer::Delivered(name("lb1")), Answer::End],
+            &["story", "--dot"],
+            "answered something else",
+        ),
+    ] {
+        let stage = Stage::new();
+        let service = stage.answers(answers);
+        let done = stage.run(words);
+        service.join().expect("asked");
+        assert_eq!(done.status, 1, "{done:?}");
+        assert!(done.error().contains(part), "{done:?}");
+    }
+    for words in [&["story", "x"][..], &["story", "--dot", "--json"]] {
+        assert_eq!(Stage::new().run(words).status, 2);
+    }
+}
+
+/// Fires at lb1 and waits, until lb1's run is under way.
+fn waits(web1: &Node, lb1: &Node) -> Child {
+    let mut command = web1.command(&["trigger", "--to", "lb1.test", "--wait"]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    until("a run", || lb1.runs().len() == 1);
+    child.expect("it is there")
+}
+
+fn two(server: &Server) -> (Node, Node) {
+    let web1 = Node::new("web1.test", server);
+    let lb1 = runs("lb1.test", server, "*) hold ;;", 0);
+    web1.is_linked(true);
+    lb1.is_linked(true);
+    lb1.write("hold", "");
+    (web1, lb1)
+}
+
+/// What was fired goes on without whoever fired it, and its story tells how it ended.
+#[test]
+fn who_waits_may_be_killed() {
+    let server = Server::start(Kind::Nats);
+    let (web1, lb1) = two(&server);
+    let mut child = waits(&web1, &lb1);
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("again-fleet: lb1.test: taken")));
+    child.kill().and_then(|()| child.wait()).expect("its end");
+    // From then on it is looked at often.
+    until_told(&web1, &["story", "--json"], |story| {
+        story.contains("\"started\"")
+    });
+    fs::remove_file(lb1.path("hold")).expect("removed");
+    until_told(&web1, &["story", "--json"], |story| {
+        let story: Value = serde_json::from_str(story).expect("JSON");
+        story["entries"][0]["outcome"] == "changed" && story["over"] == true
+    });
+    assert_eq!(lb1.runs().len(), 1);
+    assert!(web1.how().link.is_up);
+}
+
+/// A run that takes longer than anybody waits for it goes on, and the last line says where it is told.
+#[test]
+fn who_waits_no_longer_is_told_where_it_goes_on() {
+    let server = Server::start(Kind::Etcd);
+    let (web1, lb1) = two(&server);
+    let words = ["trigger", "--to", "lb1.test", "--wait", "--ttl=8s"];
+    let done = web1.command(&words).output().expect("it is there");
+    let out = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(75), "{out}");
+    let last: Vec<&str> = out.lines().rev().take(2).collect();
+    assert!(
+        last[1].starts_with("again-fleet: 0 of 1 node done in 8"),
+        "{out}"
+    );
+    let words = last[0].strip_prefix("again-fleet: 'again-fleet ");
+    let words = words.and_then(|words| words.strip_suffix("' tells what becomes of it"));
+    let words: Vec<&str> = words
+        .unwrap_or_else(|| panic!("{out}"))
+        .split(' ')
+        .collect();
+    fs::remove_file(lb1.path("hold")).expect("removed");
+    until_told(&web1, &words, |story| {
+        story.contains("`- lb1.test  changed  'again' fired ")
+    });
+}
+
+/// All files of this name below a directory.
+fn found(directory: &Path, name: &str, found_so_far: &mut Vec<std::path::PathBuf>) {
+    for one in fs::read_dir(directory).expect("a directory").flatten() {
+        if one.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found(&one.path(), name, found_so_far);
+        } else if one.file_name() == name {
+            found_so_far.push(one.path());
+        }
+    }
+}
+
+/// The target loses power in the run, and comes back: how its run ended nobody knows, and that is a failure for whoever waits.
+#[test]
+fn who_waits_for_a_target_that_is_booted_anew_is_told() {
+    let server = Server::start(Kind::Etcd);
+    let (web1, lb1) = two(&server);
+    let child = waits(&web1, &lb1);
+    until_told(&web1, &["story", "--json"], |story| {
+        story.contains("\"outcome\":\"started\"")
+    });
+    lb1.kill();
+    lb1.kill_take();
+    let status = lb1.again(&["status", "--json"]).stdout;
+    let status: Value = serde_json::from_slice(&status).expect("JSON");
+    let pid = status["targets"][0]["running"]["pid"].to_string();
+    let killed = Command::new("kill").args(["-9", &pid]).status();
+    assert!(killed.expect("kill").success(), "{status:#}");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let mut records = Vec::new();
+    found(&lb1.path("again"), "state.json", &mut records);
+    for record in records {
+        let text = fs::read_to_string(&record).expect("a record");
+        assert!(text.contains(boot.trim()), "{text}");
+        fs::write(record, text.replace(boot.trim(), "another-boot")).expect("written");
+    }
+    lb1.take();
+    lb1.start();
+    let done = child.wait_with_output().expect("its end");
+    let out = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{out}");
+    let last = out.lines().last().expect("a line");
+    assert!(last.ends_with(": 1 failed"), "{out}");
+    assert!(out.contains("  lb1.test  failed       unknown ("), "{out}");
+}
