@@ -69,7 +69,7 @@ describe 'common::again::delta' do
         it { is_expected.to compile.with_all_deps }
       end
 
-      ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
+      ['again', 'again-on-failure', 'again-fleet', 'again-fleet-next', 'until peers joined', "two\nlines"].each do |name|
         context "with the title #{name.inspect}" do
           let(:title) { name }
 

@@ -1,0 +1,33 @@
+# frozen_string_literal: true
+
+Puppet::Type.type(:trigger).provide(:command) do
+  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. It has none of the promises of an engine: what the program loses is lost.'
+
+  # Runs the command, and logs what it prints.
+  #
+  # @raise [Puppet::Error] if it ended with another status than 0
+  def fire
+    hosts = resource[:hosts]
+    return resource.notice('nobody to start Puppet on: hosts is empty') if hosts.empty?
+
+    failed = commands(hosts).filter_map { |words| run(words) }
+    raise Puppet::Error, failed.join('; ') if failed.any?
+  end
+
+  private
+
+  # One command for each host, or one for all of them.
+  def commands(hosts)
+    all = resource[:command].map { |word| word.gsub('%{hosts}', hosts.join(',')) } # rubocop:disable Style/FormatStringToken
+    return [all] unless all.any? { |word| word.include?('%{host}') } # rubocop:disable Style/FormatStringToken
+
+    hosts.map { |host| all.map { |word| word.gsub('%{host}', host) } } # rubocop:disable Style/FormatStringToken
+  end
+
+  # What went wrong, or nil.
+  def run(words)
+    output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false)
+    output.to_s.each_line(chomp: true) { |line| resource.notice(line) unless line.empty? }
+    "#{words.join(' ')} ended with #{output.exitstatus}" unless output.exitstatus.zero?
+  end
+end

@@ -1,0 +1,74 @@
+# frozen_string_literal: true
+
+# What fires over an engine, whatever the engine: by the program again-fleet, which speaks to the node's service.
+Puppet::Type.type(:trigger).provide(:fleet) do
+  desc 'What the providers of the engines share. Not to be chosen.'
+
+  confine true: false
+
+  # Fires what was left for the end of the run. Puppet calls it after the last resource, while the report is still open.
+  def self.post_resource_eval
+    later = @later || []
+    @later = []
+    later.each(&:fire_at_the_end)
+  end
+
+  # Leaves it for the end of the run.
+  def self.leave(provider)
+    @later = [*@later, provider].uniq
+  end
+
+  # Fires when all other resources of this run have been evaluated.
+  def fire_later
+    self.class.leave(self)
+    resource.notice('fires when this run has applied everything else')
+  end
+
+  # Fires. The refresh is over, so that a failure becomes one of the resource in the report.
+  def fire_at_the_end
+    fire unless Puppet::Application.stop_requested?
+  rescue StandardError => e
+    resource.err(e.message)
+    report = Puppet::Util::Log.destinations.keys.reverse.find do |destination|
+      destination.is_a?(Puppet::Transaction::Report) && destination.resource_statuses.key?(resource.to_s)
+    end
+    report&.resource_statuses&.fetch(resource.to_s)&.fail_with_event(e.message)
+  end
+
+  # Fires, and logs what became of it.
+  #
+  # @raise [Puppet::Error] if the trigger could neither be sent nor kept
+  def fire
+    nobody = Array(resource[:hosts]).empty? && selection.empty?
+    return resource.notice('nobody to start Puppet on: hosts is empty') if nobody
+
+    program = Puppet::Util.which('again-fleet') || Puppet::Util.which('/usr/local/bin/again-fleet')
+    raise Puppet::Error, "there is no program again-fleet on this node: include common::again::fleet before #{resource.ref}" unless program
+
+    # In the run that starts the service nothing could be told before.
+    resource.catalog&.resources&.each { |other| other.tell_early if other.respond_to?(:tell_early) }
+
+    output = Puppet::Util::Execution.execute([program, 'trigger', *options], failonfail: false, combine: true, override_locale: false)
+    # Puppet takes it for what the locale says, which in a run from cron is often that there are no arrows.
+    *lines, last = String.new(output.to_s, encoding: Encoding::UTF_8).scrub.lines.map(&:chomp).reject(&:empty?)
+    lines.each { |line| resource.notice(line) }
+    raise Puppet::Error, last || "#{program} ended with #{output.exitstatus}" unless output.exitstatus.zero?
+
+    resource.notice(last) if last
+  end
+
+  # The options of `again-fleet trigger`, in a fixed order.
+  def options
+    hosts = Array(resource[:hosts]).map { |host| "--to=#{host}" }
+    times = [:delta, :ttl].filter_map { |key| "--#{key}=#{resource[key]}" unless resource[key].nil? }
+    wait = ['--wait'] if resource.wait?
+    ["--engine=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *times, *wait]
+  end
+
+  private
+
+  # The options that say whom it is for besides hosts.
+  def selection
+    [:where, :class, :environment].flat_map { |key| Array(resource[key]).map { |value| "--#{key}=#{value}" } }
+  end
+end

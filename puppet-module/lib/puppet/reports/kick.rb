@@ -1,0 +1,85 @@
+# frozen_string_literal: true
+
+require 'digest'
+require 'puppet/reports'
+require_relative '../../puppet_x/again/program'
+
+Puppet::Reports.register_report(:kick) do
+  desc <<~DESC
+    Runs Puppet on other nodes when a run has ended in which a notify says so by its title: `kick -> haproxy` for all nodes whose fact `role` is
+    `haproxy`, `kick -> class:profile::lb` for those with a class, both in the environment of the run; `kick -> host:lb01.example.com` for one
+    node. Only if the run has changed something besides such notifies and triggers. With `reports = …,kick` in the section of the server, or of
+    the user for `puppet apply`. It asks the program again-fleet of this machine: on a server on behalf of the node, which the targets have to
+    accept (`common::again::fleet::accept_for`), and as a user whom the service lets in (`firing_group`).
+  DESC
+
+  # Nothing in here may fail or hold up a report: what goes wrong is a line in the log.
+  def process
+    wanted = kicks
+    return if wanted.empty? || noop || !has_changed?
+
+    # All of them together: the agent waits for its report to be taken.
+    deadline = now + 15
+    wanted.first(16).each { |wish| kick(wish, deadline) }
+    complain("what #{host} asks for after the 16th", "there are #{wanted.size}") if wanted.size > 16
+  rescue StandardError, NotImplementedError => e
+    complain("the kicks of #{host}", e.message)
+  end
+
+  private
+
+  # What the notifies of this run ask for, each once.
+  def kicks
+    notifies = resource_statuses.values.select { |status| status.resource_type == 'Notify' && status.changed && !status.failed }
+    notifies.map { |status| status.title.to_s[%r{\Akick\s*->\s*(.*?)\s*\z}, 1] }.compact.uniq.sort
+  end
+
+  # Whether it has changed anything that others can build on.
+  def has_changed?
+    resource_statuses.values.any? { |status| status.changed && !['Notify', 'Trigger'].include?(status.resource_type) }
+  end
+
+  def now
+    Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  end
+
+  def kick(wish, deadline)
+    selection = selection(wish)
+    return complain("'kick -> #{wish}' of #{host}", 'it names no role, class: or host:') unless selection
+
+    # On the server a name for each node: a trigger bears the way of one. There what started the run is known by its job.
+    job = ["--job-id=#{job_id}"] unless Puppet.run_mode.name == :user
+    words = ['trigger', "--name=#{name_of(wish)}", *selection, "--for=#{host}", *job]
+    left = (deadline - now).ceil
+    return complain("'kick -> #{wish}' of #{host}", 'those before it took too long') unless left.positive?
+
+    output, how = PuppetX::Again::Program.run(words, seconds: left, combine: true)
+    lines = output.lines.map(&:strip).reject(&:empty?)
+    return complain("'kick -> #{wish}' of #{host}", lines.last || "'again-fleet trigger' #{how}") if how
+
+    lines.each { |line| Puppet.notice("kick -> #{wish}: #{line}") }
+  rescue StandardError, NotImplementedError => e
+    complain("'kick -> #{wish}' of #{host}", e.message)
+  end
+
+  # The options that say which nodes, or nil.
+  def selection(wish)
+    here = ["--environment=#{environment}"] unless environment.to_s.empty?
+    case wish
+    when %r{\Ahost:([a-z0-9._-]+)\z}i then ["--to=#{Regexp.last_match(1).downcase}"]
+    when %r{\Aclass:(?:::)?([a-z]\w*(?:::[a-z]\w*)*)\z}i then ["--class=#{Regexp.last_match(1).downcase}", *here]
+    when %r{\A(host|class):} then nil
+    # What begins otherwise would be another operator.
+    when %r{\A[^=~/[:cntrl:]][^[:cntrl:]]*\z} then ["--where=role=#{wish}", *here]
+    end
+  end
+
+  def name_of(wish)
+    name = "kick -> #{wish} (#{host})"
+    name.bytesize <= 128 ? name : "kick #{Digest::SHA256.hexdigest(name)}"
+  end
+
+  def complain(what, why)
+    Puppet.err("kick: #{what} is not passed on: #{why.to_s.gsub(%r{[[:cntrl:]]+}, ' ').strip}")
+  end
+end

@@ -1,0 +1,169 @@
+# frozen_string_literal: true
+
+# @summary
+#   Starts Puppet on other nodes when it is notified
+Puppet::Type.newtype(:trigger) do
+  @doc = <<~DOC
+    @summary Starts Puppet on other nodes when it is notified
+
+    Declaring it does nothing. When another resource has changed and notifies it, Puppet runs on each of the nodes that it names or selects:
+    once, after a run that is under way there, and below the cap of that node. As with every resource, Puppet skips the refresh if one of the
+    notifying resources has failed, and under noop. What became of the trigger is in its lines in the report; a trigger that could neither be
+    sent nor kept fails.
+
+    `where`, `class` and `environment` select nodes by what they tell of themselves at that moment, as the class `common::again::fleet` has them
+    do, and its lines name those that it came to; the node that fires is left out unless `hosts` names it. That nobody is selected is said, and
+    is no failure.
+
+    Resources that have to be written before it fires come before it, by `require`, `before` or `->`; or it fires at the end, with `after_run`.
+    In this version the engines fire at all nodes together: `at_once` is refused.
+
+    @example The load balancers look for new web servers
+      trigger { 'refresh load balancers':
+        hosts => ['lb01.example.com', 'lb02.example.com'],
+      }
+
+      file { '/etc/httpd/conf.d/shop.conf':
+        content => template('profile/shop.conf.erb'),
+        notify  => Trigger['refresh load balancers'],
+      }
+  DOC
+
+  newparam(:name, namevar: true) do
+    desc <<~DESC
+      The name of the trigger. It is part of the key under which each node finds it: fired again before it was taken, the newer one takes the
+      older one's place.
+    DESC
+
+    validate do |value|
+      good = value.to_s.match?(%r{\A[[:print:]]+\z}) && value.to_s.bytesize <= 128
+      raise ArgumentError, 'a name has to be a string of printable characters, of 1 to 128 bytes' unless good
+    end
+  end
+
+  newparam(:hosts, array_matching: :all) do
+    desc 'Certnames of the nodes: a string or an array, such as what `puppetdb_query` found. An empty array fires for nobody, and says so.'
+
+    validate do |value|
+      Array(value).flatten.each do |host|
+        next if host.is_a?(String) && host.match?(%r{\A[a-z0-9._-]+\z}i)
+
+        raise ArgumentError, "#{host.inspect} is not a certname"
+      end
+    end
+
+    munge { |value| Array(value).flatten.map(&:downcase).uniq.sort }
+  end
+
+  newparam(:where) do
+    desc <<~DESC
+      Selects nodes by the facts that they publish, at the moment of firing: a hash of facts and their values, all of which have to hold; or
+      strings with one of `=`, `!=`, `<`, `>`, `=~`, such as `'uptime>10'`.
+    DESC
+
+    validate do |value|
+      good = if value.is_a?(Hash)
+               value.any? && value.all? { |fact, wanted| fact.to_s.match?(%r{\A[^=!<>~\s]+\z}) && [String, Numeric, TrueClass, FalseClass].any? { |type| wanted.is_a?(type) } }
+             else
+               words = Array(value)
+               words.any? && words.all? { |word| word.is_a?(String) && word.match?(%r{\A[^=!<>~\s]+\s*(=~|!=|=|<|>)}) }
+             end
+      raise ArgumentError, "#{value.inspect} selects by no fact: give a hash such as { role => 'haproxy' }, or strings such as 'uptime>10'" unless good
+    end
+
+    munge { |value| value.is_a?(Hash) ? value.map { |fact, wanted| "#{fact}=#{' ' if wanted.to_s.start_with?('~')}#{wanted}" } : Array(value) }
+  end
+
+  newparam(:class) do
+    desc 'Selects the nodes whose last catalog had this class, or one of these.'
+
+    validate do |value|
+      Array(value).each do |name|
+        raise ArgumentError, "#{name.inspect} is not the name of a class" unless name.is_a?(String) && name.match?(%r{\A(::)?[a-z]\w*(::[a-z]\w*)*\z}i)
+      end
+    end
+
+    munge { |value| Array(value).map { |name| name.delete_prefix('::').downcase } }
+  end
+
+  newparam(:environment) do
+    desc 'Selects the nodes of this environment.'
+
+    validate { |value| raise ArgumentError, "#{value.inspect} is not the name of an environment" unless value.is_a?(String) && value.match?(%r{\A\w+\z}) }
+  end
+
+  duration = %r{\A\d+[smhd]?\z}
+
+  newparam(:delta) do
+    desc 'How long each node waits at least before it runs: seconds, or a string with a unit, such as `2m`.'
+
+    validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
+    munge(&:to_s)
+  end
+
+  newparam(:ttl) do
+    desc 'How long a node that is away may take it up: seconds, or a string with a unit; at most a day. By default what the settings say, an hour.'
+
+    validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
+    munge(&:to_s)
+  end
+
+  newparam(:after_run, boolean: true, parent: Puppet::Parameter::Boolean) do
+    desc 'Whether it fires when this run has applied all other resources, and not at once: for what later resources of the run still write.'
+
+    defaultto false
+  end
+
+  newparam(:at_once) do
+    desc 'How many nodes may run at a time: a rolling run.'
+
+    validate { |value| raise ArgumentError, "#{value.inspect} is not a number of nodes" unless value.to_s.match?(%r{\A[1-9]\d*\z}) }
+    munge { |value| Integer(value) }
+  end
+
+  newparam(:wait, boolean: true, parent: Puppet::Parameter::Boolean) do
+    desc 'Whether this run waits until all nodes have told how they ended, and the resource fails if one of them failed.'
+
+    defaultto false
+  end
+
+  newparam(:command) do
+    desc <<~DESC
+      With the provider `command`: the program and its arguments, run without a shell. `%{hosts}` stands for all nodes, with commas between
+      them; a command with `%{host}` runs once for each.
+    DESC
+
+    validate do |value|
+      words = Array(value)
+      raise ArgumentError, 'the command has to be an array of strings' unless words.any? && words.all?(String)
+      raise ArgumentError, "#{words.first} is not an absolute path" unless words.first.start_with?('/')
+      raise ArgumentError, 'the command has neither %{host} nor %{hosts}' unless words.drop(1).any? { |word| word.match?(%r{%\{hosts?\}}) } # rubocop:disable Style/FormatStringToken
+    end
+
+    munge { |value| Array(value) }
+  end
+
+  # What only a fleet knows: who has which fact, and how a run elsewhere ended.
+  fleets_own = [:where, :class, :environment, :delta, :ttl, :at_once]
+
+  validate do
+    raise ArgumentError, 'nothing says which nodes: give hosts, where, class or environment' if [:hosts, :where, :class, :environment].all? { |key| self[key].nil? }
+
+    case self[:provider]
+    when :command
+      raise ArgumentError, 'the provider command needs a command' unless self[:command]
+
+      given = fleets_own.reject { |key| self[key].nil? } + [:wait, :after_run].select { |key| self[key] }
+      raise ArgumentError, "the provider command knows hosts only, not #{given.join(', ')}" if given.any?
+    when :etcd, :nats
+      raise ArgumentError, 'a command needs provider => command' if self[:command]
+
+      raise ArgumentError, 'this version of again-fleet fires at all nodes together, not with at_once' if self[:at_once]
+    end
+  end
+
+  # Called when a resource that notifies this one has changed; never under noop.
+  def refresh
+    after_run? && provider.respond_to?(:fire_later) ? provider.fire_later : provider.fire
+  end
+end

@@ -1,0 +1,286 @@
+# @summary
+#   Puts a single etcd or NATS server, or a member of a cluster of three, on this node: an engine for `again fleet`
+#
+# Enough to begin with, from the distribution's packages: TLS both ways with Puppet's certificates, storage on disk, compaction, and a quota
+# that fits what a fleet keeps. Whoever has a certificate of Puppet's CA may connect; the signatures in what is stored carry the trust, and
+# `permissions` keeps nodes from each other's registers besides. A site that has an etcd or a NATS of its own with JetStream uses that one,
+# and does not need this class.
+#
+# A server keeps a copy of the node's private key that only its own user can read, since Puppet's own file is not for it.
+#
+# @param ensure
+#   `absent` stops the server and takes away its configuration and the copies of the certificates. The package and the data stay.
+#
+# @param engine
+#   Which one.
+#
+# @param members
+#   Certnames of all members of the cluster, this node among them: one or three, or another odd number. They have to be names by which the
+#   members find each other: a certificate is for a name, not for an address. The list is fixed once the cluster has begun.
+#
+# @param certname
+#   This node's certname.
+#
+# @param cert
+#   Certificate of this node. This and the next three are Puppet's own files by default.
+#
+# @param key
+#   Private key of this node.
+#
+# @param ca
+#   Certificates of the CA.
+#
+# @param crl
+#   Revocation list of the CA, which etcd looks at for each new connection. NATS knows none.
+#
+# @param listen
+#   Address on which it listens. etcd takes addresses only, no names.
+#
+# @param client_port
+#   Port for nodes; by default 2379 with etcd, 4222 with NATS.
+#
+# @param peer_port
+#   Port for other members; by default 2380 with etcd, 6222 with NATS.
+#
+# @param quota
+#   How much the server may store, in MiB. A fleet of a thousand nodes needs a few.
+#
+# @param permissions
+#   Whether a node has rights of its own and no others: each reads and removes only what is for it; with NATS it also writes only under its
+#   own name. On etcd every node may still overwrite what another one has fired, and on either one a node that means harm can still disturb:
+#   signatures decide what is believed. The servers' own names administrate an etcd. A new node has its rights with the next run
+#   here, and what it sends waits until then. Set to false again, NATS asks for no rights any more; etcd does until `etcdctl auth disable`.
+#
+# @param nodes
+#   Certnames of the nodes that have rights, with `permissions`. By default all whose certificates the CA has signed, less those that have
+#   expired or are revoked, as the CA's own files say where the catalog is compiled. Where that is not the CA, PuppetDB may know:
+#   `puppetdb_query('nodes[certname] {}').map |$node| { $node['certname'] }`.
+#
+# @param namespaces
+#   The fleets that use this engine, with `permissions`: `namespace` of `common::again::fleet`.
+#
+# @param package_name
+#   Name of the package; by default `etcd-server` or `nats-server`.
+#
+# @param service_name
+#   Name of the service; by default `etcd` or `nats-server`.
+#
+# @example One etcd
+#   include common::again::engine
+#
+# @example A cluster of three, on each of the three nodes
+#   class { 'common::again::engine':
+#     members => ['engine1.example.com', 'engine2.example.com', 'engine3.example.com'],
+#   }
+#
+# @example Rights for each node
+#   class { 'common::again::engine':
+#     engine      => 'nats',
+#     permissions => true,
+#   }
+#
+# @api public
+class common::again::engine (
+  Enum['present', 'absent'] $ensure = 'present',
+  Enum['etcd', 'nats'] $engine = 'etcd',
+  Optional[Array[Pattern[/\A[a-z0-9._-]+\z/], 1]] $members = undef,
+  Optional[Pattern[/\A[a-z0-9._-]+\z/]] $certname = undef,
+  Optional[Common::Again::Absolutepath] $cert = undef,
+  Optional[Common::Again::Absolutepath] $key = undef,
+  Optional[Common::Again::Absolutepath] $ca = undef,
+  Optional[Common::Again::Absolutepath] $crl = undef,
+  String[1] $listen = '0.0.0.0',
+  Optional[Integer[1, 65535]] $client_port = undef,
+  Optional[Integer[1, 65535]] $peer_port = undef,
+  Integer[16, 8192] $quota = 512,
+  Boolean $permissions = false,
+  Optional[Array[Pattern[/\A[a-z0-9._-]+\z/]]] $nodes = undef,
+  Array[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/], 1] $namespaces = ['default'],
+  Optional[String[1]] $package_name = undef,
+  Optional[String[1]] $service_name = undef,
+) {
+  $own_name = $certname.lest || { $trusted['certname'] }
+  $all = $members.lest || { [$own_name] }
+  unless $own_name in $all {
+    fail("${title}: ${own_name} is not among the members ${join($all, ', ')}: name this node too, as its certificate does")
+  }
+  if $all.length % 2 == 0 {
+    fail("${title}: ${all.length} members can lose no more than ${all.length - 1} can: use one, three or five")
+  }
+
+  $sources = { 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }.reduce({}) |$known, $pair| {
+    [$name, $path] = $pair
+    $file = $path.lest || { $facts.dig('again_fleet', 'paths', $name) }
+    if $file == undef {
+      fail("${title}: the fact again_fleet does not tell Puppet's ${name}: set ${title}::${name}")
+    }
+    $known + { $name => $file }
+  }
+
+  $default = {
+    'etcd' => {
+      'package' => 'etcd-server',
+      'service' => 'etcd',
+      'user'    => 'etcd',
+      'client'  => 2379,
+      'peer'    => 2380,
+      'config'  => '/etc/default/etcd',
+    },
+    'nats' => {
+      'package' => 'nats-server',
+      'service' => 'nats-server',
+      'user'    => 'nats',
+      'client'  => 4222,
+      'peer'    => 6222,
+      'config'  => '/etc/nats-server.conf',
+    },
+  }[$engine]
+  $package = $package_name.lest || { $default['package'] }
+  $service = $service_name.lest || { $default['service'] }
+  $directory = "/etc/again-engine-${engine}"
+  $parameters = {
+    'certname'    => $own_name,
+    'members'     => $all,
+    'listen'      => $listen,
+    'client_port' => $client_port.lest || { $default['client'] },
+    'peer_port'   => $peer_port.lest || { $default['peer'] },
+    'quota'       => $quota,
+    'directory'   => $directory,
+  } + ($engine ? {
+      'nats'  => { 'permissions' => $permissions },
+      default => {},
+  })
+
+  if $ensure == 'present' {
+    package { $package:
+      ensure => 'installed',
+    }
+
+    file { $directory:
+      ensure  => 'directory',
+      owner   => 'root',
+      group   => 'root',
+      mode    => '0755',
+      require => Package[$package],
+    }
+
+    # etcd reads these anew for each connection; NATS has to be started again for a renewed certificate.
+    $told = $engine ? {
+      'etcd' => { 'before' => Service[$service] },
+      'nats' => { 'notify' => Service[$service] },
+    }
+    $sources.each |$name, $source| {
+      file { "${directory}/${name}.pem":
+        ensure    => 'file',
+        source    => $source,
+        owner     => $default['user'],
+        group     => 'root',
+        mode      => '0400',
+        show_diff => false,
+        backup    => false,
+        *         => $told,
+      }
+    }
+
+    file { $default['config']:
+      ensure  => 'file',
+      content => epp("${module_name}/again-engine-${engine}.epp", $parameters),
+      owner   => 'root',
+      group   => 'root',
+      mode    => '0644',
+      require => Package[$package],
+      notify  => Service[$service],
+    }
+
+    if $engine == 'nats' {
+      file { '/var/lib/nats':
+        ensure => 'directory',
+        owner  => $default['user'],
+        group  => $default['user'],
+        mode   => '0700',
+        before => Service[$service],
+      }
+    }
+
+    service { $service:
+      ensure  => 'running',
+      enable  => true,
+      require => Package[$package],
+    }
+
+    if $permissions {
+      $enrolled = ($nodes.lest || { common::again::signed() }).unique.sort
+      $exec = { 'provider' => 'posix', 'path' => ['/usr/sbin', '/usr/bin', '/sbin', '/bin'], 'logoutput' => 'on_failure' }
+
+      if $engine == 'nats' {
+        file { "${directory}/rights.conf":
+          ensure  => 'file',
+          content => epp("${module_name}/again-engine-nats-rights.epp", { 'nodes' => $enrolled, 'namespaces' => $namespaces }),
+          owner   => 'root',
+          group   => $default['user'],
+          mode    => '0640',
+          before  => File[$default['config']],
+        }
+
+        # Read anew, without a connection lost but those of nodes that have no rights any more.
+        exec { 'again-engine-rights':
+          command     => ['systemctl', 'reload', $service],
+          refreshonly => true,
+          subscribe   => File["${directory}/rights.conf"],
+          require     => Service[$service],
+          *           => $exec,
+        }
+      } else {
+        $enrol = "${directory}/enrol"
+        $variables = {
+          'directory'  => $directory,
+          'endpoint'   => "https://${own_name}:${parameters['client_port']}",
+          'members'    => $all,
+          'namespaces' => $namespaces,
+        }
+
+        package { 'etcd-client':
+          ensure => 'installed',
+        }
+
+        file {
+          default:
+            ensure => 'file',
+            owner  => 'root',
+            group  => 'root',
+            ;
+          $enrol:
+            content => epp("${module_name}/again-engine-etcd-enrol.epp", $variables),
+            mode    => '0755',
+            ;
+          "${directory}/nodes":
+            content => $enrolled.map |$node| { "${node}\n" }.join,
+            mode    => '0644',
+            ;
+        }
+
+        exec { 'again-engine-rights':
+          command   => [$enrol],
+          unless    => [[$enrol, '--check']],
+          timeout   => 1800,
+          tries     => 3,
+          try_sleep => 5,
+          require   => [Service[$service], Package['etcd-client'], File[$enrol, "${directory}/nodes"]],
+          *         => $exec,
+        }
+      }
+    }
+  } else {
+    service { $service:
+      ensure => 'stopped',
+      enable => false,
+    }
+
+    file { [$default['config'], $directory]:
+      ensure  => 'absent',
+      force   => true,
+      backup  => false,
+      require => Service[$service],
+    }
+  }
+}

@@ -1,0 +1,450 @@
+# @summary
+#   Makes this node one of a fleet, in which a change on one node can run Puppet on others
+#
+# Installs the program `again-fleet`, writes its settings, and starts its services: one that carries triggers between this node and the
+# engine, as a user of its own and sandboxed; and root's side, which verifies what comes and has `again` run it. A resource of the type
+# `trigger` fires. The helper of the class `common::again` makes the runs, below its cap, and is included.
+#
+# Nodes prove who they are with their Puppet certificates, which the service is handed by systemd. `accept` says whose triggers this
+# node takes; it has no default.
+#
+# @param ensure
+#   `absent` stops the services and takes away what this class had put there, with the state and the user.
+#
+# @param accept
+#   Whose triggers this node takes: certnames, with `*` for any characters but dots, or trusted extensions. `[]` for a node that only fires.
+#
+# @param accept_for
+#   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
+#
+# @param operators
+#   Who may take back what others have asked for.
+#
+# @param engine
+#   What carries triggers: etcd, or NATS with JetStream.
+#
+# @param endpoints
+#   The servers of the engine. A server's certificate has to name it.
+#
+# @param tls
+#   Whether they are spoken to over TLS.
+#
+# @param namespace
+#   The name of the fleet. Nodes with different ones share an engine and nothing else. The program's default is `default`.
+#
+# @param trust
+#   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `engine`, that of everybody who can write to the
+#   engine, for masterless sites without certificates.
+#
+# @param certname
+#   This node's name; by default its certname.
+#
+# @param cert
+#   Certificate of this node. This and the next three are Puppet's own files by default. Another certificate of the same CA and name keeps
+#   Puppet's own key away from the service.
+#
+# @param key
+#   Private key of this node.
+#
+# @param ca
+#   Certificates of the CA.
+#
+# @param crl
+#   Revocation lists of the CA.
+#
+# @param revocation
+#   How far revocation is looked at, as Puppet's setting `certificate_revocation` has it. The program's default is `chain`.
+#
+# @param run_cmd
+#   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
+#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here.
+#
+# @param published_facts
+#   Names of facts that this node tells all others, for them to select it by: `uptime_seconds`, `os.name`. Besides these it tells `role`, by
+#   a fact of that name or the trusted extension `pp_role`, `fqdn`, `hostname` and `ipaddress`, its classes and its environment.
+#
+# @param ttl
+#   How long a trigger of this node may wait to be taken. The program's default is one hour.
+#
+# @param skew
+#   How far the clocks of two nodes may be apart. The program's default is five minutes.
+#
+# @param spread
+#   How much later each further target of a trigger may start, such as `50ms`, which is the program's default.
+#
+# @param hop_limit
+#   How many hops a trigger may have made from node to node. The program's default is 10.
+#
+# @param firing_group
+#   Group whose members may fire as root may: `puppet` on a server whose reports start runs.
+#
+# @param manage_binary
+#   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
+#   which starts nothing by itself; `none`, from elsewhere.
+#
+# @param source
+#   Where the program is fetched from, with `manage_binary => file`, instead of this module's files.
+#
+# @param checksum
+#   The SHA-256 of the program. A source on the web needs it.
+#
+# @param binary
+#   Path of the program. By default /usr/local/bin/again-fleet, and /usr/bin/again-fleet with `manage_binary => package`.
+#
+# @param package_name
+#   Name of the package, with `manage_binary => package`.
+#
+# @param package_ensure
+#   `ensure` of the package.
+#
+# @param manage_man
+#   Whether to install the manual pages again-fleet(8) and again-fleet.toml(5), as far as the module's files have them. A package brings its
+#   own: this applies to `manage_binary => file` only.
+#
+# @param manage_completions
+#   Whether to install the completions for bash, zsh and fish. As with `manage_man`, for `manage_binary => file` only.
+#
+# @param share_dir
+#   Directory under which manual pages and completions go.
+#
+# @param config_file
+#   Path of the settings.
+#
+# @param user
+#   The user of the service that speaks to the network, and the name of its group.
+#
+# @param pam_service
+#   The name under which PAM sees a triggered run. By default that of cron, so that such a run has the limits and the environment of a
+#   run from cron.
+#
+# @param unit_dir
+#   Directory of systemd's units.
+#
+# @example A load balancer that web servers may trigger
+#   class { 'common::again::fleet':
+#     endpoints => ['etcd1.example.com'],
+#     accept    => ['web*.example.com'],
+#   }
+#
+# @example A masterless node
+#   class { 'common::again::fleet':
+#     endpoints => ['etcd1.example.com'],
+#     accept    => ['pp_role=frontend'],
+#     run_cmd   => 'puppet apply /etc/puppet/code/site.pp',
+#   }
+#
+# @api public
+class common::again::fleet (
+  Enum['present', 'absent'] $ensure = 'present',
+  Optional[Array[Common::Again::Who]] $accept = undef,
+  Hash[Common::Again::Who, Array[Pattern[/\A[a-z0-9._*-]+\z/]]] $accept_for = {},
+  Array[Common::Again::Who] $operators = [],
+  Enum['etcd', 'nats'] $engine = 'etcd',
+  Array[Common::Again::Endpoint] $endpoints = [],
+  Boolean $tls = true,
+  Optional[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/]] $namespace = undef,
+  Enum['puppet', 'engine'] $trust = 'puppet',
+  Optional[Pattern[/\A[a-z0-9._-]+\z/]] $certname = undef,
+  Optional[Common::Again::Path] $cert = undef,
+  Optional[Common::Again::Path] $key = undef,
+  Optional[Common::Again::Path] $ca = undef,
+  Optional[Common::Again::Path] $crl = undef,
+  Optional[Enum['chain', 'leaf', 'off']] $revocation = undef,
+  Optional[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]] $run_cmd = undef,
+  Array[Pattern[/\A[^[:cntrl:]]{1,512}\z/]] $published_facts = [],
+  Optional[Common::Again::Duration] $ttl = undef,
+  Optional[Common::Again::Duration] $skew = undef,
+  Optional[Variant[Common::Again::Duration, Pattern[/\A[0-9]{1,5}ms\z/]]] $spread = undef,
+  Optional[Integer[1, 20]] $hop_limit = undef,
+  Pattern[/\A[a-z_][a-z0-9_-]*\z/] $firing_group = 'root',
+  Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Common::Again::Source] $source = undef,
+  Optional[Common::Again::Checksum] $checksum = undef,
+  Optional[Common::Again::Path] $binary = undef,
+  String[1] $package_name = 'again-fleet',
+  String[1] $package_ensure = 'installed',
+  Boolean $manage_man = true,
+  Boolean $manage_completions = true,
+  Common::Again::Path $share_dir = '/usr/local/share',
+  Common::Again::Path $config_file = '/etc/again-fleet.toml',
+  Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
+  Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
+  Common::Again::Path $unit_dir = '/etc/systemd/system',
+) {
+  $present = $ensure == 'present'
+  $services = ['again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service']
+  $sockets = ['again-fleet.socket', 'again-fleet-take.socket']
+  $binary_path = $binary.lest || {
+    $manage_binary ? {
+      'package' => '/usr/bin/again-fleet',
+      default   => '/usr/local/bin/again-fleet',
+    }
+  }
+
+  if $present {
+    if $facts['kernel'] != 'Linux' or $facts.dig('again', 'systemd') == false {
+      fail("${title}: this node has no systemd, by which the two sides of again-fleet are kept apart")
+    }
+    if $accept == undef {
+      fail("${title}: nobody has said whose triggers this node takes: set ${title}::accept, to [] for nobody's")
+    }
+    if empty($endpoints) {
+      fail("${title}: no server of ${engine} is known: set ${title}::endpoints")
+    }
+
+    include common::again
+
+    $paths = { 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }.reduce({}) |$known, $pair| {
+      [$name, $path] = $pair
+      $file = $path.lest || { $facts.dig('again_fleet', 'paths', $name) }
+      if $file !~ Common::Again::Path and $trust == 'puppet' {
+        fail("${title}: the fact again_fleet does not tell Puppet's ${name}, by a path that needs no quotes: set ${title}::${name}")
+      }
+      $known + { $name => $file }
+    }
+    $credentials = $trust ? {
+      'puppet' => $paths,
+      default  => {},
+    }
+
+    # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
+    $durations = { 'ttl' => $ttl, 'skew' => $skew, 'spread' => $spread }.reduce({}) |$all, $pair| {
+      $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
+    }
+    $command = $run_cmd ? {
+      String  => split($run_cmd, / +/),
+      default => $run_cmd,
+    }
+    $settings = ({
+        'engine'    => $engine,
+        'endpoints' => $endpoints,
+        'tls'       => $tls,
+        'namespace' => $namespace,
+        'certname'  => $certname.lest || { $facts.dig('again_fleet', 'certname').lest || { $trusted['certname'] } },
+    } + $credentials + {
+        'revocation' => $revocation,
+        'trust'      => $trust,
+        'accept'     => $accept,
+        'operators'  => $operators,
+        'run_cmd'    => $command,
+        'facts'      => $published_facts,
+    } + $durations + {
+        'hop_limit' => $hop_limit,
+        'helper'    => $common::again::binary_path,
+    }).filter |$_key, $value| { $value =~ NotUndef }
+  }
+
+  $file_ensure = $ensure ? {
+    'present' => 'file',
+    default   => 'absent',
+  }
+  $file = { 'ensure' => $file_ensure, 'owner' => 'root', 'group' => 'root' }
+
+  if $manage_binary == 'file' {
+    $architecture = $facts['os']['hardware']
+    $carried = "${architecture}/again-fleet"
+    if $present and $source == undef and !find_file("${module_name}/${carried}") {
+      $remedy = "build files/${carried}, or set ${title}::source, or manage_binary to 'package' or 'none'"
+      fail("${title}: no program for ${architecture} among the module's files: ${remedy}")
+    }
+    if $source =~ Pattern[/\Ahttps?:/] and $checksum == undef {
+      fail("${title}: a program from the web needs ${title}::checksum, its SHA-256")
+    }
+    $content = $present ? {
+      true    => { 'source' => $source.lest || { "puppet:///modules/${module_name}/${carried}" } },
+      default => {},
+    }
+    $checked = $checksum ? {
+      undef   => {},
+      default => { 'checksum' => 'sha256', 'checksum_value' => $checksum },
+    }
+
+    file { $binary_path:
+      mode   => '0755',
+      backup => false,
+      *      => $file + $content + $checked,
+    }
+  }
+
+  if $manage_binary == 'package' {
+    $package = $present ? {
+      true    => $package_ensure,
+      default => 'absent',
+    }
+
+    package { $package_name:
+      ensure => $package,
+    }
+  }
+
+  $program = $manage_binary ? {
+    'file'    => [File[$binary_path]],
+    'package' => [Package[$package_name]],
+    default   => [],
+  }
+
+  # A file of the module, and its directory and name on the node.
+  $pages = $manage_man ? {
+    true    => [['man/again-fleet.8', 'man/man8', 'again-fleet.8'], ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5']],
+    default => [],
+  }
+  $completions = $manage_completions ? {
+    true    => [
+      ['completions/again-fleet.bash', 'bash-completion/completions', 'again-fleet'],
+      ['completions/_again-fleet', 'zsh/site-functions', '_again-fleet'],
+      ['completions/again-fleet.fish', 'fish/vendor_completions.d', 'again-fleet.fish'],
+    ],
+    default => [],
+  }
+  $shared = ($pages + $completions).filter |$entry| {
+    $manage_binary == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
+  }
+  if $present and !empty($shared) {
+    $directories = $shared.map |$entry| { "${share_dir}/${entry[1]}" }.unique
+
+    exec { 'again-fleet-directories':
+      * => common::again::directories(*$directories),
+    }
+  }
+  $shared.each |$entry| {
+    $text = $present ? {
+      true    => { 'source' => "puppet:///modules/${module_name}/${entry[0]}", 'require' => Exec['again-fleet-directories'] },
+      default => {},
+    }
+
+    file { "${share_dir}/${entry[1]}/${entry[2]}":
+      mode => '0644',
+      *    => $file + $text,
+    }
+  }
+
+  $option = $config_file ? {
+    '/etc/again-fleet.toml' => [],
+    default                 => ["--config=${config_file}"],
+  }
+  $pam = $pam_service.lest || { $facts['os']['family'] ? { 'RedHat' => 'crond', default => 'cron' } }
+  $started = { 'binary' => $binary_path, 'options' => $option }
+  $units = $present ? {
+    true    => {
+      'again-fleet.service'             => { 'user' => $user, 'credentials' => $credentials } + $started,
+      'again-fleet.socket'              => { 'group' => $firing_group },
+      'again-fleet-take.service'        => { 'pam' => $pam } + $started,
+      'again-fleet-take.socket'         => { 'user' => $user },
+      'again-fleet-certificate.path'    => { 'paths' => $credentials.values },
+      'again-fleet-certificate.service' => {},
+      'again-fleet-enabled.path'        => { 'state_dir' => $common::again::state_dir.lest || { '/var/lib/again' } },
+      'again-fleet-enabled.service'     => {},
+    }.filter |$name, $_variables| { !empty($credentials) or $name !~ /certificate/ },
+    default => {},
+  }
+  $all_units = $services + $sockets + ['again-fleet-certificate.service', 'again-fleet-enabled.service']
+  $all_units.each |$name| {
+    $unit = $name in $units ? {
+      true    => { 'ensure' => 'file', 'content' => epp("${module_name}/${name}.epp", $units[$name]) },
+      default => { 'ensure' => 'absent' },
+    }
+
+    file { "${unit_dir}/${name}":
+      mode => '0644',
+      *    => $file + $unit,
+    }
+  }
+  $unit_files = $all_units.map |$name| { File["${unit_dir}/${name}"] }
+
+  if $present {
+    group { $user:
+      ensure => 'present',
+      system => true,
+    }
+
+    user { $user:
+      ensure     => 'present',
+      gid        => $user,
+      system     => true,
+      home       => '/nonexistent',
+      managehome => false,
+      shell      => '/usr/sbin/nologin',
+      comment    => 'Carries triggers between nodes',
+    }
+
+    file { $config_file:
+      content => epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for }),
+      mode    => '0644',
+      *       => $file,
+    }
+
+    # Facts as other nodes know them, whatever Facter calls them now.
+    $basics = {
+      'role'      => $facts['role'].lest || { $trusted.dig('extensions', 'pp_role') },
+      'fqdn'      => $facts.dig('networking', 'fqdn'),
+      'hostname'  => $facts.dig('networking', 'hostname'),
+      'ipaddress' => $facts.dig('networking', 'ip'),
+    }
+    $published = $published_facts.reduce($basics) |$known, $name| {
+      $known + { $name => $facts[$name].lest || { get($facts, $name) |$_error| { undef } } }
+    }
+    $settings_file = $config_file ? {
+      '/etc/again-fleet.toml' => {},
+      default                 => { 'config' => $config_file },
+    }
+
+    again_inventory { 'this node':
+      facts   => $published.filter |$_name, $value| { $value =~ Variant[String, Numeric, Boolean] },
+      program => $binary_path,
+      require => Service['again-fleet.service'],
+      *       => $settings_file,
+    }
+
+    # Root's side reads its settings for each question, and is not kept running.
+    service { $sockets:
+      ensure   => 'running',
+      enable   => true,
+      provider => 'systemd',
+      require  => $unit_files + $program + [User[$user]],
+    }
+
+    $paths_watched = empty($credentials) ? {
+      true    => ['again-fleet-enabled.path'],
+      default => ['again-fleet-certificate.path', 'again-fleet-enabled.path'],
+    }
+    service { $paths_watched:
+      ensure   => 'running',
+      enable   => true,
+      provider => 'systemd',
+      require  => $unit_files,
+    }
+
+    service { 'again-fleet.service':
+      ensure    => 'running',
+      enable    => true,
+      provider  => 'systemd',
+      require   => [Service[$sockets], Class['common::again::install']],
+      subscribe => $program + [File[$config_file, "${unit_dir}/again-fleet.service"]],
+    }
+  } else {
+    service { $services + $sockets:
+      ensure   => 'stopped',
+      enable   => false,
+      provider => 'systemd',
+      before   => $unit_files + $program,
+    }
+
+    # No copies in the filebucket.
+    file { [$config_file, '/var/lib/again-fleet']:
+      ensure  => 'absent',
+      force   => true,
+      backup  => false,
+      require => Service[$services],
+    }
+
+    user { $user:
+      ensure  => 'absent',
+      require => Service[$services],
+    }
+
+    group { $user:
+      ensure  => 'absent',
+      require => User[$user],
+    }
+  }
+}

@@ -1,0 +1,143 @@
+# frozen_string_literal: true
+
+require 'spec_helper'
+
+describe 'common::again::engine' do
+  let(:node) { 'engine1.example.com' }
+  let(:ssl) { %w[cert key ca crl].to_h { |name| [name, "/var/lib/puppet/ssl/#{name}.pem"] } }
+  let(:fleet_fact) { { 'again_fleet' => { 'certname' => 'engine1.example.com', 'paths' => ssl } } }
+
+  SYSTEMS.slice('debian-12').each do |os, os_facts|
+    context "on #{os}" do
+      let(:facts) { os_facts.merge(fleet_fact) }
+
+      it { is_expected.to compile.with_all_deps }
+
+      it 'is one etcd by default, with the certificates of this node' do
+        is_expected.to contain_package('etcd-server').with_ensure('installed')
+        is_expected.to contain_service('etcd').with(ensure: 'running', enable: true)
+        is_expected.to contain_file('/etc/default/etcd').with_content(%r{^ETCD_INITIAL_CLUSTER="engine1.example.com=https://engine1.example.com:2380"$})
+        is_expected.to contain_file('/etc/default/etcd').with_content(%r{^ETCD_CLIENT_CERT_AUTH="true"$}).that_notifies('Service[etcd]')
+        is_expected.to contain_file('/etc/default/etcd').with_content(%r{^ETCD_QUOTA_BACKEND_BYTES="536870912"$})
+      end
+
+      it 'keeps copies that only the server reads, and tells nobody what is in them' do
+        %w[cert key ca crl].each do |name|
+          is_expected.to contain_file("/etc/again-engine-etcd/#{name}.pem").with(
+            source: "/var/lib/puppet/ssl/#{name}.pem", owner: 'etcd', mode: '0400', show_diff: false, backup: false,
+          ).that_comes_before('Service[etcd]')
+        end
+      end
+
+      context 'with three members' do
+        let(:params) { { members: %w[engine1.example.com engine2.example.com engine3.example.com] } }
+
+        it { is_expected.to contain_file('/etc/default/etcd').with_content(%r{=https://engine2.example.com:2380,engine3.example.com=https://engine3}) }
+
+        context 'with NATS' do
+          let(:params) { super().merge(engine: 'nats') }
+
+          it { is_expected.to compile.with_all_deps }
+
+          it 'has a route to the two others' do
+            routes = %r{^  routes: \["tls://engine2.example.com:6222", "tls://engine3.example.com:6222"\]$}
+            is_expected.to contain_file('/etc/nats-server.conf').with_content(routes).that_notifies('Service[nats-server]')
+          end
+        end
+      end
+
+      context 'with NATS' do
+        let(:params) { { engine: 'nats', client_port: 4333, quota: 64, listen: '192.0.2.1' } }
+
+        it 'has no cluster, and stores on disk' do
+          is_expected.to contain_file('/etc/nats-server.conf').with_content(%r{^listen: "192.0.2.1:4333"$}).without_content(%r{cluster})
+          is_expected.to contain_file('/etc/nats-server.conf').with_content(%r{^  max_file_store: 64MB$})
+          is_expected.to contain_file('/var/lib/nats').with(owner: 'nats', mode: '0700').that_comes_before('Service[nats-server]')
+        end
+
+        it 'starts again for a renewed certificate' do
+          is_expected.to contain_file('/etc/again-engine-nats/key.pem').that_notifies('Service[nats-server]')
+        end
+      end
+
+      context 'without rights' do
+        it { is_expected.not_to contain_exec('again-engine-rights') }
+        it { is_expected.not_to contain_package('etcd-client') }
+      end
+
+      context 'with rights' do
+        let(:params) { { permissions: true, nodes: %w[web2.example.com web1.example.com web1.example.com], namespaces: %w[a b], client_port: 2390 } }
+
+        it { is_expected.to compile.with_all_deps }
+
+        it 'enrols the nodes in etcd once it runs' do
+          is_expected.to contain_file('/etc/again-engine-etcd/nodes').with_content("web1.example.com\nweb2.example.com\n")
+          is_expected.to contain_file('/etc/again-engine-etcd/enrol').with_mode('0755')
+            .with_content(%r{^members='engine1.example.com'\nnamespaces='a b'$}).with_content(%r{--endpoints=https://engine1.example.com:2390 })
+          is_expected.to contain_exec('again-engine-rights').with(command: ['/etc/again-engine-etcd/enrol'], unless: [['/etc/again-engine-etcd/enrol', '--check']])
+            .that_requires(%w[Service[etcd] Package[etcd-client] File[/etc/again-engine-etcd/nodes]])
+        end
+
+        context 'with NATS' do
+          let(:params) { super().merge(engine: 'nats') }
+          let(:rights) { catalogue.resource('File', '/etc/again-engine-nats/rights.conf')[:content] }
+
+          it { is_expected.to compile.with_all_deps }
+
+          it 'knows a node by its certificate' do
+            is_expected.to contain_file('/etc/nats-server.conf')
+              .with_content(%r{^  verify_and_map: true\n\}\n# .*\ninclude "again-engine-nats/rights.conf"$}).that_requires('File[/etc/again-engine-nats/rights.conf]')
+            expect(rights).to include('user: "web1.example.com"').and include('"$KV.again_b_to.*.web2=example=com.>"')
+            expect(rights.scan('user: ').length).to eq(2)
+          end
+
+          it 'has them read without a restart' do
+            is_expected.to contain_exec('again-engine-rights').with(command: %w[systemctl reload nats-server], refreshonly: true)
+              .that_subscribes_to('File[/etc/again-engine-nats/rights.conf]')
+            is_expected.not_to contain_file('/etc/again-engine-nats/rights.conf').that_notifies('Service[nats-server]')
+          end
+        end
+
+        context 'without a CA where it is compiled' do
+          let(:params) { { permissions: true } }
+
+          it { is_expected.to compile.and_raise_error(%r{set common::again::engine::nodes}) }
+        end
+      end
+
+      context 'with paths and names of its own' do
+        let(:params) { { key: '/k.pem', certname: 'etcd.example.com', members: ['etcd.example.com'], package_name: 'etcd', service_name: 'etcd2' } }
+
+        it { is_expected.to contain_file('/etc/again-engine-etcd/key.pem').with_source('/k.pem') }
+        it { is_expected.to contain_package('etcd') }
+        it { is_expected.to contain_service('etcd2') }
+      end
+
+      context 'when absent' do
+        let(:params) { { ensure: 'absent' } }
+
+        it { is_expected.to compile.with_all_deps }
+        it { is_expected.to contain_service('etcd').with(ensure: 'stopped', enable: false) }
+        it { is_expected.to contain_file('/etc/again-engine-etcd').with(ensure: 'absent', force: true, backup: false) }
+        it { is_expected.not_to contain_package('etcd-server') }
+      end
+
+      {
+        'without this node among the members' => [{ members: ['other'] }, %r{engine1.example.com is not among the members other}],
+        'with two members' => [{ members: %w[engine1.example.com b] }, %r{2 members can lose no more than 1 can: use one, three or five}],
+      }.each do |what, (parameters, message)|
+        context what do
+          let(:params) { parameters }
+
+          it { is_expected.to compile.and_raise_error(message) }
+        end
+      end
+
+      context 'without the fact' do
+        let(:facts) { os_facts }
+
+        it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set common::again::engine::cert}) }
+      end
+    end
+  end
+end

@@ -1,0 +1,282 @@
+# frozen_string_literal: true
+
+require 'spec_helper'
+
+describe 'common::again::fleet' do
+  let(:node) { 'lb1.example.com' }
+  let(:ssl) { %w[cert key ca crl].to_h { |name| [name, "/ssl/#{name}.pem"] } }
+  let(:fleet_fact) { { 'again' => FACT, 'again_fleet' => { 'certname' => 'lb1.example.com', 'paths' => ssl } } }
+  let(:least) { { endpoints: ['etcd1.example.com'], accept: ['web*.example.com'] } }
+  let(:params) { least }
+  let(:written) { catalogue.resource('File', '/etc/again-fleet.toml')[:content].lines.drop(1).join }
+
+  # The text of a unit.
+  def unit(name)
+    catalogue.resource('File', "/etc/systemd/system/#{name}")[:content]
+  end
+
+  SYSTEMS.slice('debian-12', 'debian-13', 'rocky-9').each do |os, os_facts|
+    context "on #{os}" do
+      let(:facts) { os_facts.merge(fleet_fact) }
+
+      it { is_expected.to compile.with_all_deps }
+      it { is_expected.to contain_class('common::again') }
+
+      it 'starts the sockets before the service, and the service with the helper in place' do
+        %w[again-fleet.socket again-fleet-take.socket].each do |socket|
+          is_expected.to contain_service(socket).with(ensure: 'running', enable: true).that_comes_before('Service[again-fleet.service]')
+          is_expected.to contain_service(socket).that_requires(["File[/etc/systemd/system/#{socket}]", 'User[again-fleet]', 'File[/usr/local/bin/again-fleet]'])
+        end
+        is_expected.to contain_service('again-fleet.service').with(ensure: 'running', enable: true).that_requires('Class[common::again::install]')
+        is_expected.not_to contain_service('again-fleet-take.service')
+      end
+
+      it 'tells the fleet of the node' do
+        basics = { 'fqdn' => 'lb1.example.com', 'hostname' => 'lb1' }
+        is_expected.to contain_again_inventory('this node').with(facts: basics, program: '/usr/local/bin/again-fleet', config: nil)
+                                                           .that_requires('Service[again-fleet.service]')
+      end
+
+      it 'restarts the service for its settings, and root\'s side for nothing' do
+        is_expected.to contain_service('again-fleet.service')
+          .that_subscribes_to(%w[File[/etc/again-fleet.toml] File[/usr/local/bin/again-fleet] File[/etc/systemd/system/again-fleet.service]])
+      end
+
+      it 'installs the program, its manual pages and completions from the files of the module' do
+        is_expected.to contain_file('/usr/local/bin/again-fleet').with(
+          ensure: 'file', mode: '0755', owner: 'root', source: "puppet:///modules/#{MODULE_NAME}/x86_64/again-fleet", backup: false,
+        )
+        {
+          'bash-completion/completions/again-fleet'    => 'again-fleet.bash',
+          'zsh/site-functions/_again-fleet'            => '_again-fleet',
+          'fish/vendor_completions.d/again-fleet.fish' => 'again-fleet.fish',
+        }.each do |path, name|
+          is_expected.to contain_file("/usr/local/share/#{path}")
+            .with(mode: '0644', source: "puppet:///modules/#{MODULE_NAME}/completions/#{name}").that_requires('Exec[again-fleet-directories]')
+        end
+        { 'man8' => 'again-fleet.8', 'man5' => 'again-fleet.toml.5' }.each do |section, page|
+          is_expected.to contain_file("/usr/local/share/man/#{section}/#{page}")
+            .with(mode: '0644', source: "puppet:///modules/#{MODULE_NAME}/man/#{page}").that_requires('Exec[again-fleet-directories]')
+        end
+      end
+
+      it 'hands over the certificate, and watches it' do
+        %w[cert key ca crl].each do |name|
+          expect(unit('again-fleet.service')).to include("\nLoadCredential=#{name}:/ssl/#{name}.pem\nEnvironment=AGAIN_FLEET_#{name.upcase}=%d/#{name}\n")
+          expect(unit('again-fleet-certificate.path')).to include("\nPathChanged=/ssl/#{name}.pem\n")
+        end
+        is_expected.to contain_service('again-fleet-certificate.path').with_ensure('running')
+      end
+
+      it 'has what is held judged anew once the helper is enabled again' do
+        expect(unit('again-fleet-enabled.path')).to include("\nPathChanged=/var/lib/again/disabled\n")
+        is_expected.to contain_service('again-fleet-enabled.path').with(ensure: 'running', enable: true)
+      end
+
+      it 'runs as a user of its own, who cannot log in, and whom root\'s socket is for' do
+        is_expected.to contain_user('again-fleet').with(system: true, shell: '/usr/sbin/nologin', managehome: false, gid: 'again-fleet')
+        expect(unit('again-fleet.service')).to match(%r{^User=again-fleet$})
+        expect(unit('again-fleet-take.socket')).to match(%r{^SocketGroup=again-fleet\nSocketMode=0660$})
+        expect(unit('again-fleet.socket')).to match(%r{^SocketGroup=root\nSocketMode=0660$})
+      end
+
+      it 'starts a run as cron does, without a sandbox' do
+        pam = os == 'rocky-9' ? 'crond' : 'cron'
+        service = unit('again-fleet-take.service').lines.reject { |line| line.start_with?('#') }.drop_while { |line| line != "[Service]\n" }.drop(1)
+        expect(service.join).to eq("ExecStart=/usr/local/bin/again-fleet take\nUser=root\nSupplementaryGroups=root\nPAMName=#{pam}\nWorkingDirectory=/root\nIgnoreSIGPIPE=no\n")
+      end
+
+      it 'writes what is set, and no defaults of the program' do
+        expect(written).to eq(<<~TOML)
+          engine = "etcd"
+          endpoints = ["etcd1.example.com"]
+          tls = true
+          certname = "lb1.example.com"
+          cert = "/ssl/cert.pem"
+          key = "/ssl/key.pem"
+          ca = "/ssl/ca.pem"
+          crl = "/ssl/crl.pem"
+          trust = "puppet"
+          accept = ["web*.example.com"]
+          operators = []
+          facts = []
+          helper = "/usr/local/bin/again"
+        TOML
+      end
+    end
+  end
+
+  context 'with facts to publish' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact).merge('role' => 'haproxy', 'a.b' => 1, 'networking' => { 'ip' => '10.0.0.1' }, 'made' => { 'up' => true, 'list' => ['x'] }) }
+    let(:params) { least.merge(published_facts: %w[os.name made.up made.list made.list.0 made a.b none no.such processors.count config.what!]) }
+    let(:told) { catalogue.resource('Again_inventory', 'this node')[:facts] }
+
+    it 'tells those that are one value' do
+      expect(told).to include('role' => 'haproxy', 'ipaddress' => '10.0.0.1', 'os.name' => 'Debian', 'made.up' => true, 'made.list.0' => 'x', 'a.b' => 1)
+      expect(told.keys).not_to include('made', 'made.list', 'none', 'no.such', 'config.what!')
+    end
+  end
+
+  context 'with a role in the certificate' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:trusted_facts) { { 'pp_role' => 'frontend' } }
+
+    it { expect(catalogue.resource('Again_inventory', 'this node')[:facts]).to include('role' => 'frontend') }
+  end
+
+  context 'with everything set' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) do
+      least.merge(
+        engine: 'nats', tls: false, namespace: 'test', certname: 'lb', key: '/own/key.pem', revocation: 'leaf', operators: ['pp_role=admin'],
+        accept_for: { 'puppet.example.com' => ['web*.example.com'] }, run_cmd: 'puppet apply  /etc/site.pp', published_facts: %w[role],
+        ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, config_file: '/srv/fleet.toml', firing_group: 'puppet', user: 'carrier',
+        pam_service: 'login', binary: '/opt/again-fleet', unit_dir: '/run/systemd/system'
+      )
+    end
+
+    it { is_expected.to compile.with_all_deps }
+
+    it { is_expected.to contain_again_inventory('this node').with(program: '/opt/again-fleet', config: '/srv/fleet.toml') }
+
+    it 'writes all of it' do
+      is_expected.to contain_file('/srv/fleet.toml').with_content(<<~TOML)
+        # Written by Puppet (common::again::fleet): changes made here do not last.
+        engine = "nats"
+        endpoints = ["etcd1.example.com"]
+        tls = false
+        namespace = "test"
+        certname = "lb"
+        cert = "/ssl/cert.pem"
+        key = "/own/key.pem"
+        ca = "/ssl/ca.pem"
+        crl = "/ssl/crl.pem"
+        revocation = "leaf"
+        trust = "puppet"
+        accept = ["web*.example.com"]
+        operators = ["pp_role=admin"]
+        run_cmd = ["puppet", "apply", "/etc/site.pp"]
+        facts = ["role"]
+        ttl = 10
+        skew = "2m"
+        spread = "100ms"
+        hop_limit = 3
+        helper = "/usr/local/bin/again"
+
+        [accept_for]
+        "puppet.example.com" = ["web*.example.com"]
+      TOML
+    end
+
+    it 'has units that fit' do
+      is_expected.to contain_file('/run/systemd/system/again-fleet.service').with_content(%r{^ExecStart=/opt/again-fleet serve --config=/srv/fleet.toml$})
+      is_expected.to contain_file('/run/systemd/system/again-fleet.service').with_content(%r{^User=carrier\nGroup=carrier$})
+      is_expected.to contain_file('/run/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=login$})
+      is_expected.to contain_file('/run/systemd/system/again-fleet.socket').with_content(%r{^SocketGroup=puppet$})
+    end
+  end
+
+  context 'without certificates' do
+    let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
+    let(:params) { least.merge(trust: 'engine') }
+
+    it { is_expected.to compile.with_all_deps }
+    it { is_expected.not_to contain_service('again-fleet-certificate.path') }
+    it { is_expected.to contain_file('/etc/systemd/system/again-fleet-certificate.path').with_ensure('absent') }
+    it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').without_content(%r{Credential}) }
+    it { expect(written).to include("certname = \"lb1.example.com\"\ntrust = \"engine\"\n") }
+  end
+
+  context 'with a program from elsewhere' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(manage_binary: 'none', binary: '/usr/bin/again-fleet') }
+
+    it { is_expected.to compile.with_all_deps }
+    it { is_expected.not_to contain_file('/usr/bin/again-fleet') }
+    it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
+    it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
+  end
+
+  context 'with a package' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(manage_binary: 'package', package_ensure: '0.1.0-1') }
+
+    it { is_expected.to compile.with_all_deps }
+    it { is_expected.to contain_package('again-fleet').with_ensure('0.1.0-1').that_notifies('Service[again-fleet.service]') }
+    it { is_expected.to contain_service('again-fleet-take.socket').that_requires('Package[again-fleet]') }
+    it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
+    it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
+    it { expect(unit('again-fleet.service')).to match(%r{^ExecStart=/usr/bin/again-fleet serve$}) }
+
+    context 'when absent' do
+      let(:params) { { ensure: 'absent', manage_binary: 'package', package_name: 'fleet' } }
+
+      it { is_expected.to compile.with_all_deps }
+      it { is_expected.to contain_package('fleet').with_ensure('absent').that_requires('Service[again-fleet.service]') }
+    end
+  end
+
+  context 'without manual pages and completions' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(manage_man: false, manage_completions: false) }
+
+    it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
+    it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
+    it { is_expected.not_to contain_exec('again-fleet-directories') }
+  end
+
+  context 'with a program from the web' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(source: 'https://example.com/again-fleet', checksum: 'a' * 64) }
+
+    it { is_expected.to contain_file('/usr/local/bin/again-fleet').with(source: 'https://example.com/again-fleet', checksum_value: 'a' * 64) }
+  end
+
+  context 'when absent' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { { ensure: 'absent' } }
+
+    it { is_expected.to compile.with_all_deps }
+    it { is_expected.not_to contain_class('common::again') }
+
+    it 'stops all of it first, and leaves nothing' do
+      %w[service socket].product(%w[again-fleet again-fleet-take]).each do |kind, name|
+        is_expected.to contain_service("#{name}.#{kind}").with(ensure: 'stopped', enable: false)
+          .that_comes_before("File[/etc/systemd/system/#{name}.#{kind}]")
+        is_expected.to contain_file("/etc/systemd/system/#{name}.#{kind}").with_ensure('absent')
+      end
+      is_expected.to contain_file('/var/lib/again-fleet').with(ensure: 'absent', force: true, backup: false)
+      is_expected.to contain_file('/usr/local/bin/again-fleet').with_ensure('absent')
+      is_expected.to contain_file('/usr/local/share/man/man8/again-fleet.8').with_ensure('absent')
+      is_expected.to contain_file('/usr/local/share/man/man5/again-fleet.toml.5').with_ensure('absent')
+      is_expected.to contain_file('/usr/local/share/bash-completion/completions/again-fleet').with_ensure('absent')
+      is_expected.to contain_user('again-fleet').with_ensure('absent').that_requires('Service[again-fleet.service]')
+    end
+  end
+
+  {
+    'without accept' => [{ endpoints: ['a'] }, %r{whose triggers this node takes: set common::again::fleet::accept, to \[\] for nobody's}i],
+    'without endpoints' => [{ accept: [] }, %r{no server of etcd is known: set common::again::fleet::endpoints}i],
+    'with a program from the web without its checksum' => [{ source: 'https://example.com/x', accept: [], endpoints: ['a'] }, %r{needs common::again::fleet::checksum}i],
+    'with a string that a shell would have to read' => [{ run_cmd: 'puppet apply "a b"', accept: [], endpoints: ['a'] }, %r{run_cmd}],
+  }.each do |what, (parameters, message)|
+    context what do
+      let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+      let(:params) { parameters }
+
+      it { is_expected.to compile.and_raise_error(message) }
+    end
+  end
+
+  context 'without the fact' do
+    let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
+
+    it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert, by a path that needs no quotes}) }
+  end
+
+  context 'without systemd' do
+    let(:facts) { SYSTEMS['alpine-3'].merge(fleet_fact).merge('again' => FACT.merge('systemd' => false)) }
+
+    it { is_expected.to compile.and_raise_error(%r{has no systemd}) }
+  end
+end
