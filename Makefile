@@ -1,25 +1,29 @@
 # again: build it, see it work, test it. Each target does its own set-up on a Debian machine with Rust.
 
-.PHONY: build build-aarch64 package demo check test nightly bench matrix lab soak fuzz clean
+.PHONY: build build-aarch64 package demo demo-fleet check test nightly bench matrix lab soak fuzz clean
 
-# A stripped static binary in dist/ and in the module's files.
+# Two stripped static binaries in dist/ and in the module's files: again, and again-fleet.
 build:
-	@tests/tools/need binutils
+	@tests/tools/need binutils gcc protobuf-compiler libprotobuf-dev
 	@tests/tools/build
 
-# The same for 64-bit ARM, cross-built: dist/again-aarch64.
+# The same for 64-bit ARM, cross-built: dist/again-aarch64, dist/again-fleet-aarch64.
 build-aarch64:
-	@tests/tools/need binutils
+	@tests/tools/need binutils gcc-aarch64-linux-gnu protobuf-compiler libprotobuf-dev
 	@tests/tools/build aarch64
 
 # What is given away, into dist/: .deb and .rpm for both architectures, and the module's tarball.
 package:
-	@tests/tools/need binutils dpkg rpm python3
+	@tests/tools/need binutils gcc gcc-aarch64-linux-gnu protobuf-compiler libprotobuf-dev dpkg rpm python3
 	@tests/tools/package
 
 # A real puppet apply that needs six runs, in a scratch directory.
 demo:
 	@tests/tools/demo
+
+# A fleet of three nodes on this machine, with a Puppet CA and an etcd: what changes on one runs Puppet on another.
+demo-fleet:
+	@tests/tools/demo-fleet
 
 # For every change: formatting, lints, unit tests and the rooms that need no more rights than a container's root has. Three minutes.
 check:
@@ -29,7 +33,7 @@ check:
 test:
 	@cargo xtask test $(if $(filter 1,$(WITHOUT_LAB)),--without-lab)
 
-# What says something only after long: fuzzing, mutants of the decisions, faults over and over, the benchmarks' programs.
+# What says something only after long: every Puppet, fuzzing, mutants of the decisions, 100,000 lives of a simulated fleet, a real one killed at every step, faults over and over, the benchmarks' programs.
 nightly:
 	@cargo xtask test --nightly
 
@@ -39,7 +43,7 @@ matrix:
 
 # Measures; writes the tables of doc/numbers. Half an hour; the machine should be idle.
 bench:
-	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby
+	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client protobuf-compiler libprotobuf-dev
 	@cargo xtask bench
 
 # The booted lab alone.
@@ -56,7 +60,7 @@ soak: build
 # Coverage-guided fuzzing of every parser of what others write, for SECONDS.
 SECONDS ?= 300
 fuzz:
-	@tests/tools/need g++
+	@tests/tools/need g++ protobuf-compiler libprotobuf-dev
 	@tests/tools/fuzz $(SECONDS)
 
 clean:

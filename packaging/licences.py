@@ -1,4 +1,4 @@
-"""The licences of what the program is linked with, with their notices, to standard output: licences.py TARGET"""
+"""The licences of what the program is linked with, with their notices, to standard output: licences.py TARGET PACKAGE"""
 import json
 import pathlib
 import re
@@ -38,8 +38,8 @@ def notices(directory):
     return [p.read_text(encoding="utf-8", errors="replace").strip() for p in preferred]
 
 
-def main(target):
-    tree = output("cargo", "tree", "--locked", "--package", "again", "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", target)
+def main(target, program):
+    tree = output("cargo", "tree", "--locked", "--package", program, "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", target)
     linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
     metadata = json.loads(output("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target))
     parts = []
@@ -58,4 +58,4 @@ def main(target):
         print("\n\n".join(texts), end="\n\n")
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -7,6 +7,8 @@
  *                                        (ptrace(2)); at the end a line on descriptor 2:
  *                                        `kill-at: killed|launched|ended COUNT NR`
  *   helper term-at WHO N -- COMMAND      the same with SIGTERM; `outlived` if it becomes another image all the same
+ *   helper killed-at N FILE -- COMMAND   becomes COMMAND, which is killed like that, but for what only waits or is heard; its number
+ *                                        stays in FILE, with the one that it came to
  *   helper terminal -- COMMAND           runs COMMAND as the leader of a session on a terminal, which hangs up after it
  *   helper closed FDS -- COMMAND         runs COMMAND with these descriptors closed, such as 02
  *   helper blocked SIGNAL... -- COMMAND  runs COMMAND with these signals blocked
@@ -171,6 +173,71 @@ static int kill_at(int follow, long n, char **words, int with)
     }
     dprintf(2, "kill-at: %s %ld %ld\n", how, count, nr);
     return code;
+}
+
+/* What a process that serves does all the time, and nobody else notices. */
+static int is_waiting(long nr)
+{
+    switch (nr) {
+    case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_ctl: case SYS_epoll_create1: case SYS_poll: case SYS_ppoll:
+    case SYS_futex: case SYS_recvfrom: case SYS_recvmsg: case SYS_timerfd_create: case SYS_timerfd_settime: case SYS_eventfd2:
+    case SYS_socket: case SYS_getsockopt: case SYS_setsockopt: case SYS_getsockname: case SYS_getpeername: case SYS_ioctl:
+    case SYS_sched_yield: case SYS_sigaltstack: case SYS_set_robust_list: case SYS_rseq: case SYS_prlimit64:
+    case SYS_sched_getaffinity: case SYS_prctl: case SYS_mremap: case SYS_fstatfs: case SYS_flock:
+        return 1;
+    }
+    return 0;
+}
+
+/* The child traces its parent, whose pid, descriptors and parent stay what they are. */
+static void killed_at(long n, const char *file, char **words)
+{
+    pid_t me = getpid();
+    int go[2], status, begun = 0;
+    long count = 0, nr = -1;
+    char text[64];
+
+    if (pipe2(go, O_CLOEXEC))
+        die("pipe");
+    if (fork() > 0) {
+        if (read(go[0], text, 1) != 1)
+            die("the one who traces");
+        become(words);
+    }
+    /* Nothing of the parent's may stay open in here, nor end this one with the parent. */
+    for (int fd = 0; fd < 64; fd++)
+        if (fd != go[1])
+            close(fd);
+    setsid();
+    if (ptrace(PTRACE_SEIZE, me, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC) || ptrace(PTRACE_INTERRUPT, me, 0, 0))
+        _exit(99);
+    if (write(go[1], "", 1) != 1)
+        _exit(99);
+    close(go[1]);
+    while (waitpid(me, &status, __WALL) == me && WIFSTOPPED(status)) {
+        int event = status >> 16, sig = WSTOPSIG(status), pass = 0;
+        struct __ptrace_syscall_info info;
+        if (event == PTRACE_EVENT_EXEC) {
+            begun = 1;
+        } else if (!event && sig == (SIGTRAP | 0x80)) {
+            if (begun && ptrace(PTRACE_GET_SYSCALL_INFO, me, sizeof info, &info) > 0 && info.op == PTRACE_SYSCALL_INFO_ENTRY
+                && !is_waiting(info.entry.nr) && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)) {
+                nr = info.entry.nr;
+                if (++count == n) {
+                    int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+                    int length = snprintf(text, sizeof text, "%ld %ld\n", count, nr);
+                    if (fd < 0 || write(fd, text, length) != length)
+                        _exit(99);
+                    kill(me, SIGKILL);
+                    continue;
+                }
+            }
+        } else if (!event) {
+            pass = sig;
+        }
+        ptrace(PTRACE_SYSCALL, me, 0, pass);
+    }
+    _exit(0);
 }
 
 /* The terminal's other end closes as we end. */
@@ -396,6 +463,8 @@ int main(int argc, char **argv)
         return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2, SIGKILL);
     if (strcmp(mode, "term-at") == 0 && argc > 4)
         return kill_at(strcmp(word[0], "child") == 0, atol(word[1]), word + 2, SIGTERM);
+    if (strcmp(mode, "killed-at") == 0 && argc > 4)
+        killed_at(atol(word[0]), word[1], word + 2);
     if (strcmp(mode, "clock") == 0 && argc > 3)
         return with_clock(word[0], word + 1);
     if (strcmp(mode, "closed") == 0) {

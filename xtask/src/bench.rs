@@ -20,8 +20,8 @@ pub struct Options {
     rooms: Vec<String>,
 }
 
-const ROOMS: [&str; 8] = [
-    "charge", "cost", "waiter", "exit", "chain", "scale", "herd", "size",
+const ROOMS: [&str; 9] = [
+    "charge", "cost", "waiter", "exit", "chain", "scale", "herd", "size", "fleet",
 ];
 
 /// Which rooms' rows each table has, what its columns are, and which of a row's columns these are.
@@ -32,7 +32,7 @@ struct Table {
     columns: &'static [usize],
 }
 
-const TABLES: [Table; 3] = [
+const TABLES: [Table; 4] = [
     Table {
         file: "table.md",
         rooms: &["charge", "cost", "waiter", "exit", "chain", "scale"],
@@ -50,6 +50,12 @@ const TABLES: [Table; 3] = [
         rooms: &["size"],
         head: "| what | size | floor | bar |",
         columns: &[0, 1, 2, 4],
+    },
+    Table {
+        file: "fleet.md",
+        rooms: &["fleet"],
+        head: "| what | again-fleet | floor | peer | bar |",
+        columns: &[0, 1, 2, 3, 4],
     },
 ];
 
@@ -75,7 +81,10 @@ pub fn bench(options: &Options) -> Result<()> {
         true => ROOMS.to_vec(),
         false => options.rooms.iter().map(String::as_str).collect(),
     };
-    run(&mut Command::new("tests/tools/build"))?;
+    run(Command::new("tests/tools/build").args(["x86_64", "again"]))?;
+    if rooms.contains(&"fleet") && std::env::var_os("AGAIN_FLEET_BIN").is_none() {
+        run(Command::new("tests/tools/build").args(["x86_64", "again-fleet"]))?;
+    }
     run(Command::new("cargo").args([
         "build",
         "--quiet",
@@ -133,19 +142,24 @@ fn program(room: &str, seconds: u32) -> Command {
     command
 }
 
-fn binary() -> PathBuf {
-    std::env::var_os("AGAIN_BIN").map_or_else(|| repository().join("dist/again"), PathBuf::from)
+/// The binary that a room measures.
+fn binary(room: &str) -> PathBuf {
+    let (variable, file) = match room {
+        "fleet" => ("AGAIN_FLEET_BIN", "dist/again-fleet"),
+        _ => ("AGAIN_BIN", "dist/again"),
+    };
+    std::env::var_os(variable).map_or_else(|| repository().join(file), PathBuf::from)
 }
 
-/// SHA-256 of the binary that is measured.
-fn sum() -> Result<String> {
-    let text = output(Command::new("sha256sum").arg(binary()))?;
+/// SHA-256 of the binary that a room measures.
+fn sum(room: &str) -> Result<String> {
+    let text = output(Command::new("sha256sum").arg(binary(room)))?;
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
 /// Measures one room, and keeps what came of it.
 fn measure(room: &str, parts: &Path) -> Result<()> {
-    let before = sum()?;
+    let before = sum(room)?;
     let mut command = program(room, 900);
     command
         .env_remove("QUICK")
@@ -162,9 +176,9 @@ fn measure(room: &str, parts: &Path) -> Result<()> {
     let load = fs::read_to_string("/proc/loadavg")?;
     let load = load.split(' ').next().unwrap_or_default();
     ensure!(
-        sum()? == before,
+        sum(room)? == before,
         "{} has changed while {room} measured it",
-        binary().display()
+        binary(room).display()
     );
     let day = output(Command::new("date").args(["-u", "+%F"]))?;
     let part = format!("{before} {} {load}\n{rows}", day.trim());
@@ -188,9 +202,9 @@ fn part(parts: &Path, room: &str) -> Option<Part> {
 }
 
 fn write_tables(parts: &Path) -> Result<()> {
-    let now = sum()?;
     let mut left = Vec::new();
     for room in ROOMS {
+        let now = sum(room)?;
         match part(parts, room) {
             None => eprintln!("{room}: not measured yet"),
             Some(part) if part.binary != now => {
@@ -218,7 +232,8 @@ fn write_tables(parts: &Path) -> Result<()> {
     for table in &TABLES {
         let all = of(table.rooms);
         let note = match table.file {
-            "table.md" => note(&all, &now, &days, &machine()?),
+            "table.md" => note(&all, &sum("cost")?, &days, &machine()?),
+            "fleet.md" => fleet_note(&all, &sum("fleet")?),
             "herd.md" => herd_note(&all),
             _ => String::new(),
         };
@@ -317,7 +332,7 @@ fn note(parts: &[Part], sum: &str, days: &BTreeSet<String>, machine: &str) -> St
     };
     format!(
         "\nMedian / 99th percentile (quartiles). {machine}; load of the machine after each part: {}. All rows, and those of the \
-         tables below, are of one binary, `sha256sum` {sum:.12}…, measured {between}.\n",
+         herd and of the size, are of one binary, `sha256sum` {sum:.12}…, measured {between}.\n",
         loads(parts)
     )
 }
@@ -326,6 +341,14 @@ fn herd_note(parts: &[Part]) -> String {
     format!(
         "\nThe real waiters are of the same binary; load of the machine: {}. All else is simulated, with the policy of the sources \
          that it was built from, and comes out the same each time.\n",
+        loads(parts)
+    )
+}
+
+fn fleet_note(parts: &[Part], sum: &str) -> String {
+    format!(
+        "\nMedian / 99th percentile (quartiles). Two nodes and an etcd on the same machine, with TLS and signatures by a Puppet CA; \
+         load of the machine: {}. The binary is `sha256sum` {sum:.12}….\n",
         loads(parts)
     )
 }

@@ -1,6 +1,8 @@
 //! The completions for bash, zsh and fish. They are files, so that the generator is not part of the program.
+//!
+//! Those of the second program are written by its test of them: this one links none of it.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -12,6 +14,19 @@ pub fn write() -> Result<()> {
         let path = repository().join("completions").join(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    let fleet = ["test", "--quiet", "--package", "again-fleet"];
+    let test = ["--test", "manual", "the_completions_are_fresh"];
+    let status = std::process::Command::new(env!("CARGO"))
+        .args(fleet)
+        .args(test)
+        .env("AGAIN_WRITE_COMPLETIONS", "1")
+        .current_dir(repository())
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(
+        status.success(),
+        "the completions of again-fleet were not written"
+    );
     Ok(())
 }
 

@@ -17,13 +17,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::command::Ended;
+use super::net::{Host, Net};
 use super::process::Process;
 use super::{ask_for, repository};
 
 /// How long one command inside may take before the test fails.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 /// How long the machine may take for one step: boot, reboot, shutdown.
-const MACHINE_LIMIT: Duration = Duration::from_secs(150);
+const MACHINE_LIMIT: Duration = Duration::from_secs(300);
 
 /// One catalog run, as Puppet itself wrote it down (`lab-stamp.rb` in the image).
 #[derive(Debug, Clone)]
@@ -64,20 +65,38 @@ fn here() -> PathBuf {
     repository().join("tests/lab")
 }
 
-fn image() -> &'static str {
-    static IMAGE: OnceLock<String> = OnceLock::new();
-    IMAGE.get_or_init(|| {
-        let built = Command::new(here().join("image"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("tests/lab/image can be started");
-        assert!(
-            built.status.success(),
-            "the lab has no image, see above; `tests/lab/setup` installs what it needs, and needs root"
-        );
-        String::from_utf8(built.stdout).unwrap().trim().to_owned()
-    })
+/// What a machine is made of: a script in tests/lab that prints where a root is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Image {
+    /// A node.
+    Node,
+    /// One with a Puppet server and the engines of a fleet, none of which is started.
+    Server,
+}
+
+impl Image {
+    fn root(self) -> &'static str {
+        static NODE: OnceLock<String> = OnceLock::new();
+        static SERVER: OnceLock<String> = OnceLock::new();
+        let (root, script) = match self {
+            Image::Node => (&NODE, "image"),
+            Image::Server => (&SERVER, "server-image"),
+        };
+        root.get_or_init(|| built(script))
+    }
+}
+
+fn built(script: &str) -> String {
+    let built = Command::new(here().join(script))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("a script of tests/lab can be started");
+    assert!(
+        built.status.success(),
+        "the lab has no image, see above; `tests/lab/setup` installs what it needs, and needs root"
+    );
+    String::from_utf8(built.stdout).unwrap().trim().to_owned()
 }
 
 /// The program under test, `dist/again` unless LAB_BINARY names another.
@@ -104,6 +123,25 @@ impl Lab {
     /// Boots a machine with the module and these files or directories of ours, each at its place inside; the program is
     /// in /srv only.
     pub fn boot_with(binds: &[(&Path, &str)]) -> Self {
+        Self::boot_as(Image::Node, &[], binds)
+    }
+
+    /// The same on a network.
+    pub fn boot_on(net: &Net, host: &Host<'_>, image: Image, binds: &[(&Path, &str)]) -> Self {
+        let hub = net.hub.id().to_string();
+        let address = format!("{}/24", host.address);
+        let options = [
+            "--hostname",
+            host.name,
+            "--net",
+            &hub,
+            host.port(),
+            &address,
+        ];
+        Self::boot_as(image, &options, binds)
+    }
+
+    fn boot_as(image: Image, options: &[&str], binds: &[(&Path, &str)]) -> Self {
         let binds = binds.iter().flat_map(|(ours, inside)| {
             ["--bind".to_owned(), format!("{}:{inside}", ours.display())]
         });
@@ -117,7 +155,8 @@ impl Lab {
                 module.display()
             ))
             .args(binds)
-            .arg(image())
+            .args(options)
+            .arg(image.root())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -289,10 +328,10 @@ impl Lab {
             .to_owned()
     }
 
-    /// Asks until there is an answer. The limit is for a machine with nothing else to do; a busy one gets twice that.
+    /// Asks until there is an answer. The limit is for a machine with nothing else to do; a busy one gets six times that.
     #[track_caller]
     pub fn wait_until<T>(&self, what: &str, limit: u64, mut ask: impl FnMut() -> Option<T>) -> T {
-        let limit = Duration::from_secs(2 * limit);
+        let limit = Duration::from_secs(6 * limit);
         ask_for(limit, Duration::from_millis(100), &mut ask).unwrap_or_else(|| {
             panic!(
                 "{what}: not within {limit:?}\nruns: {:#?}\nagain status: {}\nhistory: {}\njournal: {}",

@@ -18,6 +18,8 @@ mod command;
 mod help;
 /// A booted Debian.
 pub mod lab;
+/// A network of booted machines.
+pub mod net;
 /// The Puppets of the matrix.
 pub mod place;
 mod process;

@@ -34,14 +34,16 @@ impl Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
         SERVER.get_or_init(|| match std::env::var_os(ELSEWHERE) {
             Some(dir) if !dir.is_empty() => Server::elsewhere(PathBuf::from(dir)),
-            _ => Server::start(
-                tempfile::Builder::new()
-                    .prefix("again-rig-server-")
-                    .tempdir()
-                    .expect("a directory")
-                    .keep(),
-            ),
+            _ => Server::with(|_| ()),
         })
+    }
+
+    /// One for this test alone, with what the function puts into its directory before it starts. Programs in `bin` there come first.
+    pub fn with(prepare: impl FnOnce(&Path)) -> Server {
+        let dir = tempfile::Builder::new()
+            .prefix("again-rig-server-")
+            .tempdir();
+        Server::start(dir.expect("a directory").keep(), prepare)
     }
 
     /// Runs a server for others in the directory that RIG_SERVER names, until our standard input ends.
@@ -49,17 +51,11 @@ impl Server {
         let shared = PathBuf::from(std::env::var_os(ELSEWHERE).expect(ELSEWHERE));
         let dir = shared.join("server");
         fs::create_dir_all(&dir).expect("a directory");
-        let server = Server::start(dir);
+        let server = Server::start(dir, |_| ());
         fs::write(shared.join("port"), server.port.to_string()).expect("the port");
         fs::write(shared.join("ready"), "").expect("the mark");
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("standard input");
-        let mut keeper = server
-            .keeper
-            .expect("a keeper")
-            .into_inner()
-            .expect("the keeper");
-        drop(keeper.stdin.take());
-        keeper.wait().expect("its end");
+        drop(server);
     }
 
     fn elsewhere(shared: PathBuf) -> Server {
@@ -73,13 +69,14 @@ impl Server {
         }
     }
 
-    fn start(dir: PathBuf) -> Server {
+    fn start(dir: PathBuf, prepare: impl FnOnce(&Path)) -> Server {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .expect("a free port")
             .port();
         super::claim(&dir);
         configure(&dir, port);
+        prepare(&dir);
         let mut keeper = Command::new("sh")
             .arg(rig_file("server.sh"))
             .arg(&dir)
@@ -105,7 +102,10 @@ impl Server {
             .args(["--restart-file", &text(dir.join("run/restart"))])
             .env_clear()
             .envs([
-                ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+                (
+                    "PATH",
+                    &*format!("{}/bin:/usr/sbin:/usr/bin:/sbin:/bin", text(&dir)),
+                ),
                 ("LANG", "C.UTF-8"),
                 ("HOME", &text(dir.join("var"))),
             ])
@@ -121,7 +121,7 @@ impl Server {
             let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
             format!("{}\n{}", read("log/output.log"), read("log/server.log"))
         };
-        let pid = wait_for("the server's pid", Duration::from_secs(10), || {
+        let pid = wait_for("the server's pid", crate::SHORT, || {
             fs::read_to_string(dir.join("pid"))
                 .ok()?
                 .trim()
@@ -130,7 +130,7 @@ impl Server {
         });
         let process =
             Process::now(pid).unwrap_or_else(|| panic!("puppetserver did not start:\n{}", log()));
-        let end = std::time::Instant::now() + Duration::from_secs(300);
+        let end = std::time::Instant::now() + Duration::from_secs(600);
         while fs::read(dir.join("run/restart"))
             .unwrap_or_default()
             .first()
@@ -149,6 +149,11 @@ impl Server {
             dir,
             keeper: Some(Mutex::new(keeper)),
         }
+    }
+
+    /// Something in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// What the server has logged.
@@ -177,6 +182,16 @@ impl Server {
             self.port
         ));
         Enrolled { scratch }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            let mut keeper = keeper.into_inner().expect("the keeper");
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
     }
 }
 

@@ -1,21 +1,24 @@
 use std::collections::BTreeMap;
 
-use super::{Source, sources};
+use super::{FLEET, HELPER, Source, sources};
 
-/// What there is may become less, and not more. Of 11,000 it was raised for what a hostile review found; 9,611 is aimed at.
-pub const ALLOWED: usize = 13_150;
+/// What there is may become less, and not more. Of the helper's 11,000 it was raised for what hostile reviews found, and for the
+/// triggers of other nodes; 9,611 is aimed at.
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 14_220), (FLEET, 13_000)];
 
-/// Prints how many lines of code each room of src has, and all of them: without tests, comments and blank lines.
+/// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {
-    let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
-    for source in sources() {
-        *rooms.entry(source.room().to_owned()).or_default() += count(&source);
+    for (root, allowed) in ALLOWED {
+        let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+        for source in sources(root) {
+            *rooms.entry(source.room().to_owned()).or_default() += count(&source);
+        }
+        for (room, lines) in &rooms {
+            println!("{lines:6}  {room}");
+        }
+        let all: usize = rooms.values().sum();
+        println!("{all:6}  in {root}; {allowed} are allowed");
     }
-    for (room, lines) in &rooms {
-        println!("{lines:6}  {room}");
-    }
-    let all: usize = rooms.values().sum();
-    println!("{all:6}  in all; {ALLOWED} are allowed");
 }
 
 fn count(source: &Source) -> usize {
@@ -38,8 +41,13 @@ mod tests {
     }
 
     #[test]
-    fn src_does_not_grow() {
-        let all: usize = sources().iter().map(count).sum();
-        assert!(all <= ALLOWED, "{all} lines of code in src, of {ALLOWED}");
+    fn no_program_grows() {
+        for (root, allowed) in ALLOWED {
+            let all: usize = sources(root).iter().map(count).sum();
+            assert!(
+                all <= allowed,
+                "{all} lines of code in {root}, of {allowed}"
+            );
+        }
     }
 }

@@ -16,6 +16,10 @@ use std::path::{Path, PathBuf};
 
 use crate::repository;
 
+/// Where the sources of the helper are, and those of the second program.
+const HELPER: &str = "src";
+const FLEET: &str = "fleet/src";
+
 /// A file of src, without its tests.
 struct Source {
     /// Below src.
@@ -24,17 +28,19 @@ struct Source {
     text: String,
 }
 
-/// All files of src, in order.
-fn sources() -> Vec<Source> {
-    let root = repository().join("src");
+/// All files below here but tests, in order.
+fn sources(below: &str) -> Vec<Source> {
+    let root = repository().join(below);
     let mut found = Vec::new();
     let mut directories = vec![root.clone()];
     while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).expect("src") {
+        for entry in std::fs::read_dir(directory).expect(below) {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 directories.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
+            } else if path.extension().is_some_and(|ending| ending == "rs")
+                && !path.ends_with("tests.rs")
+            {
                 let text = std::fs::read_to_string(&path).expect("UTF-8");
                 found.push(Source::new(path.strip_prefix(&root).expect("below"), &text));
             }

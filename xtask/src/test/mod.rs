@@ -43,8 +43,7 @@ pub struct Options {
 pub fn test(options: &Options) -> Result<bool> {
     let began = Instant::now();
     let rooms = wanted(options)?;
-    prepare(options, &rooms)?;
-    let programs = Programs::build(&rooms)?;
+    let programs = prepare(options, &rooms)?;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let capacity = if options.alone { 0 } else { 10 * cores as u32 };
     let ended = run_all(&rooms, capacity, |room| {
@@ -80,7 +79,6 @@ fn wanted(options: &Options) -> Result<Vec<&'static Room>> {
             When::Test => !options.nightly && !options.check,
             When::Lab => !options.nightly && !options.check && !options.without_lab,
             When::Nightly => options.nightly,
-            When::Asked => false,
         };
         return Ok(ROOMS.iter().filter(is_wanted).collect());
     }
@@ -96,21 +94,32 @@ fn wanted(options: &Options) -> Result<Vec<&'static Room>> {
     Ok(ROOMS.iter().filter(is_wanted).collect())
 }
 
-/// Packages, the program under test, and what else has to be there before anything starts.
-fn prepare(options: &Options, rooms: &[&Room]) -> Result<()> {
+/// Packages, the program under test, and what else has to be there before anything starts, side by side: the compiler's last step of a
+/// program and an image take a processor each. Gives the tests.
+fn prepare(options: &Options, rooms: &[&Room]) -> Result<Programs> {
     let needs = rooms.iter().flat_map(|room| room.needs.split_whitespace());
     let mut needs: Vec<&str> = needs.collect();
     needs.sort_unstable();
     needs.dedup();
     must(Command::new("tests/tools/need").args(needs).arg("binutils"))?;
-    if options.bin.is_none() {
-        must(&mut Command::new("tests/tools/build"))?;
-    }
-    for program in rooms.iter().flat_map(|room| room.before) {
-        // What an image is called is nobody's to know here.
-        must(Command::new(program).stdout(Stdio::null()))?;
-    }
-    Ok(())
+    let images = || -> Result<()> {
+        for program in rooms.iter().flat_map(|room| room.before) {
+            // What an image is called is nobody's to know here.
+            must(Command::new(program).stdout(Stdio::null()))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let images = scope.spawn(images);
+        let tests = scope.spawn(|| Programs::build(rooms));
+        let built = match options.bin {
+            Some(_) => Ok(()),
+            None => must(Command::new("tests/tools/build").args(["x86_64", "again"])),
+        };
+        let images = images.join().expect("no panic");
+        let tests = tests.join().expect("no panic");
+        built.and(images).and(tests)
+    })
 }
 
 fn must(command: &mut Command) -> Result<()> {
@@ -133,6 +142,8 @@ struct Ended {
     room: &'static Room,
     results: Results,
     seconds: u64,
+    /// Seconds of a processor that it took, with all that it started and waited for.
+    busy: u64,
 }
 
 impl Going {
@@ -178,14 +189,17 @@ impl Going {
 
     /// What came of it, if it has ended; shows what is worth seeing of its output.
     fn ended(&mut self) -> Result<Option<Ended>> {
+        let before = children_were_busy()?;
         let Some(status) = self.child.try_wait()? else {
             return Ok(None);
         };
+        let busy = children_were_busy()? - before;
         let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let ended = Ended {
             room: self.room,
             results: judged(Results::of(&output), status, self.room.name),
             seconds: self.began.elapsed().as_secs(),
+            busy,
         };
         println!("=== {}", self.room.name);
         if ended.results.failed > 0 {
@@ -212,10 +226,20 @@ impl Ended {
             cases => format!(", {cases} cases counted"),
         };
         format!(
-            "=== {}: {passed} passed, {failed} failed{cases}, {} s",
-            self.room.name, self.seconds
+            "=== {}: {passed} passed, {failed} failed{cases}, {} s, {} s of a processor",
+            self.room.name, self.seconds, self.busy
         )
     }
+}
+
+/// Seconds of a processor that children took which have been waited for, with theirs: cutime and cstime of proc_pid_stat(5), in
+/// hundredths.
+fn children_were_busy() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (_, fields) = stat.rsplit_once(')').context("/proc/self/stat")?;
+    let of_children = fields.split_whitespace().skip(13).take(2);
+    let ticks: u64 = of_children.map(|field| field.parse().unwrap_or(0)).sum();
+    Ok(ticks / 100)
 }
 
 /// The results of a room that ended so: one that failed for another reason than a test has failed all the same, and one that ran
@@ -235,18 +259,30 @@ fn words(room: &Room, programs: &Programs) -> Result<Vec<String>> {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     Ok(match room.run {
         Run::Unit(package) => vec![text(programs.unit(package)?), "--quiet".to_owned()],
-        Run::Tests(name, threads) => vec![
-            text(programs.tests(name)?),
-            "--quiet".to_owned(),
-            "--show-output".to_owned(),
-            format!("--test-threads={threads}"),
-        ],
+        Run::Tests(name, threads) => tests(text(programs.tests(name)?), threads),
+        Run::Fleet(name, threads) => tests(text(programs.fleet(name)?), threads),
+        Run::Newer(name, threads) => [vec!["tests/engines/newer".to_owned()]]
+            .into_iter()
+            .chain([tests(text(programs.fleet(name)?), threads)])
+            .flatten()
+            .collect(),
         Run::Task(words) => [text(std::env::current_exe()?)]
             .into_iter()
             .chain(words.iter().map(|word| (*word).to_owned()))
             .collect(),
         Run::Script(words) => words.iter().map(|word| (*word).to_owned()).collect(),
     })
+}
+
+/// Integration tests, so many at a time.
+fn tests(program: String, threads: usize) -> Vec<String> {
+    let threads = format!("--test-threads={threads}");
+    vec![
+        program,
+        "--quiet".to_owned(),
+        "--show-output".to_owned(),
+        threads,
+    ]
 }
 
 /// Whether a room may start beside others: alone it may always.

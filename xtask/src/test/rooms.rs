@@ -7,6 +7,10 @@ pub enum Run {
     Unit(&'static str),
     /// An integration test of the program, so many tests at a time.
     Tests(&'static str, usize),
+    /// The same of the second program.
+    Fleet(&'static str, usize),
+    /// The same with the engines of a newer Debian.
+    Newer(&'static str, usize),
     /// This program with another word.
     Task(&'static [&'static str]),
     /// A program of the repository.
@@ -41,8 +45,6 @@ pub enum When {
     Lab,
     /// At night: what says something only after long.
     Nightly,
-    /// When it is asked for by name.
-    Asked,
 }
 
 const ROOM: Room = Room {
@@ -55,69 +57,110 @@ const ROOM: Room = Room {
     when: When::Test,
 };
 
+/// What the client of etcd is built with.
+const PROTOC: &str = "protobuf-compiler libprotobuf-dev";
+/// The same, and what makes a CA as Puppet's.
+const PUPPET_CA: &str =
+    "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli";
+
+/// What nodes and an etcd of their own take, with real runs of Puppet.
+const FLEET: &str = "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client systemd util-linux gcc";
+
 /// All rooms. Of those that may start next the first one does, so the long ones stand first.
 pub const ROOMS: &[Room] = &[
     Room {
+        name: "fleet-service",
+        run: Run::Fleet("service", 4),
+        load: 3,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client nats-server",
+        ..ROOM
+    },
+    Room {
         name: "style",
         run: Run::Task(&["style"]),
+        load: 15,
+        needs: PROTOC,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "lab",
+        run: Run::Tests("lab", 4),
+        load: 8,
+        needs: PROTOC,
+        // Packages of both programs.
+        before: &["tests/lab/setup", "tests/lab/image", "tests/tools/build"],
+        when: When::Lab,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-lab",
+        run: Run::Fleet("lab", 3),
+        load: 8,
+        // One more gives the processes of a machine another clock.
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
+        before: &["tests/lab/setup", "tests/lab/server-image"],
+        when: When::Lab,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-engines",
+        run: Run::Fleet("engines", 2),
+        load: 1,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client nats-server",
+        ..ROOM
+    },
+    Room {
+        name: "fleet-engines-13",
+        run: Run::Newer("engines", 2),
+        load: 1,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-client",
+        ..ROOM
+    },
+    Room {
+        name: "fleet-kick",
+        run: Run::Fleet("kick", 2),
+        // A puppetserver, a PuppetDB and services that answer within 5 s or not at all: booted machines beside it starve it.
         load: 20,
-        when: When::Check,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent puppetserver ruby-puppetserver-ca-cli puppetdb \
+                puppet-terminus-puppetdb postgresql etcd-server systemd util-linux",
         ..ROOM
     },
     Room {
-        name: "unit",
-        run: Run::Unit("again"),
-        when: When::Check,
-        ..ROOM
-    },
-    Room {
-        name: "house",
-        run: Run::Unit("xtask"),
-        when: When::Check,
+        name: "module",
+        run: Run::Script(&["tests/module/run"]),
+        load: 10,
+        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
+                puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
     },
     Room {
         name: "puppet",
         run: Run::Tests("puppet", 3),
-        load: 15,
+        load: 10,
         needs: "puppet-agent puppetserver",
         ..ROOM
     },
     Room {
         name: "matrix",
         run: Run::Script(&["tests/matrix/run"]),
-        load: 15,
+        load: 10,
         needs: "puppet-agent debootstrap util-linux mount",
         when: When::Lab,
         ..ROOM
     },
     Room {
-        name: "lab",
-        run: Run::Tests("lab", 4),
-        load: 15,
-        before: &["tests/lab/setup", "tests/lab/image"],
-        when: When::Lab,
-        ..ROOM
-    },
-    Room {
-        name: "faults",
-        // No more at a time: it starts hundreds of processes at once.
-        run: Run::Tests("faults", 2),
-        load: 5,
-        needs: "util-linux xfsprogs libcap2-bin",
-        ..ROOM
-    },
-    Room {
-        name: "module",
-        run: Run::Script(&["tests/module/run"]),
-        needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
-                puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
-        ..ROOM
-    },
-    Room {
         name: "package",
         run: Run::Script(&["tests/package/run"]),
+        load: 10,
         needs: "cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3",
+        ..ROOM
+    },
+    Room {
+        name: "demo-fleet",
+        run: Run::Script(&["tests/tools/demo-fleet", "--check"]),
+        load: 3,
+        needs: FLEET,
         ..ROOM
     },
     Room {
@@ -129,8 +172,87 @@ pub const ROOMS: &[Room] = &[
         ..ROOM
     },
     Room {
+        name: "faults",
+        // No more at a time: it starts hundreds of processes at once.
+        run: Run::Tests("faults", 2),
+        load: 5,
+        needs: "util-linux xfsprogs libcap2-bin",
+        ..ROOM
+    },
+    Room {
+        name: "morning-fleet",
+        run: Run::Script(&["tests/tools/morning-fleet", "--check"]),
+        load: 3,
+        needs: FLEET,
+        ..ROOM
+    },
+    Room {
+        name: "unit",
+        run: Run::Unit("again"),
+        load: 8,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-unit",
+        run: Run::Unit("again-fleet"),
+        needs: PROTOC,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-identity",
+        run: Run::Fleet("identity", 2),
+        needs: PUPPET_CA,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-take",
+        run: Run::Fleet("take", 2),
+        needs: PUPPET_CA,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-verbs",
+        run: Run::Fleet("verbs", 2),
+        load: 3,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client nats-server",
+        ..ROOM
+    },
+    Room {
+        name: "fleet-manual",
+        run: Run::Fleet("manual", 2),
+        needs: PROTOC,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-outbox",
+        run: Run::Fleet("outbox", 2),
+        needs: PROTOC,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-simulation",
+        // Its seeds take all processors, one test after the other.
+        run: Run::Fleet("simulation", 1),
+        load: 15,
+        needs: PROTOC,
+        ..ROOM
+    },
+    Room {
+        name: "house",
+        run: Run::Unit("xtask"),
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
         name: "operator",
         run: Run::Tests("operator", 4),
+        load: 4,
         needs: "puppet-agent mandoc prometheus zsh fish bash-completion ruby",
         when: When::Check,
         ..ROOM
@@ -138,6 +260,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "converge",
         run: Run::Tests("converge", 4),
+        load: 8,
         needs: "puppet-agent ruby",
         when: When::Check,
         ..ROOM
@@ -159,21 +282,21 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "demo",
         run: Run::Script(&["tests/tools/demo", "--check"]),
-        load: 5,
+        load: 2,
         needs: "puppet-agent",
         ..ROOM
     },
     Room {
         name: "morning",
         run: Run::Script(&["tests/tools/morning", "--check"]),
-        load: 5,
+        load: 3,
         needs: "puppet-agent procps",
         ..ROOM
     },
     Room {
         name: "fuzz",
         run: Run::Script(&["tests/tools/fuzz", "600"]),
-        needs: "g++",
+        needs: "g++ protobuf-compiler libprotobuf-dev",
         when: When::Nightly,
         ..ROOM
     },
@@ -181,7 +304,7 @@ pub const ROOMS: &[Room] = &[
         name: "bench",
         run: Run::Task(&["bench", "--quick"]),
         load: 20,
-        needs: "puppet-agent python3 gcc libc6-dev binutils ruby",
+        needs: "puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client protobuf-compiler libprotobuf-dev",
         when: When::Nightly,
         ..ROOM
     },
@@ -190,6 +313,25 @@ pub const ROOMS: &[Room] = &[
         run: Run::Script(&["tests/tools/mutants"]),
         load: 20,
         limit: 10_800,
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-seeds",
+        run: Run::Script(&["tests/tools/seeds", "100000"]),
+        load: 20,
+        limit: 10_800,
+        needs: PROTOC,
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-sweep",
+        // More than three hundred kills with each seed.
+        run: Run::Script(&["tests/tools/sweep", "3"]),
+        load: 20,
+        limit: 10_800,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server gcc",
         when: When::Nightly,
         ..ROOM
     },
@@ -207,7 +349,7 @@ pub const ROOMS: &[Room] = &[
         load: 20,
         limit: 3000,
         needs: "puppet-agent debootstrap util-linux mount",
-        when: When::Asked,
+        when: When::Nightly,
         ..ROOM
     },
 ];
