@@ -46,9 +46,12 @@ pub fn test(options: &Options) -> Result<bool> {
     let programs = prepare(options, &rooms)?;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let capacity = if options.alone { 0 } else { 10 * cores as u32 };
-    let ended = run_all(&rooms, capacity, |room| {
-        Going::start(room, &programs, options)
+    let mut ended = run_all(&rooms, capacity, |room| {
+        Going::start(room, &programs, options, &[])
     })?;
+    for one in &mut ended {
+        once_more(one, &programs, options)?;
+    }
 
     println!();
     let sum = |count: fn(&Results) -> u64| ended.iter().map(|one| count(&one.results)).sum::<u64>();
@@ -56,6 +59,10 @@ pub fn test(options: &Options) -> Result<bool> {
         println!("{}", one.line());
     }
     println!("all rooms took {} s", began.elapsed().as_secs());
+    for one in ended.iter().filter(|one| !one.late.is_empty()) {
+        let late = one.late.join(", ");
+        println!("passed by itself only, in {}: {late}", one.room.name);
+    }
     let bad: Vec<&Ended> = ended.iter().filter(|one| one.results.failed > 0).collect();
     for one in &bad {
         println!(
@@ -144,10 +151,18 @@ struct Ended {
     seconds: u64,
     /// Seconds of a processor that it took, with all that it started and waited for.
     busy: u64,
+    /// What failed beside other rooms, and passed by itself.
+    late: Vec<String>,
 }
 
 impl Going {
-    fn start(room: &'static Room, programs: &Programs, options: &Options) -> Result<Going> {
+    /// Starts a room, with these tests alone if any are named.
+    fn start(
+        room: &'static Room,
+        programs: &Programs,
+        options: &Options,
+        only: &[String],
+    ) -> Result<Going> {
         let logs = repository().join("target/test-logs");
         fs::create_dir_all(&logs)?;
         let log = logs.join(room.name).with_extension("log");
@@ -157,7 +172,8 @@ impl Going {
         command
             .args(["--default-signal", "timeout", "--kill-after=30"])
             .arg(room.limit.to_string())
-            .args(words(room, programs)?);
+            .args(words(room, programs)?)
+            .args(only);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("AGAIN_") {
                 command.env_remove(name);
@@ -200,6 +216,7 @@ impl Going {
             results: judged(Results::of(&output), status, self.room.name),
             seconds: self.began.elapsed().as_secs(),
             busy,
+            late: Vec::new(),
         };
         println!("=== {}", self.room.name);
         if ended.results.failed > 0 {
@@ -319,6 +336,48 @@ fn run_all(
     Ok(done)
 }
 
+/// What a room runs once more, by itself, because it failed beside others: a busy machine may be late. Some tests of a program, or a
+/// script as a whole. More than a few, or what no machine's business can break, stay failed.
+fn again_alone(room: &Room, results: &Results) -> Option<Vec<String>> {
+    const FEW: u64 = 5;
+    let named = results.bad.len() as u64 == results.failed;
+    match room.run {
+        _ if results.failed == 0 => None,
+        Run::Tests(..) | Run::Fleet(..) | Run::Newer(..) if named && results.failed <= FEW => {
+            let exact = std::iter::once("--exact".to_owned());
+            Some(exact.chain(results.bad.iter().cloned()).collect())
+        }
+        Run::Script(_) if results.failed <= FEW => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// Runs what failed in a room once more, when nothing else runs. What passes now is named in the end.
+fn once_more(ended: &mut Ended, programs: &Programs, options: &Options) -> Result<()> {
+    let Some(only) = again_alone(ended.room, &ended.results) else {
+        return Ok(());
+    };
+    println!("once more, by itself: {}", ended.results.bad.join(", "));
+    let mut going = Going::start(ended.room, programs, options, &only)?;
+    let second = loop {
+        match going.ended()? {
+            Some(second) => break second,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let first = std::mem::replace(&mut ended.results, second.results);
+    let is_bad = |name: &String| ended.results.bad.contains(name);
+    ended.late = first.bad.into_iter().filter(|name| !is_bad(name)).collect();
+    if !only.is_empty() {
+        ended.results.passed += first.passed;
+        ended.results.said.splice(0..0, first.said);
+        ended.results.cases += first.cases;
+    }
+    ended.seconds += second.seconds;
+    ended.busy += second.busy;
+    Ok(())
+}
+
 /// Checks of form: formatting, lints, and that every script can be read. Prints its own count; whether all were good.
 pub fn style() -> Result<bool> {
     let mut checks = vec![
@@ -413,6 +472,28 @@ mod tests {
         assert_eq!(judged(with(3, 0), bad, "x").failed, 1);
         assert_eq!(judged(with(0, 0), ok, "x").failed, 1);
         assert_eq!(judged(with(3, 2), bad, "x").failed, 2);
+    }
+
+    #[test]
+    fn few_tests_that_failed_or_a_script_are_run_once_more() {
+        let of = |run| Room { run, ..ROOMS[0] };
+        let with = |failed, bad: &[&str]| Results {
+            failed,
+            bad: bad.iter().map(|name| (*name).to_owned()).collect(),
+            ..Results::default()
+        };
+        let program = of(Run::Tests("x", 2));
+        let again = again_alone(&program, &with(2, &["a::b", "c"]));
+        assert_eq!(again.expect("some"), ["--exact", "a::b", "c"]);
+        assert_eq!(again_alone(&program, &with(0, &[])), None);
+        assert_eq!(again_alone(&program, &with(2, &["a::b"])), None);
+        let many = ["a", "b", "c", "d", "e", "f"];
+        assert_eq!(again_alone(&program, &with(6, &many)), None);
+        let script = of(Run::Script(&["x"]));
+        assert_eq!(again_alone(&script, &with(1, &["a line"])), Some(vec![]));
+        for never in [Run::Unit("x"), Run::Task(&["style"])] {
+            assert_eq!(again_alone(&of(never), &with(1, &["a"])), None);
+        }
     }
 
     #[test]
