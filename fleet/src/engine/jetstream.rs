@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Error;
+
 /// No stream of this name.
 pub const NO_STREAM: u16 = 10059;
 /// Another message was the last one of its subject. 10070 and 10164 say the same in other releases.
@@ -127,6 +129,23 @@ pub struct Answer {
     pub seq: u64,
     /// How many messages wait for a consumer.
     pub num_pending: u64,
+}
+
+impl Answer {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(payload: &[u8]) -> Result<Answer, Error> {
+        let answer = again::model::json::read(payload);
+        answer.map_err(|e| Error::Unreachable(format!("the server's answer cannot be read: {e}")))
+    }
+}
+
+/// What is sent of it.
+pub fn json(of: &impl Serialize) -> Vec<u8> {
+    // Strings, numbers and yes or no cannot fail to be written.
+    serde_json::to_vec(of).unwrap_or_default()
 }
 
 /// How a stream is.

@@ -17,12 +17,11 @@ use async_nats::{
 };
 use futures_util::StreamExt;
 use futures_util::future::{join, join_all};
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::denials::Denials;
-use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, OTHER_LAST, Stream};
+use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, OTHER_LAST, Stream, json};
 use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
@@ -265,7 +264,12 @@ impl Nats {
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
         let consumer = json(&Consumer::new(&stream, &name, &filter, &inbox, &from));
         let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
-        let made = read(&self.look(subject, &consumer).await?)?;
+        let mut made = read(&self.look(subject.clone(), &consumer).await?)?;
+        if made.error.is_some() {
+            // A stream that is made at this very moment is said to be invalid.
+            tokio::time::sleep(self.times.call / 10).await;
+            made = read(&self.look(subject, &consumer).await?)?;
+        }
         if let Some(error) = made.error {
             return Err(Error::Unreachable(error.description));
         }
@@ -575,17 +579,11 @@ fn expecting(last: u64) -> HeaderMap {
 }
 
 fn read(message: &Message) -> Result<Answer, Error> {
-    let answer = again::model::json::read(&message.payload);
-    answer.map_err(|e| Error::Unreachable(format!("the server's answer cannot be read: {e}")))
+    Answer::read(&message.payload)
 }
 
 fn broken(what: &str) -> Error {
     Error::Unreachable(format!("the server sent {what}"))
-}
-
-fn json(of: &impl Serialize) -> Vec<u8> {
-    // Strings, numbers and yes or no cannot fail to be written.
-    serde_json::to_vec(of).unwrap_or_default()
 }
 
 fn is_removal(headers: Option<&HeaderMap>) -> bool {
