@@ -7,9 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, EventType, GetOptions, Identity,
-    KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
-    WatchOptions, WatchStream,
+    Client, Compare, CompareOp, EventType, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper,
+    PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
 };
 use futures_util::future::join_all;
 use rand::seq::IndexedRandom;
@@ -71,15 +70,8 @@ impl Etcd {
     /// # Errors
     /// An address or a file is not what it should be.
     pub async fn new(endpoints: &[String], tls: Option<&Tls>, times: Times) -> Result<Etcd, Error> {
-        let mut options = ConnectOptions::new().with_connect_timeout(times.call);
-        if let Some(tls) = tls {
-            let identity = Identity::from_pem(&tls.certificate, &tls.key);
-            let options_of_tls = TlsOptions::new()
-                .ca_certificate(Certificate::from_pem(&tls.ca))
-                .identity(identity);
-            options = options.with_tls(options_of_tls);
-        }
-        let client = Client::connect(endpoints, Some(options)).await;
+        let channel = super::dial::channel(endpoints, tls, times.call)?;
+        let client = Client::from_channel(channel, None).await;
         let client = client.map_err(|e| Error::Unreachable(words(&e)))?;
         Ok(Etcd {
             client,

@@ -5,6 +5,8 @@
 
 /// What a NATS server forbids.
 mod denials;
+/// Connections to etcd's servers.
+pub mod dial;
 /// etcd 3.
 pub mod etcd;
 /// Another engine with faults, for tests and simulations.
@@ -16,7 +18,7 @@ pub mod memory;
 /// NATS with JetStream.
 pub mod nats;
 /// TLS to a server, as rustls is told of it.
-mod tls;
+pub mod tls;
 /// What changes below a prefix, told for as long as it takes.
 pub mod watch;
 

@@ -8,12 +8,16 @@ use rustls::pki_types::{
     UnixTime,
 };
 use webpki::ring::{
-    ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+    ECDSA_P256_SHA256, ECDSA_P256_SHA384, ECDSA_P384_SHA256, ECDSA_P384_SHA384,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA256_ABSENT_PARAMS,
+    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA384_ABSENT_PARAMS,
+    RSA_PKCS1_2048_8192_SHA512, RSA_PKCS1_2048_8192_SHA512_ABSENT_PARAMS,
+    RSA_PSS_2048_8192_SHA256_LEGACY_KEY, RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
+    RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
 };
 use webpki::{
-    ALL_VERIFICATION_ALGS, CertRevocationList, EndEntityCert, Error, ExpirationPolicy, KeyUsage,
-    OwnedCertRevocationList, RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
-    anchor_from_trusted_cert,
+    CertRevocationList, EndEntityCert, Error, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, anchor_from_trusted_cert,
 };
 
 use super::{Reason, Signer, Untrusted, certificate};
@@ -21,11 +25,27 @@ use crate::wire::Malformed;
 use crate::wire::envelope::Seal;
 
 /// How signatures over messages are made: one way for each kind of key.
-const ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 4] = [
+const ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 3] = [
     RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
     ECDSA_P256_SHA256,
     ECDSA_P384_SHA384,
-    ED25519,
+];
+
+/// How CAs sign certificates and revocation lists: with RSA or EC, as Puppet's keys are.
+pub static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
+    RSA_PKCS1_2048_8192_SHA256,
+    RSA_PKCS1_2048_8192_SHA384,
+    RSA_PKCS1_2048_8192_SHA512,
+    RSA_PKCS1_2048_8192_SHA256_ABSENT_PARAMS,
+    RSA_PKCS1_2048_8192_SHA384_ABSENT_PARAMS,
+    RSA_PKCS1_2048_8192_SHA512_ABSENT_PARAMS,
+    RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+    RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
+    RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
+    ECDSA_P256_SHA256,
+    ECDSA_P256_SHA384,
+    ECDSA_P384_SHA256,
+    ECDSA_P384_SHA384,
 ];
 
 /// How far revocation is looked at, as Puppet's setting `certificate_revocation` has it.
@@ -156,7 +176,7 @@ impl Authority {
             UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
         let (roots, between) = (&self.roots, &self.intermediates);
         end.verify_for_usage(
-            ALL_VERIFICATION_ALGS,
+            OF_CAS,
             roots,
             between,
             now,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustls::SignatureScheme;
-use rustls::crypto::ring::sign::any_supported_type;
+use rustls::crypto::ring::sign::{RsaSigningKey, any_ecdsa_type};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
@@ -13,12 +13,22 @@ use crate::wire::Malformed;
 use crate::wire::envelope::Signature;
 
 /// One way for each kind of key; those of `authority`.
-const SCHEMES: [SignatureScheme; 4] = [
+const SCHEMES: [SignatureScheme; 3] = [
     SignatureScheme::RSA_PSS_SHA256,
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,
-    SignatureScheme::ED25519,
 ];
+
+/// A key that signs, of a kind that Puppet makes: RSA, or EC of P-256 or P-384; PKCS#1, SEC1 or PKCS#8.
+///
+/// # Errors
+/// It is none.
+pub fn key(der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, rustls::Error> {
+    match RsaSigningKey::new(der) {
+        Ok(key) => Ok(Arc::new(key)),
+        Err(_) => any_ecdsa_type(der),
+    }
+}
 
 /// A certificate and its private key.
 pub struct Own {
@@ -28,7 +38,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// From the text of both files. The key may be PKCS#1 (Puppet's RSA keys), SEC1 (its EC keys) or PKCS#8.
+    /// From the text of both files.
     ///
     /// # Errors
     /// A file cannot be read, the key is of a kind that cannot sign, or it is not the certificate's.
@@ -37,7 +47,7 @@ impl Own {
             .map_err(|e| Malformed::new(format!("this node's certificate cannot be read: {e}")))?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|e| Malformed::new(format!("this node's private key cannot be read: {e}")))?;
-        let key = any_supported_type(&key).map_err(|_| {
+        let key = self::key(&key).map_err(|_| {
             Malformed::new("this node's private key is neither RSA nor EC of P-256 or P-384")
         })?;
         let signer = {

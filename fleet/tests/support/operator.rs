@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use again_fleet::engine::tls;
 use async_nats::{Client, ConnectOptions};
 use serde_json::{Value, json};
 
-use crate::ca::Ca;
 use crate::servers::Server;
 
 pub struct Operator {
@@ -16,11 +16,10 @@ pub struct Operator {
 impl Operator {
     /// Of this stream.
     pub async fn of(server: &Server, stream: &str) -> Operator {
-        let path = |name: &str| Ca::get().path(name);
+        let tls = tls::configuration(&crate::servers::tls("web2.test")).expect("certificates");
         let options = ConnectOptions::new()
             .require_tls(true)
-            .add_root_certificates(path("ca.pem"))
-            .add_client_certificate(path("web2.test.pem"), path("web2.test.key"));
+            .tls_client_config(tls);
         Operator {
             client: options.connect(server.address()).await.expect("connected"),
             stream: stream.to_owned(),

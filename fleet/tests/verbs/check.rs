@@ -151,15 +151,11 @@ fn an_alarm_of_etcds_is_told() {
 }
 
 async fn raise_alarm(etcd: &Server) {
-    use etcd_client::{
-        AlarmAction, AlarmType, Certificate, Client, ConnectOptions, Identity, TlsOptions,
-    };
+    use etcd_client::{AlarmAction, AlarmType, Client};
     let tls = crate::servers::tls("web1.test");
-    let options = TlsOptions::new()
-        .ca_certificate(Certificate::from_pem(&tls.ca))
-        .identity(Identity::from_pem(&tls.certificate, &tls.key));
-    let options = ConnectOptions::new().with_tls(options);
-    let client = Client::connect([etcd.address()], Some(options)).await;
+    let patience = std::time::Duration::from_secs(10);
+    let channel = again_fleet::engine::dial::channel(&[etcd.address()], Some(&tls), patience);
+    let client = Client::from_channel(channel.expect("a channel"), None).await;
     let mut client = client.expect("a client");
     let raised = client
         .alarm(AlarmAction::Activate, AlarmType::Nospace, None)

@@ -30,7 +30,8 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["step"],
     &["settings", "origin", "outbox"],
     &["policy", "handover", "puppet"],
-    &["engine", "identity"],
+    &["engine"],
+    &["identity"],
     &["wire"],
 ];
 

@@ -1,0 +1,89 @@
+//! Connections to etcd's servers, for its client. Its own would bring along a second TLS, with all that ring can do.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::Channel;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Endpoint, Uri};
+use tower::service_fn;
+
+use super::{Error, Tls};
+
+/// What HTTP/2 is called in a handshake.
+const HTTP_2: &[u8] = b"h2";
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A server.
+struct Server {
+    host: String,
+    port: u16,
+    /// As its certificate has it.
+    name: ServerName<'static>,
+}
+
+impl Server {
+    fn read(endpoint: &str) -> Option<Server> {
+        let uri: Uri = endpoint.parse().ok()?;
+        let host = uri.host()?.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(host.clone()).ok()?;
+        let port = uri.port_u16()?;
+        Some(Server { host, port, name })
+    }
+
+    async fn dial(&self, tls: Option<&TlsConnector>) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(match tls {
+            Some(tls) => Box::new(tls.connect(self.name.clone(), stream).await?),
+            None => Box::new(stream),
+        })
+    }
+}
+
+/// A channel to the first of these servers, `https://HOST:PORT` each, that can be reached; each is given so long. It is made when it is
+/// used, and again when it is lost.
+///
+/// # Errors
+/// An address or a file is not what it should be.
+pub fn channel(
+    endpoints: &[String],
+    tls: Option<&Tls>,
+    patience: Duration,
+) -> Result<Channel, Error> {
+    let wrong = |endpoint: &String| Error::Unreachable(format!("'{endpoint}' is no server"));
+    let servers = endpoints
+        .iter()
+        .map(|endpoint| Server::read(endpoint).ok_or_else(|| wrong(endpoint)));
+    let servers: Arc<[Server]> = servers.collect::<Result<_, Error>>()?;
+    let tls = tls.map(super::tls::configuration).transpose()?;
+    let tls = tls.map(|mut tls| {
+        tls.alpn_protocols = vec![HTTP_2.to_vec()];
+        TlsConnector::from(Arc::new(tls))
+    });
+    let first = endpoints.first().cloned().unwrap_or_default();
+    let endpoint = Endpoint::from_shared(first.clone()).map_err(|_| wrong(&first))?;
+    let dial = service_fn(move |_: Uri| {
+        let (servers, tls) = (Arc::clone(&servers), tls.clone());
+        async move {
+            let mut why = io::Error::from(io::ErrorKind::NotFound);
+            for server in servers.iter() {
+                match timeout(patience, server.dial(tls.as_ref())).await {
+                    Ok(Ok(stream)) => return Ok(TokioIo::new(stream)),
+                    Ok(Err(e)) => why = e,
+                    Err(_) => why = io::ErrorKind::TimedOut.into(),
+                }
+            }
+            Err(why)
+        }
+    });
+    Ok(Channel::Tonic(endpoint.connect_with_connector_lazy(dial)))
+}
