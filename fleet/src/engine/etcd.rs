@@ -417,7 +417,11 @@ fn never_left(status: &(dyn std::error::Error + 'static)) -> bool {
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
-            super::with_causes(status.message().to_owned(), status.source())
+            let cause = status.source();
+            // It says of itself that it is an error of the transport.
+            let is_wrapper = cause.is_some_and(|e| e.is::<tonic::transport::Error>());
+            let cause = cause.and_then(|e| if is_wrapper { e.source() } else { Some(e) });
+            super::with_causes(status.message().to_owned(), cause)
         }
         etcd_client::Error::TransportError(e) => super::with_causes(e.to_string(), e.source()),
         other => other.to_string(),

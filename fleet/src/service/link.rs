@@ -31,6 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MOST_CALLS: usize = 64;
 /// How many changes are told together.
 const MOST_CHANGES: usize = 256;
+/// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
+const RENEWAL: Duration = Duration::from_millis(2500);
 /// How long the engine may take to hear that this service ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -335,7 +337,9 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
 
 /// Keeps a lease alive, or begins another one.
 async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
-    match engine.renew(&lease).await {
+    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
+    let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
+    match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_)) => Ok(lease),
         Err(Error::Conflict) => enter(engine, alive).await,
         Err(error) => Err(error),

@@ -46,8 +46,8 @@ use crate::settings::{self, Flags, Settings, Surroundings, Trust};
 use crate::step::model::{Event, State};
 
 /// Between two beats: less than half of the lease, and often enough that a connection which fell silent is noticed within half a
-/// minute, with the time that a call may take.
-const BEAT: Span = Span::from_secs(24);
+/// minute, with the time that a renewal may take.
+const BEAT: Span = Span::from_secs(27);
 /// How long whoever has asked is waited for in the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 

@@ -1,10 +1,13 @@
 //! Values as they stand in the engine: signed by this node, and what is found there and by whom it was signed.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use ring::digest::{SHA256, digest};
 
+use crate::engine::Value;
 use crate::identity::authority::Authority;
 use crate::identity::files::Identity;
 use crate::identity::{Reason, Signer, Untrusted};
@@ -25,6 +28,12 @@ use crate::wire::trigger::Trigger;
 const BELIEVED: Duration = Duration::from_secs(600);
 /// How many values are.
 const MOST_BELIEVED: usize = 4096;
+
+fn hash(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    hash
+}
 
 /// Signs and verifies; or neither, where the engine is trusted.
 pub struct Seals {
@@ -229,6 +238,40 @@ impl Seals {
         })
     }
 
+    /// Verifies values that will be asked for, on all processors, and believes those that hold; why another one does not is said when it
+    /// is asked for. A list of a thousand nodes takes several signatures each.
+    pub fn meet(&mut self, values: &[Value]) {
+        let Some(identity) = &self.identity else {
+            return;
+        };
+        self.believed.make_room();
+        let known = &self.believed.signers;
+        let all = values.iter().map(|value| (hash(&value.bytes), value));
+        let new: Vec<_> = all.filter(|(hash, _)| !known.contains_key(hash)).collect();
+        let many = thread::available_parallelism().map_or(1, NonZero::get);
+        let (authority, now) = (identity.authority(), SystemTime::now());
+        let signer = |value: &Value| {
+            let seal = Envelope::parse(&value.bytes).ok()?.seal();
+            Some(authority.verify(&seal, now).ok()?.node)
+        };
+        let verified = |part: &[([u8; 32], &Value)]| -> Vec<_> {
+            let signed = part.iter();
+            signed
+                .filter_map(|(hash, value)| Some((*hash, signer(value)?)))
+                .collect()
+        };
+        let share = new.len().div_ceil(many).max(1);
+        let signers = thread::scope(|scope| {
+            let parts = new.chunks(share);
+            let parts: Vec<_> = parts
+                .map(|part| scope.spawn(move || verified(part)))
+                .collect();
+            let parts = parts.into_iter().filter_map(|part| part.join().ok());
+            parts.flatten().collect::<Vec<_>>()
+        });
+        self.believed.signers.extend(signers);
+    }
+
     /// What stands at a key, if it belongs there and its node signed it.
     fn stands<T: body::Content>(
         &mut self,
@@ -237,8 +280,7 @@ impl Seals {
         of: impl Fn(&T) -> (Key, &Node),
     ) -> Result<T, String> {
         self.believed.make_room();
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+        let hash = hash(bytes);
         let known = self.believed.signers.get(&hash);
         let is_new = known.is_none();
         let opened = self.open::<T, _>(bytes, |seal| match known {

@@ -157,6 +157,23 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
+    /// What was signed, and by whose certificate.
+    pub fn seal(&self) -> Seal<'a> {
+        let mut hash = leaf(self.kind, self.namespace, self.body);
+        for step in &self.steps {
+            hash = if step.is_left {
+                inner(&step.hash, &hash)
+            } else {
+                inner(&hash, &step.hash)
+            };
+        }
+        Seal {
+            certificate: self.certificate,
+            signature: self.signature,
+            message: message(&hash),
+        }
+    }
+
     /// Gives the content away, once `verify` has said yes to the seal over kind, namespace and body.
     ///
     /// # Errors
@@ -167,19 +184,7 @@ impl<'a> Envelope<'a> {
         namespace: &Namespace,
         verify: impl FnOnce(&Seal<'_>) -> Result<S, E>,
     ) -> Result<(S, T), E> {
-        let mut hash = leaf(self.kind, self.namespace, self.body);
-        for step in &self.steps {
-            hash = if step.is_left {
-                inner(&step.hash, &hash)
-            } else {
-                inner(&hash, &step.hash)
-            };
-        }
-        let signer = verify(&Seal {
-            certificate: self.certificate,
-            signature: self.signature,
-            message: message(&hash),
-        })?;
+        let signer = verify(&self.seal())?;
         self.is_for(namespace)?;
         if self.kind != T::KIND.as_bytes() {
             let is = super::shown(&String::from_utf8_lossy(self.kind));

@@ -145,8 +145,11 @@ impl Node {
         let (conf, manifest) = (self.at("puppet"), self.at("site.pp"));
         let words = ["puppet", "apply", "--confdir", &conf, "--vardir", &conf];
         let more = ["--publicdir", &conf, "--color=false", &manifest];
+        // Two runs that make Puppet's usual directories at the same moment stand in each other's way.
+        let others = ["--rundir", &conf, "--logdir", &conf];
         words
             .iter()
+            .chain(&others)
             .chain(&more)
             .map(|word| (*word).to_owned())
             .collect()

@@ -357,7 +357,11 @@ fn once_more(ended: &mut Ended, programs: &Programs, options: &Options) -> Resul
     let Some(only) = again_alone(ended.room, &ended.results) else {
         return Ok(());
     };
-    println!("once more, by itself: {}", ended.results.bad.join(", "));
+    println!(
+        "once more, by itself, of {}: {}",
+        ended.room.name,
+        ended.results.bad.join(", ")
+    );
     let mut going = Going::start(ended.room, programs, options, &only)?;
     let second = loop {
         match going.ended()? {

@@ -66,41 +66,15 @@ const PUPPET_CA: &str =
 /// What nodes and an etcd of their own take, with real runs of Puppet.
 const FLEET: &str = "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client systemd util-linux gcc";
 
-/// All rooms. Of those that may start next the first one does, so the long ones stand first.
+/// All rooms. Of those that may start next the first one does: what stands no booted machine beside it, and what mostly waits; then the long ones.
 pub const ROOMS: &[Room] = &[
     Room {
-        name: "fleet-service",
-        run: Run::Fleet("service", 4),
-        load: 3,
-        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client nats-server",
-        ..ROOM
-    },
-    Room {
-        name: "style",
-        run: Run::Task(&["style"]),
+        name: "fleet-kick",
+        run: Run::Fleet("kick", 2),
+        // A puppetserver, a PuppetDB and services that answer within 5 s or not at all: no booted machine may stand beside it.
         load: 15,
-        needs: PROTOC,
-        when: When::Check,
-        ..ROOM
-    },
-    Room {
-        name: "lab",
-        run: Run::Tests("lab", 4),
-        load: 8,
-        needs: PROTOC,
-        // Packages of both programs.
-        before: &["tests/lab/setup", "tests/lab/image", "tests/tools/build"],
-        when: When::Lab,
-        ..ROOM
-    },
-    Room {
-        name: "fleet-lab",
-        run: Run::Fleet("lab", 3),
-        load: 8,
-        // One more gives the processes of a machine another clock.
-        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
-        before: &["tests/lab/setup", "tests/lab/server-image"],
-        when: When::Lab,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent puppetserver ruby-puppetserver-ca-cli puppetdb \
+                puppet-terminus-puppetdb postgresql etcd-server systemd util-linux",
         ..ROOM
     },
     Room {
@@ -118,18 +92,44 @@ pub const ROOMS: &[Room] = &[
         ..ROOM
     },
     Room {
-        name: "fleet-kick",
-        run: Run::Fleet("kick", 2),
-        // A puppetserver, a PuppetDB and services that answer within 5 s or not at all: booted machines beside it starve it.
-        load: 20,
-        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent puppetserver ruby-puppetserver-ca-cli puppetdb \
-                puppet-terminus-puppetdb postgresql etcd-server systemd util-linux",
+        name: "fleet-service",
+        run: Run::Fleet("service", 4),
+        load: 3,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client nats-server",
+        ..ROOM
+    },
+    Room {
+        name: "style",
+        run: Run::Task(&["style"]),
+        load: 12,
+        needs: PROTOC,
+        when: When::Check,
+        ..ROOM
+    },
+    Room {
+        name: "lab",
+        run: Run::Tests("lab", 4),
+        load: 6,
+        needs: PROTOC,
+        // Packages of both programs.
+        before: &["tests/lab/setup", "tests/lab/image", "tests/tools/build"],
+        when: When::Lab,
+        ..ROOM
+    },
+    Room {
+        name: "fleet-lab",
+        run: Run::Fleet("lab", 3),
+        load: 6,
+        // One more gives the processes of a machine another clock.
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
+        before: &["tests/lab/setup", "tests/lab/server-image"],
+        when: When::Lab,
         ..ROOM
     },
     Room {
         name: "module",
         run: Run::Script(&["tests/module/run"]),
-        load: 10,
+        load: 8,
         needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
                 puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
@@ -137,7 +137,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "puppet",
         run: Run::Tests("puppet", 3),
-        load: 10,
+        load: 8,
         needs: "puppet-agent puppetserver",
         ..ROOM
     },
@@ -159,7 +159,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "demo-fleet",
         run: Run::Script(&["tests/tools/demo-fleet", "--check"]),
-        load: 3,
+        load: 2,
         needs: FLEET,
         ..ROOM
     },
@@ -175,14 +175,14 @@ pub const ROOMS: &[Room] = &[
         name: "faults",
         // No more at a time: it starts hundreds of processes at once.
         run: Run::Tests("faults", 2),
-        load: 5,
+        load: 4,
         needs: "util-linux xfsprogs libcap2-bin",
         ..ROOM
     },
     Room {
         name: "morning-fleet",
         run: Run::Script(&["tests/tools/morning-fleet", "--check"]),
-        load: 3,
+        load: 2,
         needs: FLEET,
         ..ROOM
     },
@@ -289,7 +289,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "morning",
         run: Run::Script(&["tests/tools/morning", "--check"]),
-        load: 3,
+        load: 2,
         needs: "puppet-agent procps",
         ..ROOM
     },
