@@ -245,7 +245,7 @@ fn idle(scene: &Scene, table: &mut Table) -> Result<()> {
         "",
         &verdict("≤ 4 MB", resident <= 4096),
     );
-    let minute = (after.switches - before.switches) as f64 * 60.0 / seconds as f64;
+    let minute = (after.wakeups - before.wakeups) as f64 * 60.0 / seconds as f64;
     table.add(
         &format!("its wakeups in a minute, over {seconds} s, over etcd"),
         &short(minute),

@@ -22,10 +22,11 @@ pub struct Needs {
     pub anonymous: u64,
     page_tables: u64,
     threads: u64,
-    pub switches: u64,
+    pub wakeups: u64,
 }
 
-/// What a process needs now: sizes in kB, and how often it has been switched from.
+/// What a process needs now: sizes in kB, and how often it went to sleep, to be woken. How often another program took its processor
+/// (nonvoluntary switches, proc_pid_status(5)) is the machine's business.
 pub fn needs(pid: u32) -> Result<Needs> {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/{name}")).context("a waiter has gone")
@@ -46,8 +47,7 @@ pub fn needs(pid: u32) -> Result<Needs> {
         anonymous: number(&memory, "Anonymous:")?,
         page_tables: number(&status, "VmPTE:")?,
         threads: number(&status, "Threads:")?,
-        switches: number(&status, "voluntary_ctxt_switches:")?
-            + number(&status, "nonvoluntary_ctxt_switches:")?,
+        wakeups: number(&status, "voluntary_ctxt_switches:")?,
     })
 }
 
@@ -103,7 +103,7 @@ impl Kind {
 
     fn look_again(&mut self) -> Result<()> {
         for (pid, before) in self.pids.iter().zip(&self.before) {
-            self.woken += needs(*pid)?.switches - before.switches;
+            self.woken += needs(*pid)?.wakeups - before.wakeups;
         }
         Ok(())
     }
