@@ -298,6 +298,7 @@ pub async fn a_lease_takes_its_keys_along(stage: &impl Stage) {
         engine.grant().await.expect("a lease"),
         engine.grant().await.expect("a lease"),
     );
+    let since = Instant::now();
     for (node, lease) in [("a", &ends), ("b", &ends), ("c", &revoked)] {
         engine
             .create(&stage.key(&format!("alive/{node}")), b"", lease)
@@ -311,8 +312,8 @@ pub async fn a_lease_takes_its_keys_along(stage: &impl Stage) {
     engine.revoke(revoked).await.expect("revoked");
     let alive = async || keys(&engine.list(&stage.key("alive/")).await.expect("listed")).len();
     assert_eq!(count(stage, &engine, "alive/", 2).await, 2);
-    let since = Instant::now();
-    while alive().await > 0 {
+    // A member that lags shows, once, what was there before.
+    while alive().await > 0 || alive().await > 0 {
         assert!(since.elapsed() < LONG, "they live on");
         // Often, so that one of the lists is under way when they end.
         sleep(Duration::from_millis(1)).await;
