@@ -23,6 +23,8 @@ const SLACK: Duration = Duration::from_secs(3600);
 /// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
 const PAGE: i64 = 16;
 const LONGEST: usize = 32 << 20;
+/// How many are asked for after that, as long as they are not large.
+const LONG_PAGE: i64 = 256;
 
 /// A client.
 pub struct Etcd {
@@ -180,15 +182,24 @@ impl Engine for Etcd {
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         let mut list = List::default();
         let mut from = prefix.as_bytes().to_vec();
+        let mut pages = [PAGE, LONG_PAGE].into_iter();
+        let mut page = PAGE;
         loop {
-            let options = GetOptions::new().with_range(end(prefix)).with_limit(PAGE);
+            page = pages.next().unwrap_or(page);
+            let options = GetOptions::new().with_range(end(prefix)).with_limit(page);
             // All pages show the same moment.
             let options = match list.revision {
                 0 => options,
                 revision => options.with_revision(i64::try_from(revision).unwrap_or(i64::MAX)),
             };
             let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
-            let answer = self.read(client.get(from, Some(options))).await?;
+            let answer = match self.read(client.get(from.clone(), Some(options))).await {
+                Err(Error::TooLarge) if page > PAGE => {
+                    page = PAGE;
+                    continue;
+                }
+                answer => answer?,
+            };
             if list.revision == 0 {
                 list.revision = answer
                     .header()

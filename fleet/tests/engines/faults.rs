@@ -292,6 +292,27 @@ fn a_stream_may_be_made_by_many_at_once() {
     });
 }
 
+/// More than an answer may hold, after a page that held little.
+#[test]
+fn a_list_of_the_largest_values_is_whole() {
+    let server = Server::start(Kind::Etcd);
+    run(async {
+        let stage = OnEtcd(OnServer::new(&server));
+        let engine = stage.client().await;
+        let large = vec![b'x'; 1 << 20];
+        for n in 0..56 {
+            let (key, bytes) = (
+                stage.key(&format!("to/a/s/{n:02}")),
+                if n < 16 { &large[..1] } else { &large },
+            );
+            engine.put(&key, bytes, None).await.expect("put");
+        }
+        let list = engine.list(&stage.key("to/a/")).await.expect("listed");
+        let sizes = list.values.iter().map(|value| value.bytes.len());
+        assert_eq!(sizes.sum::<usize>(), 16 + 40 * large.len());
+    });
+}
+
 #[test]
 fn values_that_end_share_leases_which_may_be_lost() {
     let server = Server::start(Kind::Etcd);
