@@ -352,6 +352,15 @@ fn again_alone(room: &Room, results: &Results) -> Option<Vec<String>> {
     }
 }
 
+/// What failed at first and passes now; a script need not have named what failed.
+fn late(room: &str, first: Vec<String>, second: &Results) -> Vec<String> {
+    if first.is_empty() && second.failed == 0 {
+        return vec![room.to_owned()];
+    }
+    let is_good = |name: &String| !second.bad.contains(name);
+    first.into_iter().filter(is_good).collect()
+}
+
 /// Runs what failed in a room once more, when nothing else runs. What passes now is named in the end.
 fn once_more(ended: &mut Ended, programs: &Programs, options: &Options) -> Result<()> {
     let Some(only) = again_alone(ended.room, &ended.results) else {
@@ -370,8 +379,7 @@ fn once_more(ended: &mut Ended, programs: &Programs, options: &Options) -> Resul
         }
     };
     let first = std::mem::replace(&mut ended.results, second.results);
-    let is_bad = |name: &String| ended.results.bad.contains(name);
-    ended.late = first.bad.into_iter().filter(|name| !is_bad(name)).collect();
+    ended.late = late(ended.room.name, first.bad, &ended.results);
     if !only.is_empty() {
         ended.results.passed += first.passed;
         ended.results.said.splice(0..0, first.said);
@@ -498,6 +506,21 @@ mod tests {
         for never in [Run::Unit("x"), Run::Task(&["style"])] {
             assert_eq!(again_alone(&of(never), &with(1, &["a"])), None);
         }
+    }
+
+    #[test]
+    fn what_passes_only_by_itself_is_named() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let with = |failed, bad: &[&str]| Results {
+            failed,
+            bad: names(bad),
+            ..Results::default()
+        };
+        let first: Vec<String> = names(&["a", "b"]);
+        assert_eq!(late("x", first.clone(), &with(1, &["b"])), ["a"]);
+        assert_eq!(late("x", first, &with(0, &[])), ["a", "b"]);
+        assert_eq!(late("x", Vec::new(), &with(0, &[])), ["x"]);
+        assert_eq!(late("x", Vec::new(), &with(1, &[])), [""; 0]);
     }
 
     #[test]
