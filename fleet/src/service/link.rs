@@ -32,7 +32,7 @@ const MOST_CALLS: usize = 64;
 /// How many changes are told together.
 const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
-const RENEWAL: Duration = Duration::from_millis(2500);
+pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// How long the engine may take to hear that this service ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 

@@ -344,3 +344,15 @@ fn tell_systemd(what: &[NotifyState<'_>]) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_beats_are_within_a_lease_and_one_that_fails_within_half_a_minute() {
+        let beat = Duration::from_nanos(BEAT.nanos());
+        assert!(2 * beat < crate::engine::Times::default().lease);
+        assert!(beat + link::RENEWAL <= Duration::from_secs(30));
+    }
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use again_fleet::engine::etcd::Etcd;
 use again_fleet::engine::nats::Nats;
-use again_fleet::engine::{Engine, Error, Feed};
+use again_fleet::engine::{Engine, Error, Feed, Tls};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -309,36 +309,46 @@ fn nats_keeps_nodes_to_themselves() {
     });
 }
 
-/// Another CA of the same name: neither side believes the other.
+/// What comes of a look at a server, with these certificates.
+async fn looked(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
+    match kind {
+        Kind::Etcd => {
+            let client = Etcd::new(&[address], Some(with), TIMES).await?;
+            client.list(&key("to/")).await.map(drop)
+        }
+        Kind::Nats => {
+            let node = "web1.test".parse().expect("a certname");
+            let namespace = "test".parse().expect("a namespace");
+            let servers = [address];
+            let client = Nats::connect(&servers, Some(with), &node, namespace, TIMES);
+            client.await.map(drop)
+        }
+    }
+}
+
+/// Another CA of the same name: neither side believes the other. Nor is a server believed at an address that is not in its certificate.
 #[test]
 fn a_foreign_certificate_does_not_get_in() {
     for kind in [Kind::Etcd, Kind::Nats] {
         let server = Server::start(kind);
         let ours = tls("web1.test");
-        let mut foreign = tls("foreign");
-        foreign.ca.clone_from(&ours.ca);
+        let mut stranger = tls("foreign");
+        stranger.ca.clone_from(&ours.ca);
+        let mut deceived = tls("web1.test");
+        deceived.ca = Ca::get().read("foreign-ca.pem");
+        let address = server.address();
+        let elsewhere = address.replace("localhost", "127.0.0.1");
         run(async {
-            let answer = match kind {
-                Kind::Etcd => {
-                    let client = Etcd::new(&[server.address()], Some(&foreign), TIMES)
-                        .await
-                        .expect("a client");
-                    client.list(&key("to/")).await.map(drop)
-                }
-                Kind::Nats => {
-                    let (node, namespace) = (
-                        "web1.test".parse().expect("a certname"),
-                        "test".parse().expect("a namespace"),
-                    );
-                    Nats::connect(&[server.address()], Some(&foreign), &node, namespace, TIMES)
-                        .await
-                        .map(drop)
-                }
-            };
-            assert!(
-                matches!(answer, Err(Error::Unreachable(_))),
-                "{kind:?}: {answer:?}"
-            );
+            assert_eq!(looked(kind, address.clone(), &ours).await, Ok(()));
+            for (who, address, with) in [
+                ("a stranger", &address, &stranger),
+                ("a stranger's server", &address, &deceived),
+                ("a server elsewhere", &elsewhere, &ours),
+            ] {
+                let answer = looked(kind, address.clone(), with).await;
+                let is_refused = matches!(answer, Err(Error::Unreachable(_)));
+                assert!(is_refused, "{kind:?}, {who}: {answer:?}");
+            }
         });
     }
 }
