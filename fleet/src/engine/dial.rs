@@ -87,3 +87,31 @@ pub fn channel(
     });
     Ok(Channel::Tonic(endpoint.connect_with_connector_lazy(dial)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_a_host_and_a_port() {
+        for (endpoint, host, port) in [
+            ("https://etcd1.example.com:2379", "etcd1.example.com", 2379),
+            ("http://localhost:1", "localhost", 1),
+            ("https://10.0.0.1:2379", "10.0.0.1", 2379),
+            ("https://[2001:db8::1]:2379", "2001:db8::1", 2379),
+        ] {
+            let server = Server::read(endpoint).expect(endpoint);
+            assert_eq!((server.host.as_str(), server.port), (host, port));
+            assert_eq!(server.name.to_str(), host);
+        }
+        for wrong in [
+            "",
+            "https://",
+            "https://host",
+            "https://a b:1",
+            "https://-:1",
+        ] {
+            assert!(Server::read(wrong).is_none(), "{wrong}");
+        }
+    }
+}

@@ -182,10 +182,8 @@ impl Engine for Etcd {
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         let mut list = List::default();
         let mut from = prefix.as_bytes().to_vec();
-        let mut pages = [PAGE, LONG_PAGE].into_iter();
-        let mut page = PAGE;
+        let (mut page, mut longest) = (PAGE, LONG_PAGE);
         loop {
-            page = pages.next().unwrap_or(page);
             let options = GetOptions::new().with_range(end(prefix)).with_limit(page);
             // All pages show the same moment.
             let options = match list.revision {
@@ -195,7 +193,7 @@ impl Engine for Etcd {
             let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
             let answer = match self.read(client.get(from.clone(), Some(options))).await {
                 Err(Error::TooLarge) if page > PAGE => {
-                    page = PAGE;
+                    (page, longest) = (PAGE, PAGE);
                     continue;
                 }
                 answer => answer?,
@@ -207,7 +205,9 @@ impl Engine for Etcd {
             }
             list.values.extend(answer.kvs().iter().map(value));
             match answer.kvs().last() {
-                Some(last) if answer.more() => from = [last.key(), &[0]].concat(),
+                Some(last) if answer.more() => {
+                    (from, page) = ([last.key(), &[0]].concat(), longest);
+                }
                 _ => return Ok(list),
             }
         }

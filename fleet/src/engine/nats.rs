@@ -176,7 +176,7 @@ impl Nats {
         payload: &[u8],
     ) -> Result<Option<u64>, Error> {
         let subject = format!("$JS.API.STREAM.{verb}.{stream}");
-        let answer = read(&self.look(subject, payload).await?)?;
+        let answer = Answer::read(&self.look(subject, payload).await?.payload)?;
         match answer.error {
             Some(error) if error.err_code == NO_STREAM => Ok(None),
             Some(error) => Err(Error::Unreachable(error.description)),
@@ -264,11 +264,11 @@ impl Nats {
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
         let consumer = json(&Consumer::new(&stream, &name, &filter, &inbox, &from));
         let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
-        let mut made = read(&self.look(subject.clone(), &consumer).await?)?;
+        let mut made = Answer::read(&self.look(subject.clone(), &consumer).await?.payload)?;
         if made.error.is_some() {
             // A stream that is made at this very moment is said to be invalid.
             tokio::time::sleep(self.times.call / 10).await;
-            made = read(&self.look(subject, &consumer).await?)?;
+            made = Answer::read(&self.look(subject, &consumer).await?.payload)?;
         }
         if let Some(error) = made.error {
             return Err(Error::Unreachable(error.description));
@@ -306,7 +306,7 @@ impl Nats {
     ) -> Result<u64, Error> {
         let (_, subject) = self.place(key)?;
         self.is_connected()?;
-        let answer = read(&self.ask(subject, headers.clone(), bytes).await?)?;
+        let answer = Answer::read(&self.ask(subject, headers.clone(), bytes).await?.payload)?;
         match answer.error {
             None => Ok(answer.seq),
             Some(error) if OTHER_LAST.contains(&error.err_code) => Err(Error::Conflict),
@@ -576,10 +576,6 @@ fn expecting(last: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(EXPECTED, last.to_string());
     headers
-}
-
-fn read(message: &Message) -> Result<Answer, Error> {
-    Answer::read(&message.payload)
 }
 
 fn broken(what: &str) -> Error {
