@@ -103,7 +103,7 @@ impl Report {
         driver::sweep(store, &now);
         let mut unreadable = Vec::new();
         let mut targets = Vec::new();
-        let locks = Locks::read();
+        let locks = Locks::default();
         let all = || store.targets();
         for id in only.map_or_else(all, |id| vec![id.to_owned()]) {
             match read_settled(store, &id, &now) {

@@ -1,8 +1,9 @@
 //! Locks of whole files, flock(2), taken within a time limit; and the process that holds one.
 
+use std::cell::OnceCell;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io:
             Err(TryLockError::Error(e)) => return Err(e),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
                 let path = path();
-                let holder = Locks::read().holder(&path);
+                let holder = Locks::default().holder(&path);
                 return Err(io::Error::from(Busy {
                     path,
                     limit,
@@ -122,27 +123,34 @@ pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io:
     }
 }
 
-/// The locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)).
+/// The locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)), read when it is needed first. The kernel takes
+/// milliseconds to show it.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<(u64, i32)>);
+pub struct Locks(OnceCell<Vec<(u64, i32)>>);
 
 impl Locks {
-    /// Those of this moment.
-    pub fn read() -> Self {
-        let text = process::read_whole("/proc/locks").unwrap_or_default();
-        Locks(lossy(text).lines().filter_map(held).collect())
-    }
-
     /// The living process that took the lock of this file, if there is one.
     pub fn holder(&self, path: &Path) -> Option<Holder> {
-        if self.0.is_empty() {
-            return None;
-        }
         // Not by the device, which a layered file system shows differently.
         let inode = std::fs::symlink_metadata(path).ok()?.ino();
-        let mut holders = self.0.iter().filter(|(at, _)| *at == inode);
-        holders.find_map(|(_, pid)| Holder::of(*pid))
+        if is_free(path) {
+            return None;
+        }
+        let mut holders = self.0.get_or_init(held_now).iter();
+        holders.find_map(|(at, pid)| (*at == inode).then(|| Holder::of(*pid))?)
     }
+}
+
+/// Whether a file can be opened by us and is not locked. A lock that is taken for that is let go at once.
+fn is_free(path: &Path) -> bool {
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    file.is_ok_and(|file| file.try_lock_shared().is_ok())
+}
+
+fn held_now() -> Vec<(u64, i32)> {
+    let text = process::read_whole("/proc/locks").unwrap_or_default();
+    lossy(text).lines().filter_map(held).collect()
 }
 
 /// Inode and pid of a line such as `1: FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF`.
