@@ -40,6 +40,15 @@ pub enum Key {
         /// Id of the trigger.
         trigger: Id,
     },
+    /// `event/NODE/RUN/FIRST`: what a run did there, from this event of it on.
+    Event {
+        /// The node, which signs this.
+        node: Node,
+        /// The run.
+        run: Id,
+        /// The number of the first event.
+        first: u64,
+    },
 }
 
 impl Key {
@@ -48,7 +57,10 @@ impl Key {
         match self {
             Key::To { sender, .. } => sender,
             Key::Result { target, .. } => target,
-            Key::Node(node) | Key::Alive(node) | Key::Story { node, .. } => node,
+            Key::Node(node)
+            | Key::Alive(node)
+            | Key::Story { node, .. }
+            | Key::Event { node, .. } => node,
         }
     }
 
@@ -83,6 +95,12 @@ impl Key {
                 namespace,
                 "story",
                 &[origin.as_str(), node.as_str(), trigger.as_str()],
+            ),
+            Key::Event { node, run, first } => written(
+                namespace,
+                "event",
+                // In the order of their numbers.
+                &[node.as_str(), run.as_str(), &format!("{first:020}")],
             ),
         }
     }
@@ -124,6 +142,15 @@ impl Key {
                 node: node.parse()?,
                 trigger: trigger.parse()?,
             },
+            ("event", [node, run, first]) if first.len() == 20 => Key::Event {
+                node: node.parse()?,
+                run: run.parse()?,
+                // No sign, which the standard library would take.
+                first: Some(first)
+                    .filter(|first| first.bytes().all(|b| b.is_ascii_digit()))
+                    .and_then(|first| first.parse().ok())
+                    .ok_or_else(wrong)?,
+            },
             _ => return Err(wrong()),
         })
     }
@@ -144,6 +171,10 @@ pub enum Prefix<'a> {
     Nodes,
     /// All nodes that are there.
     Alive,
+    /// What runs did on a node.
+    Events(&'a Node),
+    /// What runs did on all nodes.
+    AllEvents,
 }
 
 impl Prefix<'_> {
@@ -156,6 +187,8 @@ impl Prefix<'_> {
             Prefix::Stories => written(namespace, "story", &[]),
             Prefix::Nodes => written(namespace, "node", &[]),
             Prefix::Alive => written(namespace, "alive", &[]),
+            Prefix::Events(node) => written(namespace, "event", &[node.as_str()]),
+            Prefix::AllEvents => written(namespace, "event", &[]),
         };
         text.push('/');
         text
@@ -212,6 +245,11 @@ pub(crate) mod tests {
                 node,
                 trigger
             }),
+            (node(), id(), any::<u64>()).prop_map(|(node, run, first)| Key::Event {
+                node,
+                run,
+                first
+            }),
         ]
     }
 
@@ -255,6 +293,9 @@ pub(crate) mod tests {
             "again/v1/test/story/1/a/2",
             "again/v1/test/none/a",
             "again/v1/test/node/a/",
+            "again/v1/test/event/a/00000000000000000000000000000001/1",
+            "again/v1/test/event/a/00000000000000000000000000000001/+0000000000000000001",
+            "again/v1/test/event/a/00000000000000000000000000000001/99999999999999999999",
         ] {
             assert!(Key::decode(text, &namespace()).is_err(), "{text}");
         }
@@ -283,7 +324,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

@@ -31,6 +31,8 @@ macro_rules! words {
 pub mod body;
 /// A kind, a namespace and a body, and the signature over them.
 pub mod envelope;
+/// What runs did, told when it happens.
+pub mod event;
 /// What a node tells of itself.
 pub mod inventory;
 /// Where values stand.

@@ -244,7 +244,9 @@ impl Driver {
                 let entry = self.seals.entry(&value.bytes, &key)?;
                 Ok(ask::Answer::Entry(Box::new(entry)))
             }
-            Key::To { .. } | Key::Result { .. } => Err("nobody asked for it".to_owned()),
+            Key::To { .. } | Key::Result { .. } | Key::Event { .. } => {
+                Err("nobody asked for it".to_owned())
+            }
         }
     }
 
