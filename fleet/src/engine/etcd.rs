@@ -20,6 +20,11 @@ use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
 
+/// How many bytes may be in use while more events are taken: far below any quota that a store should have.
+const ROOM: i64 = 128 << 20;
+/// How long it is believed that there is room.
+const ROOM_LASTS: Duration = Duration::from_secs(10);
+
 /// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
 const PAGE: i64 = 16;
 const LONGEST: usize = 32 << 20;
@@ -34,6 +39,8 @@ pub struct Etcd {
     shared: RefCell<Vec<(Instant, i64)>>,
     /// The store's revision, if the last renewal told it.
     newest: Cell<Option<u64>>,
+    /// Until when there is room for events.
+    has_room: Cell<Option<Instant>>,
 }
 
 /// A lease, and the stream of its renewals: one of its own for each would be more to and fro.
@@ -80,6 +87,7 @@ impl Etcd {
             times,
             shared: RefCell::default(),
             newest: Cell::new(None),
+            has_room: Cell::new(None),
         })
     }
 
@@ -301,6 +309,24 @@ impl Engine for Etcd {
 
     fn newest(&self, _prefix: &str) -> Option<u64> {
         self.newest.get()
+    }
+
+    async fn has_room(&self) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.has_room.get().is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        let mut client = self.client.clone();
+        // The field of that name in the server's answer is the store's size without what was compacted.
+        let used = self.read(client.status()).await?.raft_used_db_size();
+        if used > ROOM {
+            let most = ROOM >> 20;
+            return Err(Error::Denied(format!(
+                "more than {most} MiB are in use there, which is all that it may hold with events"
+            )));
+        }
+        self.has_room.set(Some(now + ROOM_LASTS));
+        Ok(())
     }
 
     async fn revoke(&self, lease: Lease) -> Result<(), Error> {

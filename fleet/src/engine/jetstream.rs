@@ -25,6 +25,8 @@ pub struct Stream<'s> {
     allow_direct: bool,
     allow_rollup_hdrs: bool,
     deny_delete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_bytes: Option<i64>,
 }
 
 impl<'s> Stream<'s> {
@@ -41,7 +43,13 @@ impl<'s> Stream<'s> {
             allow_direct: true,
             allow_rollup_hdrs: true,
             deny_delete: true,
+            max_bytes: None,
         }
+    }
+
+    /// Of at most so many bytes, for which its oldest messages make room.
+    pub fn bound(&mut self, bytes: i64) {
+        (self.max_bytes, self.discard) = (Some(bytes), "old");
     }
 }
 

@@ -180,6 +180,11 @@ pub trait Engine {
         None
     }
 
+    /// Whether there is room for what is worth less than triggers; [`Error::Denied`] if there is not.
+    async fn has_room(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Ends a lease, and removes its keys.
     async fn revoke(&self, lease: Self::Lease) -> Result<(), Error>;
 }

@@ -29,6 +29,9 @@ use crate::wire::name::{Namespace, Node};
 const PING: Duration = Duration::from_secs(24 * 3600);
 /// How long what is told stays: longer than any trigger is worth something.
 const DAY: Duration = Duration::from_secs(25 * 3600);
+/// How long events stay, and how many bytes of them: the oldest make room.
+const HOUR: Duration = Duration::from_secs(3600);
+const MOST_EVENTS: i64 = 64 << 20;
 
 /// The rooms that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
@@ -149,6 +152,7 @@ impl Nats {
         let age = match room {
             "node" => Duration::ZERO,
             "alive" => self.times.lease,
+            "event" => HOUR,
             _ => DAY,
         };
         let replicas = match self.client.server_info().cluster {
@@ -156,7 +160,11 @@ impl Nats {
             None => 1,
         };
         let subject = format!("$KV.{bucket}.>");
-        let stream = json(&Stream::new(&name, &subject, age, replicas));
+        let mut stream = Stream::new(&name, &subject, age, replicas);
+        if room == "event" {
+            stream.bound(MOST_EVENTS);
+        }
+        let stream = json(&stream);
         let made = self.ask_stream("CREATE", &name, &stream).await;
         if let Ok(Some(last)) = made {
             return Ok(last);

@@ -12,10 +12,12 @@ use std::time::Duration;
 use again::sys::pidfd::inherit;
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::SocketType;
+use rustix::net::sockopt::socket_type;
 use rustix::process::{geteuid, umask};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{ReadHalf, WriteHalf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixDatagram, UnixListener, UnixStream};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -26,6 +28,8 @@ use crate::ask::{self, Answer, HEAD, Question};
 const MOST_CLIENTS: usize = 1000;
 /// How long a question may take to arrive, and an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a ring is not heard after another one.
+const BETWEEN_RINGS: Duration = Duration::from_millis(10);
 /// How long nobody is let in after there was no descriptor for somebody.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,52 +40,96 @@ pub struct Guest {
     _place: OwnedSemaphorePermit,
 }
 
-/// The socket: the one that systemd passes, else one of our own at this path.
-///
-/// # Errors
-/// There is none to be had.
-pub fn open(path: &Path) -> io::Result<UnixListener> {
-    let listener = match passed()? {
-        Some(listener) => listener,
-        None => bound(path).map_err(|e| {
-            let path = path.display();
-            io::Error::new(e.kind(), format!("{path} cannot be opened: {e}"))
-        })?,
-    };
-    listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
+/// Where people ask, and where runs ring when they have left events.
+pub struct Sockets {
+    /// Where people ask.
+    pub door: UnixListener,
+    /// Where runs ring; none if systemd passes none.
+    pub bell: Option<UnixDatagram>,
 }
 
-/// What systemd passes, as sd_listen_fds(3) says.
-fn passed() -> io::Result<Option<net::UnixListener>> {
-    let mut passed = sd_notify::listen_fds()?;
-    match (passed.next(), passed.len()) {
-        (None, _) => Ok(None),
-        (Some(fd), 0) => Ok(Some(net::UnixListener::from(inherit(fd)?))),
-        (Some(_), more) => {
-            let count = more + 1;
-            Err(io::Error::other(format!(
-                "{count} sockets were passed, not one"
-            )))
+/// The sockets: those that systemd passes, else some of our own in this directory.
+///
+/// # Errors
+/// There are none to be had.
+pub fn open(directory: &Path) -> io::Result<Sockets> {
+    let (door, bell) = match passed()? {
+        (Some(door), bell) => (door, bell),
+        (None, _) => {
+            let door = bound(&directory.join("trigger"), |path| {
+                net::UnixListener::bind(path)
+            })?;
+            let bell = bound(&directory.join("events"), |path| {
+                net::UnixDatagram::bind(path)
+            })?;
+            (door, Some(bell))
         }
+    };
+    door.set_nonblocking(true)?;
+    let bell = bell.map(|bell| {
+        bell.set_nonblocking(true)?;
+        UnixDatagram::from_std(bell)
+    });
+    Ok(Sockets {
+        door: UnixListener::from_std(door)?,
+        bell: bell.transpose()?,
+    })
+}
+
+/// What systemd passes, as sd_listen_fds(3) says; told apart by their kind.
+fn passed() -> io::Result<(Option<net::UnixListener>, Option<net::UnixDatagram>)> {
+    let (mut door, mut bell) = (None, None);
+    for fd in sd_notify::listen_fds()? {
+        let fd = inherit(fd)?;
+        let is_new = match socket_type(&fd)? {
+            SocketType::DGRAM => bell.replace(net::UnixDatagram::from(fd)).is_none(),
+            _ => door.replace(net::UnixListener::from(fd)).is_none(),
+        };
+        if !is_new {
+            return Err(io::Error::other("two sockets of one kind were passed"));
+        }
+    }
+    match (&door, &bell) {
+        (None, Some(_)) => Err(io::Error::other("a socket for events alone was passed")),
+        _ => Ok((door, bell)),
     }
 }
 
 /// A socket of our own, in the place of what an earlier service has left.
-fn bound(path: &Path) -> io::Result<net::UnixListener> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let bind = || {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            fs::remove_file(path)?;
+        }
+        // Nobody else may connect, not even before its mode is set.
+        let before = umask(Mode::from_raw_mode(0o177));
+        let socket = bind(path);
+        umask(before);
+        let socket = socket?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(socket)
+    };
+    bind().map_err(|e: io::Error| {
+        let path = path.display();
+        io::Error::new(e.kind(), format!("{path} cannot be opened: {e}"))
+    })
+}
+
+/// Tells whenever a run has rung; those that ring together are one. Why none is heard any more.
+pub async fn listen(bell: UnixDatagram, rung: impl Fn()) -> io::Error {
+    let mut byte = [0];
+    loop {
+        // What is longer than a byte is cut.
+        if let Err(e) = bell.recv(&mut byte).await {
+            return e;
+        }
+        while bell.try_recv(&mut byte).is_ok() {}
+        rung();
+        sleep(BETWEEN_RINGS).await;
     }
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        fs::remove_file(path)?;
-    }
-    // Nobody else may connect, not even before its mode is set.
-    let before = umask(Mode::from_raw_mode(0o177));
-    let listener = net::UnixListener::bind(path);
-    umask(before);
-    let listener = listener?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Lets in whoever comes, for as long as there is room. Why nobody can come any more.

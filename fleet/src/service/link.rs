@@ -74,6 +74,15 @@ pub enum Call {
         /// As keys begin.
         prefixes: Vec<String>,
     },
+    /// To hold events for this long, if it has room for such.
+    Tell {
+        /// Where.
+        key: Key,
+        /// The batch.
+        bytes: Vec<u8>,
+        /// How long.
+        ttl: Duration,
+    },
 }
 
 /// What came of a call; values of a list only.
@@ -429,6 +438,16 @@ impl<'e, E: Engine> Calls<'e, E> {
                     let is_other = removed == Err(Error::Conflict);
                     let removed = if is_other { Ok(()) } else { removed };
                     (number, removed.map(|()| Vec::new()))
+                })
+            }
+            Call::Tell { key, bytes, ttl } => {
+                let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
+                Box::pin(async move {
+                    let told = match engine.has_room().await {
+                        Ok(()) => engine.put(&key, &bytes, Some(ttl)).await,
+                        Err(full) => Err(full),
+                    };
+                    (number, told.map(|_| Vec::new()))
                 })
             }
             Call::Forget { node, .. } => {

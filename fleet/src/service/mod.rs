@@ -14,12 +14,18 @@ mod driver;
 mod keep;
 /// The link to the engine.
 mod link;
+/// What of a run is told together.
+mod parcel;
 /// The way to root's side.
 mod root;
 /// When root's side is asked what became of triggers.
 mod runs;
 /// Values as they stand in the engine.
-mod seal;
+pub(crate) mod seal;
+/// The files that runs leave.
+mod spool;
+/// When what runs have left is told.
+mod telling;
 
 use std::fs;
 use std::future::Future;
@@ -30,13 +36,13 @@ use again::layout::complain;
 use again::model::{Boottime, Span};
 use again::sys::clock;
 use sd_notify::NotifyState;
-use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::alarm::Alarm;
+use self::door::Sockets;
 use self::driver::{Driver, Note, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
@@ -126,7 +132,7 @@ impl<'a> Service<'a> {
                 "again-fleet: something in the outbox is lost: {why}"
             ));
         }
-        let listener = door::open(&settings.run_dir.join("trigger"))?;
+        let sockets = door::open(&settings.run_dir)?;
         let (tell, notes) = unbounded_channel();
         let (orders, to_do) = unbounded_channel();
         let (teller, news) = unbounded_channel();
@@ -138,7 +144,7 @@ impl<'a> Service<'a> {
         let state = State::new(rules, found.number, found.drafts, &clock::moment());
         let service = Service {
             driver: Driver::new(state, keep, seals, &settings, ways).map_err(io::Error::other)?,
-            door: tokio::spawn(guard(listener, tell)),
+            door: tokio::spawn(guard(sockets, tell)),
             alarm: Alarm::new()?,
             beat: clock::boottime(),
             pace: pace(),
@@ -207,6 +213,7 @@ impl<'a> Service<'a> {
             Note::Handed(answers, why) => self.driver.handed(answers, why),
             Note::More => self.driver.show_more(),
             Note::Became(answers) => self.driver.became(answers),
+            Note::Rung => self.driver.tell_events(),
         }
     }
 
@@ -217,12 +224,14 @@ impl<'a> Service<'a> {
             let _ = self.orders.send(Order::Beat);
             self.driver.look_at_files();
             self.look_at_access();
+            self.driver.count_events();
             tell_systemd(&[
                 NotifyState::Watchdog,
                 NotifyState::Status(&self.driver.status()),
             ]);
         }
         self.driver.look_at_runs();
+        self.driver.tell_events();
         self.driver.feed(Event::Tick);
     }
 
@@ -319,15 +328,28 @@ impl Ears {
     }
 }
 
-/// Lets people in until it is ended.
-async fn guard(listener: UnixListener, tell: UnboundedSender<Note>) {
+/// Lets people in, and hears runs that ring, until it is ended.
+async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
     let let_in = |guest| {
         let _ = tell.send(Note::Came(guest));
     };
-    let e = door::attend(listener, let_in).await;
-    complain(&format!(
-        "again-fleet: nobody can fire any more until a restart: {e}"
-    ));
+    let people = async {
+        let e = door::attend(sockets.door, let_in).await;
+        complain(&format!(
+            "again-fleet: nobody can fire any more until a restart: {e}"
+        ));
+    };
+    let runs = async {
+        let Some(bell) = sockets.bell else { return };
+        let rung = || {
+            let _ = tell.send(Note::Rung);
+        };
+        let e = door::listen(bell, rung).await;
+        complain(&format!(
+            "again-fleet: events are told late until a restart: {e}"
+        ));
+    };
+    futures_util::future::join(people, runs).await;
 }
 
 /// Between two beats; more often if systemd wants to hear more often that this service lives.

@@ -60,6 +60,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where the sockets are.
     pub run_dir: PathBuf,
+    /// Where runs leave their events.
+    pub spool_dir: PathBuf,
     certname: Option<Node>,
     files: Files,
 }
@@ -129,6 +131,7 @@ layer! {
     helper: PathBuf, "AGAIN_FLEET_HELPER";
     state_dir: PathBuf, "AGAIN_FLEET_STATE_DIR" => "/var/lib/again-fleet".into();
     run_dir: PathBuf, "AGAIN_FLEET_RUN_DIR" => "/run/again-fleet".into();
+    spool_dir: PathBuf, "AGAIN_FLEET_SPOOL_DIR" => "/var/spool/again-fleet".into();
 }
 
 /// The keys of the file.
@@ -254,6 +257,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
         helper: set.helper.take().unwrap_or(beside),
         state_dir: set.state_dir(),
         run_dir: set.run_dir(),
+        spool_dir: set.spool_dir(),
         accept: set.accept.take(),
         certname,
     }

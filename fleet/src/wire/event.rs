@@ -19,7 +19,7 @@ pub const MOST_TEXT: usize = 512;
 const MOST_TAGS: usize = 64;
 /// How many classes and metrics of a run are told.
 const MOST_CLASSES: usize = 2000;
-const MOST_METRICS: usize = 500;
+const MOST_METRICS: usize = 200;
 /// All classes together, in bytes.
 const MOST_TOGETHER: usize = 64 << 10;
 
@@ -215,7 +215,7 @@ impl Ended {
         });
         self.classes.truncate(MOST_CLASSES);
         let metrics = std::mem::take(&mut self.metrics).into_iter();
-        let metrics = metrics.filter(|(name, _)| short(name) == *name && name.len() <= 128);
+        let metrics = metrics.filter(|(name, _)| short(name) == *name && name.len() <= 64);
         self.metrics = metrics.take(MOST_METRICS).collect();
     }
 

@@ -176,7 +176,8 @@ fn every_default_is_the_programs() {
         .iter()
         .map(|word| word.to_str().expect("plain"))
         .collect();
-    let [state, run] = [&set.state_dir, &set.run_dir].map(|path| path.display());
+    let [state, run, spool] =
+        [&set.state_dir, &set.run_dir, &set.spool_dir].map(|path| path.display());
     for said in [
         format!(
             "engine What carries triggers between the nodes: {engine} version 3; the default or"
@@ -197,6 +198,7 @@ fn every_default_is_the_programs() {
         ),
         format!("state_dir Path, by default {state}."),
         format!("run_dir Path, by default {run}."),
+        format!("spool_dir Path, by default {spool}."),
     ] {
         assert!(
             keys.contains(&said),

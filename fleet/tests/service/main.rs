@@ -12,6 +12,8 @@ mod dice;
 mod door;
 /// Engines and clocks.
 mod engine;
+/// What runs leave is told.
+mod events;
 #[allow(dead_code, reason = "what is sealed together is not for this room")]
 #[path = "../support/fired.rs"]
 mod fired;

@@ -71,6 +71,7 @@ impl Driver {
                 self.forgotten(client, &node, answer);
             }
             News::Answered(Call::List { client, .. }, answer) => self.listed(client, answer),
+            News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
         }
     }
 
@@ -84,6 +85,7 @@ impl Driver {
         // By another version of this program, perhaps.
         self.retell(&[]);
         self.feed(Event::Reached);
+        self.events_go_on();
     }
 
     fn lost(&mut self, why: String) {

@@ -2,6 +2,8 @@
 
 /// What the link tells.
 mod engine;
+/// What runs have left is told.
+mod events;
 /// What this node tells of itself.
 mod node;
 /// Who asks, and what they are told.
@@ -26,6 +28,8 @@ use super::link::{Call, Order};
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
 use super::seal::Seals;
+use super::spool::Spool;
+use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
@@ -60,6 +64,8 @@ pub enum Note {
     More,
     /// What became of triggers that were taken, as far as it is known.
     Became(io::Result<Vec<(Which, handover::Answer)>>),
+    /// A run has left events.
+    Rung,
 }
 
 /// Where a driver reaches out to.
@@ -93,6 +99,7 @@ pub struct Driver {
     runs: Runs,
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<(Client, IntoIter<Value>)>,
+    telling: Telling,
 }
 
 struct Register {
@@ -166,12 +173,15 @@ impl Driver {
             outgoing: Vec::new(),
             runs,
             lists: VecDeque::new(),
+            telling: Telling::new(Spool(settings.spool_dir.clone()), clock::boottime()),
         })
     }
 
     /// When a tick is wanted.
     pub fn wakes(&self) -> Option<Boottime> {
-        wakes(&self.state).into_iter().chain(self.runs.due()).min()
+        let events = self.telling.wakes().filter(|_| self.health.is_up);
+        let others = self.runs.due().into_iter().chain(events);
+        wakes(&self.state).into_iter().chain(others).min()
     }
 
     /// Judges by other rules from now on.

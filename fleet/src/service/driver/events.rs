@@ -1,0 +1,98 @@
+//! What runs have left is signed, and sent to the engine.
+
+use std::time::Duration;
+
+use again::layout::complain;
+use again::sys::clock;
+
+use super::Driver;
+use crate::engine::Error;
+use crate::service::link::{Answer, Call};
+use crate::service::telling::Sent;
+use crate::wire::envelope::Draft;
+use crate::wire::key::Key;
+
+/// How long an event is there to be seen.
+const SEEN: Duration = Duration::from_secs(3600);
+
+impl Driver {
+    /// Sends what runs have left, if the engine is there and the time has come.
+    pub fn tell_events(&mut self) {
+        while self.health.is_up {
+            match self.telling.next(clock::boottime()) {
+                Ok(None) => return,
+                Ok(Some(sent)) => match self.parcel(&sent) {
+                    Ok(call) => return self.order(call),
+                    // Nobody could read it, then or later.
+                    Err(why) => {
+                        if let Some(why) = why {
+                            complain(&format!("again-fleet: events are dropped: {why}"));
+                        }
+                        self.parcel_done(false);
+                    }
+                },
+                Err(why) => return complain(&format!("again-fleet: {why}")),
+            }
+        }
+    }
+
+    /// A parcel as the engine is asked to hold it.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is nothing to write.
+    fn parcel(&self, sent: &Sent) -> Result<Call, Option<String>> {
+        let batch = sent.parcel.batch(&self.me, &sent.left.run, &sent.begun);
+        let batch = batch.ok_or(None)?;
+        let key = Key::Event {
+            node: batch.node.clone(),
+            run: batch.run.clone(),
+            first: batch.first(),
+        };
+        let draft = Draft::new(&self.namespace, &batch);
+        let sealed = draft.and_then(|draft| self.seals.seal(&[draft]));
+        let mut sealed = sealed.map_err(|e| Some(e.to_string()))?;
+        let bytes = sealed.pop().ok_or(None)?;
+        let ttl = SEEN;
+        Ok(Call::Tell { key, bytes, ttl })
+    }
+
+    fn parcel_done(&mut self, is_told: bool) {
+        if let Err(why) = self.telling.done(is_told, clock::boottime()) {
+            complain(&format!("again-fleet: {why}"));
+        }
+    }
+
+    /// The engine has taken events, or not.
+    pub fn events_told(&mut self, answer: Answer) {
+        match answer {
+            Ok(_) => {
+                self.parcel_done(true);
+                self.tell_events();
+            }
+            Err(e) => {
+                if matches!(e, Error::Denied(_) | Error::TooLarge)
+                    && self.health.denied.insert(e.to_string())
+                {
+                    complain(&format!("again-fleet: events wait: the engine {e}"));
+                }
+                self.telling.failed(clock::boottime());
+            }
+        }
+    }
+
+    /// Writes down how many events were told.
+    pub fn count_events(&mut self) {
+        if let Err(e) = self.telling.write_counts() {
+            let why = format!("the events that were told cannot be counted: {e}");
+            if self.health.denied.insert(why.clone()) {
+                complain(&format!("again-fleet: {why}"));
+            }
+        }
+    }
+
+    /// There is a connection again.
+    pub fn events_go_on(&mut self) {
+        self.telling.reached(clock::boottime());
+        self.tell_events();
+    }
+}

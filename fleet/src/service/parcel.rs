@@ -1,0 +1,226 @@
+//! PURE: what is told together of the lines that a run has left.
+
+use crate::policy::lineage::merged;
+use crate::wire::event::{Batch, Begun, Ended, Event, Line, MOST_EVENTS};
+use crate::wire::lineage::Lineage;
+use crate::wire::name::{Id, Node};
+
+/// How many bytes of lines are told together, and how long an end may be that is told with events before it.
+const MOST_BYTES: usize = 32 << 10;
+
+/// A piece of a run's file, from a line's beginning on.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'p> {
+    /// The bytes.
+    pub bytes: &'p [u8],
+    /// Whether nothing will follow them, ever.
+    pub is_last: bool,
+    /// Whether a line that does not end in here is too long for any.
+    pub is_full: bool,
+}
+
+/// What is told together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Parcel {
+    /// How the run began, if that is in here.
+    pub begun: Option<Begun>,
+    /// What it did.
+    pub events: Vec<Event>,
+    /// How it ended.
+    pub ended: Option<Ended>,
+    /// How many bytes of the file are dealt with by this.
+    pub length: usize,
+    /// How many lines in these bytes cannot be read.
+    pub unread: u64,
+}
+
+/// Takes whole lines off a piece, as many as are told together. One of length 0 has to wait for more.
+pub fn cut(piece: Piece<'_>) -> Parcel {
+    let mut parcel = Parcel::default();
+    loop {
+        let rest = &piece.bytes[parcel.length..];
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let Some(end) = end else {
+            // What a run was killed in the middle of, or what is no line at all.
+            if !rest.is_empty() && (piece.is_last || (piece.is_full && parcel.length == 0)) {
+                parcel.unread += 1;
+                parcel.length = piece.bytes.len();
+            }
+            return parcel;
+        };
+        let line = Line::read(&rest[..end]);
+        let is_first = parcel.events.is_empty();
+        match line {
+            Ok(Line::Ended(_)) if !is_first && end > MOST_BYTES => return parcel,
+            Ok(Line::Event(_)) if !is_first && !has_room(&parcel, end) => return parcel,
+            Ok(Line::Begun(begun)) => parcel.begun = Some(begun),
+            Ok(Line::Event(event)) => parcel.events.push(event),
+            Ok(Line::Ended(ended)) => parcel.ended = Some(ended),
+            Err(_) => parcel.unread += 1,
+        }
+        parcel.length += end + 1;
+        if parcel.ended.is_some() {
+            return parcel;
+        }
+    }
+}
+
+fn has_room(parcel: &Parcel, more: usize) -> bool {
+    parcel.length + more <= MOST_BYTES && parcel.events.len() < MOST_EVENTS
+}
+
+impl Parcel {
+    /// As it stands in the engine; nothing if there is nothing to tell. What a run itself began with is `begun`.
+    pub fn batch(&self, node: &Node, run: &Id, begun: &Begun) -> Option<Batch> {
+        let mut begun = begun.clone();
+        begun.origins = match begun.origins.0.is_empty() {
+            true => Lineage::default(),
+            false => merged([&begun.origins]),
+        };
+        let batch = Batch {
+            node: node.clone(),
+            run: run.clone(),
+            begun,
+            events: self.events.clone(),
+            ended: self.ended.clone(),
+        };
+        (batch.first() > 0).then_some(batch)
+    }
+
+    /// How much of it will never be told: the lines that cannot be read, and what the run itself had no room for.
+    pub fn dropped(&self) -> u64 {
+        let begun = self.begun.as_ref().map_or(0, |begun| begun.lost);
+        let ended = self.ended.as_ref().map_or(0, |ended| ended.dropped);
+        self.unread.saturating_add(begun).saturating_add(ended)
+    }
+
+    /// How much of it is told.
+    pub fn told(&self) -> u64 {
+        self.events.len() as u64 + u64::from(self.ended.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::body::encode;
+    use crate::wire::event::tests::{batch, ended, event};
+
+    fn file(lines: &[Line]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut bytes, line).expect("JSON");
+            bytes.push(b'\n');
+        }
+        bytes
+    }
+
+    fn run(events: u64) -> Vec<Line> {
+        let begun = Line::Begun(batch().begun);
+        let events = (1..=events).map(|n| Line::Event(event(n)));
+        let end = Line::Ended(ended(events.clone().count() as u64 + 1));
+        [begun].into_iter().chain(events).chain([end]).collect()
+    }
+
+    fn whole(bytes: &[u8]) -> Piece<'_> {
+        Piece {
+            bytes,
+            is_last: true,
+            is_full: false,
+        }
+    }
+
+    #[test]
+    fn a_small_run_is_told_at_once() {
+        let bytes = file(&run(2));
+        let parcel = cut(whole(&bytes));
+        assert_eq!(
+            (parcel.length, parcel.told(), parcel.dropped()),
+            (bytes.len(), 3, 0)
+        );
+        let (node, id) = (batch().node, batch().run);
+        let begun = parcel.begun.clone().expect("the beginning");
+        assert_eq!(parcel.batch(&node, &id, &begun), Some(batch()));
+    }
+
+    #[test]
+    fn a_line_that_has_not_ended_waits_unless_nothing_follows() {
+        let bytes = file(&run(1));
+        let piece = |is_last| Piece {
+            is_last,
+            ..whole(&bytes[..bytes.len() - 1])
+        };
+        let parcel = cut(piece(false));
+        assert_eq!((parcel.told(), parcel.ended.clone()), (1, None));
+        let rest = Piece {
+            bytes: &piece(false).bytes[parcel.length..],
+            ..piece(false)
+        };
+        assert_eq!(cut(rest), Parcel::default());
+        let parcel = cut(piece(true));
+        assert_eq!((parcel.length, parcel.unread), (bytes.len() - 1, 1));
+    }
+
+    #[test]
+    fn a_line_that_never_ends_is_passed_over() {
+        let piece = Piece {
+            bytes: &[b'x'; 99],
+            is_last: false,
+            is_full: true,
+        };
+        let parcel = cut(piece);
+        assert_eq!((parcel.length, parcel.dropped()), (99, 1));
+    }
+
+    #[test]
+    fn what_found_no_room_is_counted() {
+        let mut lines = run(1);
+        if let Some(Line::Ended(ended)) = lines.last_mut() {
+            ended.dropped = 5;
+        }
+        if let Some(Line::Begun(begun)) = lines.first_mut() {
+            begun.lost = 2;
+        }
+        let mut bytes = file(&lines);
+        bytes.splice(0..0, b"garbage\n".iter().copied());
+        assert_eq!(cut(whole(&bytes)).dropped(), 8);
+    }
+
+    proptest! {
+        /// Wherever a file is cut, each event is told once, in order, in batches that may be sent.
+        #[test]
+        fn nothing_is_lost_or_told_twice(
+            count in 0..900_u64, reads in prop::collection::vec(1..70_000_usize, 1..40), long in 0..60_000_usize
+        ) {
+            let mut lines = run(count);
+            if let Some(Line::Ended(ended)) = lines.last_mut() {
+                ended.classes = vec!["x".repeat(500); long / 500];
+            }
+            let bytes = file(&lines);
+            let (mut offset, mut seen, mut told) = (0_usize, 0_usize, Vec::new());
+            let mut reads = reads.into_iter().chain(std::iter::repeat(usize::MAX));
+            while offset < bytes.len() {
+                seen = bytes.len().min(seen.saturating_add(reads.next().expect("endless")).max(offset));
+                let is_last = seen == bytes.len();
+                let parcel = cut(Piece { bytes: &bytes[offset..seen], is_last, is_full: false });
+                prop_assert!(parcel.length > 0 || !is_last);
+                offset += parcel.length;
+                if let Some(batch) = parcel.batch(&batch().node, &batch().run, &batch().begun) {
+                    prop_assert!(encode(&batch).is_ok());
+                    told.extend(batch.events.iter().map(|event| event.n));
+                    told.extend(batch.ended.map(|ended| ended.n));
+                }
+                prop_assert_eq!(parcel.dropped(), 0);
+            }
+            prop_assert_eq!(told, (1..=count + 1).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn any_bytes_are_dealt_with(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let parcel = cut(whole(&bytes));
+            prop_assert_eq!(parcel.length, bytes.len());
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! When what of the spool is told: one parcel at a time, not too many bytes in an hour, and not too soon after a failure.
+
+use again::model::{Boottime, Span, json};
+use serde::{Deserialize, Serialize};
+
+use super::parcel::{Parcel, Piece, cut};
+use super::spool::{LONGEST_READ, Left, Spool};
+use crate::wire::event::{Begun, Line};
+use crate::wire::lineage::Lineage;
+
+/// Between two parcels: each is a signature.
+const PACE: Span = Span::from_nanos(20_000_000);
+/// After a failure.
+const PAUSE: Span = Span::from_secs(10);
+/// How much a node may tell at once, in bytes, and within an hour after that.
+const HOURLY: u64 = 8 << 20;
+
+/// How much was told, for `again metrics`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Events and ends of runs that the engine has.
+    pub sent: u64,
+    /// Bytes that wait in the spool.
+    pub spooled: u64,
+    /// Events that will never be told, and runs that were dropped whole, as one each.
+    pub dropped: u64,
+}
+
+/// A parcel on its way, and the file that it is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// The file.
+    pub left: Left,
+    /// How the run began.
+    pub begun: Begun,
+    /// What is told of it.
+    pub parcel: Parcel,
+    /// Whether the run has ended with this.
+    pub is_last: bool,
+}
+
+/// What was told, and when the next may be.
+#[derive(Debug)]
+pub struct Telling {
+    spool: Spool,
+    /// How much was told.
+    counts: Counts,
+    written: Counts,
+    /// What is on its way.
+    under_way: Option<Sent>,
+    /// Nothing is told before.
+    not_before: Boottime,
+    /// Whether anything waits for that.
+    waits: bool,
+    budget: Budget,
+    /// What went wrong last, to be said once.
+    trouble: Option<String>,
+}
+
+/// How many bytes may be told.
+#[derive(Debug)]
+struct Budget {
+    left: u64,
+    at: Boottime,
+}
+
+impl Budget {
+    /// Takes so much; or when there will be enough.
+    fn take(&mut self, bytes: u64, now: Boottime) -> Result<(), Boottime> {
+        let nanos = Span::from_secs(3600).nanos() / HOURLY;
+        let grown = now.since(self.at).nanos() / nanos;
+        self.left = self.left.saturating_add(grown).min(HOURLY);
+        self.at = self.at + Span::from_nanos(grown.saturating_mul(nanos));
+        match bytes.checked_sub(self.left) {
+            Some(missing @ 1..) => Err(now + Span::from_nanos((missing + 1) * nanos)),
+            _ => {
+                self.left -= bytes;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Telling {
+    /// Of this spool.
+    pub fn new(spool: Spool, now: Boottime) -> Telling {
+        let counts = spool.counts().and_then(|text| json::read(&text).ok());
+        let counts: Counts = counts.unwrap_or_default();
+        Telling {
+            spool,
+            counts,
+            written: counts,
+            under_way: None,
+            not_before: now,
+            waits: false,
+            budget: Budget {
+                left: HOURLY,
+                at: now,
+            },
+            trouble: None,
+        }
+    }
+
+    /// When it is worth to look again, if nothing is heard until then.
+    pub fn wakes(&self) -> Option<Boottime> {
+        (self.waits && self.under_way.is_none()).then_some(self.not_before)
+    }
+
+    /// What is to be told now; nothing if nothing is, or not yet. It is on its way then.
+    ///
+    /// # Errors
+    /// What is wrong with the spool, told once.
+    pub fn next(&mut self, now: Boottime) -> Result<Option<Sent>, String> {
+        if self.under_way.is_some() {
+            return Ok(None);
+        }
+        if now < self.not_before {
+            self.waits = true;
+            return Ok(None);
+        }
+        self.waits = false;
+        match self.look(now) {
+            Ok(sent) => {
+                self.trouble = None;
+                self.under_way.clone_from(&sent);
+                Ok(sent)
+            }
+            Err(why) => {
+                self.pause(now);
+                self.say(why).map_or(Ok(None), Err)
+            }
+        }
+    }
+
+    /// What is wrong, if that is news.
+    fn say(&mut self, why: String) -> Option<String> {
+        let is_news = self.trouble.as_ref() != Some(&why);
+        self.trouble = Some(why.clone());
+        is_news.then_some(why)
+    }
+
+    fn pause(&mut self, now: Boottime) {
+        (self.not_before, self.waits) = (now + PAUSE, true);
+    }
+
+    /// The oldest run that has left something to tell. Runs that have nothing to tell any more are removed.
+    fn look(&mut self, now: Boottime) -> Result<Option<Sent>, String> {
+        let directory = self.spool.path().display().to_string();
+        let named = |e: std::io::Error| format!("events cannot be read in {directory}: {e}");
+        let (files, waiting) = self.spool.left().map_err(named)?;
+        self.counts.spooled = waiting;
+        for left in files {
+            let read = match self.spool.read(&left) {
+                // Whoever makes room for newer ones has removed it.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                read => read.map_err(named)?,
+            };
+            let parcel = cut(Piece {
+                bytes: &read.bytes,
+                is_last: read.is_last,
+                is_full: read.bytes.len() == LONGEST_READ,
+            });
+            if parcel.length == 0 && read.is_last {
+                self.spool.remove(&left).map_err(named)?;
+                continue;
+            }
+            if parcel.length == 0 {
+                continue;
+            }
+            if let Err(at) = self.budget.take(parcel.length as u64, now) {
+                (self.not_before, self.waits) = (at, true);
+                return Ok(None);
+            }
+            let begun = match &parcel.begun {
+                Some(begun) => begun.clone(),
+                None => self.begun(&left).map_err(named)?,
+            };
+            let is_last = read.is_last && parcel.length == read.bytes.len();
+            return Ok(Some(Sent {
+                left,
+                begun,
+                parcel,
+                is_last,
+            }));
+        }
+        Ok(None)
+    }
+
+    /// How a run began, by its file; as far as that is known, where a power failure has taken it.
+    fn begun(&self, left: &Left) -> std::io::Result<Begun> {
+        let line = self.spool.first_line(left)?;
+        Ok(match Line::read(&line) {
+            Ok(Line::Begun(begun)) => begun,
+            _ => Begun {
+                at: left.at,
+                environment: String::new(),
+                puppet: String::new(),
+                origins: Lineage::default(),
+                lost: 0,
+            },
+        })
+    }
+
+    /// The engine has what was on its way, or never will. Its place in the spool is given up.
+    ///
+    /// # Errors
+    /// It is told again, since its place cannot be given up.
+    pub fn done(&mut self, is_told: bool, now: Boottime) -> Result<(), String> {
+        let Some(sent) = self.under_way.take() else {
+            return Ok(());
+        };
+        self.not_before = now + PACE;
+        self.waits = true;
+        let given_up = if sent.is_last {
+            self.spool.remove(&sent.left)
+        } else {
+            self.spool.confirm(&sent.left, sent.parcel.length as u64)
+        };
+        match given_up {
+            Ok(()) => {
+                let (told, dropped) = (sent.parcel.told(), sent.parcel.dropped());
+                let (told, lost) = if is_told { (told, 0) } else { (0, told) };
+                self.counts.sent += told;
+                self.counts.dropped += dropped + lost;
+                Ok(())
+            }
+            // It was removed meanwhile to make room, and counted by whoever did.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(e) => {
+                self.pause(now);
+                let directory = self.spool.path().display();
+                self.say(format!("events are told more than once: {directory}: {e}"))
+                    .map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    /// What was on its way is tried again later.
+    pub fn failed(&mut self, now: Boottime) {
+        if let Some(sent) = self.under_way.take() {
+            self.budget.left += sent.parcel.length as u64;
+        }
+        self.pause(now);
+    }
+
+    /// There is a connection: what waits need not wait longer.
+    pub fn reached(&mut self, now: Boottime) {
+        self.not_before = now;
+    }
+
+    /// Writes down how much was told, if that has changed.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn write_counts(&mut self) -> std::io::Result<()> {
+        if let Ok((_, waiting)) = self.spool.left() {
+            self.counts.spooled = waiting;
+        }
+        if self.counts != self.written {
+            self.written = self.counts;
+            self.spool.count(&serde_json::to_vec(&self.counts)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::*;
+    use crate::wire::event::tests::{batch, ended, event};
+    use crate::wire::name::Id;
+
+    fn at(seconds: u64) -> Boottime {
+        Boottime::from_nanos(0) + Span::from_secs(seconds)
+    }
+
+    /// A run that writes: its file is locked until it is dropped.
+    fn run(directory: &Path, number: u128, lines: &[Line]) -> File {
+        let path = directory.join(format!("{number}-{}", Id::from_bits(number)));
+        let mut file = File::create_new(path).expect("made");
+        file.try_lock().expect("locked");
+        lines.iter().for_each(|line| write(&mut file, line));
+        file
+    }
+
+    fn write(file: &mut File, line: &Line) {
+        let text = serde_json::to_string(line).expect("JSON");
+        writeln!(file, "{text}").expect("written");
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).expect("a directory");
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        let mut names: Vec<_> = names
+            .map(|name| name.into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn telling(directory: &Path) -> Telling {
+        Telling::new(Spool(directory.to_owned()), at(0))
+    }
+
+    /// The numbers of what is told next.
+    fn next(telling: &mut Telling, seconds: u64) -> Option<Vec<u64>> {
+        let sent = telling.next(at(seconds)).expect("a good spool")?;
+        let events = sent.parcel.events.iter().map(|event| event.n);
+        Some(
+            events
+                .chain(sent.parcel.ended.map(|ended| ended.n))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_run_is_told_as_it_goes_and_its_file_goes_with_its_end() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let begun = Line::Begun(batch().begun);
+        let mut file = run(dir.path(), 7, &[begun, Line::Event(event(1))]);
+        let mut telling = telling(dir.path());
+        assert_eq!(next(&mut telling, 1), Some(vec![1]));
+        // One at a time.
+        write(&mut file, &Line::Event(event(2)));
+        assert_eq!(next(&mut telling, 1), None);
+        telling.done(true, at(1)).expect("given up");
+        assert!(names(dir.path())[0].contains('@'));
+        assert_eq!(next(&mut telling, 2), Some(vec![2]));
+        telling.done(true, at(2)).expect("given up");
+        // It says nothing, but may yet.
+        assert_eq!(next(&mut telling, 3), None);
+        write(&mut file, &Line::Ended(ended(3)));
+        assert_eq!(next(&mut telling, 4), Some(vec![3]));
+        telling.done(true, at(4)).expect("given up");
+        drop(file);
+        assert_eq!(next(&mut telling, 5), None);
+        assert_eq!(names(dir.path()), [""; 0]);
+        assert_eq!((telling.counts.sent, telling.counts.dropped), (3, 0));
+    }
+
+    #[test]
+    fn another_service_goes_on_where_the_last_one_was_killed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let events = (1..=600).map(|n| Line::Event(event(n)));
+        let lines: Vec<Line> = [Line::Begun(batch().begun)]
+            .into_iter()
+            .chain(events)
+            .collect();
+        drop(run(dir.path(), 7, &lines));
+        let mut told = Vec::new();
+        for round in 0.. {
+            let mut telling = telling(dir.path());
+            let Some(numbers) = next(&mut telling, round) else {
+                break;
+            };
+            // Every second one dies before the engine has answered.
+            if round % 2 == 1 {
+                told.extend(numbers);
+                assert_eq!(
+                    telling.under_way.as_ref().map(|sent| &sent.begun),
+                    Some(&batch().begun)
+                );
+                telling.done(true, at(round)).expect("given up");
+            }
+        }
+        assert_eq!(told, (1..=600).collect::<Vec<_>>());
+        assert_eq!(names(dir.path()), [""; 0]);
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_later_and_at_once_with_a_new_connection() {
+        let dir = tempfile::tempdir().expect("a directory");
+        drop(run(dir.path(), 7, &[Line::Event(event(1))]));
+        let mut telling = telling(dir.path());
+        assert_eq!(next(&mut telling, 1), Some(vec![1]));
+        telling.failed(at(1));
+        assert_eq!(next(&mut telling, 2), None);
+        assert_eq!(telling.wakes(), Some(at(11)));
+        telling.reached(at(3));
+        assert_eq!(next(&mut telling, 3), Some(vec![1]));
+    }
+
+    #[test]
+    fn a_node_that_tells_too_much_waits() {
+        let mut budget = Budget {
+            left: HOURLY,
+            at: at(0),
+        };
+        assert_eq!(budget.take(HOURLY, at(0)), Ok(()));
+        let when = budget.take(HOURLY / 2, at(0)).expect_err("too much");
+        assert!((at(1795)..=at(1805)).contains(&when));
+        assert_eq!(budget.take(HOURLY / 2, when), Ok(()));
+    }
+
+    #[test]
+    fn counts_outlive_a_service_and_what_others_put_there_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("notes"), "x").expect("written");
+        std::os::unix::fs::symlink(
+            "/etc/passwd",
+            dir.path().join(format!("1-{}", Id::from_bits(1))),
+        )
+        .expect("linked");
+        let mut one = telling(dir.path());
+        assert!(
+            one.next(at(1))
+                .expect_err("a link")
+                .contains("cannot be read")
+        );
+        // Said once.
+        assert_eq!(one.next(at(20)), Ok(None));
+        one.counts.sent = 5;
+        one.write_counts().expect("written");
+        assert_eq!(telling(dir.path()).counts.sent, 5);
+        assert!(names(dir.path()).contains(&"notes".to_owned()));
+        let nowhere = dir.path().join("none");
+        let mut none = telling(&nowhere);
+        assert_eq!((none.next(at(1)), none.wakes()), (Ok(None), None));
+        assert!(none.write_counts().is_ok());
+    }
+}
