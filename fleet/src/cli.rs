@@ -47,6 +47,8 @@ pub enum Command {
     Cancel(Cancel),
     /// Tell what followed from a firing, over all nodes, as a tree
     Story(Story),
+    /// Show what runs of Puppet did on all nodes, the moment it happens
+    Events(Events),
     /// Show who is there, and what each node tells of itself
     Nodes(Nodes),
     /// Remove a node that is gone for good from what is shown and selected
@@ -177,6 +179,29 @@ pub struct Story {
     /// Go on telling what changes, until nothing more is to come
     #[arg(long)]
     pub follow: bool,
+}
+
+/// `again-fleet events`.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Go on telling what happens, until it is interrupted
+    #[arg(long)]
+    pub follow: bool,
+    /// Of this node only
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<Node>,
+    /// Of resources of this type only: Service
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Failures only
+    #[arg(long)]
+    pub failed: bool,
+    /// Print JSON, a line for each
+    #[arg(long)]
+    pub json: bool,
+    /// Print the metrics of runs that have ended as Graphite reads them, below this name
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "puppet", conflicts_with_all = ["json", "kind", "failed"])]
+    pub graphite: Option<String>,
 }
 
 /// `again-fleet check`.

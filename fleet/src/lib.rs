@@ -96,6 +96,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Trigger(args) => verbs::trigger::main(&flags, &around, &args),
         Command::Cancel(args) => verbs::cancel::main(&flags, &around, &args),
         Command::Story(args) => verbs::story::main(&flags, &around, &args),
+        Command::Events(args) => verbs::events::main(&flags, &around, &args),
         Command::Nodes(args) => verbs::nodes::main(&flags, &around, &args),
         Command::Forget(args) => verbs::nodes::forget(&flags, &around, &args),
         Command::Tell(args) => verbs::tell::main(&flags, &around, &args),

@@ -18,6 +18,7 @@ use crate::step::model::{Content, Found};
 use crate::wire::Malformed;
 use crate::wire::body;
 use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::name::{Namespace, Node};
@@ -235,6 +236,21 @@ impl Seals {
                 trigger: told.id.clone(),
             };
             (key, &told.target)
+        })
+    }
+
+    /// What a node tells of its runs at this key.
+    ///
+    /// # Errors
+    /// It did not tell that.
+    pub fn batch(&mut self, bytes: &[u8], key: &Key) -> Result<Batch, String> {
+        self.stands(bytes, key, |batch: &Batch| {
+            let key = Key::Event {
+                node: batch.node.clone(),
+                run: batch.run.clone(),
+                first: batch.first(),
+            };
+            (key, &batch.node)
         })
     }
 

@@ -6,6 +6,8 @@ mod board;
 pub mod cancel;
 /// `again-fleet check`.
 pub mod check;
+/// `again-fleet events`.
+pub mod events;
 /// `again-fleet nodes` and `again-fleet forget`.
 pub mod nodes;
 /// What was said of a firing.

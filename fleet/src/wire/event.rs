@@ -253,6 +253,13 @@ impl Batch {
             .or(self.ended.as_ref().map(|ended| ended.n))
             .unwrap_or(0)
     }
+
+    /// The number of the last thing in it; 0 if there is nothing.
+    pub fn last(&self) -> u64 {
+        let last = self.ended.as_ref().map(|ended| ended.n);
+        last.or(self.events.last().map(|event| event.n))
+            .unwrap_or(0)
+    }
 }
 
 impl Content for Batch {

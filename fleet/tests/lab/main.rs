@@ -11,6 +11,8 @@ mod fleet;
 
 /// From a change on one node to a run on another.
 mod across;
+/// What runs do, told elsewhere.
+mod events;
 /// What holds a trigger on its node.
 mod held;
 /// A network that does not work.

@@ -1,0 +1,112 @@
+//! What a run of Puppet does on one node is seen on another one while the run goes on.
+
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Kind, applied};
+
+/// The file is changed, the service refreshed, and then the run goes on for a while. Secrets are where people put them.
+const RUN: &str = "
+again_events { 'this node': }
+file { '/root/hidden': content => 'planted-in-a-file', show_diff => false }
+file { '/root/sensitive': content => Sensitive('planted-as-sensitive') }
+exec { '/bin/true --password=planted-in-a-command': }
+file { '/root/first': content => 'CONTENT' }
+~> service { 'httpd': ensure => running }
+-> exec { 'wait': command => '/bin/sleep 5' }
+";
+
+const HTTPD: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
+
+/// Each event as lb1 was told of it, and when, as the event itself has times.
+fn heard(fleet: &Fleet) -> Vec<(String, Value)> {
+    let text = fleet.lb1.sh("cat /root/events");
+    // The last one may be on its way.
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines
+        .filter_map(|(at, told)| Some((at.to_owned(), serde_json::from_str(told).ok()?)))
+        .collect()
+}
+
+/// When lb1 heard what was done to this resource of web1's, and when it was done.
+#[track_caller]
+fn of(heard: &[(String, Value)], resource: &str, change: &str) -> (String, String) {
+    let is_it = |told: &Value| told["resource"] == resource && told["change"] == change;
+    let found = heard.iter().find(|(_, told)| is_it(told));
+    let (at, told) = found.unwrap_or_else(|| panic!("no {resource} {change} in {heard:#?}"));
+    (at.clone(), told["at"].as_str().expect("a time").to_owned())
+}
+
+fn is_seen_elsewhere(kind: Kind) {
+    let fleet = Fleet::with(kind, "events => true,");
+    fleet.web1.write("/etc/systemd/system/httpd.service", HTTPD);
+    fleet
+        .web1
+        .sh("systemctl daemon-reload; systemctl start httpd");
+    fleet.lb1.sh(
+        "systemd-run --unit=watch sh -c 'again-fleet events --follow --json | \
+         while read -r line; do echo \"$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ) $line\"; done >/root/events'",
+    );
+    for content in ["1", "2"] {
+        fleet
+            .web1
+            .write("/root/run.pp", &RUN.replace("CONTENT", content));
+        let (status, said) = applied(&fleet.web1, "/root/run.pp", &[]);
+        assert_eq!(status, 2, "{said}");
+    }
+    let heard = fleet.lb1.wait_until("the ends of both runs", 60, || {
+        let heard = heard(&fleet);
+        let ends = heard
+            .iter()
+            .filter(|(_, told)| told["transaction"].is_string());
+        (ends.count() == 2).then_some(heard)
+    });
+    let (_, end) = of(&heard, "Exec[wait]", "changed");
+    for (resource, change) in [
+        ("File[/root/first]", "changed"),
+        ("Service[httpd]", "refreshed"),
+    ] {
+        let (at, done) = of(&heard, resource, change);
+        println!("{resource} is {change} on web1 at {done}, and lb1 heard it at {at}");
+        assert!(
+            at < end,
+            "{resource}: {at}, and the run went on until {end}"
+        );
+    }
+    of(&heard, "Exec[hidden]", "changed");
+    let everything = "cat /root/events";
+    assert!(!fleet.lb1.sh(everything).contains("planted"));
+    let data = match kind {
+        Kind::Etcd => "/var/lib/etcd",
+        Kind::Nats => "/var/lib/nats",
+    };
+    // As it stands there, so that a search which finds nothing has looked.
+    let found = |what: &str| {
+        let count = fleet
+            .server
+            .sh(&format!("grep -ra '{what}' {data} | wc -l"));
+        count.trim().parse::<u64>().expect("a number")
+    };
+    assert!(found("Service.httpd") > 0);
+    assert_eq!(found("planted"), 0);
+    // All of it has left the node.
+    fleet.web1.wait_until("an empty spool", 60, || {
+        let left = fleet.web1.sh("ls /var/spool/again-fleet");
+        left.lines().all(|name| name == "counts.json").then_some(())
+    });
+    assert!(
+        fleet
+            .web1
+            .sh("again metrics")
+            .contains("again_fleet_events_sent_total")
+    );
+}
+
+#[test]
+fn what_a_run_does_is_seen_elsewhere_while_it_goes_on_over_etcd() {
+    is_seen_elsewhere(Kind::Etcd);
+}
+
+#[test]
+fn what_a_run_does_is_seen_elsewhere_while_it_goes_on_over_nats() {
+    is_seen_elsewhere(Kind::Nats);
+}
