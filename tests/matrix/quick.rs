@@ -162,6 +162,74 @@ fn a_delta_is_never_early() {
     assert_eq!(outcomes(&scratch), ["unchanged"]);
 }
 
+/// What this Puppet keeps of a resource, its events and its run is where the hook of `again_events` looks for it.
+#[test]
+fn events_are_told() {
+    let scratch = scratch();
+    let root = scratch.root();
+    fs::create_dir(scratch.path("spool")).expect("a spool");
+    let body = format!(
+        "again_events {{ 'this node': spool => '{root}/spool', socket => '{root}/none', helper => '{root}/bin/again', values => true }}
+        file {{ '{root}/one': content => 'x', notify => Exec['once more'] }}
+        -> exec {{ 'wrong': command => '/bin/sh -c \"exit 3\"' }}
+        exec {{ 'once more': command => '/bin/true', refreshonly => true, before => Exec['wrong'] }}
+        exec {{ 'secret': command => Sensitive('/bin/echo planted'), before => File['{root}/one'] }}
+        file {{ '{root}/two': content => 'planted', show_diff => false, before => Exec['secret'] }}"
+    );
+    scratch.write("work/events.pp", &body);
+    scratch.puppet_apply(&["events.pp"]).run().expect(&[0]);
+    let spool: Vec<_> = fs::read_dir(scratch.path("spool"))
+        .expect("the spool")
+        .map(|file| file.expect("a file").path())
+        .collect();
+    let [file] = &spool[..] else {
+        panic!("one run, not {spool:?}")
+    };
+    let said = text(file);
+    let lines: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let [begun, events @ .., ended] = &lines[..] else {
+        panic!("{said}")
+    };
+    let puppet = begun["begun"]["puppet"].as_str().expect("a version");
+    assert!(puppet.starts_with(place().version), "{said}");
+    assert_eq!(begun["begun"]["origins"], serde_json::json!([]), "{said}");
+    let told: Vec<_> = events
+        .iter()
+        .map(|line| line["event"].clone())
+        .map(|event| serde_json::json!([event["n"], event["resource"], event["change"]]))
+        .collect();
+    assert_eq!(
+        serde_json::Value::from(told),
+        serde_json::json!([
+            [1, format!("File[{root}/two]"), "changed"],
+            [2, "Exec[secret]", "changed"],
+            [3, format!("File[{root}/one]"), "changed"],
+            [4, "Exec[once more]", "refreshed"],
+            [5, "Exec[wrong]", "failed"],
+        ]),
+        "{said}"
+    );
+    let first = &events[0]["event"];
+    assert_eq!(first["within"], serde_json::json!(["Stage[main]", "Main"]));
+    assert_eq!(first["line"], 6, "{said}");
+    assert_eq!(events[4]["event"]["old"], "notrun", "{said}");
+    assert!(!said.contains("planted"), "{said}");
+    let ended = &ended["ended"];
+    assert_eq!(
+        (&ended["n"], &ended["status"]),
+        (&6.into(), &"failed".into())
+    );
+    assert_eq!(ended["metrics"]["events.failure"], 1, "{said}");
+    assert_eq!(
+        ended["transaction"].as_str().map(str::len),
+        Some(36),
+        "{said}"
+    );
+}
+
 /// One-off runs of the agent, from its cached catalog.
 #[test]
 fn a_test_run_of_the_agent_is_run_again() {

@@ -117,6 +117,12 @@
 #   The name under which PAM sees a triggered run. By default that of cron, so that such a run has the limits and the environment of a
 #   run from cron.
 #
+# @param events
+#   Whether all others may read what runs of Puppet do on this node, when it happens: each change, failure and refresh, and how a run ended.
+#   A hash says which: of `types` (`['Service']`), with `titles` (`*` stands for any characters) and with one of `tags`, all of which apply;
+#   `only` those that are `corrective`, or that `failed`. No value is told, unless with `values`: then the old one, the new one and the
+#   message, but never what is Sensitive or redacted, nor of what has `show_diff => false`.
+#
 # @param unit_dir
 #   Directory of systemd's units.
 #
@@ -131,6 +137,13 @@
 #     endpoints => ['etcd1.example.com'],
 #     accept    => ['pp_role=frontend'],
 #     run_cmd   => 'puppet apply /etc/puppet/code/site.pp',
+#   }
+#
+# @example A node that tells what happens to its services
+#   class { 'common::again::fleet':
+#     endpoints => ['etcd1.example.com'],
+#     accept    => [],
+#     events    => { types => ['Service'] },
 #   }
 #
 # @api public
@@ -169,6 +182,7 @@ class common::again::fleet (
   Common::Again::Path $config_file = '/etc/again-fleet.toml',
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
   Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
+  Common::Again::Events $events = false,
   Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
@@ -349,6 +363,8 @@ class common::again::fleet (
       *    => $file + $unit,
     }
   }
+  # Its parent is root's, and what others make in it is the service's.
+  $spool = '/var/spool/again-fleet'
   $unit_files = $all_units.map |$name| { File["${unit_dir}/${name}"] }
 
   if $present {
@@ -395,6 +411,35 @@ class common::again::fleet (
       *       => $settings_file,
     }
 
+    if $events {
+      $told = $events ? {
+        Boolean => {},
+        default => $events,
+      }
+
+      # What a service may write to is settled when it starts.
+      file { $spool:
+        ensure  => 'directory',
+        owner   => 'root',
+        group   => $user,
+        mode    => '2770',
+        require => Group[$user],
+        notify  => Service['again-fleet.service'],
+      }
+
+      again_events { 'this node':
+        spool  => $spool,
+        helper => $common::again::binary_path,
+        *      => $told,
+      }
+    } else {
+      file { $spool:
+        ensure => 'absent',
+        force  => true,
+        backup => false,
+      }
+    }
+
     # Root's side reads its settings for each question, and is not kept running.
     service { $sockets:
       ensure   => 'running',
@@ -430,7 +475,7 @@ class common::again::fleet (
     }
 
     # No copies in the filebucket.
-    file { [$config_file, '/var/lib/again-fleet']:
+    file { [$config_file, '/var/lib/again-fleet', $spool]:
       ensure  => 'absent',
       force   => true,
       backup  => false,

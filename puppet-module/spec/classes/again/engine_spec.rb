@@ -91,6 +91,19 @@ describe 'common::again::engine' do
             expect(rights.scan('user: ').length).to eq(2)
           end
 
+          it 'lets a node tell its own events, and read all' do
+            web1 = rights.lines.find { |line| line.include?('to.*.web1=example=com.>') }
+            expect(web1.scan(%r{"([^"]*_event[^"]*)"}).flatten).to match_array(
+              %w[a b].flat_map do |namespace|
+                stream = "KV_again_#{namespace}_event"
+                [
+                  "$KV.again_#{namespace}_event.web1=example=com.>", "$JS.API.CONSUMER.CREATE.#{stream}.>", "$JS.API.DIRECT.GET.#{stream}.>",
+                  "$JS.API.STREAM.INFO.#{stream}", "$JS.API.STREAM.CREATE.#{stream}", "$JS.FC.#{stream}.>",
+                ]
+              end,
+            )
+          end
+
           it 'has them read without a restart' do
             is_expected.to contain_exec('again-engine-rights').with(command: %w[systemctl reload nats-server], refreshonly: true)
               .that_subscribes_to('File[/etc/again-engine-nats/rights.conf]')

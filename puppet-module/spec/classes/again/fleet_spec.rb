@@ -106,6 +106,38 @@ describe 'common::again::fleet' do
     end
   end
 
+  context 'with events' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(events: true) }
+
+    it { is_expected.to compile.with_all_deps }
+
+    it 'has a spool that the service may write to, from its start on' do
+      is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'directory', owner: 'root', group: 'again-fleet', mode: '2770')
+                                                           .that_requires('Group[again-fleet]').that_notifies('Service[again-fleet.service]')
+      expect(unit('again-fleet.service')).to include("\nReadWritePaths=-/var/spool/again-fleet\n")
+    end
+
+    it 'watches all of a run' do
+      is_expected.to contain_again_events('this node').with(spool: '/var/spool/again-fleet', helper: '/usr/local/bin/again', types: nil, only: nil, values: nil)
+    end
+
+    context 'of some kinds' do
+      let(:params) { least.merge(user: 'carrier', events: { types: ['Service'], titles: ['web*'], tags: ['shop'], only: 'failed', values: true }) }
+
+      it { is_expected.to contain_again_events('this node').with(types: ['Service'], titles: ['web*'], tags: ['shop'], only: 'failed', values: true) }
+      it { is_expected.to contain_file('/var/spool/again-fleet').with_group('carrier') }
+    end
+  end
+
+  context 'without events' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+
+    it { is_expected.not_to contain_again_events('this node') }
+    it { is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'absent', force: true, backup: false) }
+    it { expect(unit('again-fleet.socket')).to match(%r{^ListenDatagram=/run/again-fleet/events\nSocketUser=root\nSocketGroup=root\nSocketMode=0660$}) }
+  end
+
   context 'with facts to publish' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact).merge('role' => 'haproxy', 'a.b' => 1, 'networking' => { 'ip' => '10.0.0.1' }, 'made' => { 'up' => true, 'list' => ['x'] }) }
     let(:params) { least.merge(published_facts: %w[os.name made.up made.list made.list.0 made a.b none no.such processors.count config.what!]) }
@@ -245,7 +277,9 @@ describe 'common::again::fleet' do
           .that_comes_before("File[/etc/systemd/system/#{name}.#{kind}]")
         is_expected.to contain_file("/etc/systemd/system/#{name}.#{kind}").with_ensure('absent')
       end
-      is_expected.to contain_file('/var/lib/again-fleet').with(ensure: 'absent', force: true, backup: false)
+      %w[/var/lib/again-fleet /var/spool/again-fleet].each do |directory|
+        is_expected.to contain_file(directory).with(ensure: 'absent', force: true, backup: false).that_requires('Service[again-fleet.service]')
+      end
       is_expected.to contain_file('/usr/local/bin/again-fleet').with_ensure('absent')
       is_expected.to contain_file('/usr/local/share/man/man8/again-fleet.8').with_ensure('absent')
       is_expected.to contain_file('/usr/local/share/man/man5/again-fleet.toml.5').with_ensure('absent')

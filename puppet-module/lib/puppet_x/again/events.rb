@@ -1,0 +1,158 @@
+# frozen_string_literal: true
+
+require 'json'
+require_relative 'program'
+require_relative 'events/spool'
+require_relative 'events/telling'
+
+# What a run does, told when it happens. The prepends stay for the life of the process; what is not of the run that is watched passes by.
+module PuppetX::Again::Events
+  # When a resource has been evaluated its status has what was changed or failed; when its events have been processed, its refresh.
+  module Watching
+    def process_events(resource)
+      run = PuppetX::Again::Events.run
+      return super unless run && run.report.equal?(transaction.report) && !resource.is_a?(Puppet::Type.type(:whit))
+
+      status = transaction.resource_status(resource)
+      seen = run.evaluated(resource, status)
+      result = super
+      run.refreshed(resource, status, seen)
+      result
+    end
+  end
+
+  # The end of a run.
+  module Ending
+    def finalize_report
+      result = super
+      PuppetX::Again::Events.end(self)
+      result
+    end
+  end
+
+  # A run, from its first resource to its report.
+  class Run
+    attr_reader :report
+
+    # @param wanted
+    #   The parameters of the type again_events.
+    def initialize(catalog, report, wanted)
+      @catalog = catalog
+      @report = report
+      @helper = wanted[:helper]
+      @telling = Telling.new(wanted)
+      @spool = Spool.new(wanted[:spool], wanted[:socket]) { |lost| begun(lost) }
+      @number = 0
+      @dropped = 0
+      @failed = {}
+    end
+
+    # Tells what was done to the resource; how many events it has had.
+    def evaluated(resource, status)
+      status.events.each { |event| tell(resource, status, event) } unless status.events.empty?
+      status.events.size
+    end
+
+    # Tells what has come since.
+    def refreshed(resource, status, seen)
+      status.events.drop(seen).each { |event| tell(resource, status, event, refresh: true) } if status.events.size > seen
+    end
+
+    # Tells the last of it.
+    def end
+      missed
+      @number += 1
+      ended = { n: @number, at: now, status: @report.status, transaction: @report.transaction_uuid.to_s }
+      ended.update(classes: @catalog.classes.map(&:to_s).uniq.first(2000), metrics: metrics, dropped: @dropped)
+      @spool.add(@telling.json(ended: ended), last: true)
+    rescue StandardError => e
+      @spool.warn(e.message)
+    ensure
+      close
+    end
+
+    def close
+      @spool.close
+    end
+
+    private
+
+    def tell(resource, status, event, refresh: false)
+      change = event ? @telling.change(resource, event, refresh) : 'failed'
+      @failed[status.resource] = true if change == 'failed'
+      return unless change && @telling.wanted?(resource, status, event, change)
+
+      @number += 1
+      @first ||= { at: now, origins: origins }
+      @dropped += 1 unless @spool.add(@telling.line(@number, resource, status, event, change))
+    rescue StandardError => e
+      @dropped += 1
+      @spool.warn(e.message)
+    end
+
+    # What failed and was never evaluated, or failed after that.
+    def missed
+      @report.resource_statuses.each_value do |status|
+        next unless status.failed && !@failed[status.resource]
+
+        resource = @catalog.resource(status.resource)
+        tell(resource, status, status.events.reverse.find { |event| event.status == 'failure' }) if resource
+      end
+    end
+
+    def begun(lost)
+      first = @first || { at: now, origins: [] }
+      environment = (@catalog.environment || Puppet[:environment]).to_s
+      @telling.json(begun: { at: first[:at], environment: environment, puppet: Puppet.version, origins: first[:origins], lost: lost })
+    end
+
+    # Who asked for this run.
+    def origins
+      return [] unless File.executable?(@helper)
+
+      words = ['timeout', '-k', '2', '5', @helper, 'status', '--json', '--this-run']
+      said = Puppet::Util::Execution.execute(words, failonfail: false, combine: false, override_locale: false)
+      found = JSON.parse(said).dig('this_run', 'origin', 'origins')
+      found.is_a?(Array) ? found : []
+    rescue StandardError => e
+      Puppet.debug("events: where this run comes from is not known: #{e.message}")
+      []
+    end
+
+    # Numbers only.
+    def metrics
+      groups = @report.raw_summary.slice('resources', 'time', 'changes', 'events')
+      all = groups.flat_map { |group, values| values.map { |name, value| ["#{group}.#{name}", value] } }
+      all.select { |_name, value| value.is_a?(Integer) || (value.is_a?(Float) && value.finite?) }.to_h
+    end
+
+    def now
+      Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond)
+    end
+  end
+
+  class << self
+    # The run that is watched.
+    attr_reader :run
+
+    # From the checks before a run on, when its report has begun to listen to the log: nothing leads from a resource to its transaction.
+    def watch(catalog, wanted)
+      report = Puppet::Util::Log.destinations.keys.reverse.find { |destination| destination.is_a?(Puppet::Transaction::Report) }
+      return if report.nil? || (@run && @run.report.equal?(report))
+
+      @run&.close
+      @run = Run.new(catalog, report, wanted)
+      Puppet::Transaction::EventManager.prepend(Watching)
+      Puppet::Transaction::Report.prepend(Ending)
+    end
+
+    # At the end of the run that is watched, and of no other.
+    def end(report)
+      return unless @run && @run.report.equal?(report)
+
+      run = @run
+      @run = nil
+      run.end
+    end
+  end
+end

@@ -1,0 +1,158 @@
+# frozen_string_literal: true
+
+require 'puppet'
+require 'securerandom'
+require 'socket'
+
+module PuppetX; end
+module PuppetX::Again; end
+module PuppetX::Again::Events; end
+
+# The file in which a run leaves its lines for the service, and the doorbell beside it. The service owns what is in the directory: no name
+# that is there already is opened.
+class PuppetX::Again::Events::Spool
+  # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line.
+  def self.bounds
+    { run: 16 << 20, kept: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
+  end
+
+  # The block is asked for the first line, and told how many older runs had to go.
+  def initialize(directory, socket, &first)
+    @directory = directory
+    @socket = socket
+    @first = first
+    @bounds = self.class.bounds
+    @size = 0
+    @waiting = []
+  end
+
+  # One write. Whether the line is in the file, or will be: the directory may be made in this very run.
+  def add(line, last: false)
+    text = "#{line}\n"
+    return false unless last || @size + text.bytesize <= @bounds[:run] - @bounds[:kept]
+
+    create unless @file
+    written = @file ? write(text) : wait(text)
+    ring(last) if @file
+    written
+  end
+
+  # Ends it. Others may have inherited the descriptor, and the lock is to be gone.
+  def close
+    unless @file || @waiting.empty?
+      warn(@broken || "there is no #{@directory}")
+    end
+    @file&.flock(File::LOCK_UN)
+    [@file, @bell].each { |open| open.close if open }
+  rescue SystemCallError, IOError => e
+    warn(e.message)
+  end
+
+  # Says once what went wrong.
+  def warn(what)
+    Puppet.warning("not all events of this run are told: #{what}") unless @warned
+    @warned = true
+  end
+
+  private
+
+  def wait(text)
+    return false if @broken || @size + text.bytesize > @bounds[:waiting]
+
+    @size += text.bytesize
+    @waiting << text
+    true
+  end
+
+  def create
+    return if @broken
+
+    name = "#{Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond).to_s.rjust(13, '0')}-#{SecureRandom.hex(16)}"
+    lost = make_room
+    @file = File.open("#{@directory}/#{name}", File::WRONLY | File::CREAT | File::EXCL | File::NOFOLLOW | File::APPEND, 0o640)
+    @file.flock(File::LOCK_EX | File::LOCK_NB)
+    # Whatever the umask is.
+    @file.chmod(0o640)
+    @size = 0
+    raise IOError, 'there is no room for the first line' unless write("#{@first.call(lost)}\n")
+
+    @waiting.each { |text| write(text) }
+    @waiting = []
+  rescue Errno::ENOENT
+    nil
+  rescue SystemCallError, IOError => e
+    give_up(name, e.message)
+  end
+
+  # A file without its first line is none.
+  def give_up(name, why)
+    @broken = why
+    warn(why)
+    return unless @file
+
+    remove("#{@directory}/#{name}")
+    @file.close
+    @file = nil
+  end
+
+  # Removes the oldest until there is room for one more; how many that were.
+  def make_room
+    files = Dir.children(@directory).grep(%r{\A\d{13}-\h{32}(@\d+)?\z}).sort
+    sizes = files.map { |name| size("#{@directory}/#{name}") }
+    together = sizes.sum
+    lost = 0
+    while lost < files.size && (files.size - lost >= @bounds[:files] || together > @bounds[:together])
+      remove("#{@directory}/#{files[lost]}")
+      together -= sizes[lost]
+      lost += 1
+    end
+    lost
+  end
+
+  # The service may have been done with it meanwhile.
+  def size(path)
+    File.lstat(path).size
+  rescue SystemCallError
+    0
+  end
+
+  def remove(path)
+    File.unlink(path)
+  rescue SystemCallError => e
+    Puppet.debug("events: #{e.message}")
+  end
+
+  # A line is there as a whole or not at all.
+  def write(text)
+    written = @file.syswrite(text)
+    raise IOError, 'there is no room for a whole line' if written < text.bytesize
+
+    @size += written
+    true
+  rescue SystemCallError, IOError => e
+    warn(e.message)
+    @file.truncate(@size)
+    false
+  end
+
+  # Never waited for: whoever does not hear it looks from time to time. Who was not there at the first event may be at the last.
+  def ring(last)
+    @bell = nil if last && !@bell
+    @bell = connect if @bell.nil?
+    @bell.sendmsg_nonblock("\n", exception: false) if @bell
+  rescue SystemCallError, IOError => e
+    Puppet.debug("events: nobody hears the bell: #{e.message}")
+    @bell.close if @bell
+    @bell = false
+  end
+
+  def connect
+    socket = Socket.new(:UNIX, :DGRAM)
+    socket.connect(Socket.pack_sockaddr_un(@socket))
+    socket
+  rescue SystemCallError, ArgumentError => e
+    Puppet.debug("events: nobody hears the bell: #{e.message}")
+    socket&.close
+    false
+  end
+end

@@ -1,0 +1,123 @@
+# frozen_string_literal: true
+
+require 'json'
+
+module PuppetX; end
+module PuppetX::Again; end
+module PuppetX::Again::Events; end
+
+# What is told of an event, and of which. No value is told unless that is asked for, and never one that Puppet would keep to itself.
+class PuppetX::Again::Events::Telling
+  # The longest text of a value or message, in characters, and how many tags are told.
+  def self.bounds
+    { text: 512, tags: 64 }
+  end
+
+  # @param wanted
+  #   By the names of the parameters of the type again_events.
+  def initialize(wanted)
+    @types = wanted[:types]&.map(&:downcase)
+    @titles = wanted[:titles]&.map { |glob| Regexp.new("\\A#{glob.split('*', -1).map { |part| Regexp.escape(part) }.join('.*')}\\z", Regexp::MULTILINE) }
+    @tags = wanted[:tags]&.map(&:downcase)
+    @only = wanted[:only]&.to_s
+    @values = wanted[:values]
+    @bounds = self.class.bounds
+  end
+
+  # What the event says of the resource; nil for what did not happen.
+  def change(resource, event, refresh)
+    case event.status
+    when 'failure' then 'failed'
+    when 'success'
+      return 'refreshed' if refresh
+
+      service = { 'running' => 'started', 'stopped' => 'stopped' }[event.desired_value.to_s] if resource.type == :service && event.property == 'ensure'
+      service || 'changed'
+    end
+  end
+
+  # Whether anybody wants to know of it. There may be no event: a resource without a suitable provider has failed, too.
+  def wanted?(resource, status, event, change)
+    return false if @only == 'failed' && change != 'failed'
+    return false if @only == 'corrective' && !event&.corrective_change
+    return false if @types && !@types.include?(resource.type.to_s)
+    return false if @titles && @titles.none? { |title| title.match?(resource.title) }
+
+    @tags.nil? || @tags.any? { |tag| status.tags.include?(tag) }
+  end
+
+  # The line.
+  def line(number, resource, status, event, change)
+    title = resource.title
+    within = status.containment_path[0...-1]
+    tags = status.tags.to_a.first(@bounds[:tags])
+    if hidden?(resource)
+      within = within.map { |name| hide(name, title) }
+      tags -= [title.downcase]
+      title = 'hidden'
+    end
+    told = {
+      n: number, at: Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond), resource: "#{status.resource_type}[#{title}]", change: change,
+      corrective: event&.corrective_change ? true : false, tags: tags, within: within
+    }
+    told[:property] = event.property if event&.property
+    told[:file] = status.file if status.file
+    told[:line] = status.line if status.line
+    told.merge!(values(resource, event)) if @values && event && !secret?(resource, event)
+    json(event: told)
+  end
+
+  # As JSON, whatever bytes are in the texts.
+  def json(told)
+    JSON.generate(told)
+  rescue JSON::GeneratorError, EncodingError
+    JSON.generate(clean(told))
+  end
+
+  private
+
+  # A title that is a command may hold what a command holds.
+  def hidden?(resource)
+    return false unless resource.type == :exec
+
+    title = resource.title
+    commands = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
+    commands.map { |command| Array(command).join(' ') }.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
+  rescue EncodingError
+    true
+  end
+
+  def hide(name, title)
+    type, inner = name.split('[', 2)
+    inner&.include?(title) ? "#{type}[hidden]" : name
+  end
+
+  def secret?(resource, event)
+    event.redacted || hidden?(resource) || resource.parameters.any? { |_name, parameter| parameter.sensitive } ||
+      (resource.class.validattr?(:show_diff) && resource[:show_diff].to_s == 'false')
+  end
+
+  # As the property itself shows them in Puppet's log.
+  def values(resource, event)
+    property = resource.property(event.property.to_sym) if event.property
+    told = { old: shown(property, :is_to_s, event.previous_value), new: shown(property, :should_to_s, event.desired_value), message: event.message }
+    told.each_with_object({}) { |(name, value), all| all[name] = value.to_s[0, @bounds[:text]] unless value.nil? }
+  end
+
+  def shown(property, how, value)
+    return if value.nil?
+    return value unless property
+
+    text = property.public_send(how, value).to_s
+    text == "'#{value}'" ? value : text
+  end
+
+  def clean(value)
+    case value
+    when Hash then value.transform_values { |inner| clean(inner) }
+    when Array then value.map { |inner| clean(inner) }
+    when String then String.new(value, encoding: Encoding::UTF_8).scrub
+    else value
+    end
+  end
+end
