@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use again::sys::file::sync;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 /// Format and version.
@@ -77,7 +78,7 @@ impl Disk for Directory {
             .create(self.0.join(directory))
         {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => File::open(&self.0)?.sync_all(),
+            _ => sync(&File::open(&self.0)?),
         }
     }
 
@@ -106,7 +107,7 @@ impl Disk for Directory {
     }
 
     fn sync(&mut self, file: &str) -> io::Result<()> {
-        File::open(self.0.join(file))?.sync_all()
+        sync(&File::open(self.0.join(file))?)
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
@@ -118,7 +119,7 @@ impl Disk for Directory {
     }
 
     fn sync_names(&mut self, directory: &str) -> io::Result<()> {
-        File::open(self.0.join(directory))?.sync_all()
+        sync(&File::open(self.0.join(directory))?)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::directory::shown;
+use crate::sys::file::sync;
 
 /// Files are opened so that a link or a fifo in their place does no harm.
 pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -66,8 +67,8 @@ pub(super) fn private_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// What failed on which directory.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
-    let sync = || File::open(directory)?.sync_all();
-    sync().with_context(|| format!("cannot sync {}", shown(directory).display()))
+    let synced = File::open(directory).and_then(|opened| sync(&opened));
+    synced.with_context(|| format!("cannot sync {}", shown(directory).display()))
 }
 
 /// Writes a temporary file, syncs it, and renames it to `name`.

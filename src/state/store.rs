@@ -33,7 +33,7 @@ use super::history::{self, Entry};
 use super::record::{Record, Start, VERSION};
 use crate::model::{Kind, Span};
 use crate::sys::clock::moment;
-use crate::sys::file::{is_synced_with_its_name, write_out};
+use crate::sys::file::{is_synced_with_its_name, sync, write_out};
 use crate::sys::flock;
 use crate::sys::user;
 
@@ -416,12 +416,12 @@ impl Store {
     /// # Errors
     /// What failed on which file or directory.
     pub fn sync_all(&self, id: &str, order: &File) -> Result<()> {
-        order.sync_all().context("cannot sync the order")?;
+        sync(order).context("cannot sync the order")?;
         let target = self.target_dir(id);
         if is_synced_with_its_name(order)
             && let Ok(record) = File::open(target.join(RECORD))
         {
-            return record.sync_all().context("cannot sync the record");
+            return sync(&record).context("cannot sync the record");
         }
         self.sync_names(id)
     }
@@ -512,7 +512,7 @@ impl Locked {
     /// What failed. The new record may be in place then, and has to be taken back.
     pub fn commit_start(&self) -> Result<()> {
         let file = self.unsynced()?.on_disk(write_out)?.publish()?;
-        file.sync_all().context("cannot sync the record")?;
+        sync(&file).context("cannot sync the record")?;
         if is_synced_with_its_name(&file) {
             return Ok(());
         }

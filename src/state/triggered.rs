@@ -217,7 +217,7 @@ impl Store {
     pub fn keep(&self, record: &Record) -> Result<()> {
         let sync = |path: &std::path::Path| {
             let file = File::options().read(true).custom_flags(GUARDED).open(path);
-            file.and_then(|file| file.sync_all())
+            file.and_then(|file| crate::sys::file::sync(&file))
                 .map_err(|e| cannot_write(path, e))
         };
         let orders = record.timers.values();

@@ -43,6 +43,16 @@ pub fn write_out(file: &File) -> io::Result<()> {
     }
 }
 
+/// fsync(2) of a file or a directory, and whether it can be believed: XFS answers 0 where an error of its disk takes it down
+/// while the call waits for the journal, and fails from the next call on. That one is fstat(2), which waits for no disk.
+///
+/// # Errors
+/// Those of fsync(2), and that the file system has gone down.
+pub fn sync(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    file.metadata().map(drop)
+}
+
 /// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
 /// commit brings both to the disk (`tests/faults/power.rs`).
 pub fn is_synced_with_its_name(file: &File) -> bool {

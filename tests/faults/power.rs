@@ -2,11 +2,14 @@
 //! systems' own tests do it), every process is killed, and the journal is replayed by the next mount.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use again::sys::file::{is_synced_with_its_name, sync, write_out};
 use again_rig::{Ended, SHORT, Scratch, in_namespaces, start, wait_until};
 
 /// Power cuts for each file system.
@@ -100,9 +103,13 @@ impl Disk<'_> {
     fn cut(&self, switch: Switch) -> Ended {
         switch.off();
         kill_all(self.0);
+        self.replay();
+        self.0.again(&["resume"])
+    }
+
+    fn replay(&self) {
         self.unmount();
         self.mount();
-        self.0.again(&["resume"])
     }
 }
 
@@ -151,11 +158,13 @@ fn survives(kind: Kind) {
         expected.push(now);
     }
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for stamp in scratch.stamps() {
+    let stamps = scratch.stamps();
+    for stamp in &stamps {
         *counts.entry(stamp.words.join(" ")).or_default() += 1;
     }
     for (name, count) in &counts {
-        assert_eq!(*count, 1, "{kind}: {name} ran {count} times");
+        let all = || (&stamps, scratch.again(&["history", "--json"]));
+        assert_eq!(*count, 1, "{kind}: {name} ran {count} times: {:#?}", all());
     }
     let never = expected
         .iter()
@@ -180,6 +189,58 @@ fn the_power_fails_on_ext4() {
 fn the_power_fails_on_xfs() {
     in_namespaces(&["--mount"], "power::the_power_fails_on_xfs", || {
         survives(XFS);
+    });
+}
+
+/// Puts one number after another in a file's place, as a start is recorded, until it fails.
+fn count(state: &Path, told: &mut u64) -> io::Result<Infallible> {
+    loop {
+        let new = state.join("new");
+        let mut file = fs::File::create(&new)?;
+        write!(file, "{}", *told + 1)?;
+        write_out(&file)?;
+        fs::rename(&new, state.join("number"))?;
+        sync(&file)?;
+        *told += 1;
+    }
+}
+
+/// What was told of a sync is so, also to those who live on where the file system goes down at that moment.
+fn keeps_what_it_told(kind: Kind) {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, kind);
+    let state = scratch.path("state");
+    let opened = fs::File::open(&state).expect("opened");
+    assert!(is_synced_with_its_name(&opened), "{}", kind.0);
+    drop(opened);
+    let mut told = 0;
+    for cut in 0..4 * CUTS {
+        let switch = disk.switch();
+        std::thread::scope(|scope| {
+            scope.spawn(|| count(&state, &mut told));
+            std::thread::sleep(Duration::from_micros(cut * 300));
+            switch.off();
+        });
+        disk.replay();
+        let number = fs::read_to_string(state.join("number")).unwrap_or_default();
+        let kept = number.parse().unwrap_or(0);
+        assert!(
+            kept >= told,
+            "{}, cut {cut}: told of {told}, kept {kept}",
+            kind.0
+        );
+        told = kept;
+    }
+    assert!(told > CUTS, "{}: {told}", kind.0);
+    disk.unmount();
+}
+
+#[test]
+fn the_disk_fails_during_a_sync() {
+    let test = "power::the_disk_fails_during_a_sync";
+    in_namespaces(&["--mount"], test, || {
+        keeps_what_it_told(EXT4);
+        keeps_what_it_told(XFS);
     });
 }
 

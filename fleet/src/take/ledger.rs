@@ -8,7 +8,7 @@ use std::path::Path;
 use again::layout::complain;
 use again::model::{Moment, Span};
 use again::state::directory::{Directory, Keeps, shown};
-use again::sys::file::read_regular;
+use again::sys::file::{read_regular, sync};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -184,9 +184,9 @@ fn replace(directory: &Path, text: &[u8]) -> io::Result<()> {
         .mode(0o600)
         .open(&new)?;
     file.write_all(text)?;
-    file.sync_all()?;
+    sync(&file)?;
     fs::rename(&new, directory.join(FILE))?;
-    File::open(directory)?.sync_all()
+    sync(&File::open(directory)?)
 }
 
 #[cfg(test)]
