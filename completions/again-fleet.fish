@@ -32,6 +32,7 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "serve" -d '
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "trigger" -d 'Have Puppet run on other nodes; called by the resource type trigger, or by a person'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "cancel" -d 'Take back a trigger that its node has not taken yet'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "story" -d 'Tell what followed from a firing, over all nodes, as a tree'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "events" -d 'Show what runs of Puppet did on all nodes, the moment it happens'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "nodes" -d 'Show who is there, and what each node tells of itself'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "forget" -d 'Remove a node that is gone for good from what is shown and selected'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
@@ -66,6 +67,15 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l json -
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l dot -d 'Print a picture for Graphviz'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l follow -d 'Go on telling what changes, until nothing more is to come'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l node -d 'Of this node only' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l type -d 'Of resources of this type only: Service' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l graphite -d 'Print the metrics of runs that have ended as Graphite reads them, below this name' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l follow -d 'Go on telling what happens, until it is interrupted'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l failed -d 'Failures only'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l json -d 'Print JSON, a line for each'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l where -d 'Nodes with such a fact: role=haproxy, role!=db, \'uptime>10\', \'uptime<10\', \'hostname=~^web\'; all of several' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l class -d 'Nodes whose last catalog had this class, or one of these' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l environment -d 'Nodes of this environment' -r

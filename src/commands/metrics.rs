@@ -1,7 +1,9 @@
 //! `again metrics`: the state in the text format of node_exporter's textfile collector
 //! (prometheus.io/docs/instrumenting/exposition_formats).
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -10,10 +12,12 @@ use super::targets::place;
 use crate::cli::Global;
 use crate::config;
 use crate::layout::say;
+use crate::model::json;
 use crate::model::{Exit, Moment, Outcome, Span, TimerState, Walltime};
 use crate::state::history::{self, Tally};
 use crate::state::store::Store;
 use crate::sys::clock::moment;
+use crate::sys::file::read_regular;
 use crate::sys::user;
 
 /// Writes the metrics.
@@ -31,8 +35,49 @@ pub fn main(global: &Global) -> Result<Exit> {
     for metric in METRICS {
         metric.write(&report, &tally, &mut out);
     }
+    if let Ok(text) = read_regular(Path::new(EVENTS), 4096, nix::libc::O_NOFOLLOW) {
+        events(&text, &mut out);
+    }
     say(out.trim_end())?;
     Ok(Exit::Success)
+}
+
+/// Where the service of `again-fleet` writes how many events it has told; again-fleet.toml(5), spool_dir.
+const EVENTS: &str = "/var/spool/again-fleet/counts.json";
+
+/// Writes what the service has counted; nothing if that cannot be read.
+fn events(text: &[u8], out: &mut String) {
+    let Ok(counts) = json::read::<BTreeMap<String, u64>>(text) else {
+        return;
+    };
+    for (key, name, kind, help) in [
+        (
+            "sent",
+            "sent_total",
+            "counter",
+            "Events of runs that the engine was told.",
+        ),
+        (
+            "spooled",
+            "spooled_bytes",
+            "gauge",
+            "Bytes of events that wait to be told.",
+        ),
+        (
+            "dropped",
+            "dropped_total",
+            "counter",
+            "Events that were never told, and runs that were dropped whole.",
+        ),
+    ] {
+        if let Some(count) = counts.get(key) {
+            let name = format!("again_fleet_events_{name}");
+            let _ = writeln!(
+                out,
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {count}"
+            );
+        }
+    }
 }
 
 /// One metric: its name, its help, and where its samples come from.
@@ -192,6 +237,27 @@ impl Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_counted_where_some_are_told() {
+        let told = |text: &str| {
+            let mut out = String::new();
+            events(text.as_bytes(), &mut out);
+            out
+        };
+        let out = told(r#"{"sent":5,"spooled":70,"dropped":1,"later":2}"#);
+        for line in ["sent_total 5", "spooled_bytes 70", "dropped_total 1"] {
+            assert!(
+                out.contains(&format!("\nagain_fleet_events_{line}\n")),
+                "{out}"
+            );
+        }
+        assert_eq!(out.lines().count(), 9);
+        assert_eq!(
+            (told("{}"), told("garbage")),
+            (String::new(), String::new())
+        );
+    }
 
     #[test]
     fn a_label_holds_anything() {

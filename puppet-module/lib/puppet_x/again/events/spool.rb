@@ -69,19 +69,23 @@ class PuppetX::Again::Events::Spool
 
     name = "#{Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond).to_s.rjust(13, '0')}-#{SecureRandom.hex(16)}"
     lost = make_room
-    @file = File.open("#{@directory}/#{name}", File::WRONLY | File::CREAT | File::EXCL | File::NOFOLLOW | File::APPEND, 0o640)
+    # Under a name that the service does not know, until it is locked: a file without a lock is that of a run which is over.
+    new = "new-#{name}"
+    @file = File.open("#{@directory}/#{new}", File::WRONLY | File::CREAT | File::EXCL | File::NOFOLLOW | File::APPEND, 0o640)
     @file.flock(File::LOCK_EX | File::LOCK_NB)
     # Whatever the umask is.
     @file.chmod(0o640)
     @size = 0
     raise IOError, 'there is no room for the first line' unless write("#{@first.call(lost)}\n")
 
+    File.rename("#{@directory}/#{new}", "#{@directory}/#{name}")
+
     @waiting.each { |text| write(text) }
     @waiting = []
   rescue Errno::ENOENT
     nil
   rescue SystemCallError, IOError => e
-    give_up(name, e.message)
+    give_up(new, e.message)
   end
 
   # A file without its first line is none.
@@ -97,7 +101,7 @@ class PuppetX::Again::Events::Spool
 
   # Removes the oldest until there is room for one more; how many that were.
   def make_room
-    files = Dir.children(@directory).grep(%r{\A\d{13}-\h{32}(@\d+)?\z}).sort
+    files = Dir.children(@directory).grep(%r{\A(new-)?\d{13}-\h{32}(@\d+)?\z}).sort_by { |name| name.delete_prefix('new-') }
     sizes = files.map { |name| size("#{@directory}/#{name}") }
     together = sizes.sum
     lost = 0
