@@ -185,7 +185,7 @@ fn events_are_told() {
     let [file] = &spool[..] else {
         panic!("one run, not {spool:?}")
     };
-    let said = text(file);
+    let said = fs::read_to_string(file).expect("a file");
     let lines: Vec<serde_json::Value> = said
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
