@@ -119,13 +119,17 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
     }
 }
 
+/// Has a register removed, unless the engine is lost: the next one may hold something else at this revision, and what it holds is
+/// judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     if let Some(register) = state.registers.get_mut(place) {
         register.stage = Stage::Leaving;
-        out.push(Action::Remove {
-            place: place.clone(),
-            revision: register.revision,
-        });
+        if state.is_linked {
+            out.push(Action::Remove {
+                place: place.clone(),
+                revision: register.revision,
+            });
+        }
     }
 }
 
@@ -235,7 +239,8 @@ pub(super) fn removed(
     let Some(register) = state.registers.get_mut(place) else {
         return;
     };
-    if register.revision != revision {
+    // An answer about another register is none about this one.
+    if register.revision != revision || register.stage != Stage::Leaving {
         return;
     }
     if answer.is_ok() {
