@@ -811,6 +811,19 @@ fn what_could_not_be_removed_before_the_engine_was_lost_is_not_removed_meanwhile
 }
 
 #[test]
+fn another_trigger_at_the_same_revision_is_judged_by_itself() {
+    let mut lb1 = Bench::linked("lb1");
+    let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
+    lb1.sees(&one, 7);
+    assert_eq!(lb1.sees(&one, 7), []);
+    // The engine began anew without a lost connection.
+    lb1.sees(&other, 7);
+    let actions = lb1.gets(&one, Outcome::Taken);
+    assert_eq!((handed(&actions), removed(&actions)), (1, None));
+    assert_eq!(removed(&lb1.gets(&other, Outcome::Taken)), Some(7));
+}
+
+#[test]
 fn a_removal_that_fails_is_tried_again() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = lb1.fired(2_000_000_000);
