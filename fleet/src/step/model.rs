@@ -177,7 +177,8 @@ pub enum Action {
     },
     /// Give these registers to those who take; answered by `Answers` or `NotHanded`.
     HandOver(Vec<(Place, u64)>),
-    /// Remove a register if this revision still stands there; answered by `Removed`.
+    /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the engine that is reached only:
+    /// to another one the revision means something else.
     Remove {
         /// The register.
         place: Place,

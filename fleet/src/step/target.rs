@@ -35,12 +35,14 @@ const LOOK_AT_RUNS: Span = Span::from_secs(3600);
 /// How long another reason for the same outcome waits to be told: one that names the clock changes all the time.
 const SAY_AGAIN: Span = Span::from_secs(600);
 
-/// Registers stand in the engine. Those that come together are handed over together.
+/// Registers stand in the engine. Those that come together are handed over together. An engine that began anew comes to the same
+/// revisions.
 pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mut Vec<Action>) {
     for sight in sights {
         let known = state.registers.get(&sight.place);
         let is_known = known.is_some_and(|known| {
-            known.revision == sight.revision && !matches!(known.found, Found::Unclear(_))
+            let is_same = known.revision == sight.revision && known.found == sight.found;
+            is_same && !matches!(known.found, Found::Unclear(_))
         });
         if !is_known {
             let register = Register {
@@ -119,13 +121,17 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
     }
 }
 
+/// Has a register removed, unless the engine is lost: the next one may hold something else at this revision, and what it holds is
+/// judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     if let Some(register) = state.registers.get_mut(place) {
         register.stage = Stage::Leaving;
-        out.push(Action::Remove {
-            place: place.clone(),
-            revision: register.revision,
-        });
+        if state.is_linked {
+            out.push(Action::Remove {
+                place: place.clone(),
+                revision: register.revision,
+            });
+        }
     }
 }
 
@@ -235,7 +241,8 @@ pub(super) fn removed(
     let Some(register) = state.registers.get_mut(place) else {
         return;
     };
-    if register.revision != revision {
+    // An answer about another register is none about this one.
+    if register.revision != revision || register.stage != Stage::Leaving {
         return;
     }
     if answer.is_ok() {

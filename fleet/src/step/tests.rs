@@ -766,6 +766,64 @@ fn another_engine_has_other_revisions() {
 }
 
 #[test]
+fn another_engine_is_asked_to_remove_nothing_that_was_not_judged() {
+    let mut lb1 = Bench::linked("lb1");
+    let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
+    lb1.sees(&one, 7);
+    lb1.does(Event::Lost);
+    // It was recorded, but nobody can be asked to remove it.
+    assert_eq!(removed(&lb1.gets(&one, Outcome::Taken)), None);
+    assert_eq!(removed(&lb1.passes(10)), None);
+    lb1.does(Event::Reached);
+    lb1.sees(&other, 7);
+    assert_eq!(removed(&lb1.gets(&other, Outcome::Held)), None);
+    // A late answer is about another one.
+    let place = (one.sender.clone(), one.name.clone());
+    for answer in [Err("no answer".to_owned()), Ok(())] {
+        lb1.does(Event::Removed {
+            place: place.clone(),
+            revision: 7,
+            answer,
+        });
+    }
+    assert_eq!(removed(&lb1.passes(10)), None);
+    assert_eq!(handed(&lb1.passes(50)), 1);
+    assert_eq!(removed(&lb1.gets(&other, Outcome::Taken)), Some(7));
+}
+
+#[test]
+fn what_could_not_be_removed_before_the_engine_was_lost_is_not_removed_meanwhile() {
+    let mut lb1 = Bench::linked("lb1");
+    let trigger = lb1.fired(2_000_000_000);
+    lb1.sees(&trigger, 7);
+    assert_eq!(removed(&lb1.gets(&trigger, Outcome::Taken)), Some(7));
+    lb1.does(Event::Removed {
+        place: (trigger.sender.clone(), trigger.name.clone()),
+        revision: 7,
+        answer: Err("no answer".to_owned()),
+    });
+    lb1.does(Event::Lost);
+    assert_eq!(removed(&lb1.passes(100)), None);
+    // Those who take know its number.
+    lb1.does(Event::Reached);
+    assert_eq!(handed(&lb1.sees(&trigger, 7)), 1);
+    assert_eq!(removed(&lb1.gets(&trigger, Outcome::Taken)), Some(7));
+}
+
+#[test]
+fn another_trigger_at_the_same_revision_is_judged_by_itself() {
+    let mut lb1 = Bench::linked("lb1");
+    let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
+    lb1.sees(&one, 7);
+    assert_eq!(lb1.sees(&one, 7), []);
+    // The engine began anew without a lost connection.
+    lb1.sees(&other, 7);
+    let actions = lb1.gets(&one, Outcome::Taken);
+    assert_eq!((handed(&actions), removed(&actions)), (1, None));
+    assert_eq!(removed(&lb1.gets(&other, Outcome::Taken)), Some(7));
+}
+
+#[test]
 fn a_removal_that_fails_is_tried_again() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = lb1.fired(2_000_000_000);

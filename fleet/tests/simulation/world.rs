@@ -390,6 +390,9 @@ impl World {
             }
             Action::Remove { place, revision } => {
                 let key = self.key_of(n, &place);
+                // Its revision would mean something else to the next engine.
+                let has_engine = self.machines[n].service.as_ref().expect("alive").connection;
+                assert!(has_engine.is_some(), "{key:?} is to go from no engine");
                 self.call(
                     n,
                     Call::Remove { place, revision },
