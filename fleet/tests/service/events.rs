@@ -15,6 +15,7 @@ use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
 
 use crate::dice::Dice;
+use crate::fired::sealed_as;
 use crate::node::{Node, until};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
@@ -131,6 +132,16 @@ fn told(straight: &Straight) -> BTreeMap<Id, Vec<u64>> {
     told
 }
 
+/// The numbers that the engine has of a run.
+fn told_of(straight: &Straight, run: u128) -> Vec<u64> {
+    let values = straight.list(&format!("event/web1=test/{}/", Id::from_bits(run)));
+    let batches = values.iter().map(|value| batch(&value.bytes));
+    batches
+        .flat_map(|batch| batch.events)
+        .map(|event| event.n)
+        .collect()
+}
+
 fn an_event_is_told_before_the_run_goes_on(kind: Kind) {
     let server = Server::start(kind);
     let node = node(&server);
@@ -234,6 +245,117 @@ fn nothing_is_lost_whatever_is_killed_over_etcd() {
 #[test]
 fn nothing_is_lost_whatever_is_killed_over_nats() {
     nothing_is_lost(Kind::Nats);
+}
+
+/// What a command prints, and what it complains of.
+fn printed(node: &Node, words: &[&str]) -> (String, String) {
+    let done = node.command(words).output().expect("it starts");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    let (out, err) = (text(done.stdout), text(done.stderr));
+    assert!(done.status.success(), "{words:?}: {err}");
+    (out, err)
+}
+
+/// What nobody signed, or somebody else did, or what stands at another place is not shown; the rest is.
+fn only_what_a_node_signed_is_shown(kind: Kind) {
+    let server = Server::start(kind);
+    let node = node(&server);
+    let straight = Straight::at(&server, "lb1.test");
+    let mut run = Left::new(&node, 1);
+    run.event();
+    run.end();
+    until("both", || {
+        told(&straight).get(&Id::from_bits(1)) == Some(&vec![1, 2])
+    });
+    let good = batch(&straight.list("event/web1=test/")[0].bytes);
+    let key = |run: u128, first: u64| format!("event/web1=test/{}/{first:020}", Id::from_bits(run));
+    let of = |run: u128| Batch {
+        run: Id::from_bits(run),
+        ..good.clone()
+    };
+    let others = [
+        (key(2, 1), sealed_as("lb1.test", &of(2))),
+        (key(3, 1), sealed_as("web1.test", &of(4))),
+        (key(5, 9), sealed_as("web1.test", &of(5))),
+        (key(6, 1), b"garbage".to_vec()),
+        (key(7, 1), vec![b'x'; 900_000]),
+        (
+            "event/web1=test/x".to_owned(),
+            sealed_as("web1.test", &of(8)),
+        ),
+    ];
+    for (key, bytes) in others {
+        straight.put(&key, &bytes).expect("put");
+    }
+    let (out, err) = printed(&node, &["events"]);
+    assert_eq!(out.lines().count(), 2, "{out}");
+    assert!(
+        out.contains("web1.test  File[/srv/1] changed (content)"),
+        "{out}"
+    );
+    assert!(out.contains("the run has ended: changed"), "{out}");
+    // Each reason once.
+    assert_eq!(err.matches("is not believed").count(), 5, "{err}");
+    let (out, _) = printed(&node, &["events", "--json", "--type", "file"]);
+    let lines: Vec<serde_json::Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(
+        (&lines[0]["n"], &lines[1]["what"]),
+        (&1.into(), &"end".into())
+    );
+    let (out, _) = printed(&node, &["events", "--node", "lb1.test"]);
+    assert_eq!(out, "");
+    let (out, _) = printed(&node, &["events", "--graphite"]);
+    assert_eq!(out, "puppet.web1_test.again.dropped 0 0\n");
+    // The service goes on.
+    let mut run = Left::new(&node, 9);
+    run.event();
+    until("it", || told_of(&straight, 9) == [1]);
+}
+
+#[test]
+fn only_what_a_node_signed_is_shown_over_etcd() {
+    only_what_a_node_signed_is_shown(Kind::Etcd);
+}
+
+#[test]
+fn only_what_a_node_signed_is_shown_over_nats() {
+    only_what_a_node_signed_is_shown(Kind::Nats);
+}
+
+#[test]
+fn who_follows_is_told_each_event_once_over_lost_connections() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server);
+    let shown = node.path("shown");
+    let output = File::create(&shown).expect("a file");
+    let mut follow = node
+        .command(&["events", "--follow", "--json"])
+        .stdout(output)
+        .spawn()
+        .expect("it starts");
+    let numbers = || {
+        let text = fs::read_to_string(&shown).expect("a file");
+        let lines = text.lines().map(serde_json::from_str::<serde_json::Value>);
+        let lines = lines.map_while(Result::ok);
+        lines
+            .filter_map(|line| line["n"].as_u64())
+            .collect::<Vec<_>>()
+    };
+    let mut run = Left::new(&node, 1);
+    for n in 1..=3 {
+        run.event();
+        until("the event", || numbers() == (1..=n).collect::<Vec<_>>());
+        server.kill();
+        server.run();
+    }
+    run.end();
+    until("the end", || numbers().last() == Some(&4));
+    assert_eq!(numbers(), [1, 2, 3, 4]);
+    follow.kill().expect("killed");
+    follow.wait().expect("ended");
 }
 
 #[test]
