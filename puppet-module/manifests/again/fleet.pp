@@ -433,10 +433,14 @@ class common::again::fleet (
         *      => $told,
       }
     } else {
-      file { $spool:
-        ensure => 'absent',
-        force  => true,
-        backup => false,
+      # The service may still write there: rm(1) follows no link that it puts in the place of a directory meanwhile, a File might.
+      exec { 'again-fleet-spool':
+        * => $common::again::exec + {
+          'command'   => ['/bin/rm', '-rf', '--', $spool],
+          'onlyif'    => [['/usr/bin/test', '-e', $spool]],
+          'logoutput' => 'on_failure',
+          'require'   => undef,
+        },
       }
     }
 

@@ -134,7 +134,14 @@ describe 'common::again::fleet' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
 
     it { is_expected.not_to contain_again_events('this node') }
-    it { is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'absent', force: true, backup: false) }
+    it { is_expected.not_to contain_file('/var/spool/again-fleet') }
+
+    it 'removes the spool, if there is one' do
+      is_expected.to contain_exec('again-fleet-spool').with(
+        command: %w[/bin/rm -rf -- /var/spool/again-fleet], onlyif: [%w[/usr/bin/test -e /var/spool/again-fleet]], refreshonly: false, user: nil,
+      )
+    end
+
     it { expect(unit('again-fleet.socket')).to match(%r{^ListenDatagram=/run/again-fleet/events\nSocketUser=root\nSocketGroup=root\nSocketMode=0660$}) }
   end
 
