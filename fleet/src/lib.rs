@@ -19,6 +19,8 @@ pub mod outbox;
 /// What a node decides.
 pub mod policy;
 mod puppet;
+/// Values as they stand in the engine: signed, verified.
+pub mod seal;
 /// The service of a node.
 pub mod service;
 /// What can be set.

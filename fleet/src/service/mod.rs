@@ -20,8 +20,6 @@ mod parcel;
 mod root;
 /// When root's side is asked what became of triggers.
 mod runs;
-/// Values as they stand in the engine.
-pub(crate) mod seal;
 /// The files that runs leave.
 mod spool;
 /// When what runs have left is told.
@@ -46,8 +44,8 @@ use self::door::Sockets;
 use self::driver::{Driver, Note, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
-use self::seal::Seals;
 use crate::access::Access;
+use crate::seal::Seals;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
 use crate::step::model::{Event, State};
 

@@ -225,7 +225,9 @@ impl Ended {
         let together = self.classes.iter().map(String::len).sum();
         at_most("bytes of classes", together, MOST_TOGETHER)?;
         let texts = self.classes.iter().chain(self.metrics.keys());
-        texts.chain([&self.transaction]).try_for_each(checked)
+        texts
+            .chain([&self.transaction])
+            .try_for_each(|text| checked(text))
     }
 }
 
@@ -272,11 +274,11 @@ impl Content for Batch {
         }
         [&self.begun.environment, &self.begun.puppet]
             .into_iter()
-            .try_for_each(checked)?;
+            .try_for_each(|text| checked(text))?;
         for event in &self.events {
             at_most("tags of an event", event.tags.len(), MOST_TAGS)?;
             at_most("containers of an event", event.within.len(), MOST_TAGS)?;
-            event.texts().try_for_each(checked)?;
+            event.texts().try_for_each(|text| checked(text))?;
         }
         if let Some(ended) = &self.ended {
             ended.check()?;
@@ -290,7 +292,7 @@ impl Content for Batch {
     }
 }
 
-fn checked(text: &String) -> Result<(), Malformed> {
+fn checked(text: &str) -> Result<(), Malformed> {
     at_most("bytes of an event's text", text.len(), MOST_TEXT)?;
     if text.chars().any(char::is_control) {
         return Err(Malformed::new("an event has control characters"));

@@ -17,6 +17,13 @@ file { '/root/first': content => 'CONTENT' }
 
 const HTTPD: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 
+/// Notes when each line came.
+const WATCH: &str = r#"
+again-fleet events --follow --json | while read -r line; do
+  echo "$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ) $line"
+done >/root/events
+"#;
+
 /// Each event as lb1 was told of it, and when, as the event itself has times.
 fn heard(fleet: &Fleet) -> Vec<(String, Value)> {
     let text = fleet.lb1.sh("cat /root/events");
@@ -42,10 +49,8 @@ fn is_seen_elsewhere(kind: Kind) {
     fleet
         .web1
         .sh("systemctl daemon-reload; systemctl start httpd");
-    fleet.lb1.sh(
-        "systemd-run --unit=watch sh -c 'again-fleet events --follow --json | \
-         while read -r line; do echo \"$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ) $line\"; done >/root/events'",
-    );
+    fleet.lb1.write("/root/watch", WATCH);
+    fleet.lb1.sh("systemd-run --unit=watch sh /root/watch");
     for content in ["1", "2"] {
         fleet
             .web1

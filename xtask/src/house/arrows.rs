@@ -26,7 +26,7 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["main"],
     &["lib"],
     &["service", "take", "verbs"],
-    &["access", "ask", "cli"],
+    &["access", "ask", "cli", "seal"],
     &["step"],
     &["settings", "origin", "outbox"],
     &["policy", "handover", "puppet"],

@@ -20,7 +20,7 @@ use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch::{Event, Watch};
 use crate::engine::{Change, Engine, Error, Times, Value};
-use crate::service::seal::Seals;
+use crate::seal::Seals;
 use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Node};

@@ -76,13 +76,16 @@ class PuppetX::Again::Events::Telling
 
   private
 
-  # A title that is a command may hold what a command holds.
+  # A title that is a command, or a part of one, may hold what a command holds; a single word of its own is a name.
   def hidden?(resource)
     return false unless resource.type == :exec
 
     title = resource.title
     commands = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
-    commands.map { |command| Array(command).join(' ') }.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
+    is_plain = title.match?(%r{\A[\w.-]+\z})
+    commands.map { |command| Array(command).join(' ') }.any? do |command|
+      (!is_plain && command.include?(title)) || (!command.empty? && title.include?(command))
+    end
   rescue EncodingError
     true
   end
