@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Status};
 use again_fleet::wire::inventory::Inventory;
-use again_fleet::wire::lineage::Origin;
+use again_fleet::wire::lineage::{Lineage, Origin};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
 use again_fleet::wire::trigger::Trigger;
@@ -39,6 +40,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("trigger.1", of("to/TARGET/SENDER/NAME")),
         ("result.1", result),
         ("story.1", story),
+        ("event.1", of("event/NODE/RUN/FIRST")),
     ])
 }
 
@@ -57,10 +59,10 @@ fn opened(bytes: &[u8]) -> (String, Value) {
     (kind, serde_json::from_slice(parts[4]).expect("JSON"))
 }
 
-/// The names of everything in there; of what is in a list, that of the list. Facts have names of their own.
+/// The names of everything in there; of what is in a list, that of the list. Facts and metrics have names of their own.
 fn fields(value: &Value, above: &str, found: &mut BTreeSet<String>) {
     match value {
-        Value::Object(all) if above != "facts" => {
+        Value::Object(all) if !["facts", "ended.metrics"].contains(&above) => {
             for (name, value) in all {
                 let dot = if above.is_empty() { "" } else { "." };
                 fields(value, &format!("{above}{dot}{name}"), found);
@@ -142,17 +144,59 @@ fn whole() -> Vec<Vec<u8>> {
             more: false,
         }),
     };
+    let events = events(origin.clone());
     let entry = Entry {
         told: told.clone(),
         origin,
     };
     let by = "web1.test";
     vec![
+        sealed_as(by, &events),
         sealed_as(by, &node),
         sealed_as(by, &fired),
         sealed_as(by, &told),
         sealed_as(by, &entry),
     ]
+}
+
+/// What a run did, from this origin.
+fn events(origin: Origin) -> Batch {
+    let text = || Some("x".to_owned());
+    Batch {
+        node: name("web1.test"),
+        run: Id::from_bits(1),
+        begun: Begun {
+            at: 1,
+            environment: "production".to_owned(),
+            puppet: "7.23.0".to_owned(),
+            origins: Lineage(vec![origin]),
+            lost: 1,
+        },
+        events: vec![Event {
+            n: 1,
+            at: 1,
+            resource: "Service[httpd]".to_owned(),
+            change: Change::Started,
+            property: text(),
+            corrective: true,
+            tags: vec!["service".to_owned()],
+            within: vec!["Stage[main]".to_owned()],
+            file: text(),
+            line: Some(1),
+            old: text(),
+            new: text(),
+            message: text(),
+        }],
+        ended: Some(Ended {
+            n: 2,
+            at: 2,
+            status: Status::Changed,
+            transaction: "x".to_owned(),
+            classes: vec!["roles::web".to_owned()],
+            metrics: BTreeMap::from([("time.total".to_owned(), 1.into())]),
+            dropped: 1,
+        }),
+    }
 }
 
 #[test]

@@ -94,6 +94,7 @@ impl Shown {
             sleep(rand::rng().random_range(PAUSE / 10..=PAUSE)).await;
             // A certificate that was renewed meanwhile.
             self.access = Access::new(settings).map_err(Problem::Failed)?;
+            self.seals.refresh().map_err(Problem::Failed)?;
         }
     }
 
@@ -125,7 +126,11 @@ impl Shown {
         follow: bool,
     ) -> Result<Result<(), Error>, Problem> {
         // By nothing else is it noticed that a connection fell silent.
-        let lease = match engine.grant().await {
+        let lease = match follow {
+            true => engine.grant().await.map(Some),
+            false => Ok(None),
+        };
+        let lease = match lease {
             Ok(lease) => lease,
             Err(e) => return Ok(Err(e)),
         };
@@ -147,16 +152,14 @@ impl Shown {
                 },
                 () = sleep_until(beat) => {
                     beat = Instant::now() + BEAT;
-                    if let Err(e) = engine.renew(&lease).await {
+                    if let Some(lease) = &lease
+                        && let Err(e) = engine.renew(lease).await
+                    {
                         break Err(e);
                     }
                 }
             }
         };
-        if lost.is_ok() {
-            // It ends by itself, too.
-            let _ = engine.revoke(lease).await;
-        }
         Ok(lost)
     }
 
