@@ -76,16 +76,13 @@ class PuppetX::Again::Events::Telling
 
   private
 
-  # A title that is a command, or a part of one, may hold what a command holds; a single word of its own is a name.
+  # A title that is a command, or a part of one, may hold what a command holds.
   def hidden?(resource)
     return false unless resource.type == :exec
 
     title = resource.title
     commands = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
-    is_plain = title.match?(%r{\A[\w.-]+\z})
-    commands.map { |command| Array(command).join(' ') }.any? do |command|
-      (!is_plain && command.include?(title)) || (!command.empty? && title.include?(command))
-    end
+    commands.map { |command| Array(command).join(' ') }.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
   rescue EncodingError
     true
   end
