@@ -8,7 +8,7 @@ use super::spool::{LONGEST_READ, Left, Spool};
 use crate::wire::event::{Begun, Line};
 use crate::wire::lineage::Lineage;
 
-/// Between two parcels: each is a signature.
+/// Between two parcels: each is a signature. Runs do not ring again within half of that.
 const PACE: Span = Span::from_nanos(20_000_000);
 /// After a failure.
 const PAUSE: Span = Span::from_secs(10);

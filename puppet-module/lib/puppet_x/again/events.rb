@@ -11,12 +11,13 @@ module PuppetX::Again::Events
   module Watching
     def process_events(resource)
       run = PuppetX::Again::Events.run
-      return super unless run && run.report.equal?(transaction.report) && !resource.is_a?(Puppet::Type.type(:whit))
+      return super unless run&.has?(transaction, resource)
 
       status = transaction.resource_status(resource)
-      seen = run.evaluated(resource, status)
+      seen = status.events.size
+      run.evaluated(resource, status) if seen.positive?
       result = super
-      run.refreshed(resource, status, seen)
+      run.refreshed(resource, status, seen) if status.events.size > seen
       result
     end
   end
@@ -42,20 +43,25 @@ module PuppetX::Again::Events
       @helper = wanted[:helper]
       @telling = Telling.new(wanted)
       @spool = Spool.new(wanted[:spool], wanted[:socket]) { |lost| begun(lost) }
+      @whit = Puppet::Type.type(:whit)
       @number = 0
       @dropped = 0
       @failed = {}
     end
 
-    # Tells what was done to the resource; how many events it has had.
+    # Whether this is a resource of the run, and nothing that Puppet holds others together with.
+    def has?(transaction, resource)
+      @report.equal?(transaction.report) && !resource.is_a?(@whit)
+    end
+
+    # Tells what was done to the resource.
     def evaluated(resource, status)
-      status.events.each { |event| tell(resource, status, event) } unless status.events.empty?
-      status.events.size
+      status.events.each { |event| tell(resource, status, event) }
     end
 
     # Tells what has come since.
     def refreshed(resource, status, seen)
-      status.events.drop(seen).each { |event| tell(resource, status, event, refresh: true) } if status.events.size > seen
+      status.events.drop(seen).each { |event| tell(resource, status, event, refresh: true) }
     end
 
     # Tells the last of it.
