@@ -442,6 +442,7 @@ hop_limit = 3
 helper = "/opt/again"
 state_dir = "/s"
 run_dir = "/n"
+spool_dir = "/e"
 
 [accept_for]
 "puppet.example.com" = ["web*.example.com"]
@@ -481,10 +482,10 @@ run_dir = "/n"
         assert_eq!(set.run_cmd, ["puppet", "apply", "/site.pp"]);
         let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
         assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
-        let paths = [&set.helper, &set.state_dir, &set.run_dir];
+        let paths = [&set.helper, &set.state_dir, &set.run_dir, &set.spool_dir];
         assert_eq!(
             paths.map(|path| path.to_str().expect("plain")),
-            ["/opt/again", "/s", "/n"]
+            ["/opt/again", "/s", "/n", "/e"]
         );
         // Not one key is missing here.
         let unset = KEYS.iter().find(|key| {

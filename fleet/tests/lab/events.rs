@@ -58,13 +58,17 @@ fn is_seen_elsewhere(kind: Kind) {
         let (status, said) = applied(&fleet.web1, "/root/run.pp", &[]);
         assert_eq!(status, 2, "{said}");
     }
-    let heard = fleet.lb1.wait_until("the ends of both runs, and of those that set the nodes up", 60, || {
-        let heard = heard(&fleet);
-        let ends = heard
-            .iter()
-            .filter(|(_, told)| told["transaction"].is_string());
-        (ends.count() == 4).then_some(heard)
-    });
+    let heard = fleet.lb1.wait_until(
+        "the ends of both runs, and of those that set the nodes up",
+        60,
+        || {
+            let heard = heard(&fleet);
+            let ends = heard
+                .iter()
+                .filter(|(_, told)| told["transaction"].is_string());
+            (ends.count() == 4).then_some(heard)
+        },
+    );
     let (_, end) = of(&heard, "Exec[wait]", "changed");
     for (resource, change) in [
         ("File[/root/first]", "changed"),

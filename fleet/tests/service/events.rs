@@ -182,7 +182,7 @@ fn an_event_is_told_before_the_run_goes_on_over_nats() {
 /// How many times something is killed, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
 fn faults() -> u64 {
     let text = std::env::var("AGAIN_FLEET_EVENT_FAULTS");
-    text.map_or(30, |text| text.parse().expect("a number"))
+    text.map_or(100, |text| text.parse().expect("a number"))
 }
 
 const EVENTS_FOR_A_FAULT: u64 = 100;
