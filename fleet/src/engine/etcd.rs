@@ -20,10 +20,10 @@ use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
 
-/// How many bytes may be in use while more events are taken: far below any quota that a store should have.
+/// How many bytes may be in use while more events are taken: half of the least quota that the class gives.
 const ROOM: i64 = 128 << 20;
 /// How long it is believed that there is room.
-const ROOM_LASTS: Duration = Duration::from_secs(10);
+const ROOM_LASTS: Duration = Duration::from_secs(1);
 
 /// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
 const PAGE: i64 = 16;

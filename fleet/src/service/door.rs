@@ -28,6 +28,8 @@ use crate::ask::{self, Answer, HEAD, Question};
 const MOST_CLIENTS: usize = 1000;
 /// How long a question may take to arrive, and an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How many rings are one.
+const MOST_RINGS: usize = 1000;
 /// How long a ring is not heard after another one.
 const BETWEEN_RINGS: Duration = Duration::from_millis(10);
 /// How long nobody is let in after there was no descriptor for somebody.
@@ -126,7 +128,12 @@ pub async fn listen(bell: UnixDatagram, rung: impl Fn()) -> io::Error {
         if let Err(e) = bell.recv(&mut byte).await {
             return e;
         }
-        while bell.try_recv(&mut byte).is_ok() {}
+        // Whoever rings without end is not listened to without end.
+        for _ in 0..MOST_RINGS {
+            if bell.try_recv(&mut byte).is_err() {
+                break;
+            }
+        }
         rung();
         sleep(BETWEEN_RINGS).await;
     }

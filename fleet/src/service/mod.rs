@@ -170,6 +170,7 @@ impl<'a> Service<'a> {
         self.door.abort();
         // Whoever has asked is told what is true.
         let answered = timeout(FAREWELL, self.attend(true)).await;
+        self.driver.count_events();
         let _ = self.orders.send(Order::End);
         answered.unwrap_or(Ok(()))
     }
@@ -272,6 +273,7 @@ impl<'a> Service<'a> {
                 namespace,
                 state_dir,
                 run_dir,
+                spool_dir,
                 ..
             } = one;
             (
@@ -279,11 +281,12 @@ impl<'a> Service<'a> {
                 namespace.clone(),
                 state_dir.clone(),
                 run_dir.clone(),
+                spool_dir.clone(),
             )
         };
         if fixed(&new) != fixed(&self.settings) {
             return Err(
-                "certname, namespace, state_dir and run_dir count from the next start on"
+                "certname, namespace, state_dir, run_dir and spool_dir count from the next start on"
                     .to_owned(),
             );
         }

@@ -121,7 +121,6 @@ impl Telling {
         self.waits = false;
         match self.look(now) {
             Ok(sent) => {
-                self.trouble = None;
                 self.under_way.clone_from(&sent);
                 Ok(sent)
             }
@@ -149,11 +148,17 @@ impl Telling {
         let named = |e: std::io::Error| format!("events cannot be read in {directory}: {e}");
         let (files, waiting) = self.spool.left().map_err(named)?;
         self.counts.spooled = waiting;
+        let mut unread = None;
         for left in files {
             let read = match self.spool.read(&left) {
                 // Whoever makes room for newer ones has removed it.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                read => read.map_err(named)?,
+                // The others are told all the same.
+                Err(e) => {
+                    unread = Some(named(e));
+                    continue;
+                }
+                Ok(read) => read,
             };
             let parcel = cut(Piece {
                 bytes: &read.bytes,
@@ -183,7 +188,7 @@ impl Telling {
                 is_last,
             }));
         }
-        Ok(None)
+        unread.map_or(Ok(None), Err)
     }
 
     /// How a run began, by its file; as far as that is known, where a power failure has taken it.
@@ -222,10 +227,14 @@ impl Telling {
                 let (told, lost) = if is_told { (told, 0) } else { (0, told) };
                 self.counts.sent += told;
                 self.counts.dropped += dropped + lost;
+                self.trouble = None;
                 Ok(())
             }
-            // It was removed meanwhile to make room, and counted by whoever did.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            // It was removed meanwhile to make room, and the rest of it counted by whoever did.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                self.counts.sent += if is_told { sent.parcel.told() } else { 0 };
+                Ok(())
+            }
             Err(e) => {
                 self.pause(now);
                 let directory = self.spool.path().display();
@@ -235,12 +244,13 @@ impl Telling {
         }
     }
 
-    /// What was on its way is tried again later.
-    pub fn failed(&mut self, now: Boottime) {
+    /// What was on its way is tried again later. Why, if that is news.
+    pub fn failed(&mut self, why: String, now: Boottime) -> Option<String> {
         if let Some(sent) = self.under_way.take() {
             self.budget.left += sent.parcel.length as u64;
         }
         self.pause(now);
+        self.say(why)
     }
 
     /// There is a connection: what waits need not wait longer.
@@ -257,8 +267,8 @@ impl Telling {
             self.counts.spooled = waiting;
         }
         if self.counts != self.written {
-            self.written = self.counts;
             self.spool.count(&serde_json::to_vec(&self.counts)?)?;
+            self.written = self.counts;
         }
         Ok(())
     }
@@ -377,7 +387,9 @@ mod tests {
         drop(run(dir.path(), 7, &[Line::Event(event(1))]));
         let mut telling = telling(dir.path());
         assert_eq!(next(&mut telling, 1), Some(vec![1]));
-        telling.failed(at(1));
+        let why = || "no answer".to_owned();
+        assert_eq!(telling.failed(why(), at(1)), Some(why()));
+        assert_eq!(telling.failed(why(), at(1)), None);
         assert_eq!(next(&mut telling, 2), None);
         assert_eq!(telling.wakes(), Some(at(11)));
         telling.reached(at(3));

@@ -43,7 +43,7 @@
 #   Port for other members; by default 2380 with etcd, 6222 with NATS.
 #
 # @param quota
-#   How much the server may store, in MiB. A fleet of a thousand nodes needs a few.
+#   How much the server may store, in MiB. The triggers of a thousand nodes need a few; events are taken up to 128, by NATS up to 64.
 #
 # @param permissions
 #   Whether a node has rights of its own and no others: each reads and removes only what is for it; with NATS it also writes only under its
@@ -92,7 +92,7 @@ class common::again::engine (
   String[1] $listen = '0.0.0.0',
   Optional[Integer[1, 65535]] $client_port = undef,
   Optional[Integer[1, 65535]] $peer_port = undef,
-  Integer[16, 8192] $quota = 512,
+  Integer[256, 8192] $quota = 512,
   Boolean $permissions = false,
   Optional[Array[Pattern[/\A[a-z0-9._-]+\z/]]] $nodes = undef,
   Array[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/], 1] $namespaces = ['default'],

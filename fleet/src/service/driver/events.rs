@@ -69,13 +69,14 @@ impl Driver {
                 self.parcel_done(true);
                 self.tell_events();
             }
+            Err(e @ Error::TooLarge) => {
+                complain(&format!("again-fleet: events are dropped: the engine {e}"));
+                self.parcel_done(false);
+            }
             Err(e) => {
-                if matches!(e, Error::Denied(_) | Error::TooLarge)
-                    && self.health.denied.insert(e.to_string())
-                {
-                    complain(&format!("again-fleet: events wait: the engine {e}"));
+                if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
+                    complain(&format!("again-fleet: events wait: the engine {why}"));
                 }
-                self.telling.failed(clock::boottime());
             }
         }
     }

@@ -116,7 +116,7 @@ module PuppetX::Again::Events
     def origins
       return [] unless File.executable?(@helper)
 
-      words = ['timeout', '-k', '2', '5', @helper, 'status', '--json', '--this-run']
+      words = ['timeout', '-k', '1', '1', @helper, 'status', '--json', '--this-run']
       said = Puppet::Util::Execution.execute(words, failonfail: false, combine: false, override_locale: false)
       found = JSON.parse(said).dig('this_run', 'origin', 'origins')
       found.is_a?(Array) ? found : []

@@ -47,11 +47,11 @@ describe 'common::again::engine' do
       end
 
       context 'with NATS' do
-        let(:params) { { engine: 'nats', client_port: 4333, quota: 64, listen: '192.0.2.1' } }
+        let(:params) { { engine: 'nats', client_port: 4333, quota: 256, listen: '192.0.2.1' } }
 
         it 'has no cluster, and stores on disk' do
           is_expected.to contain_file('/etc/nats-server.conf').with_content(%r{^listen: "192.0.2.1:4333"$}).without_content(%r{cluster})
-          is_expected.to contain_file('/etc/nats-server.conf').with_content(%r{^  max_file_store: 64MB$})
+          is_expected.to contain_file('/etc/nats-server.conf').with_content(%r{^  max_file_store: 256MB$})
           is_expected.to contain_file('/var/lib/nats').with(owner: 'nats', mode: '0700').that_comes_before('Service[nats-server]')
         end
 

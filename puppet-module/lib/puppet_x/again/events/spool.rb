@@ -67,7 +67,7 @@ class PuppetX::Again::Events::Spool
   def create
     return if @broken
 
-    name = "#{Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond).to_s.rjust(13, '0')}-#{SecureRandom.hex(16)}"
+    name = "#{Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond)}-#{SecureRandom.hex(16)}"
     lost = make_room
     # Under a name that the service does not know, until it is locked: a file without a lock is that of a run which is over.
     new = "new-#{name}"
@@ -101,7 +101,7 @@ class PuppetX::Again::Events::Spool
 
   # Removes the oldest until there is room for one more; how many that were.
   def make_room
-    files = Dir.children(@directory).grep(%r{\A(new-)?\d{13}-\h{32}(@\d+)?\z}).sort_by { |name| name.delete_prefix('new-') }
+    files = Dir.children(@directory).grep(%r{\A(new-)?\d+-\h{32}(@\d+)?\z}).sort_by { |name| [name.delete_prefix('new-').to_i, name] }
     sizes = files.map { |name| size("#{@directory}/#{name}") }
     together = sizes.sum
     lost = 0
