@@ -426,3 +426,47 @@ fn a_cluster_of_nats_goes_on_without_one() {
         one_of_three_dies(&engine, |below| format!("again/v1/test/{below}"), &servers).await;
     });
 }
+
+/// A megabyte of events, as one of many.
+async fn fill(engine: &impl Engine, stage: &impl Stage, count: u32) {
+    for n in 0..count {
+        let key = stage.key(&format!("event/a/x/{n:05}"));
+        let put = engine.put(&key, &vec![b'x'; 1_000_000], Some(LONG)).await;
+        put.expect("put");
+    }
+}
+
+#[test]
+fn an_etcd_keeps_room_for_what_is_worth_more_than_events() {
+    let server = Server::start(Kind::Etcd);
+    run(async {
+        let stage = OnEtcd(OnServer::new(&server));
+        let engine = stage.client().await;
+        engine.has_room().await.expect("an empty one has room");
+        fill(&engine, &stage, 140).await;
+        // Not the one that has asked a moment ago.
+        let full = stage.client().await.has_room().await;
+        assert!(
+            matches!(&full, Err(Error::Denied(why)) if why.contains("128 MiB")),
+            "{full:?}"
+        );
+        put(&engine, &stage.key("to/a/s/again")).await;
+    });
+}
+
+#[test]
+fn a_nats_server_lets_the_oldest_events_go() {
+    let server = Server::start(Kind::Nats);
+    run(async {
+        let stage = OnNats(OnServer::new(&server));
+        let engine = stage.client().await;
+        engine.has_room().await.expect("it makes room");
+        fill(&engine, &stage, 80).await;
+        let list = engine.list(&stage.key("event/")).await.expect("listed");
+        let bytes: usize = list.values.iter().map(|value| value.bytes.len()).sum();
+        assert!(((60 << 20)..=(64 << 20)).contains(&bytes), "{bytes} bytes");
+        let ends = |value: &again_fleet::engine::Value| value.key.ends_with("/00079");
+        assert!(list.values.iter().any(ends));
+        put(&engine, &stage.key("to/a/s/again")).await;
+    });
+}

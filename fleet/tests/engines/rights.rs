@@ -99,6 +99,18 @@ impl Enrolment {
     }
 }
 
+async fn events_are_told_by_their_node_and_read_by_all(web1: &impl Engine, web2: &impl Engine) {
+    web1.put(&key("event/web1=test/x/1"), b"x", None)
+        .await
+        .expect("its own events");
+    denied(
+        "another's events",
+        web1.put(&key("event/web2=test/x/1"), b"x", None).await,
+    );
+    let events = web2.list(&key("event/")).await.expect("all events");
+    assert_eq!(events.values.len(), 1);
+}
+
 #[test]
 fn etcd_keeps_nodes_out_of_each_others_registers() {
     let server = Server::start(Kind::Etcd);
@@ -136,15 +148,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             "another's results",
             web1.list(&key("result/web2=test/")).await,
         );
-        web1.put(&key("event/web1=test/x/1"), b"x", None)
-            .await
-            .expect("its own events");
-        denied(
-            "another's events",
-            web1.put(&key("event/web2=test/x/1"), b"x", None).await,
-        );
-        let events = web2.list(&key("event/")).await.expect("all events");
-        assert_eq!(events.values.len(), 1);
+        events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await
@@ -238,15 +242,7 @@ fn nats_keeps_nodes_to_themselves() {
             web1.put(&key("result/web2=test/lb1=test/again"), b"x", None)
                 .await,
         );
-        web1.put(&key("event/web1=test/x/1"), b"x", None)
-            .await
-            .expect("its own events");
-        denied(
-            "another's events",
-            web1.put(&key("event/web2=test/x/1"), b"x", None).await,
-        );
-        let events = web2.list(&key("event/")).await.expect("all events");
-        assert_eq!(events.values.len(), 1);
+        events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await

@@ -116,6 +116,27 @@ describe 'the type again_events' do
     File.open("#{spool}/#{files.first}") { |file| expect(file.flock(File::LOCK_EX | File::LOCK_NB)).to eq(0) }
   end
 
+  it 'locks a file before it has the name by which the service looks for it' do
+    named = []
+    allow(File).to receive(:rename).and_wrap_original do |rename, from, to|
+      File.open(from) { |file| named << [File.basename(from)[0, 4], file.flock(File::LOCK_SH | File::LOCK_NB)] }
+      rename.call(from, to)
+    end
+    apply(exec('/bin/true'))
+    expect(named).to include(['new-', false])
+  end
+
+  it 'makes its file anew, and follows no link that somebody puts in its place' do
+    target = "#{scratch}/target"
+    allow(SecureRandom).to receive(:hex).and_return('0' * 32)
+    allow(Process).to receive(:clock_gettime).and_call_original
+    allow(Process).to receive(:clock_gettime).with(Process::CLOCK_REALTIME, :millisecond).and_return(1_700_000_000_000)
+    File.symlink(target, "#{spool}/new-1700000000000-#{'0' * 32}")
+    apply(exec('/bin/true'))
+    expect(File).not_to exist(target)
+    expect(warnings.join).to include('not all events of this run are told')
+  end
+
   it 'has each line in the file while the run goes on, and the lock' do
     saw = "#{scratch}/saw"
     look = "flock -n #{spool}/* true || echo locked >#{saw}; cat #{spool}/* >>#{saw}"
