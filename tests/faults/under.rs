@@ -223,8 +223,11 @@ fn its_directory_goes_away() {
         ];
         for (case, words, happen) in cases {
             let scratch = Scratch::new();
-            let waiter = stamp(&scratch, "1");
+            let waiter = stamp(&scratch, "2");
+            // It must not begin while this is on its way.
+            waiter.signal(Signal::SIGSTOP).expect("stopped");
             happen(&scratch);
+            waiter.signal(Signal::SIGCONT).expect("continued");
             waiter.wait_until_gone(SHORT);
             assert_eq!(ran(&scratch), 0, "{case}");
             let said = said(&journal);
