@@ -13,7 +13,7 @@ use crate::model::Identity;
 pub struct Stat {
     /// The name between the parentheses, which may itself hold parentheses.
     pub comm: Vec<u8>,
-    /// One letter; `Z` is a process that has ended and was not yet reaped.
+    /// One letter; `Z` is a thread that has ended: the process has too if it was the last.
     pub state: u8,
     /// Parent's pid.
     pub ppid: i32,
@@ -25,6 +25,8 @@ pub struct Stat {
     pub tty: i32,
     /// Nice level.
     pub nice: i32,
+    /// How many threads there are, with the first one until the last has ended.
+    pub threads: i32,
     /// Start time in clock ticks after boot.
     pub start: u64,
 }
@@ -54,7 +56,8 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
         session: fields.next()?.parse().ok()?,
         tty: fields.next()?.parse().ok()?,
         nice: fields.nth(11)?.parse().ok()?,
-        start: fields.nth(2)?.parse().ok()?,
+        threads: fields.next()?.parse().ok()?,
+        start: fields.nth(1)?.parse().ok()?,
     })
 }
 
@@ -165,13 +168,14 @@ pub fn descriptor(pid: i32, fd: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, &format!("fd/{fd}")))
 }
 
-/// The identity of the process with this pid at this moment; a zombie has none.
+/// The identity of the process with this pid at this moment; a zombie has none. What has other threads than the one that ended
+/// is none: they may still write, and hold locks.
 ///
 /// # Errors
 /// `NotFound` when there is none; otherwise as for [`stat`].
 pub fn identify(pid: i32) -> io::Result<Identity> {
     let stat = stat(pid)?;
-    if matches!(stat.state, b'Z' | b'X') {
+    if matches!(stat.state, b'Z' | b'X') && stat.threads <= 1 {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     }
     Ok(Identity {
@@ -255,7 +259,8 @@ mod tests {
             (stat.state, stat.ppid, stat.pgrp, stat.session),
             (b'S', 7, 12, 9)
         );
-        assert_eq!((stat.tty, stat.nice, stat.start), (34816, 5, 4242));
+        assert_eq!((stat.tty, stat.nice), (34816, 5));
+        assert_eq!((stat.threads, stat.start), (1, 4242));
     }
 
     #[test]

@@ -680,3 +680,30 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
         scratch.assert_nothing_left();
     }
 }
+
+/// A process has ended with its last thread, whichever that is: until then it may write to its log, which is not brought to its size.
+#[test]
+fn a_rerun_whose_first_thread_has_ended_runs_on() {
+    let scratch = Scratch::new();
+    let (helper, go) = (scratch.at("bin/helper"), scratch.at("go"));
+    scratch.again_well(&[
+        "run", "--delta", "0", "--jitter", "0", "--", &helper, "thread", &go,
+    ]);
+    let running = || scratch.status()["targets"][0]["running"].clone();
+    wait_until("the rerun", SHORT, || running().is_object());
+    let pid = running()["pid"].as_i64().expect("a pid");
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    wait_until("its first thread to end", SHORT, || {
+        state().contains(") Z ")
+    });
+    let seen = running();
+    assert_eq!(seen["pid"], pid, "{seen:#}");
+    let log = fs::metadata(seen["log"].as_str().expect("a log")).expect("there");
+    let blocks = std::os::unix::fs::MetadataExt::blocks;
+    assert!(blocks(&log) > 0, "nothing is reserved");
+    scratch.release("go");
+    scratch.wait_until_settled();
+    let (log, _) = scratch.logs().remove(0);
+    assert_eq!(blocks(&fs::metadata(log).expect("there")), 0);
+    scratch.assert_nothing_left();
+}

@@ -13,6 +13,7 @@
  *   helper closed FDS -- COMMAND         runs COMMAND with these descriptors closed, such as 02
  *   helper blocked SIGNAL... -- COMMAND  runs COMMAND with these signals blocked
  *   helper ignored SIGNAL... -- COMMAND  runs COMMAND with these signals ignored
+ *   helper thread FILE                   goes on as a thread that is not the first, which has ended, until there is a FILE
  *   helper clock FILE -- COMMAND         runs COMMAND, and whatever comes of it, with CLOCK_REALTIME and CLOCK_BOOTTIME
  *                                        ahead by the two numbers of seconds in FILE; ends after the last of them. On
  *                                        SIGUSR1 it reads FILE again, and timers are as after a suspend: what is due by
@@ -26,6 +27,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -53,6 +55,21 @@ static void become(char **words)
         words++;
     execvp(words[0], words);
     die(words[0]);
+}
+
+static void *until(void *file)
+{
+    while (access(file, F_OK))
+        usleep(10000);
+    _exit(0);
+}
+
+static int thread(char *file)
+{
+    pthread_t other;
+    if (pthread_create(&other, NULL, until, file))
+        die("pthread_create");
+    pthread_exit(NULL);
 }
 
 static int stamp(char **words)
@@ -457,6 +474,8 @@ int main(int argc, char **argv)
         without(atoi(word[0]), atoi(word[1]));
         become(word + 2);
     }
+    if (strcmp(mode, "thread") == 0)
+        return thread(word[0]);
     if (strcmp(mode, "terminal") == 0)
         return terminal(word);
     if (strcmp(mode, "kill-at") == 0 && argc > 4)
