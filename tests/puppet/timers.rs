@@ -5,8 +5,8 @@ use nix::sys::signal::Signal;
 use crate::{changes_once, hold_until, until_held};
 use again_rig::{LONG, Process, SHORT, Scratch, text, wait_until};
 
-/// Much more than a puppet run takes, on any machine that these tests are run on.
-const SOON: f64 = 15.0;
+/// Much more than three puppet runs one after the other take, on any machine that these tests are run on.
+const SOON: f64 = 60.0;
 
 /// One run asks for `Exec['again']`, a delta of 2 as a number, one of 4 as a string, and for the 2 once more by another Exec.
 #[test]
