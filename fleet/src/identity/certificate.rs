@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use x509_parser::certificate::X509Certificate;
-use x509_parser::der_parser::Oid;
-use x509_parser::der_parser::asn1_rs::{Any, FromDer, Tag};
+use x509_cert::Certificate;
+use x509_cert::der::asn1::{Any, ObjectIdentifier};
+use x509_cert::der::oid::db::rfc4519::CN;
+use x509_cert::der::{Decode, Tag, Tagged};
 
 use super::Signer;
 use crate::wire::{Malformed, shown};
@@ -46,14 +47,9 @@ const REGISTERED: [&str; 26] = [
 ///
 /// # Errors
 /// It is none.
-pub fn read(der: &[u8]) -> Result<X509Certificate<'_>, Malformed> {
-    match X509Certificate::from_der(der) {
-        Ok(([], certificate)) => Ok(certificate),
-        Ok(_) => Err(Malformed::new(
-            "something stands behind the certificate's end",
-        )),
-        Err(_) => Err(Malformed::new("the certificate cannot be read")),
-    }
+pub fn read(der: &[u8]) -> Result<Certificate, Malformed> {
+    Certificate::from_der(der)
+        .map_err(|e| Malformed::new(format!("the certificate cannot be read: {e}")))
 }
 
 /// Whose certificate it is: the one common name of its subject, and its trusted extensions. Whether it holds is another
@@ -61,17 +57,16 @@ pub fn read(der: &[u8]) -> Result<X509Certificate<'_>, Malformed> {
 ///
 /// # Errors
 /// It has no such name.
-pub fn signer(certificate: &X509Certificate<'_>) -> Result<Signer, Malformed> {
-    let names: Vec<_> = certificate.subject().iter_common_name().collect();
+pub fn signer(certificate: &Certificate) -> Result<Signer, Malformed> {
+    let names: Vec<&Any> = common_names(certificate).collect();
     let [name] = names[..] else {
         return Err(Malformed::new(format!(
             "the certificate has {} common names, not one",
             names.len()
         )));
     };
-    let name = name
-        .as_str()
-        .map_err(|_| Malformed::new("the certificate's common name is no text"))?;
+    let name =
+        text(name).ok_or_else(|| Malformed::new("the certificate's common name is no text"))?;
     Ok(Signer {
         node: name.parse()?,
         extensions: extensions(certificate),
@@ -79,23 +74,31 @@ pub fn signer(certificate: &X509Certificate<'_>) -> Result<Signer, Malformed> {
 }
 
 /// The name in a certificate, for a message about it.
-pub fn claimed(certificate: &X509Certificate<'_>) -> String {
-    let name = certificate.subject().iter_common_name().next();
-    name.and_then(|name| name.as_str().ok())
+pub fn claimed(certificate: &Certificate) -> String {
+    let name = common_names(certificate).next();
+    name.and_then(text)
         .map_or_else(|| "nobody".to_owned(), shown)
 }
 
-fn extensions(certificate: &X509Certificate<'_>) -> BTreeMap<String, String> {
-    let all = certificate.extensions().iter();
-    let found =
-        all.filter_map(|extension| Some((short_name(&extension.oid)?, text(extension.value)?)));
+fn common_names(certificate: &Certificate) -> impl Iterator<Item = &Any> {
+    let subject = certificate.tbs_certificate().subject().iter();
+    subject.filter(|one| one.oid == CN).map(|one| &one.value)
+}
+
+fn extensions(certificate: &Certificate) -> BTreeMap<String, String> {
+    let all = certificate.tbs_certificate().extensions();
+    let found = all.into_iter().flatten().filter_map(|extension| {
+        let name = short_name(&extension.extn_id)?;
+        let value = Any::from_der(extension.extn_value.as_bytes()).ok()?;
+        Some((name, text(&value)?.to_owned()))
+    });
     found.collect()
 }
 
 /// How an operator writes the name of an extension of Puppet's. `None` for others, which the CA does not vouch for in the
 /// same way.
-fn short_name(oid: &Oid<'_>) -> Option<String> {
-    let oid = oid.to_id_string();
+fn short_name(oid: &ObjectIdentifier) -> Option<String> {
+    let oid = oid.to_string();
     let below = oid.strip_prefix(ARC)?;
     Some(known(below).map_or_else(|| oid.clone(), str::to_owned))
 }
@@ -113,15 +116,13 @@ fn known(below: &str) -> Option<&'static str> {
     }
 }
 
-/// The value of an extension. Puppet writes UTF8String; older CAs have written other strings.
-fn text(value: &[u8]) -> Option<String> {
-    let (rest, any) = Any::from_der(value).ok()?;
+/// A name or the value of an extension. Puppet writes UTF8String; older CAs have written other strings.
+fn text(value: &Any) -> Option<&str> {
     let is_text = matches!(
-        any.tag(),
+        value.tag(),
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
     );
-    let text = std::str::from_utf8(any.data).ok()?;
-    (is_text && rest.is_empty()).then(|| text.to_owned())
+    std::str::from_utf8(value.value()).ok().filter(|_| is_text)
 }
 
 /// Whether an extension of this name is one that Puppet's CA vouches for.

@@ -7,6 +7,7 @@ use rustls::crypto::ring::sign::{RsaSigningKey, any_ecdsa_type};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
+use x509_cert::der::Encode;
 
 use super::{Signer, certificate};
 use crate::wire::Malformed;
@@ -52,8 +53,9 @@ impl Own {
         })?;
         let signer = {
             let read = certificate::read(&certificate)?;
+            let own = read.tbs_certificate().subject_public_key_info().to_der();
             let public = key.public_key();
-            if public.is_none_or(|public| public.as_ref() != read.public_key().raw) {
+            if public.is_none_or(|public| own.as_deref() != Ok(public.as_ref())) {
                 return Err(Malformed::new(
                     "this node's private key is not that of its certificate",
                 ));
