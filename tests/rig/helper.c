@@ -192,8 +192,9 @@ static int kill_at(int follow, long n, char **words, int with)
     return code;
 }
 
-/* What a process that serves does all the time, and nobody else notices. */
-static int is_waiting(long nr)
+/* What a process that serves does all the time, and nobody else notices; or what it says for its log, which is longer with each start
+ * that has more behind it. */
+static int is_waiting(long nr, const unsigned long long *args)
 {
     switch (nr) {
     case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_ctl: case SYS_epoll_create1: case SYS_poll: case SYS_ppoll:
@@ -202,6 +203,8 @@ static int is_waiting(long nr)
     case SYS_sched_yield: case SYS_sigaltstack: case SYS_set_robust_list: case SYS_rseq: case SYS_prlimit64:
     case SYS_sched_getaffinity: case SYS_prctl: case SYS_mremap: case SYS_fstatfs: case SYS_flock:
         return 1;
+    case SYS_write:
+        return args[0] == STDERR_FILENO;
     }
     return 0;
 }
@@ -238,7 +241,8 @@ static void killed_at(long n, const char *file, char **words)
             begun = 1;
         } else if (!event && sig == (SIGTRAP | 0x80)) {
             if (begun && ptrace(PTRACE_GET_SYSCALL_INFO, me, sizeof info, &info) > 0 && info.op == PTRACE_SYSCALL_INFO_ENTRY
-                && !is_waiting(info.entry.nr) && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)) {
+                && !is_waiting(info.entry.nr, (unsigned long long *)info.entry.args)
+                && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)) {
                 nr = info.entry.nr;
                 if (++count == n) {
                     int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -17,6 +17,7 @@ use again_fleet::wire::name::Id;
 use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{Node, until};
+use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 
@@ -97,9 +98,15 @@ impl Left {
 }
 
 fn node(server: &Server) -> Node {
+    node_at(server, server.port)
+}
+
+/// One that reaches its engine at this port.
+fn node_at(server: &Server, port: u16) -> Node {
     let node = Node::off("web1.test", server);
     fs::create_dir(node.path("spool")).expect("made");
     node.set_also(&format!("spool_dir = {:?}", node.path("spool")));
+    node.set_also(&format!("endpoints = ['localhost:{port}']"));
     node.take();
     node.start();
     node.is_linked(true);
@@ -179,7 +186,7 @@ fn an_event_is_told_before_the_run_goes_on_over_nats() {
     an_event_is_told_before_the_run_goes_on(Kind::Nats);
 }
 
-/// How many times something is killed, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
+/// How many times something is killed, stopped or cut, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
 fn faults() -> u64 {
     let text = std::env::var("AGAIN_FLEET_EVENT_FAULTS");
     text.map_or(100, |text| text.parse().expect("a number"))
@@ -189,9 +196,14 @@ const EVENTS_FOR_A_FAULT: u64 = 100;
 /// How many events a run has.
 const EVENTS_OF_A_RUN: u64 = 500;
 
+fn pause(dice: &mut Dice) {
+    thread::sleep(Duration::from_millis(dice.below(100)));
+}
+
 fn nothing_is_lost(kind: Kind) {
     let server = Server::start(kind);
-    let node = node(&server);
+    let relay = Relay::to(server.port);
+    let node = node_at(&server, relay.port);
     let faults = faults();
     let mut dice = Dice::new(7);
     let count = faults * EVENTS_FOR_A_FAULT;
@@ -208,8 +220,8 @@ fn nothing_is_lost(kind: Kind) {
             }
         });
         for _ in 0..faults {
-            thread::sleep(Duration::from_millis(dice.below(100)));
-            match dice.below(3) {
+            pause(&mut dice);
+            match dice.below(4) {
                 0 => {
                     node.kill();
                     node.start();
@@ -218,11 +230,20 @@ fn nothing_is_lost(kind: Kind) {
                     server.kill();
                     server.run();
                 }
-                // Nothing comes through for a while, as over a network that was cut.
-                _ => {
+                2 => {
                     node.signal("-STOP");
-                    thread::sleep(Duration::from_millis(dice.below(100)));
+                    pause(&mut dice);
                     node.signal("-CONT");
+                }
+                // The network is cut for a while; now and then that breaks what was connected.
+                _ => {
+                    relay.cut();
+                    pause(&mut dice);
+                    if dice.below(2) == 0 {
+                        relay.mend();
+                    } else {
+                        relay.mend_without_connections();
+                    }
                 }
             }
         }

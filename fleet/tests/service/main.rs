@@ -29,6 +29,8 @@ mod node;
 #[allow(dead_code, reason = "what ends a feed is for the room of the engines")]
 #[path = "../support/operator.rs"]
 mod operator;
+#[path = "../support/relay.rs"]
+mod relay;
 /// Runs that fire.
 mod ring;
 // The rest of it is for the engines' own tests.

@@ -2,12 +2,14 @@
 //! own. What a trigger runs is a script that counts its runs, or a real `puppet apply`.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use again::model::Span;
@@ -44,9 +46,49 @@ pub struct Node {
     dir: tempfile::TempDir,
     serve: Mutex<Option<Child>>,
     take: Mutex<Option<Child>>,
-    /// What the service tells systemd.
-    systemd: Mutex<Option<UnixDatagram>>,
+    systemd: Mutex<Option<Systemd>>,
     run_cmd: Mutex<Vec<String>>,
+}
+
+/// What a service tells, heard at once as systemd does: whoever tells something waits where too much of it is unheard.
+struct Systemd {
+    socket: Arc<UnixDatagram>,
+    told: Receiver<String>,
+}
+
+impl Systemd {
+    fn at(path: &Path) -> Systemd {
+        let _ = fs::remove_file(path);
+        let socket = Arc::new(UnixDatagram::bind(path).expect("a socket"));
+        let (tell, told) = mpsc::channel();
+        let ear = Arc::clone(&socket);
+        thread::spawn(move || {
+            let mut words = [0; 4000];
+            loop {
+                match ear.recv(&mut words) {
+                    Ok(length @ 1..) => {
+                        let words = String::from_utf8_lossy(&words[..length]);
+                        let _ = tell.send(words.into_owned());
+                    }
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        });
+        Systemd { socket, told }
+    }
+
+    /// What it tells next.
+    fn hears(&self) -> Option<String> {
+        self.told.recv_timeout(LONG).ok()
+    }
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        // Whoever listens has heard enough.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }
 
 /// A run, as it saw itself.
@@ -365,20 +407,10 @@ impl Node {
 
     /// The same, by this.
     fn start_with(&self, before: &[String]) {
-        let path = self.path("notify");
-        let _ = fs::remove_file(&path);
-        let systemd = UnixDatagram::bind(&path).expect("a socket");
-        systemd.set_read_timeout(Some(LONG)).expect("a timeout");
+        let systemd = Systemd::at(&self.path("notify"));
         self.spawn(before);
-        let mut told = [0; 1000];
-        let length = loop {
-            match systemd.recv(&mut told) {
-                // A wait with a time limit is not taken up again by itself (signal(7)).
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                length => break length.unwrap_or_else(|e| panic!("{e}: {}", self.log())),
-            }
-        };
-        assert_eq!(String::from_utf8_lossy(&told[..length]).trim(), "READY=1");
+        let told = systemd.hears().unwrap_or_else(|| panic!("{}", self.log()));
+        assert_eq!(told.trim(), "READY=1");
         *self.systemd.lock().expect("alone") = Some(systemd);
     }
 
@@ -405,13 +437,8 @@ impl Node {
     /// What the service tells systemd next.
     pub fn tells(&self) -> String {
         let systemd = self.systemd.lock().expect("alone");
-        let mut told = [0; 4000];
-        let length = systemd
-            .as_ref()
-            .expect("it runs")
-            .recv(&mut told)
-            .expect("a word");
-        String::from_utf8_lossy(&told[..length]).into_owned()
+        let told = systemd.as_ref().expect("it runs").hears();
+        told.expect("a word")
     }
 
     pub fn pid(&self) -> u32 {
@@ -480,7 +507,7 @@ impl Node {
         let since = Instant::now();
         while !self.ran().contains(id) {
             assert!(since.elapsed() < LONG, "{id} is not run: {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
         let times = self.ran().iter().filter(|one| *one == id).count();
         assert_eq!(times, 1, "{}", self.log());
@@ -511,7 +538,7 @@ impl Node {
             match asked {
                 Ok(stream) => return Answers(stream).map(word).collect(),
                 Err(_) if self.was_killed() => return Vec::new(),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => thread::sleep(Duration::from_millis(5)),
             }
         }
     }
@@ -680,6 +707,6 @@ pub fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < patience, "no {what} within {patience:?}");
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
 }
