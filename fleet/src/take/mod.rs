@@ -7,6 +7,8 @@
 
 /// What became of triggers.
 mod became;
+/// Calls of programs that wait.
+pub mod calls;
 /// The helper, and what it must not inherit.
 mod helper;
 /// The books on disk.
