@@ -7,6 +7,8 @@
 
 /// What became of triggers.
 mod became;
+/// What makes the calls.
+pub mod caller;
 /// Calls of programs that wait.
 pub mod calls;
 /// The helper, and what it must not inherit.

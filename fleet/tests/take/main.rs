@@ -3,6 +3,7 @@
 
 #[path = "../support/ca.rs"]
 mod ca;
+mod calls;
 #[path = "../support/fired.rs"]
 mod fired;
 mod hostile;
