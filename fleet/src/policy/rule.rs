@@ -119,6 +119,11 @@ impl Rule {
         if is_met { Fit::Yes } else { Fit::No }
     }
 
+    /// Whether it may hang on what a node tells of itself.
+    pub fn asks_the_node(&self) -> bool {
+        self.class.is_some() || !self.conditions.is_empty()
+    }
+
     /// The events of a batch that it reacts to: where Puppet is run the last one that meets it, since one run does for all. And
     /// whether more of them may meet it by what their node tells of itself.
     pub fn picks<'b>(
