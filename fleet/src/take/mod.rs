@@ -8,7 +8,7 @@
 
 /// What became of triggers.
 mod became;
-/// Calls that wait.
+/// Calls of programs that wait.
 pub mod calls;
 /// Events that met a rule.
 mod event;
