@@ -8,7 +8,10 @@ mod calls;
 mod fired;
 mod hostile;
 mod node;
+mod rules;
 mod source;
+#[path = "../support/told.rs"]
+mod told;
 
 use again_fleet::handover::Answer;
 use again_fleet::origin::Word;
