@@ -203,7 +203,7 @@ impl Seals {
                 extensions: Extensions::new(),
                 trigger,
             }),
-            Err(found) => found,
+            Err(found) => *found,
         }
     }
 
@@ -219,31 +219,33 @@ impl Seals {
     ///
     /// # Errors
     /// Their node did not sign them there, or that cannot be told now.
-    pub fn events(&self, bytes: &[u8], key: &Key) -> Result<(Extensions, Batch), Found> {
+    pub fn events(&self, bytes: &[u8], key: &Key) -> Result<(Extensions, Batch), Box<Found>> {
         let (signer, batch) = self.signed::<Batch>(bytes)?;
         let (belongs, teller) = place_of_events(&batch);
         if belongs != *key {
-            return Err(Found::Bad(format!("{teller} told it elsewhere")));
+            return Err(Found::Bad(format!("{teller} told it elsewhere")).into());
         }
         match signer {
-            Some(signer) if signer.node != *teller => Err(Found::Bad(format!(
-                "{} signed it in the name of {teller}",
-                signer.node
-            ))),
+            Some(signer) if signer.node != *teller => {
+                let node = signer.node;
+                Err(Found::Bad(format!("{node} signed it in the name of {teller}")).into())
+            }
             signer => Ok((signer.map(|one| one.extensions).unwrap_or_default(), batch)),
         }
     }
 
     /// Who signed a value, and what it says.
-    fn signed<T: body::Content>(&self, bytes: &[u8]) -> Result<(Option<Signer>, T), Found> {
+    fn signed<T: body::Content>(&self, bytes: &[u8]) -> Result<(Option<Signer>, T), Box<Found>> {
         self.open::<T, _>(bytes, |seal| self.verify(seal))
-            .map_err(|untrusted| match untrusted {
-                // The sender can do nothing about these; this node's operator can.
-                why @ Untrusted::Certificate(
-                    _,
-                    Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-                ) => Found::Unclear(why.to_string()),
-                why => Found::Bad(why.to_string()),
+            .map_err(|untrusted| {
+                Box::new(match untrusted {
+                    // The sender can do nothing about these; this node's operator can.
+                    why @ Untrusted::Certificate(
+                        _,
+                        Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+                    ) => Found::Unclear(why.to_string()),
+                    why => Found::Bad(why.to_string()),
+                })
             })
     }
 

@@ -16,6 +16,8 @@ mod keep;
 mod link;
 /// What of a run is told together.
 mod parcel;
+/// To what this node still has to react.
+mod reactions;
 /// The way to root's side.
 mod root;
 /// When root's side is asked what became of triggers.

@@ -104,7 +104,7 @@ fn a_circle_ends_at_the_hop_limit_and_is_named() {
             .collect(),
     });
     tell(&straight, &told);
-    let circle = "over 3 hops: lb1.test -> web1.test ...";
+    let circle = "over 3 hops: lb1.test -> web1.test -> lb1.test ...";
     until("the circle", || node.log().contains(circle));
     assert!(node.runs().is_empty());
 }

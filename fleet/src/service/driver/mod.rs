@@ -23,11 +23,11 @@ use again::model::{Boottime, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 
-use self::rules::Reactions;
 use super::callers::Callers;
 use super::door::Guest;
 use super::keep::Keep;
 use super::link::{Call, Order};
+use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
 use super::spool::Spool;

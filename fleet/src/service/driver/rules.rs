@@ -3,19 +3,19 @@
 //! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the engine was asked for that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use again::layout::complain;
-use again::model::{Boottime, Span, Walltime};
+use again::model::{Span, Walltime};
 use again::sys::clock;
 
 use super::{Driver, Register};
 use crate::policy::books::Which;
 use crate::policy::judge::Signed;
-use crate::policy::rule::{COUNTS, Rule};
+use crate::policy::rule::COUNTS;
 use crate::service::link::{self, Call, OURSELVES};
+use crate::service::reactions::Open;
 use crate::service::root;
-use crate::step::model::{Answer, Found, Place, Sight};
+use crate::step::model::{Answer, Found, Sight};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
@@ -24,94 +24,11 @@ use crate::wire::trigger::Trigger;
 
 /// How long what could not be found out waits until it is tried again.
 const AGAIN: Span = Span::from_secs(60);
-/// How many bytes of batches wait here together.
-const MOST_BYTES: usize = 16 << 20;
-/// How many places are known to be settled. Of more, root's side knows it.
-const MOST_SETTLED: usize = 20_000;
 /// How many nodes the engine is asked for together.
 const MOST_NODES: usize = 64;
-/// How much is said once and remembered.
-const MOST_SAID: usize = 1000;
-
-/// By what this node reacts, and to what it still has to.
-#[derive(Default)]
-pub struct Reactions {
-    /// The rules.
-    pub rules: Vec<Rule>,
-    /// The highest number of each place that needs no more handing over, and how long it could.
-    settled: BTreeMap<Place, (u64, Walltime)>,
-    /// Batches that are to be looked at again.
-    open: Vec<Open>,
-    /// All batches of which something waits.
-    held: Vec<Weak<[u8]>>,
-    /// What was said already.
-    said: BTreeSet<String>,
-}
-
-/// A batch of which more may meet a rule.
-#[derive(Clone)]
-struct Open {
-    key: Key,
-    bytes: Arc<[u8]>,
-    /// When nothing of it counts any more.
-    until: Walltime,
-    due: Boottime,
-}
 
 /// What a node tells of itself, and how it signed that.
 type Told = (Inventory, Arc<[u8]>);
-
-impl Reactions {
-    /// When it is worth to look again.
-    pub fn due(&self) -> Option<Boottime> {
-        self.open.iter().map(|one| one.due).min()
-    }
-
-    /// Another connection begins: all events are seen again.
-    pub fn begin_anew(&mut self) {
-        self.open.clear();
-        self.said.clear();
-    }
-
-    /// Says something once.
-    fn say(&mut self, why: String) {
-        if self.said.len() >= MOST_SAID {
-            self.said.clear();
-        }
-        if !self.said.contains(&why) {
-            complain(&format!("again-fleet: {why}"));
-            self.said.insert(why);
-        }
-    }
-
-    /// Keeps a batch, if there is room.
-    fn hold(&mut self, bytes: Vec<u8>) -> Option<Arc<[u8]>> {
-        self.held.retain(|one| one.strong_count() > 0);
-        let held = self.held.iter().filter_map(Weak::upgrade);
-        let held: usize = held.map(|one| one.len()).sum();
-        if held + bytes.len() > MOST_BYTES {
-            let most = MOST_BYTES >> 20;
-            self.say(format!(
-                "more than {most} MiB of events wait for root's side, or for what their nodes tell of themselves; others pass until the engine is reached anew"
-            ));
-            return None;
-        }
-        let bytes: Arc<[u8]> = bytes.into();
-        self.held.push(Arc::downgrade(&bytes));
-        Some(bytes)
-    }
-
-    fn settle(&mut self, which: &Which, until: Walltime, now: Walltime) {
-        if self.settled.len() >= MOST_SETTLED {
-            self.settled.retain(|_, (_, until)| *until > now);
-        }
-        if self.settled.len() >= MOST_SETTLED {
-            self.settled.clear();
-        }
-        let place = (which.sender.clone(), which.name.clone());
-        self.settled.insert(place, (which.number, until));
-    }
-}
 
 impl Driver {
     /// Events stand in the engine. The triggers that they are.
@@ -150,7 +67,8 @@ impl Driver {
             until: now.wall + Span::from_nanos(COUNTS * 1_000_000),
             due: now.uptime + AGAIN,
         };
-        let (extensions, batch) = match self.seals.events(&open.bytes, &open.key) {
+        let events = self.seals.events(&open.bytes, &open.key);
+        let (extensions, batch) = match events.map_err(|found| *found) {
             Ok(events) => events,
             Err(Found::Bad(why)) => {
                 let key = open.key.encode(&self.namespace);
