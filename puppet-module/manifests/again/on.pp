@@ -71,7 +71,7 @@ define common::again::on (
   Boolean $own = false,
   Optional[Common::Again::Duration] $delta = undef,
   Optional[Variant[
-      Tuple[Common::Again::Absolutepath, Pattern[/\A[^\x00]*\z/], 1, default],
+      Tuple[Common::Again::Absolutepath, Pattern[/\A[^\x00]+\z/], 1, default],
       Pattern[/\A\/[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
   ]] $command = undef,
   Optional[Common::Again::Duration] $timeout = undef,

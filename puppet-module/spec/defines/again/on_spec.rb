@@ -57,14 +57,14 @@ describe 'common::again::on' do
   end
 
   context 'with a program' do
-    let(:params) { least.merge('where' => ['uptime>10', 'hostname=~^web'], 'command' => ['/bin/tell "it"', "a\nb", ''], 'timeout' => '1h') }
+    let(:params) { least.merge('where' => ['uptime>10', 'hostname=~^web'], 'command' => ['/bin/tell "it"', "a\nb"], 'timeout' => '1h') }
 
     it 'writes it' do
       expect(written).to eq(<<~'TOML')
         name = "a web server came up"
         resource = "Service[httpd]"
         where = ["uptime>10", "hostname=~^web"]
-        command = ["/bin/tell \"it\"", "a\nb", ""]
+        command = ["/bin/tell \"it\"", "a\nb"]
         timeout = 3600
       TOML
     end
@@ -157,7 +157,7 @@ describe 'common::again::on' do
     'environment' => ['', 'a b'],
     'own'         => ['yes'],
     'delta'       => [-1, 'soon'],
-    'command'     => ['', [], 'tell', ['tell'], "/bin/tell 'a'", ["/bin/tell\n"], ["/bin/x", "a\0"]],
+    'command'     => ['', [], 'tell', ['tell'], "/bin/tell 'a'", ["/bin/tell\n"], ["/bin/x", "a\0"], ['/bin/x', '']],
     'timeout'     => [-1, 'soon'],
   }.each do |name, values|
     values.each do |value|
