@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Written {
 }
 
 /// The number of the line that sets a key.
-fn line_of(text: &str, key: &str) -> usize {
+pub fn line_of(text: &str, key: &str) -> usize {
     let sets = |line: &str| {
         let found = line.split(['=', '.', ']']).next().unwrap_or_default();
         found.trim_matches([' ', '\t', '"', '\'', '[']) == key

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::engine::Tls;
+use crate::policy::rule::Rule;
 use crate::settings::{Endpoint, Engine, Settings};
 use crate::wire::name::{Namespace, Node};
 
@@ -20,6 +21,8 @@ pub struct Access {
     pub node: Node,
     /// The fleet.
     pub namespace: Namespace,
+    /// By which this node reacts to events; without any it does not look at them. For other rules all of them are looked at anew.
+    pub rules: Vec<Rule>,
 }
 
 impl Access {
@@ -45,6 +48,7 @@ impl Access {
             tls: tls.then(|| certificates(settings)).transpose()?,
             node: settings.certname().map_err(|e| e.to_string())?.clone(),
             namespace: namespace.clone(),
+            rules: Vec::new(),
         })
     }
 
@@ -57,7 +61,7 @@ impl Access {
                 .map(|tls| [tls.ca, tls.certificate, tls.key]);
             (one.engine, one.servers.clone(), tls)
         };
-        parts(self) == parts(other)
+        parts(self) == parts(other) && self.rules == other.rules
     }
 }
 

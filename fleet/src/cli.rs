@@ -57,6 +57,9 @@ pub enum Command {
     Check(Check),
     /// Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket
     Take(Take),
+    /// Call the programs of rules; started by again-fleet-calls.path
+    #[command(hide = true)]
+    Call(Take),
     /// Tell the fleet of this node; called by the resource type again_inventory
     #[command(hide = true)]
     Tell(Tell),

@@ -1,4 +1,4 @@
-//! The language between the service and root's side: values of `to/` go in, together; an outcome for each comes back.
+//! The language between the service and root's side: values of `to/`, and events that met a rule, go in, together; an outcome for each comes back.
 //!
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way.
 //!
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
-use crate::wire::{Malformed, envelope};
+use crate::wire::{Malformed, met};
 
 /// How many values are handed over together: what root's side passes on of them fits into one argument of a program.
 pub const MOST_TOGETHER: usize = 32;
@@ -109,10 +109,10 @@ pub fn measured(count: usize, lengths: &[u8]) -> Result<Vec<usize>, Malformed> {
     }
     let length = |word: &[u8; 4]| usize::try_from(u32::from_be_bytes(*word)).unwrap_or(usize::MAX);
     let lengths: Vec<usize> = words.iter().map(length).collect();
-    if let Some(long) = lengths.iter().find(|length| **length > envelope::MOST) {
+    if let Some(long) = lengths.iter().find(|length| **length > met::MOST) {
         let why = format!(
             "a value of {long} bytes is too long: {} are allowed",
-            envelope::MOST
+            met::MOST
         );
         return Err(Malformed::new(why));
     }

@@ -95,6 +95,12 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
             take::socket::attend(&take::socket::passed()?, &mut taker, idle)?;
             Ok(Exit::Done)
         }
+        Command::Call(call) => {
+            let settings = settings::settings(&flags, &around)?;
+            let idle = Duration::from_nanos(call.idle.nanos());
+            take::caller::work(&settings.state_dir, idle).map_err(Problem::Failed)?;
+            Ok(Exit::Done)
+        }
         Command::Trigger(args) => verbs::trigger::main(&flags, &around, &args),
         Command::Cancel(args) => verbs::cancel::main(&flags, &around, &args),
         Command::Story(args) => verbs::story::main(&flags, &around, &args),

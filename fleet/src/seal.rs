@@ -36,6 +36,16 @@ fn hash(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
+/// Where a batch of events belongs, and whose it is.
+fn place_of_events(batch: &Batch) -> (Key, &Node) {
+    let key = Key::Event {
+        node: batch.node.clone(),
+        run: batch.run.clone(),
+        first: batch.first(),
+    };
+    (key, &batch.node)
+}
+
 /// Signs and verifies; or neither, where the engine is trusted.
 pub struct Seals {
     me: Node,
@@ -182,7 +192,7 @@ impl Seals {
 
     /// What a register for this node is.
     pub fn found(&self, bytes: &[u8]) -> Found {
-        match self.open::<Trigger, _>(bytes, |seal| self.verify(seal)) {
+        match self.signed::<Trigger>(bytes) {
             Ok((Some(signer), trigger)) => Found::Good(Signed {
                 signer: signer.node,
                 extensions: signer.extensions,
@@ -193,15 +203,50 @@ impl Seals {
                 extensions: Extensions::new(),
                 trigger,
             }),
-            // The sender can do nothing about these; this node's operator can.
-            Err(
-                why @ Untrusted::Certificate(
-                    _,
-                    Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-                ),
-            ) => Found::Unclear(why.to_string()),
-            Err(why) => Found::Bad(why.to_string()),
+            Err(found) => *found,
         }
+    }
+
+    /// What a batch of events would say if its node had signed it, to see whether that is worth finding out.
+    ///
+    /// # Errors
+    /// It is none, or breaks a bound.
+    pub fn glance(&self, bytes: &[u8]) -> Result<Batch, Untrusted> {
+        self.open(bytes, |_| Ok(())).map(|((), batch)| batch)
+    }
+
+    /// The events at this key, and what else the certificate of their node says.
+    ///
+    /// # Errors
+    /// Their node did not sign them there, or that cannot be told now.
+    pub fn events(&self, bytes: &[u8], key: &Key) -> Result<(Extensions, Batch), Box<Found>> {
+        let (signer, batch) = self.signed::<Batch>(bytes)?;
+        let (belongs, teller) = place_of_events(&batch);
+        if belongs != *key {
+            return Err(Found::Bad(format!("{teller} told it elsewhere")).into());
+        }
+        match signer {
+            Some(signer) if signer.node != *teller => {
+                let node = signer.node;
+                Err(Found::Bad(format!("{node} signed it in the name of {teller}")).into())
+            }
+            signer => Ok((signer.map(|one| one.extensions).unwrap_or_default(), batch)),
+        }
+    }
+
+    /// Who signed a value, and what it says.
+    fn signed<T: body::Content>(&self, bytes: &[u8]) -> Result<(Option<Signer>, T), Box<Found>> {
+        self.open::<T, _>(bytes, |seal| self.verify(seal))
+            .map_err(|untrusted| {
+                Box::new(match untrusted {
+                    // The sender can do nothing about these; this node's operator can.
+                    why @ Untrusted::Certificate(
+                        _,
+                        Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+                    ) => Found::Unclear(why.to_string()),
+                    why => Found::Bad(why.to_string()),
+                })
+            })
     }
 
     /// What the target told at a key of results.
@@ -244,14 +289,7 @@ impl Seals {
     /// # Errors
     /// It did not tell that.
     pub fn batch(&mut self, bytes: &[u8], key: &Key) -> Result<Batch, String> {
-        self.stands(bytes, key, |batch: &Batch| {
-            let key = Key::Event {
-                node: batch.node.clone(),
-                run: batch.run.clone(),
-                first: batch.first(),
-            };
-            (key, &batch.node)
-        })
+        self.stands(bytes, key, place_of_events)
     }
 
     /// Verifies values that will be asked for, on all processors, and believes those that hold; why another one does not is said when it

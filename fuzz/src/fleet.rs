@@ -11,9 +11,11 @@ use again_fleet::policy::lineage::{HOP_LIMIT, merged, onward};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use again_fleet::wire::event::Batch;
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::Cause;
+use again_fleet::wire::met::Met;
 use again_fleet::wire::name::Namespace;
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 use again_fleet::wire::trigger::Trigger;
@@ -38,6 +40,9 @@ pub fn handed_over(text: &[u8]) {
         handover::ids(rest),
     );
     let _ = serde_json::from_slice::<Word>(text);
+    if let Ok(met) = Met::read(text) {
+        assert_eq!(met.write(), text);
+    }
 }
 
 /// What a command asks of the service, and what it is told. What can be read can be written, and is the same then.
@@ -63,6 +68,7 @@ pub fn asked(text: &[u8]) {
 pub fn settings(text: &[u8]) {
     if let Ok(text) = std::str::from_utf8(text) {
         let _ = again_fleet::settings::check(text);
+        let _ = again_fleet::settings::check_rule(text);
     }
 }
 
@@ -102,7 +108,8 @@ pub fn body(bytes: &[u8]) {
     let Some((which, body)) = bytes.split_first() else {
         return;
     };
-    match which % 4 {
+    match which % 5 {
+        4 => drop(read::<Batch>(body)),
         0 => drop(read::<Told>(body)),
         1 => drop(read::<Entry>(body)),
         2 => drop(read::<Inventory>(body)),

@@ -30,7 +30,7 @@ const WIDEST: u64 = 86_400_000;
 pub struct Origin {
     /// Its id.
     pub id: String,
-    /// What it was: `refresh`, `kick`, `person`.
+    /// What it was: `refresh`, `kick`, `person`, `event`.
     pub cause: String,
     /// The nodes that fired since. Their number is that of the hops.
     pub path: Vec<String>,

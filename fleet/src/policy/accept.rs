@@ -42,7 +42,7 @@ impl Pattern {
 }
 
 /// Whether a text without dots is like this one, in which `*` stands for any characters, or none.
-fn is_like(pattern: &str, text: &str) -> bool {
+pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use again::model::{Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
+use super::rule::COUNTS;
 use super::term::Term;
 use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::Outcome;
@@ -40,6 +41,8 @@ impl From<&Trigger> for Which {
 
 /// How many names of one sender are remembered.
 pub const MOST_NAMES: usize = 1000;
+/// How many of events that called a program.
+pub const MOST_CALLS: usize = 10_000;
 
 /// What is known of the highest number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,9 +75,15 @@ impl Books {
 
     /// Whether there is room for this name.
     pub fn has_room(&self, sender: &Node, name: &Name) -> bool {
+        let is_call = name.is_of_a_call();
+        let most = if is_call { MOST_CALLS } else { MOST_NAMES };
+        let of_its_kind = |names: &BTreeMap<Name, Seen>| {
+            let names = names.keys().filter(|one| one.is_of_a_call() == is_call);
+            names.count()
+        };
         self.senders
             .get(sender)
-            .is_none_or(|names| names.len() < MOST_NAMES || names.contains_key(name))
+            .is_none_or(|names| names.contains_key(name) || of_its_kind(names) < most)
     }
 
     /// The time that counts when something has to be unexpired.
@@ -94,6 +103,12 @@ impl Books {
         } else {
             known.and_then(|seen| seen.taken.clone())
         };
+        // The name of a call is that of one event, and its number the event's time.
+        let longest = if which.name.is_of_a_call() {
+            COUNTS
+        } else {
+            MOST_TTL
+        };
         let seen = Seen {
             number: which.number,
             outcome,
@@ -101,7 +116,7 @@ impl Books {
             taken,
             term: Term {
                 began: now.clone(),
-                until: Walltime::from_millis(which.number.saturating_add(MOST_TTL)) + skew,
+                until: Walltime::from_millis(which.number.saturating_add(longest)) + skew,
             },
         };
         names.insert(which.name.clone(), seen);
@@ -206,6 +221,28 @@ pub(crate) mod tests {
         assert!(!books.has_room(&named(0).sender, &named(MOST_NAMES).name));
         assert!(books.has_room(&named(0).sender, &named(7).name));
         assert!(books.has_room(&"web2".parse().expect("a certname"), &named(0).name));
+    }
+
+    #[test]
+    fn what_called_a_program_has_room_of_its_own_and_is_remembered_for_its_hour() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        let call = |n: usize| Which {
+            name: format!("call/x/{n}").parse().expect("a name"),
+            ..numbered(1_000_000)
+        };
+        for n in 0..MOST_CALLS {
+            books.enter(&call(n), Outcome::Called, "", SKEW, &now);
+        }
+        assert!(!books.has_room(&call(0).sender, &call(MOST_CALLS).name));
+        assert!(books.has_room(&call(0).sender, &call(7).name));
+        let other = numbered(1_000_000);
+        assert!(books.has_room(&other.sender, &other.name));
+        let end = COUNTS + 300_000;
+        books.forget(&moment("a", end - 1, 1_000_000 + end - 1));
+        assert!(books.seen(&call(1).sender, &call(1).name).is_some());
+        books.forget(&moment("a", end, 1_000_000 + end));
+        assert!(books.seen(&call(1).sender, &call(1).name).is_none());
     }
 
     #[test]

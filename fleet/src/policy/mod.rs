@@ -14,6 +14,8 @@ pub mod lineage;
 pub mod pace;
 /// Regular expressions.
 mod pattern;
+/// Which events this node reacts to.
+pub mod rule;
 /// Which nodes are meant.
 pub mod select;
 /// What followed from an origin.

@@ -27,11 +27,7 @@ impl Selection {
         let Some(node) = node else {
             return self.is_of_all();
         };
-        let is_class = |wanted: &String| {
-            let wanted = wanted.trim_start_matches("::");
-            let mut classes = node.classes.iter();
-            classes.any(|class| class.eq_ignore_ascii_case(wanted))
-        };
+        let is_class = |wanted: &String| is_class(wanted, &node.classes);
         self.facts.iter().all(|fact| fact.is_met_by(node))
             && (self.classes.is_empty() || self.classes.iter().any(is_class))
             && self
@@ -39,6 +35,13 @@ impl Selection {
                 .as_ref()
                 .is_none_or(|one| *one == node.environment)
     }
+}
+
+/// Whether a class is one of these.
+pub(super) fn is_class<'a>(wanted: &str, classes: impl IntoIterator<Item = &'a String>) -> bool {
+    let wanted = wanted.trim_start_matches("::");
+    let mut classes = classes.into_iter();
+    classes.any(|class| class.eq_ignore_ascii_case(wanted))
 }
 
 /// A condition on a fact: `role=haproxy`, `role!=db`, `uptime>10`, `hostname=~^web`.
@@ -59,7 +62,7 @@ enum Test {
 
 impl Condition {
     /// Whether it holds for what a node tells. A fact that a node does not tell is not anything.
-    fn is_met_by(&self, node: &Inventory) -> bool {
+    pub(super) fn is_met_by(&self, node: &Inventory) -> bool {
         let value = node.facts.get(&self.fact);
         let number = || value.and_then(|value| number(value));
         match &self.test {

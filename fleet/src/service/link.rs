@@ -36,6 +36,9 @@ pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// How long the engine may take to hear that this service ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// The service, where it asks for itself.
+pub const OURSELVES: Client = 0;
+
 /// What the engine is asked for.
 #[derive(Debug)]
 pub enum Call {
@@ -69,7 +72,7 @@ pub enum Call {
     },
     /// To list all that stands below these, for somebody on this machine.
     List {
-        /// For whom.
+        /// For whom; [`OURSELVES`] is the service.
         client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
@@ -107,7 +110,7 @@ pub enum News {
     Reached,
     /// There is none any more. All calls have been answered.
     Lost(String),
-    /// Changes below `to/` and `result/`.
+    /// Changes below `to/` and `result/`, and below `event/` where there are rules.
     Changes(Vec<Change>),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
@@ -237,9 +240,16 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         engine,
         Prefix::Results(node).encode(namespace),
         &again[1],
-        tell,
+        tell.clone(),
     );
-    let mut watching = pin!(futures_util::future::join(registers, results));
+    // What is missing there for a while does no harm, and they are many: they are not listed with each beat.
+    let never = Notify::new();
+    let events = async {
+        if !access.rules.is_empty() {
+            watched(engine, Prefix::AllEvents.encode(namespace), &never, tell).await;
+        }
+    };
+    let mut watching = pin!(futures_util::future::join3(registers, results, events));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events) = (Some(lease), Vec::new());

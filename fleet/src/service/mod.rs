@@ -16,6 +16,8 @@ mod keep;
 mod link;
 /// What of a run is told together.
 mod parcel;
+/// To what this node still has to react.
+mod reactions;
 /// The way to root's side.
 mod root;
 /// When root's side is asked what became of triggers.
@@ -45,6 +47,7 @@ use self::driver::{Driver, Note, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
 use crate::access::Access;
+use crate::policy::rule::Rule;
 use crate::seal::Seals;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
 use crate::step::model::{Event, State};
@@ -81,6 +84,8 @@ struct Service<'a> {
     flags: &'a Flags,
     around: &'a Surroundings,
     settings: Settings,
+    /// The rules by which this node reacts to events.
+    reactions: Vec<Rule>,
     access: Access,
     /// What stood in the way of another access, when it was said last.
     trouble: Option<String>,
@@ -122,7 +127,11 @@ impl<'a> Service<'a> {
         let settings = settings::settings(flags, around).map_err(io::Error::other)?;
         let rules = settings.rules().map_err(io::Error::other)?;
         let seals = Seals::new(&settings).map_err(io::Error::other)?;
-        let access = Access::new(&settings).map_err(io::Error::other)?;
+        let reactions = settings.reactions().map_err(io::Error::other)?;
+        let access = Access {
+            rules: reactions.clone(),
+            ..Access::new(&settings).map_err(io::Error::other)?
+        };
         fs::create_dir_all(&settings.state_dir)?;
         let (keep, found) = Keep::open(&settings.state_dir.join("serve"))?;
         for why in found.unread {
@@ -139,9 +148,13 @@ impl<'a> Service<'a> {
             notes: tell.clone(),
             take: settings.run_dir.join("take"),
         };
-        let state = State::new(rules, found.number, found.drafts, &clock::moment());
+        let state = State::new(rules.clone(), found.number, found.drafts, &clock::moment());
+        let mut driver =
+            Driver::new(state, keep, seals, &settings, ways).map_err(io::Error::other)?;
+        driver.rule(rules, reactions.clone());
         let service = Service {
-            driver: Driver::new(state, keep, seals, &settings, ways).map_err(io::Error::other)?,
+            driver,
+            reactions,
             door: tokio::spawn(guard(sockets, tell)),
             alarm: Alarm::new()?,
             beat: clock::boottime(),
@@ -231,6 +244,7 @@ impl<'a> Service<'a> {
         }
         self.driver.look_at_runs();
         self.driver.tell_events();
+        self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);
     }
 
@@ -244,6 +258,8 @@ impl<'a> Service<'a> {
             ));
         }
         self.trouble = trouble;
+        let rules = self.reactions.clone();
+        let access = access.map(|access| Access { rules, ..access });
         if let Ok(access) = access
             && !access.is(&self.access)
         {
@@ -291,10 +307,12 @@ impl<'a> Service<'a> {
             );
         }
         let rules = new.rules().map_err(|e| e.to_string())?;
+        let reactions = new.reactions().map_err(|e| e.to_string())?;
         self.driver.seals = Seals::new(&new)?;
         self.driver.health.engine = new.engine.to_string();
         self.settings = new;
-        self.driver.rule(rules);
+        self.reactions.clone_from(&reactions);
+        self.driver.rule(rules, reactions);
         Ok(())
     }
 }

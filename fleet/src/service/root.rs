@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::handover::{self, HEAD, MOST_BYTES, MOST_TOGETHER};
 use crate::policy::books::Which;
 use crate::step::model::Answer;
+use crate::wire::met::Met;
 use crate::wire::name::Id;
 
 /// How long root's side may take for a question: it gives the helper half a minute for each of two requests, and may have to finish
@@ -18,7 +19,32 @@ use crate::wire::name::Id;
 const PATIENCE: Duration = Duration::from_secs(130);
 
 /// A value to hand over, and the trigger that it is.
-pub type Handed = (Which, Vec<u8>);
+pub type Handed = (Which, Value);
+
+/// What is handed over.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// A register.
+    Register(Vec<u8>),
+    /// An event that met a rule; what many of them share is there once.
+    Met(Met),
+}
+
+impl Value {
+    fn length(&self) -> usize {
+        match self {
+            Value::Register(bytes) => bytes.len(),
+            Value::Met(met) => met.length(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Value::Register(bytes) => bytes.clone(),
+            Value::Met(met) => met.write(),
+        }
+    }
+}
 
 /// Hands everything over. What was answered, and why the rest was not.
 pub async fn hand_over(socket: &Path, values: Vec<Handed>) -> (Vec<Answer>, Option<String>) {
@@ -51,11 +77,11 @@ fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
     let mut parts: Vec<Vec<Handed>> = Vec::new();
     let mut bytes = 0;
     for value in values {
-        bytes += value.1.len();
+        bytes += value.1.length();
         match parts.last_mut() {
             Some(part) if part.len() < MOST_TOGETHER && bytes <= MOST_BYTES => part.push(value),
             _ => {
-                bytes = value.1.len();
+                bytes = value.1.length();
                 parts.push(vec![value]);
             }
         }
@@ -83,7 +109,7 @@ pub async fn became(
 }
 
 async fn ask(socket: &Path, part: &[Handed]) -> io::Result<Vec<handover::Answer>> {
-    let values: Vec<Vec<u8>> = part.iter().map(|(_, bytes)| bytes.clone()).collect();
+    let values: Vec<Vec<u8>> = part.iter().map(|(_, value)| value.bytes()).collect();
     let question = handover::ask(&values).map_err(io::Error::other)?;
     converse(socket, &question, part.len()).await
 }
@@ -111,11 +137,11 @@ mod tests {
         let which = Which::from(&trigger());
         let values = lengths
             .iter()
-            .map(|length| (which.clone(), vec![0; *length]));
+            .map(|length| (which.clone(), Value::Register(vec![0; *length])));
         let parts = parts(values.collect());
         let sizes = parts
             .iter()
-            .map(|part| part.iter().map(|(_, bytes)| bytes.len()).collect());
+            .map(|part| part.iter().map(|(_, value)| value.length()).collect());
         sizes.collect()
     }
 

@@ -1,5 +1,7 @@
 //! The settings: flags before `AGAIN_FLEET_*` before /etc/again-fleet.toml before defaults.
 
+/// The rules, each in a file of its own.
+mod rules;
 /// How each value is written.
 mod value;
 
@@ -14,9 +16,11 @@ use crate::identity::authority::{Authority, Revocation};
 use crate::identity::files::{self, Paths};
 use crate::policy::accept::{Accept, Pattern, Who};
 use crate::policy::judge::Rules;
+use crate::policy::rule::Rule;
 use crate::puppet;
 use crate::wire::Malformed;
 use crate::wire::name::{Namespace, Node};
+pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
 use value::{Hops, Setting, Skew, Spread, Table, Ttl, Words};
 
@@ -62,6 +66,8 @@ pub struct Settings {
     pub run_dir: PathBuf,
     /// Where runs leave their events.
     pub spool_dir: PathBuf,
+    /// Where the rules are by which this node reacts to events.
+    pub rules_dir: PathBuf,
     certname: Option<Node>,
     files: Files,
 }
@@ -132,6 +138,7 @@ layer! {
     state_dir: PathBuf, "AGAIN_FLEET_STATE_DIR" => "/var/lib/again-fleet".into();
     run_dir: PathBuf, "AGAIN_FLEET_RUN_DIR" => "/run/again-fleet".into();
     spool_dir: PathBuf, "AGAIN_FLEET_SPOOL_DIR" => "/var/spool/again-fleet".into();
+    rules_dir: PathBuf, "AGAIN_FLEET_RULES_DIR" => "/etc/again-fleet.d".into();
 }
 
 /// The keys of the file.
@@ -258,6 +265,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
         state_dir: set.state_dir(),
         run_dir: set.run_dir(),
         spool_dir: set.spool_dir(),
+        rules_dir: set.rules_dir(),
         accept: set.accept.take(),
         certname,
     }
@@ -306,6 +314,14 @@ impl Settings {
             ..
         } = &self.files;
         files::authority(ca, crl, *revocation)
+    }
+
+    /// The rules by which this node reacts to events, as their files are now.
+    ///
+    /// # Errors
+    /// Which file is wrong, where, and how.
+    pub fn reactions(&self) -> Result<Vec<Rule>, Usage> {
+        rules::read(&self.rules_dir).map_err(|e| Usage(format!("the settings cannot be used: {e}")))
     }
 
     /// What triggers are judged by.
@@ -443,6 +459,7 @@ helper = "/opt/again"
 state_dir = "/s"
 run_dir = "/n"
 spool_dir = "/e"
+rules_dir = "/d"
 
 [accept_for]
 "puppet.example.com" = ["web*.example.com"]
@@ -482,10 +499,14 @@ spool_dir = "/e"
         assert_eq!(set.run_cmd, ["puppet", "apply", "/site.pp"]);
         let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
         assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
-        let paths = [&set.helper, &set.state_dir, &set.run_dir, &set.spool_dir];
+        let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir];
+        let paths = [&[&set.helper, &set.state_dir], &directories[..]].concat();
         assert_eq!(
-            paths.map(|path| path.to_str().expect("plain")),
-            ["/opt/again", "/s", "/n", "/e"]
+            paths
+                .iter()
+                .map(|path| path.to_str().expect("plain"))
+                .collect::<Vec<_>>(),
+            ["/opt/again", "/s", "/n", "/e", "/d"]
         );
         // Not one key is missing here.
         let unset = KEYS.iter().find(|key| {

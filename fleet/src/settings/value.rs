@@ -9,9 +9,12 @@ use again::toml::Written;
 
 use crate::identity::authority::Revocation;
 use crate::policy::accept::{Pattern, Who};
+use crate::policy::rule::Resource;
+use crate::policy::select::Condition;
+use crate::wire::event::Change;
 use crate::wire::lineage::MOST_HOPS;
 use crate::wire::name::{Namespace, Node};
-use crate::wire::trigger::MOST_TTL;
+use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
 
 /// What carries triggers between the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +115,32 @@ impl Value for Revocation {
     }
 }
 
+impl Value for Change {
+    fn read(text: &str) -> Result<Self, String> {
+        let known: Vec<(String, Change)> = Change::ALL
+            .iter()
+            .map(|one| (one.to_string(), *one))
+            .collect();
+        let known: Vec<(&str, Change)> = known
+            .iter()
+            .map(|(word, one)| (word.as_str(), *one))
+            .collect();
+        choice(text, &known)
+    }
+}
+
+impl Value for Resource {
+    fn read(text: &str) -> Result<Self, String> {
+        Resource::read(text)
+    }
+}
+
+impl Value for Condition {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 impl Value for Namespace {
     fn read(text: &str) -> Result<Self, String> {
         text.parse::<Namespace>().map_err(|e| e.to_string())
@@ -193,6 +222,8 @@ spans! {
     Ttl Span::from_secs(1), Span::from_nanos(MOST_TTL * 1_000_000);
     Skew Span::ZERO, Span::from_secs(3600);
     Spread Span::ZERO, Span::from_secs(60);
+    Delta Span::ZERO, Span::from_nanos(MOST_DELTA * 1_000_000);
+    Timeout Span::from_secs(1), Span::from_secs(3600);
 }
 
 fn span(text: &str, least: Span, most: Span) -> Result<Span, String> {

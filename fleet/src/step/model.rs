@@ -113,7 +113,7 @@ pub enum Event {
 pub struct Sight {
     /// Where.
     pub place: Place,
-    /// Its revision.
+    /// Its revision; 0 where it is made of an event that met a rule. Nothing of such a one is removed.
     pub revision: u64,
     /// What it is.
     pub found: Found,
@@ -265,7 +265,7 @@ pub enum Content {
     Node(Inventory),
     /// A trigger, in one register.
     Trigger(Trigger),
-    /// What became of a trigger: in the sender's result register, and in the story of each origin.
+    /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
     Told {
         /// The result.
         told: Told,
@@ -287,7 +287,10 @@ impl Content {
                     trigger: told.id.clone(),
                 };
                 let mut keys: BTreeSet<Key> = lineage.0.iter().map(story).collect();
-                keys.insert(result_key(told));
+                // Nobody fired what is made of an event.
+                if !told.name.is_of_a_rule() {
+                    keys.insert(result_key(told));
+                }
                 keys
             }
         }

@@ -95,7 +95,9 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
             out.push(Action::TurnedAway(format!(
                 "'{name}' of {sender} is refused: {why}"
             )));
+            // Who has fired is told.
             if let Found::Good(Signed { trigger, .. }) = register.found.clone()
+                && !name.is_of_a_rule()
                 && refusals(state) < MOST_REFUSALS
             {
                 let news = News {
@@ -124,6 +126,11 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
 /// Has a register removed, unless the engine is lost: the next one may hold something else at this revision, and what it holds is
 /// judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
+    // An event is there for all nodes.
+    if place.1.is_of_a_rule() {
+        state.registers.remove(place);
+        return;
+    }
     if let Some(register) = state.registers.get_mut(place) {
         register.stage = Stage::Leaving;
         if state.is_linked {

@@ -53,7 +53,7 @@ impl Ledger {
         let directory = directory
             .map_err(|e| format!("{e:#}").replace("AGAIN_STATE_DIR", "AGAIN_FLEET_STATE_DIR"))?;
         let path = directory.path();
-        let lock = locked(&path.join("lock"))
+        let lock = locked(&path.join("lock"), "take")
             .map_err(|e| format!("{} cannot be locked: {e}", shown(&path).display()))?;
         Ok(Ledger {
             page: read(&path.join(FILE)),
@@ -128,16 +128,17 @@ impl Ledger {
     }
 }
 
-fn locked(path: &Path) -> io::Result<File> {
+/// Locks a file, which is made if it is missing; there is one process of this verb.
+pub(super) fn locked(path: &Path, verb: &str) -> io::Result<File> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options.custom_flags(flags.bits() as i32).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => {
-            Err(io::Error::other("another 'again-fleet take' is at work"))
-        }
+        Err(fs::TryLockError::WouldBlock) => Err(io::Error::other(format!(
+            "another 'again-fleet {verb}' is at work"
+        ))),
         Err(fs::TryLockError::Error(e)) => Err(e),
     }
 }

@@ -1,5 +1,6 @@
 //! Root's side. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
-//! word but the signature's, and passed on to the helper. What is run is this node's own setting.
+//! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that met a rule is looked at
+//! again in the same way; where the rule names a program, its call is put on disk in the place of that.
 //!
 //! A trigger that is to be taken is written down before the helper is asked, and entered into the books afterwards. What was
 //! written down and not entered, because this program was killed in between, is passed on again first of all: the helper knows
@@ -7,6 +8,12 @@
 
 /// What became of triggers.
 mod became;
+/// What makes the calls.
+pub mod caller;
+/// Calls of programs that wait.
+pub mod calls;
+/// Events that met a rule.
+mod event;
 /// The helper, and what it must not inherit.
 mod helper;
 /// The books on disk.
@@ -17,23 +24,24 @@ mod order;
 pub mod socket;
 
 use std::collections::BTreeSet;
-use std::time::SystemTime;
 
 use again::layout::complain;
 use again::model::Moment;
 use again::sys::clock;
 
 use crate::handover::Answer;
-use crate::identity::authority::Authority;
-use crate::identity::{Reason, Signer, Untrusted};
+use crate::identity::{Reason, Untrusted};
 use crate::policy::books::Books;
 use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
 use crate::policy::pace::Pace;
+use crate::policy::rule::Rule;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
-use crate::wire::envelope::Envelope;
+use crate::wire::met::Met;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome};
 use crate::wire::trigger::Trigger;
+use calls::{Call, Calls, MOST_OF_A_RULE, NotPut};
+use event::Verifier;
 use helper::Done;
 use ledger::Ledger;
 use order::{Taken, orders};
@@ -43,6 +51,7 @@ pub struct Taker {
     flags: Flags,
     around: Surroundings,
     ledger: Option<Ledger>,
+    calls: Option<Calls>,
 }
 
 impl Taker {
@@ -52,6 +61,7 @@ impl Taker {
             flags,
             around,
             ledger: None,
+            calls: None,
         }
     }
 
@@ -76,11 +86,25 @@ impl Taker {
         ledger.forget(&now);
         case.finish(ledger, &now)?;
         let mut answers = Vec::with_capacity(values.len());
-        let mut taken = Vec::new();
+        let (mut taken, mut has_called) = (Vec::new(), false);
         for judged in case.judge_all(ledger.books(), values, &now) {
             answers.push(match judged {
                 Err(answer) => answer,
-                Ok((trigger, Verdict::Take(lineage))) => {
+                Ok((
+                    Came {
+                        trigger,
+                        call: Some(call),
+                    },
+                    Verdict::Take(_),
+                )) => {
+                    let answer = put(&mut self.calls, &case.settings, &call);
+                    if answer.outcome == Outcome::Called {
+                        has_called = true;
+                        ledger.enter(&trigger, Outcome::Called, "", case.rules.skew, &now);
+                    }
+                    answer
+                }
+                Ok((Came { trigger, .. }, Verdict::Take(lineage))) => {
                     let at = answers.len();
                     taken.push(Taken {
                         at,
@@ -89,13 +113,17 @@ impl Taker {
                     });
                     said(Outcome::Held, "")
                 }
-                Ok((trigger, Verdict::Settled(outcome, why))) => {
+                Ok((Came { trigger, .. }, Verdict::Settled(outcome, why))) => {
                     ledger.enter(&trigger, outcome, &why, case.rules.skew, &now);
                     said(outcome, &why)
                 }
                 Ok((_, Verdict::Known(outcome, why))) => said(outcome, &why),
                 Ok((_, Verdict::Held(why))) => said(Outcome::Held, &why),
             });
+        }
+        // The helper knows its numbers, and a call is known as long as it waits.
+        if has_called && let Err(why) = ledger.save() {
+            complain(&format!("again-fleet: {why}"));
         }
         ledger.begin(taken.iter().map(|one| one.trigger.clone()).collect())?;
         for (at, answer) in case.pass_on(ledger, &taken, &now) {
@@ -139,11 +167,44 @@ fn said(outcome: Outcome, why: &str) -> Answer {
     }
 }
 
+/// Puts a call where it waits. What is to be said of its event.
+fn put(calls: &mut Option<Calls>, settings: &Settings, call: &Call) -> Answer {
+    let opened = match calls {
+        Some(calls) => Ok(calls),
+        none => Calls::open(&settings.state_dir).map(|calls| none.insert(calls)),
+    };
+    let done = opened
+        .map_err(NotPut::Failed)
+        .and_then(|calls| calls.put(call));
+    let (rule, node) = (&call.rule, &call.event.node);
+    let (outcome, why) = match done {
+        Ok(()) => (Outcome::Called, format!("{} is called", call.command[0])),
+        Err(NotPut::Full) => (
+            Outcome::Held,
+            format!("{MOST_OF_A_RULE} calls of its rule wait already"),
+        ),
+        Err(NotPut::Failed(why)) => (Outcome::Held, why),
+    };
+    let n = call.event.event.n;
+    complain(&format!(
+        "again-fleet: {outcome}: rule '{rule}', event {n} of {node}: {why}"
+    ));
+    said(outcome, &why)
+}
+
+/// What a value turned out to be.
+struct Came {
+    trigger: Trigger,
+    /// The call that is made in the place of a run.
+    call: Option<Call>,
+}
+
 /// What a question is judged by.
 struct Case {
     settings: Settings,
     rules: Rules,
-    authority: Option<Authority>,
+    verifier: Verifier,
+    reactions: Vec<Rule>,
 }
 
 impl Case {
@@ -154,10 +215,15 @@ impl Case {
             Trust::Engine => None,
             Trust::Puppet => Some(settings.authority().map_err(|e| e.to_string())?),
         };
+        let namespace = settings.namespace.clone();
         Ok(Case {
+            reactions: settings.reactions().map_err(|e| e.to_string())?,
             settings,
             rules,
-            authority,
+            verifier: Verifier {
+                namespace,
+                authority,
+            },
         })
     }
 
@@ -189,10 +255,11 @@ impl Case {
         books: &Books,
         values: &[Vec<u8>],
         now: &Moment,
-    ) -> Vec<Result<(Trigger, Verdict), Answer>> {
+    ) -> Vec<Result<(Came, Verdict), Answer>> {
         let mut keys = BTreeSet::new();
         let judged = values.iter().map(|value| {
-            let trigger = self.admitted(value)?;
+            let came = self.admitted(value)?;
+            let trigger = &came.trigger;
             // Under a key there is one value. What becomes of a second one hangs on how the first one fares.
             if !keys.insert((trigger.sender.clone(), trigger.name.clone())) {
                 return Err(said(
@@ -200,30 +267,35 @@ impl Case {
                     "another one of its name was handed over with it",
                 ));
             }
-            let verdict = judge(&self.rules, books, &trigger, now);
+            let verdict = judge(&self.rules, books, trigger, now);
             if let Verdict::Settled(outcome, why) | Verdict::Known(outcome, why) = &verdict {
                 let Trigger {
                     sender,
                     name,
                     number,
                     ..
-                } = &trigger;
+                } = trigger;
                 complain(&format!(
                     "again-fleet: {outcome}: '{name}' of {sender}, number {number}: {why}"
                 ));
             }
-            Ok((trigger, verdict))
+            Ok((came, verdict))
         });
         judged.collect()
     }
 
     /// The trigger that somebody has sent to this node whom it listens to.
-    fn admitted(&self, value: &[u8]) -> Result<Trigger, Answer> {
+    fn admitted(&self, value: &[u8]) -> Result<Came, Answer> {
         let refused = |why: String| {
             complain(&format!("again-fleet: refused: {why}"));
             said(Outcome::Refused, &why)
         };
-        let signed = self.verified(value).map_err(|untrusted| match untrusted {
+        let verified = if Met::is(value) {
+            event::trigger(&self.verifier, &self.rules.me, &self.reactions, value)
+        } else {
+            self.verified(value).map(|signed| (signed, None))
+        };
+        let (signed, call) = verified.map_err(|untrusted| match untrusted {
             // The sender can do nothing about these; this node's operator can.
             Untrusted::Certificate(
                 _,
@@ -232,20 +304,16 @@ impl Case {
             _ => refused(untrusted.to_string()),
         })?;
         match admit(&self.rules, &signed) {
-            Ok(()) => Ok(signed.trigger),
+            Ok(()) => Ok(Came {
+                trigger: signed.trigger,
+                call,
+            }),
             Err(Unfit::Foreign(why) | Unfit::Refused(why)) => Err(refused(why)),
         }
     }
 
     fn verified(&self, value: &[u8]) -> Result<Signed, Untrusted> {
-        let envelope = Envelope::parse(value)?;
-        let (signer, trigger) = envelope.open::<Trigger, Option<Signer>, Untrusted>(
-            &self.settings.namespace,
-            |seal| {
-                let verify = |authority: &Authority| authority.verify(seal, SystemTime::now());
-                self.authority.as_ref().map(verify).transpose()
-            },
-        )?;
+        let (signer, trigger) = self.verifier.open::<Trigger>(value)?;
         Ok(match signer {
             Some(signer) => Signed {
                 signer: signer.node,

@@ -74,7 +74,9 @@ impl State {
 
     fn sum(self) -> Sum {
         match self {
-            State::Told(Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied) => Sum::Done,
+            State::Told(
+                Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called,
+            ) => Sum::Done,
             State::NotFired
             | State::Told(
                 Outcome::Failed | Outcome::Refused | Outcome::Cancelled | Outcome::Superseded,

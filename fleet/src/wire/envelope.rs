@@ -305,18 +305,18 @@ fn frame<'a>(reader: &mut Reader<'a>) -> Option<Envelope<'a>> {
 }
 
 /// What is left to read.
-struct Reader<'a> {
-    rest: &'a [u8],
+pub(super) struct Reader<'a> {
+    pub rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+    pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         Some(taken)
     }
 
-    fn part(&mut self) -> Option<&'a [u8]> {
+    pub fn part(&mut self) -> Option<&'a [u8]> {
         let length = u32::from_be_bytes(self.take(4)?.try_into().ok()?);
         self.take(usize::try_from(length).ok()?)
     }

@@ -19,6 +19,8 @@ words! {
         Kick = "kick",
         /// A person did.
         Person = "person",
+        /// Something happened in a run that nobody asked for, and met a rule.
+        Event = "event",
     }
 }
 

@@ -118,6 +118,22 @@ impl Node {
     }
 }
 
+/// What the names of triggers begin with that are made of events which met a rule: those that run Puppet, and those that call a
+/// program. Nobody else's may.
+pub const OF_RULES: [&str; 2] = ["rule/", "call/"];
+
+impl Name {
+    /// Whether it is that of a trigger which is made of an event.
+    pub fn is_of_a_rule(&self) -> bool {
+        OF_RULES.iter().any(|begin| self.0.starts_with(begin))
+    }
+
+    /// Whether that is one which calls a program.
+    pub fn is_of_a_call(&self) -> bool {
+        self.0.starts_with(OF_RULES[1])
+    }
+}
+
 impl Id {
     /// From 128 bits of a generator.
     pub fn from_bits(bits: u128) -> Self {

@@ -39,6 +39,8 @@ words! {
         Failed = "failed",
         /// Its ttl was over before it could be taken.
         Expired = "expired",
+        /// A program is going to be called for it: its call is on disk.
+        Called = "called",
     }
 }
 

@@ -7,7 +7,7 @@ use super::Malformed;
 use super::body::Content;
 use super::key::Key;
 use super::lineage::Lineage;
-use super::name::{Id, Name, Node};
+use super::name::{Id, Name, Node, OF_RULES};
 
 /// The longest time that a trigger may wait to be taken, in milliseconds: a day.
 pub const MOST_TTL: u64 = 86_400_000;
@@ -112,6 +112,12 @@ impl Content for Trigger {
         // What makes it enough to remember numbers for the longest ttl.
         if self.at > self.number {
             return Err(Malformed::new("the trigger was fired after its number was"));
+        }
+        if self.name.is_of_a_rule() {
+            return Err(Malformed::new(format!(
+                "the name begins with '{}' or '{}' as those that rules give",
+                OF_RULES[0], OF_RULES[1]
+            )));
         }
         if self.on_behalf.as_ref() == Some(&self.sender) {
             return Err(Malformed::new("the sender speaks on behalf of itself"));

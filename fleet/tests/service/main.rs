@@ -33,12 +33,20 @@ mod operator;
 mod relay;
 /// Runs that fire.
 mod ring;
+/// What happens elsewhere, and rules.
+mod rules;
 // The rest of it is for the engines' own tests.
 #[allow(dead_code)]
 #[path = "../support/servers.rs"]
 mod servers;
 #[path = "../support/straight.rs"]
 mod straight;
+#[allow(
+    dead_code,
+    reason = "what nodes tell of themselves is for the room of root's side"
+)]
+#[path = "../support/told.rs"]
+mod told;
 
 use again_fleet::ask::Question;
 use again_fleet::policy::fire::Request;

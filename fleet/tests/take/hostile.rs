@@ -182,7 +182,13 @@ fn lengths_that_are_too_large_are_refused_unread() {
     let head = |count: u32| [b"AGT1".as_slice(), &count.to_be_bytes()].concat();
     let many = head(MOST_TOGETHER as u32 + 1);
     let long = [head(1), u32::MAX.to_be_bytes().to_vec()].concat();
-    for bytes in [many, long, b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
+    let ten = [
+        head(1),
+        (10_u32 << 20).to_be_bytes().to_vec(),
+        b"AGE1".to_vec(),
+    ]
+    .concat();
+    for bytes in [many, long, ten, b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
         let mut stream = node.connect();
         stream.write_all(&bytes).expect("written");
         stream
@@ -198,6 +204,7 @@ fn lengths_that_are_too_large_are_refused_unread() {
     for words in [
         "33 values were handed over together",
         "a value of 4294967295 bytes is too long",
+        "a value of 10485760 bytes is too long",
         "not version 1 of the language",
     ] {
         assert!(errors.contains(words), "{errors}");

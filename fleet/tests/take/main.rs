@@ -3,11 +3,15 @@
 
 #[path = "../support/ca.rs"]
 mod ca;
+mod calls;
 #[path = "../support/fired.rs"]
 mod fired;
 mod hostile;
 mod node;
+mod rules;
 mod source;
+#[path = "../support/told.rs"]
+mod told;
 
 use again_fleet::handover::Answer;
 use again_fleet::origin::Word;

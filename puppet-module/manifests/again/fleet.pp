@@ -110,6 +110,10 @@
 # @param config_file
 #   Path of the settings.
 #
+# @param rules_dir
+#   Directory of the rules by which this node reacts to events: see `common::again::on`. All of it is Puppet's; what no manifest has is
+#   removed.
+#
 # @param user
 #   The user of the service that speaks to the network, and the name of its group.
 #
@@ -180,13 +184,17 @@ class common::again::fleet (
   Boolean $manage_completions = true,
   Common::Again::Path $share_dir = '/usr/local/share',
   Common::Again::Path $config_file = '/etc/again-fleet.toml',
+  Common::Again::Path $rules_dir = '/etc/again-fleet.d',
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
   Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
   Common::Again::Events $events = false,
   Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
-  $services = ['again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service']
+  $services = [
+    'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service',
+    'again-fleet-calls.path', 'again-fleet-calls.service',
+  ]
   $sockets = ['again-fleet.socket', 'again-fleet-take.socket']
   $binary_path = $binary.lest || {
     $manage_binary ? {
@@ -245,6 +253,7 @@ class common::again::fleet (
     } + $durations + {
         'hop_limit' => $hop_limit,
         'helper'    => $common::again::binary_path,
+        'rules_dir' => $rules_dir ? { '/etc/again-fleet.d' => undef, default => $rules_dir },
     }).filter |$_key, $value| { $value =~ NotUndef }
   }
 
@@ -348,6 +357,8 @@ class common::again::fleet (
       'again-fleet-certificate.service' => {},
       'again-fleet-enabled.path'        => { 'state_dir' => $common::again::state_dir.lest || { '/var/lib/again' } },
       'again-fleet-enabled.service'     => {},
+      'again-fleet-calls.path'          => {},
+      'again-fleet-calls.service'       => $started,
     }.filter |$name, $_variables| { !empty($credentials) or $name !~ /certificate/ },
     default => {},
   }
@@ -453,8 +464,8 @@ class common::again::fleet (
     }
 
     $paths_watched = empty($credentials) ? {
-      true    => ['again-fleet-enabled.path'],
-      default => ['again-fleet-certificate.path', 'again-fleet-enabled.path'],
+      true    => ['again-fleet-enabled.path', 'again-fleet-calls.path'],
+      default => ['again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-calls.path'],
     }
     service { $paths_watched:
       ensure   => 'running',
@@ -470,6 +481,29 @@ class common::again::fleet (
       require   => [Service[$sockets], Class['common::again::install']],
       subscribe => $program + [File[$config_file, "${unit_dir}/again-fleet.service"]],
     }
+
+    # A rule that has left the manifest leaves the node.
+    file { $rules_dir:
+      ensure  => 'directory',
+      owner   => 'root',
+      group   => 'root',
+      mode    => '0755',
+      recurse => true,
+      purge   => true,
+      force   => true,
+      backup  => false,
+      notify  => Exec['again-fleet-rules'],
+    }
+
+    # The service reads the rules anew, and goes on with what it is doing. Root's side reads them for each question.
+    exec { 'again-fleet-rules':
+      * => $common::again::exec + {
+        'command'     => ['/usr/bin/systemctl', 'try-reload-or-restart', 'again-fleet.service'],
+        'refreshonly' => true,
+        'logoutput'   => 'on_failure',
+        'require'     => Service['again-fleet.service'],
+      },
+    }
   } else {
     service { $services + $sockets:
       ensure   => 'stopped',
@@ -479,7 +513,7 @@ class common::again::fleet (
     }
 
     # No copies in the filebucket.
-    file { [$config_file, '/var/lib/again-fleet', $spool]:
+    file { [$config_file, $rules_dir, '/var/lib/again-fleet', $spool]:
       ensure  => 'absent',
       force   => true,
       backup  => false,

@@ -7,7 +7,8 @@ use super::{Driver, Note, Register};
 use crate::ask;
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
-use crate::service::link::{Answer, Call, News};
+use crate::service::link::{Answer, Call, News, OURSELVES};
+use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::Key;
 use crate::wire::name::Node;
@@ -70,6 +71,15 @@ impl Driver {
             News::Answered(Call::Forget { client, node }, answer) => {
                 self.forgotten(client, &node, answer);
             }
+            News::Answered(
+                Call::List {
+                    client: OURSELVES,
+                    prefixes,
+                },
+                answer,
+            ) => {
+                self.nodes_told(&prefixes, answer);
+            }
             News::Answered(Call::List { client, .. }, answer) => self.listed(client, answer),
             News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
         }
@@ -82,6 +92,7 @@ impl Driver {
         health.why.clear();
         health.denied.clear();
         self.registers.clear();
+        self.reactions.begin_anew();
         // By another version of this program, perhaps.
         self.retell(&[]);
         self.feed(Event::Reached);
@@ -109,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Something is written, or gone, below `to/` and `result/`.
+    /// Something is written, or gone, below `to/`, `result/` and `event/`.
     fn changed(&mut self, changes: Vec<Change>) {
         self.look_at_files();
         let mut sights = Vec::new();
@@ -125,6 +136,9 @@ impl Driver {
                     self.feed(Event::Gone(place));
                 }
                 (Ok(key @ Key::Result { .. }), Change::Put(value)) => self.heard(&key, &value),
+                (Ok(key @ Key::Event { .. }), Change::Put(value)) => {
+                    sights.extend(self.react(key, value.bytes));
+                }
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {
                     self.turn_away(&format!("the engine holds something that is not ours: {e}"));
@@ -132,6 +146,7 @@ impl Driver {
             }
         }
         self.seen(&mut sights);
+        self.ask_for_nodes();
     }
 
     fn sight(&mut self, place: Place, value: Value) -> Sight {
@@ -145,7 +160,7 @@ impl Driver {
                 let register = Register {
                     revision,
                     which,
-                    bytes,
+                    value: root::Value::Register(bytes),
                 };
                 self.registers.insert(place.clone(), register);
             }
@@ -160,7 +175,7 @@ impl Driver {
         }
     }
 
-    fn seen(&mut self, sights: &mut Vec<Sight>) {
+    pub(super) fn seen(&mut self, sights: &mut Vec<Sight>) {
         if !sights.is_empty() {
             self.feed(Event::Seen(std::mem::take(sights)));
         }

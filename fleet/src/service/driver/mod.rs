@@ -8,6 +8,8 @@ mod events;
 mod node;
 /// Who asks, and what they are told.
 mod people;
+/// Events that meet rules.
+mod rules;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,6 +27,7 @@ use super::callers::Callers;
 use super::door::Guest;
 use super::keep::Keep;
 use super::link::{Call, Order};
+use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
 use super::spool::Spool;
@@ -34,6 +37,7 @@ use crate::engine::Value;
 use crate::handover;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
+use crate::policy::rule::Rule;
 use crate::seal::Seals;
 use crate::settings::Settings;
 use crate::step::model::{Action, Answer, Client, Content, Draft, Event, LetterId, Place, State};
@@ -100,12 +104,13 @@ pub struct Driver {
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
+    reactions: Reactions,
 }
 
 struct Register {
     revision: u64,
     which: Which,
-    bytes: Vec<u8>,
+    value: root::Value,
 }
 
 /// A version of a letter on its way out, as it stood when that was decided.
@@ -174,19 +179,22 @@ impl Driver {
             runs,
             lists: VecDeque::new(),
             telling: Telling::new(Spool(settings.spool_dir.clone()), clock::boottime()),
+            reactions: Reactions::default(),
         })
     }
 
     /// When a tick is wanted.
     pub fn wakes(&self) -> Option<Boottime> {
         let events = self.telling.wakes().filter(|_| self.health.is_up);
-        let others = self.runs.due().into_iter().chain(events);
+        let rules = self.reactions.due().filter(|_| self.health.is_up);
+        let others = self.runs.due().into_iter().chain(events).chain(rules);
         wakes(&self.state).into_iter().chain(others).min()
     }
 
-    /// Judges by other rules from now on.
-    pub fn rule(&mut self, rules: Rules) {
+    /// Judges by other rules from now on, and reacts by others.
+    pub fn rule(&mut self, rules: Rules, reactions: Vec<Rule>) {
         self.state.rules = rules;
+        self.reactions.rules = reactions;
         self.feed(Event::Changed);
     }
 
@@ -271,7 +279,7 @@ impl Driver {
         let register = |(place, revision): &(Place, u64)| {
             let register = self.registers.get(place)?;
             let is_it = register.revision == *revision;
-            is_it.then(|| (register.which.clone(), register.bytes.clone()))
+            is_it.then(|| (register.which.clone(), register.value.clone()))
         };
         let values: Vec<Handed> = places.iter().filter_map(register).collect();
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
@@ -284,6 +292,7 @@ impl Driver {
     /// Those who take have answered, all or some, or nothing.
     pub fn handed(&mut self, answers: Vec<Answer>, why: Option<String>) {
         self.health.take.clone_from(&why);
+        self.reacted(&answers);
         if answers
             .iter()
             .any(|answer| answer.outcome == Outcome::Taken)

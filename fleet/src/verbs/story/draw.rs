@@ -82,6 +82,7 @@ fn by(cause: Cause) -> &'static str {
         Cause::Refresh => "a run of Puppet",
         Cause::Kick => "a report",
         Cause::Person => "a person",
+        Cause::Event => "an event",
     }
 }
 
@@ -90,7 +91,7 @@ fn tone(state: State) -> Tone {
         return Tone::Attention;
     };
     match outcome {
-        Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied => Tone::Good,
+        Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => Tone::Good,
         Outcome::Failed | Outcome::Refused => Tone::Bad,
         Outcome::Taken | Outcome::Started => Tone::Plain,
         _ => Tone::Attention,

@@ -73,6 +73,24 @@ describe 'common::again::fleet' do
         is_expected.to contain_service('again-fleet-enabled.path').with(ensure: 'running', enable: true)
       end
 
+      it 'calls the programs of rules, as root and outside of any sandbox' do
+        is_expected.to contain_service('again-fleet-calls.path').with(ensure: 'running', enable: true)
+                                                                .that_requires('File[/etc/systemd/system/again-fleet-calls.service]')
+        is_expected.not_to contain_service('again-fleet-calls.service')
+        expect(unit('again-fleet-calls.path')).to include("\nDirectoryNotEmpty=/var/lib/again-fleet/calls\n")
+        expect(unit('again-fleet-calls.service')).to include("\nExecStart=/usr/local/bin/again-fleet call\n", "\nUser=root\n")
+        expect(unit('again-fleet-calls.service')).not_to match(%r{^(Protect|Private|System|Restrict|Type=oneshot)})
+      end
+
+      it 'removes rules that no manifest has, and has the service read those that changed' do
+        is_expected.to contain_file('/etc/again-fleet.d')
+          .with(ensure: 'directory', owner: 'root', mode: '0755', recurse: true, purge: true, force: true).that_notifies('Exec[again-fleet-rules]')
+        is_expected.to contain_exec('again-fleet-rules').with(
+          command: %w[/usr/bin/systemctl try-reload-or-restart again-fleet.service], refreshonly: true,
+        ).that_requires('Service[again-fleet.service]')
+        expect(written).not_to include('rules_dir')
+      end
+
       it 'runs as a user of its own, who cannot log in, and whom root\'s socket is for' do
         is_expected.to contain_user('again-fleet').with(system: true, shell: '/usr/sbin/nologin', managehome: false, gid: 'again-fleet')
         expect(unit('again-fleet.service')).to match(%r{^User=again-fleet$})
@@ -284,7 +302,12 @@ describe 'common::again::fleet' do
           .that_comes_before("File[/etc/systemd/system/#{name}.#{kind}]")
         is_expected.to contain_file("/etc/systemd/system/#{name}.#{kind}").with_ensure('absent')
       end
-      %w[/var/lib/again-fleet /var/spool/again-fleet].each do |directory|
+      %w[path service].each do |kind|
+        is_expected.to contain_service("again-fleet-calls.#{kind}").with(ensure: 'stopped', enable: false)
+          .that_comes_before("File[/etc/systemd/system/again-fleet-calls.#{kind}]")
+        is_expected.to contain_file("/etc/systemd/system/again-fleet-calls.#{kind}").with_ensure('absent')
+      end
+      %w[/etc/again-fleet.d /var/lib/again-fleet /var/spool/again-fleet].each do |directory|
         is_expected.to contain_file(directory).with(ensure: 'absent', force: true, backup: false).that_requires('Service[again-fleet.service]')
       end
       is_expected.to contain_file('/usr/local/bin/again-fleet').with_ensure('absent')

@@ -1,0 +1,250 @@
+//! Events that meet a rule of this node's become sights of the step, as registers do.
+//!
+//! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the engine was asked for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use again::model::{Span, Walltime};
+use again::sys::clock;
+
+use super::{Driver, Register};
+use crate::policy::books::Which;
+use crate::policy::judge::Signed;
+use crate::policy::rule::COUNTS;
+use crate::service::link::{self, Call, OURSELVES};
+use crate::service::reactions::Open;
+use crate::service::root;
+use crate::step::model::{Answer, Found, Sight};
+use crate::wire::event::Batch;
+use crate::wire::inventory::Inventory;
+use crate::wire::key::Key;
+use crate::wire::met::Met;
+use crate::wire::trigger::Trigger;
+
+/// How long what could not be found out waits until it is tried again.
+const AGAIN: Span = Span::from_secs(60);
+/// How many nodes the engine is asked for together.
+const MOST_NODES: usize = 64;
+
+/// What a node tells of itself, and how it signed that.
+type Told = (Inventory, Arc<[u8]>);
+
+impl Driver {
+    /// Events stand in the engine. The triggers that they are.
+    pub(super) fn react(&mut self, key: Key, bytes: Vec<u8>) -> Vec<Sight> {
+        let rules = &self.reactions.rules;
+        let is_own = *key.signer() == self.me;
+        if rules.is_empty() || (is_own && !rules.iter().any(|rule| rule.own)) {
+            return Vec::new();
+        }
+        let me = &self.me;
+        let is_wanted = |batch: &Batch| {
+            rules.iter().any(|rule| {
+                let (met, is_more) = rule.picks(me, batch, None);
+                is_more || !met.is_empty()
+            })
+        };
+        match self.seals.glance(&bytes) {
+            Ok(batch) if !is_wanted(&batch) => return Vec::new(),
+            Ok(_) => {}
+            Err(why) => {
+                let key = key.encode(&self.namespace);
+                self.turn_away(&format!("{key} is not believed: {why}"));
+                return Vec::new();
+            }
+        }
+        let bytes = self.reactions.hold(bytes);
+        bytes.map_or(Vec::new(), |bytes| self.pursue(key, bytes, None))
+    }
+
+    /// Finds out what of a batch meets a rule. What hangs on something that is not known is looked at again.
+    fn pursue(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&Told>) -> Vec<Sight> {
+        let now = clock::moment();
+        let mut open = Open {
+            key,
+            bytes,
+            until: now.wall + Span::from_nanos(COUNTS * 1_000_000),
+            due: now.uptime + AGAIN,
+        };
+        let events = self.seals.events(&open.bytes, &open.key);
+        let (extensions, batch) = match events.map_err(|found| *found) {
+            Ok(events) => events,
+            Err(Found::Bad(why)) => {
+                let key = open.key.encode(&self.namespace);
+                self.turn_away(&format!("{key} is not believed: {why}"));
+                return Vec::new();
+            }
+            Err(Found::Unclear(why)) => {
+                let node = open.key.signer();
+                self.reactions
+                    .say(format!("events of {node} cannot be judged: {why}"));
+                self.reactions.open.push(open);
+                return Vec::new();
+            }
+            Err(Found::Good(_)) => return Vec::new(),
+        };
+        let accepted = self
+            .state
+            .rules
+            .accept
+            .judge(&batch.node, &extensions, None);
+        if let Err(why) = accepted.or_else(|why| (batch.node == self.me).then_some(()).ok_or(why)) {
+            let node = &batch.node;
+            let why = format!("refused: events of {node} met a rule: {why}");
+            self.reactions.say(why);
+            return Vec::new();
+        }
+        let mut sights = Vec::new();
+        let mut is_open = false;
+        for rule in self.reactions.rules.clone() {
+            let inventory = told.map(|(inventory, _)| inventory);
+            let (met, is_more) = rule.picks(&self.me, &batch, inventory);
+            is_open |= is_more;
+            for event in met {
+                let met = Met {
+                    rule: rule.name.clone(),
+                    n: event.n,
+                    batch: open.bytes.clone(),
+                    inventory: told
+                        .filter(|_| rule.asks_the_node())
+                        .map(|(_, bytes)| bytes.clone()),
+                };
+                match rule.trigger(&self.namespace, &self.me, &batch, event) {
+                    Ok(trigger) if self.is_news(&trigger) => {
+                        let signed = Signed {
+                            signer: batch.node.clone(),
+                            extensions: extensions.clone(),
+                            trigger,
+                        };
+                        sights.push(self.met(signed, met));
+                    }
+                    Ok(_) => {}
+                    Err(why) => self
+                        .reactions
+                        .say(format!("refused: rule '{}': {why}", rule.name)),
+                }
+            }
+        }
+        let last = batch.events.iter().map(|event| event.at).max().unwrap_or(0);
+        let last = Walltime::from_millis(last.saturating_add(COUNTS)) + self.state.rules.skew;
+        if is_open && last > now.wall {
+            open.until = open.until.min(last);
+            // Whether its node tells something is not known before it was asked for once.
+            if told.is_none() {
+                open.due = now.uptime;
+            }
+            self.reactions.open.push(open);
+        }
+        sights
+    }
+
+    /// Whether a trigger is to be handed over: it counts still, or soon enough, and was not handed over before.
+    fn is_news(&mut self, trigger: &Trigger) -> bool {
+        let (now, skew) = (clock::walltime(), self.state.rules.skew);
+        let place = (trigger.sender.clone(), trigger.name.clone());
+        let settled = self
+            .reactions
+            .settled
+            .get(&place)
+            .map(|(number, _)| *number);
+        let waiting = self.registers.get(&place).map(|one| one.which.number);
+        if settled.max(waiting) >= Some(trigger.number) || trigger.expires() + skew <= now {
+            return false;
+        }
+        let is_near = trigger.fired() <= now + skew + Span::from_nanos(COUNTS * 1_000_000);
+        if !is_near {
+            let sender = &trigger.sender;
+            let why = format!("events of {sender} are more than an hour ahead of this clock");
+            self.reactions.say(why);
+        }
+        is_near
+    }
+
+    fn met(&mut self, signed: Signed, met: Met) -> Sight {
+        let which = Which::from(&signed.trigger);
+        let place = (which.sender.clone(), which.name.clone());
+        let register = Register {
+            revision: 0,
+            which,
+            value: root::Value::Met(met),
+        };
+        self.registers.insert(place.clone(), register);
+        Sight {
+            place,
+            revision: 0,
+            found: Found::Good(signed),
+        }
+    }
+
+    /// Root's side has answered. What it has, or never will, need not be handed over again.
+    pub(super) fn reacted(&mut self, answers: &[Answer]) {
+        let now = clock::walltime();
+        let hour = Span::from_nanos(COUNTS * 1_000_000);
+        let until = now + hour + self.state.rules.skew.times(2);
+        let settled = answers
+            .iter()
+            .filter(|one| one.which.name.is_of_a_rule() && one.outcome.releases());
+        for answer in settled {
+            self.reactions.settle(&answer.which, until, now);
+            let place = (answer.which.sender.clone(), answer.which.name.clone());
+            if self
+                .registers
+                .get(&place)
+                .is_some_and(|one| one.which == answer.which)
+            {
+                self.registers.remove(&place);
+            }
+        }
+    }
+
+    /// Asks the engine what nodes tell of themselves on which it hangs whether their events meet a rule.
+    pub fn ask_for_nodes(&mut self) {
+        let now = clock::moment();
+        let open = &mut self.reactions.open;
+        open.retain(|one| one.until > now.wall);
+        let mut nodes = BTreeSet::new();
+        for one in open.iter_mut().filter(|one| one.due <= now.uptime) {
+            if nodes.len() < MOST_NODES || nodes.contains(one.key.signer()) {
+                nodes.insert(one.key.signer().clone());
+                one.due = now.uptime + AGAIN;
+            }
+        }
+        if nodes.is_empty() {
+            return;
+        }
+        let prefixes = nodes.into_iter().map(Key::Node);
+        let prefixes = prefixes.map(|key| key.encode(&self.namespace)).collect();
+        self.order(Call::List {
+            client: OURSELVES,
+            prefixes,
+        });
+    }
+
+    /// The engine has said what nodes tell of themselves, or not.
+    pub(super) fn nodes_told(&mut self, asked: &[String], answer: link::Answer) {
+        let Ok(values) = answer else { return };
+        let mut told = BTreeMap::new();
+        for value in values.into_iter().filter(|one| asked.contains(&one.key)) {
+            let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
+            let read = key.and_then(|key| {
+                let inventory = self.seals.inventory(&value.bytes, &key)?;
+                Ok((key.signer().clone(), inventory))
+            });
+            match read {
+                Ok((node, one)) => drop(told.insert(node, (one, Arc::from(value.bytes)))),
+                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            }
+        }
+        let (again, rest): (Vec<Open>, Vec<Open>) = std::mem::take(&mut self.reactions.open)
+            .into_iter()
+            .partition(|one| told.contains_key(one.key.signer()));
+        self.reactions.open = rest;
+        let mut sights = Vec::new();
+        for one in again {
+            let told = told.get(one.key.signer());
+            sights.extend(self.pursue(one.key, one.bytes, told));
+        }
+        self.seen(&mut sights);
+    }
+}

@@ -1,0 +1,127 @@
+//! What happens on one node has another one react by its rules.
+
+use std::fs;
+use std::process::Command;
+
+use again_fleet::wire::event::Batch;
+use again_fleet::wire::lineage::{Cause, Origin};
+use again_fleet::wire::name::Id;
+
+use crate::fired::sealed_as;
+use crate::node::{Node, until};
+use crate::servers::{Kind, Server};
+use crate::straight::Straight;
+use crate::told::batch;
+
+const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\n";
+
+/// lb1 with this rule.
+fn node(server: &Server, rule: &str) -> Node {
+    let node = Node::off("lb1.test", server);
+    fs::create_dir(node.path("rules")).expect("made");
+    fs::write(node.path("rules/one.toml"), rule).expect("written");
+    node.set_also(&format!("rules_dir = {:?}", node.path("rules")));
+    node.take();
+    node.start();
+    node.is_linked(true);
+    node
+}
+
+fn tell(straight: &Straight, told: &Batch) {
+    let name = told.node.as_str().replace('.', "=");
+    let key = format!("event/{name}/{}/{:020}", told.run, told.first());
+    let bytes = sealed_as(told.node.as_str(), told);
+    straight.put(&key, &bytes).expect("put");
+}
+
+fn one_run_for_one_run(kind: Kind) {
+    let server = Server::start(kind);
+    let node = node(&server, UP);
+    let straight = Straight::at(&server, "web1.test");
+    tell(&straight, &batch("web1.test", 1, &[1, 2, 3]));
+    until("its run", || node.runs().len() == 1);
+    let origins = &node.runs()[0].origins.0;
+    assert_eq!(origins[0].cause, Cause::Event);
+    assert_eq!(origins[0].path, ["web1.test".parse().expect("a certname")]);
+    // Neither what lb1 itself did nor a restart has it run again; the next run of web1 has.
+    tell(&straight, &batch("lb1.test", 2, &[1]));
+    node.kill();
+    node.start();
+    node.is_linked(true);
+    tell(&straight, &batch("web1.test", 3, &[1]));
+    until("the next run", || node.runs().len() == 2);
+    assert_eq!(node.ran().len(), 2, "{}", node.log());
+    assert_eq!(straight.list("event/").len(), 3, "events are there for all");
+    assert!(straight.list("result/").is_empty(), "nobody fired");
+    until("both stories", || straight.list("story/").len() == 2);
+}
+
+#[test]
+fn an_event_has_another_node_run_once_over_etcd() {
+    one_run_for_one_run(Kind::Etcd);
+}
+
+#[test]
+fn an_event_has_another_node_run_once_over_nats() {
+    one_run_for_one_run(Kind::Nats);
+}
+
+#[test]
+fn what_comes_while_a_run_goes_on_shares_the_next_one() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server, UP);
+    let straight = Straight::at(&server, "web1.test");
+    node.write("hold", "");
+    tell(&straight, &batch("web1.test", 1, &[1]));
+    until("its run", || node.runs().len() == 1);
+    for run in 2..=5 {
+        tell(&straight, &batch("web1.test", run, &[1, 2]));
+    }
+    until("all of them", || {
+        node.log().matches("taken: 'rule/up/").count() >= 5
+    });
+    fs::remove_file(node.path("hold")).expect("removed");
+    until("the other run", || node.ran().len() == 5);
+    assert_eq!(node.runs().len(), 2);
+}
+
+/// A run that came from as many nodes as it may is the last.
+#[test]
+fn a_circle_ends_at_the_hop_limit_and_is_named() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server, UP);
+    node.set_also("hop_limit = 3");
+    let straight = Straight::at(&server, "web1.test");
+    let mut told = batch("web1.test", 1, &[1]);
+    let names = ["web1.test", "lb1.test", "web1.test"];
+    told.begun.origins.0.push(Origin {
+        id: Id::from_bits(7),
+        cause: Cause::Event,
+        path: names[1..]
+            .iter()
+            .chain([&names[1]])
+            .map(|name| name.parse().expect("a certname"))
+            .collect(),
+    });
+    tell(&straight, &told);
+    let circle = "over 3 hops: lb1.test -> web1.test -> lb1.test ...";
+    until("the circle", || node.log().contains(circle));
+    assert!(node.runs().is_empty());
+}
+
+#[test]
+fn a_rule_with_a_program_leaves_its_call_and_a_new_rule_counts_after_a_reload() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server, "name = 'tell'\nchange = ['stopped']\n");
+    let straight = Straight::at(&server, "web1.test");
+    tell(&straight, &batch("web1.test", 1, &[1, 2]));
+    let rule = "name = 'tell'\nchange = ['started']\ncommand = ['/bin/true']\n";
+    fs::write(node.path("rules/one.toml"), rule).expect("written");
+    let sent = Command::new("kill")
+        .args(["-HUP", &node.pid().to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let calls = || fs::read_dir(node.path("state/calls")).map_or(0, Iterator::count);
+    until("both calls", || calls() == 2);
+    assert!(node.runs().is_empty());
+}

@@ -1,0 +1,71 @@
+//! Events as another node tells them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use again_fleet::wire::event::{Batch, Begun, Change, Event};
+use again_fleet::wire::inventory::Inventory;
+use again_fleet::wire::lineage::Lineage;
+use again_fleet::wire::name::Id;
+
+/// Now, milliseconds after 1970.
+pub fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.expect("a clock").as_millis()).expect("a time")
+}
+
+/// A service that was started, as event `n` at `at`.
+pub fn started(n: u64, at: u64) -> Event {
+    Event {
+        n,
+        at,
+        resource: "Service[httpd]".to_owned(),
+        change: Change::Started,
+        property: Some("ensure".to_owned()),
+        corrective: false,
+        tags: vec!["service".to_owned(), "httpd".to_owned()],
+        within: vec!["Stage[main]".to_owned()],
+        file: None,
+        line: None,
+        old: None,
+        new: None,
+        message: None,
+    }
+}
+
+/// What a run of a node did now: it started a service, with these numbers.
+pub fn batch(node: &str, run: u128, numbers: &[u64]) -> Batch {
+    let at = now();
+    Batch {
+        node: node.parse().expect("a certname"),
+        run: Id::from_bits(run),
+        begun: Begun {
+            at,
+            environment: "production".to_owned(),
+            puppet: "7.23.0".to_owned(),
+            origins: Lineage::default(),
+            lost: 0,
+        },
+        events: numbers.iter().map(|n| started(*n, at)).collect(),
+        ended: None,
+    }
+}
+
+/// What a node tells of itself.
+pub fn inventory(node: &str, role: &str) -> Inventory {
+    Inventory {
+        node: node.parse().expect("a certname"),
+        at: now(),
+        facts: BTreeMap::from([("role".to_owned(), role.to_owned())]),
+        classes: BTreeSet::from(["roles::web".to_owned()]),
+        environment: "production".to_owned(),
+        version: "0".to_owned(),
+        puppet: String::new(),
+        running: None,
+        last: None,
+        ended: None,
+        pending: 0,
+        disabled: false,
+        cap: None,
+    }
+}
