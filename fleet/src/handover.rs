@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn what_is_too_much_is_neither_asked_nor_read() {
         let many = vec![Vec::new(); MOST_TOGETHER + 1];
-        let long = vec![vec![0; envelope::MOST + 1]];
-        let all = vec![vec![0; envelope::MOST]; MOST_TOGETHER];
+        let long = vec![vec![0; met::MOST + 1]];
+        let all = vec![vec![0; met::MOST]; MOST_TOGETHER];
         for (values, words) in [
             (&many, "33 values"),
             (&long, "a value of"),

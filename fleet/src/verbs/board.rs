@@ -367,7 +367,9 @@ mod tests {
             let mut board = board(&["a"]);
             told(&mut board, "a", *outcome);
             let expected = match outcome {
-                Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied => Exit::Done,
+                Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => {
+                    Exit::Done
+                }
                 Outcome::Failed | Outcome::Refused => Exit::Failed,
                 Outcome::Cancelled | Outcome::Superseded => Exit::Failed,
                 _ => Exit::NotInTime,
