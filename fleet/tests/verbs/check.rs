@@ -333,3 +333,19 @@ fn settings_that_cannot_be_used_end_it() {
         "{done:?}"
     );
 }
+
+#[test]
+fn a_rule_that_cannot_be_read_is_named() {
+    let node = Node::new();
+    let rules = node.path("rules");
+    fs::create_dir(&rules).expect("made");
+    fs::write(rules.join("a.toml"), "name = 'a'\nnonsense = 1\n").expect("written");
+    node.set(&format!(
+        "endpoints = ['localhost:1']\nrules_dir = {rules:?}"
+    ));
+    let done = node.run(&["check"]);
+    assert_eq!(done.status, 1);
+    let line = done.out.lines().find(|line| line.contains(" rules "));
+    let line = line.unwrap_or_else(|| panic!("{done:?}"));
+    assert!(line.contains("a.toml: line 2: key 'nonsense'"), "{line}");
+}

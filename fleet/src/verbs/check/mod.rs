@@ -103,6 +103,10 @@ fn set(settings: &Settings) -> Vec<Finding> {
         }
         Err(e) => Finding::error("accept", e.0, "until then nothing is taken here"),
     });
+    if let Err(e) = settings.reactions() {
+        let todo = "until then nothing is taken here, and the service does not start";
+        found.push(Finding::error("rules", e.0, todo));
+    }
     found
 }
 
