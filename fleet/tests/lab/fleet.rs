@@ -224,7 +224,12 @@ fn node(net: &Net, host: &Host<'_>, kind: Kind, settings: &str) -> Lab {
 
 /// Has the classes set up a node, with these settings of the helper and of the fleet besides.
 pub fn set(lab: &Lab, kind: Kind, helper: &str, settings: &str) {
-    let manifest = format!(
+    apply(lab, "/root/node.pp", &classes(kind, helper, settings));
+}
+
+/// The manifest that does so.
+pub fn classes(kind: Kind, helper: &str, settings: &str) -> String {
+    format!(
         "class {{ 'common::again': manage_binary => 'none', {helper} }}
         class {{ 'common::again::fleet':
           manage_binary => 'none',
@@ -236,8 +241,7 @@ pub fn set(lab: &Lab, kind: Kind, helper: &str, settings: &str) {
           {settings}
         }}\n",
         kind.name()
-    );
-    apply(lab, "/root/node.pp", &manifest);
+    )
 }
 
 /// A run of `puppet apply`, which must not fail: its status, and what it said.

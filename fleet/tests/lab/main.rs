@@ -17,6 +17,8 @@ mod events;
 mod held;
 /// A network that does not work.
 mod network;
+/// What has a node react to what others do.
+mod rules;
 /// Agents of a Puppet server.
 mod server;
 /// The two processes of a node, and one that was taken over.

@@ -347,5 +347,8 @@ fn a_rule_that_cannot_be_read_is_named() {
     assert_eq!(done.status, 1);
     let line = done.out.lines().find(|line| line.contains(" rules "));
     let line = line.unwrap_or_else(|| panic!("{done:?}"));
-    assert!(line.contains("a.toml: line 2: unknown key 'nonsense'"), "{line}");
+    assert!(
+        line.contains("a.toml: line 2: unknown key 'nonsense'"),
+        "{line}"
+    );
 }

@@ -1,0 +1,137 @@
+//! A web server comes up, and the load balancer runs by a rule of its own; and two nodes that react to each other.
+
+use again_rig::Lab;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Kind, applied, apply, classes, ran};
+
+/// What is run by a rule, and changes something each time. The title of an Exec is not told where it stands in its command.
+const RUN: &str = "again_events { 'this node': }
+exec { 'moves': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
+
+/// As in the example of the module.
+const WEB: &str = "again_events { 'this node': }
+class roles::frontend_web {
+  service { 'httpd': ensure => running }
+}
+include roles::frontend_web\n";
+
+const HTTPD: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
+
+const BALANCER: &str = "common::again::on { 'a web server came up':
+  resource => 'Service[httpd]',
+  class    => 'roles::frontend_web',
+  change   => 'started',
+}
+common::again::on { 'tell somebody':
+  class   => 'roles::frontend_web',
+  change  => 'started',
+  command => ['/bin/sh', '-c', 'cat >>/root/told; echo >>/root/told; echo it was told'],
+}\n";
+
+/// How often a web server comes up.
+const TIMES: usize = 4;
+
+/// Has the classes set up a node that listens to all others, with these rules.
+fn set(lab: &Lab, kind: Kind, settings: &str, rules: &str) {
+    let settings = format!("events => true, {settings}");
+    let classes = classes(kind, "max_runs => 100,", &settings);
+    let classes = classes.replace("'web*.test'", "'web*.test', 'lb*.test'");
+    apply(lab, "/root/node.pp", &format!("{classes}{rules}"));
+}
+
+/// When the runs were started that the helper started, milliseconds of the wall clock.
+fn starts(lab: &Lab) -> Vec<u64> {
+    let history = lab.history();
+    let entries = history
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let starts = entries.filter(|entry| entry["what"] == "started");
+    starts
+        .filter_map(|entry| entry["at"]["wall"].as_u64())
+        .collect()
+}
+
+/// The events that a program was told, each a line.
+fn told(lab: &Lab) -> Vec<Value> {
+    let text = lab.sh("cat /root/told 2>/dev/null || true");
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect()
+}
+
+fn a_web_server_comes_up(kind: Kind) {
+    let fleet = Fleet::with(kind, "events => true,");
+    let (web1, lb1) = (&fleet.web1, &fleet.lb1);
+    web1.write("/etc/systemd/system/httpd.service", HTTPD);
+    web1.sh("systemctl daemon-reload");
+    web1.write("/root/web.pp", WEB);
+    // The rules come while the service is at work.
+    set(lb1, kind, "", BALANCER);
+    let mut late = Vec::new();
+    for time in 1..=TIMES {
+        web1.sh("systemctl stop httpd");
+        applied(web1, "/root/web.pp", &[]);
+        lb1.wait_until("the run", 60, || {
+            let ended = ran(lb1).iter().filter(|run| run.ended.is_some()).count();
+            (ended >= time && told(lb1).len() >= time).then_some(())
+        });
+        let (told, starts) = (told(lb1), starts(lb1));
+        let event = &told[time - 1]["event"];
+        assert_eq!(event["resource"], "Service[httpd]", "{told:#?}");
+        assert_eq!(told[time - 1]["node"], "web1.test");
+        let at = event["at"].as_u64().expect("a time");
+        late.push(starts[time - 1].saturating_sub(at));
+    }
+    late.sort_unstable();
+    let (half, most) = (late[TIMES / 2], late[TIMES - 1]);
+    println!(
+        "{kind:?}: from a change to a start elsewhere {half} ms, {most} ms at most of {TIMES}"
+    );
+    assert!(half < 5000, "{late:?}");
+    // A run that starts nothing asks for nothing.
+    applied(web1, "/root/web.pp", &[]);
+    lb1.wait_until("no call", 60, || {
+        let left = lb1.sh("ls /var/lib/again-fleet/calls");
+        left.trim().is_empty().then_some(())
+    });
+    let log = lb1.log_of("again-fleet-calls.service");
+    assert!(log.contains("it was told"), "{log}");
+    assert_eq!((ran(lb1).len(), told(lb1).len()), (TIMES, TIMES));
+    assert_eq!(starts(lb1).len(), TIMES);
+    // A rule that has left the manifest has left the node.
+    set(lb1, kind, "", "");
+    assert_eq!(lb1.sh("ls /etc/again-fleet.d"), "");
+}
+
+#[test]
+fn a_web_server_comes_up_and_its_balancer_runs_over_etcd() {
+    a_web_server_comes_up(Kind::Etcd);
+}
+
+#[test]
+fn a_web_server_comes_up_and_its_balancer_runs_over_nats() {
+    a_web_server_comes_up(Kind::Nats);
+}
+
+#[test]
+fn two_rules_that_react_to_each_other_end_at_the_hop_limit() {
+    let fleet = Fleet::new(Kind::Etcd);
+    let rule = "common::again::on { 'the other one': resource => 'Exec[moves]' }\n";
+    for node in [&fleet.web1, &fleet.lb1] {
+        node.write("/root/run.pp", RUN);
+        set(node, Kind::Etcd, "hop_limit => 3,", rule);
+    }
+    applied(&fleet.web1, "/root/run.pp", &[]);
+    let circle = "over 3 hops: web1.test -> lb1.test -> web1.test ...";
+    fleet.web1.wait_until("the circle", 90, || {
+        let log = fleet.web1.log_of("again-fleet-take.service");
+        log.contains(circle).then_some(())
+    });
+    assert_eq!((ran(&fleet.web1).len(), ran(&fleet.lb1).len()), (2, 2));
+    assert_eq!(
+        (starts(&fleet.web1).len(), starts(&fleet.lb1).len()),
+        (1, 2)
+    );
+}
