@@ -16,6 +16,9 @@ _again__fleet() {
             ",$1")
                 cmd="again__fleet"
                 ;;
+            again__fleet,call)
+                cmd="again__fleet__subcmd__call"
+                ;;
             again__fleet,cancel)
                 cmd="again__fleet__subcmd__cancel"
                 ;;
@@ -53,12 +56,38 @@ _again__fleet() {
 
     case "${cmd}" in
         again__fleet)
-            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget check take tell"
+            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget check take call tell"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__call)
+            opts="-h --idle --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --idle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

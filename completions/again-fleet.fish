@@ -37,6 +37,7 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "nodes" -d '
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "forget" -d 'Remove a node that is gone for good from what is shown and selected'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "tell" -d 'Tell the fleet of this node; called by the resource type again_inventory'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand serve" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand serve" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
@@ -94,6 +95,10 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l idle -d
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l idle -d 'End when nobody has asked for so long' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand tell" -l end -d 'How this run ends: changed, unchanged or failed [default: it begins, and standard input has an object of JSON with facts, classes, environment and puppet]' -r -f -a "changed\t''
 unchanged\t''
 failed\t''"

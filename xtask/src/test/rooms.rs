@@ -120,6 +120,7 @@ pub const ROOMS: &[Room] = &[
         name: "fleet-lab",
         run: Run::Fleet("lab", 3),
         load: 6,
+        limit: 2400,
         // One more gives the processes of a machine another clock.
         needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
         before: &["tests/lab/setup", "tests/lab/server-image"],
