@@ -99,7 +99,7 @@ describe 'common::again::on' do
   end
 
   context 'with two rules' do
-    let(:pre_condition) { super() + "\ncommon::again::on { 'A web server came up': class => 'x' }" }
+    let(:pre_condition) { super() + " common::again::on { 'A web server came up': class => 'x' }" }
 
     it { is_expected.to compile.with_all_deps }
   end
