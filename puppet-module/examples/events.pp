@@ -8,7 +8,7 @@
 # lint:ignore:nested_classes_or_defines
 
 # A web server.
-class roles::frontend_web {
+class roles::web_that_tells {
   package { 'httpd':
     ensure => installed,
   }
@@ -19,10 +19,10 @@ class roles::frontend_web {
 }
 
 # A load balancer, which looks again for the web servers.
-class roles::frontend_lb {
+class roles::lb_that_reacts {
   common::again::on { 'a web server came up':
     resource => 'Service[httpd]',
-    class    => 'roles::frontend_web',
+    class    => 'roles::web_that_tells',
     change   => 'started',
   }
 
@@ -36,7 +36,7 @@ class roles::frontend_lb {
 # lint:endignore
 
 case $facts['role'] {
-  'haproxy': { include roles::frontend_lb }
-  'node': { include roles::frontend_web }
+  'haproxy': { include roles::lb_that_reacts }
+  'node': { include roles::web_that_tells }
   default: { warning("no role '${facts['role']}'") }
 }
