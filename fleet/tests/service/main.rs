@@ -35,6 +35,8 @@ mod ring;
 #[allow(dead_code)]
 #[path = "../support/servers.rs"]
 mod servers;
+/// Runs that share slots.
+mod slots;
 #[path = "../support/straight.rs"]
 mod straight;
 

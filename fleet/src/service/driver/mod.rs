@@ -8,6 +8,8 @@ mod events;
 mod node;
 /// Who asks, and what they are told.
 mod people;
+/// Runs that wait for a slot.
+mod slots;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +19,7 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use again::layout::complain;
-use again::model::{Boottime, Usage, Walltime};
+use again::model::{Boottime, Identity, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -27,11 +29,13 @@ use super::keep::Keep;
 use super::link::{Call, Order};
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
+use super::slots::Slots;
 use super::spool::Spool;
 use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
+use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
 use crate::seal::Seals;
@@ -41,7 +45,7 @@ use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 use crate::wire::outcome::{Outcome, Told};
 
 /// How long a value stays at least.
@@ -66,6 +70,8 @@ pub enum Note {
     Became(io::Result<Vec<(Which, handover::Answer)>>),
     /// A run has left events.
     Rung,
+    /// A run that had a slot of this group, or waited for one, has ended.
+    RunEnded(Name, Identity),
 }
 
 /// Where a driver reaches out to.
@@ -100,6 +106,10 @@ pub struct Driver {
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
+    slots: Slots,
+    slots_file: slots::File,
+    /// Who may take places away.
+    pub operators: Vec<Who>,
 }
 
 struct Register {
@@ -154,7 +164,11 @@ impl Driver {
         // The service before this one may have had something taken.
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
+        let (slots_file, slots) = slots::File::open(&settings.state_dir.join("serve"), &ways.notes);
         Ok(Driver {
+            slots,
+            slots_file,
+            operators: settings.operators.clone(),
             state,
             health: Health {
                 engine: settings.engine.to_string(),
