@@ -28,6 +28,7 @@ mod telling;
 use std::fs;
 use std::future::Future;
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use again::layout::complain;
@@ -92,6 +93,8 @@ struct Service<'a> {
     beat: Boottime,
     /// Between two beats.
     pace: Span,
+    /// Why systemd did not hear the last beat.
+    unheard: Option<String>,
     ears: Ears,
 }
 
@@ -146,6 +149,7 @@ impl<'a> Service<'a> {
             alarm: Alarm::new()?,
             beat: clock::boottime(),
             pace: pace(),
+            unheard: None,
             ears: Ears::new(notes, news)?,
             access: access.clone(),
             trouble: None,
@@ -224,10 +228,15 @@ impl<'a> Service<'a> {
             self.driver.look_at_files();
             self.look_at_access();
             self.driver.count_events();
-            tell_systemd(&[
-                NotifyState::Watchdog,
-                NotifyState::Status(&self.driver.status()),
-            ]);
+            let status = self.driver.status();
+            let beat = [NotifyState::Watchdog, NotifyState::Status(&status)];
+            let unheard = tell_in_passing(&beat).err().map(|e| e.to_string());
+            if let Some(why) = unheard.as_ref().filter(|_| unheard != self.unheard) {
+                complain(&format!(
+                    "again-fleet: systemd is not told how this service does: {why}"
+                ));
+            }
+            self.unheard = unheard;
         }
         self.driver.look_at_runs();
         self.driver.tell_events();
@@ -366,6 +375,17 @@ fn tell_systemd(what: &[NotifyState<'_>]) {
             "again-fleet: systemd cannot be told anything: {e}"
         ));
     }
+}
+
+/// Tells systemd how it goes, if it listens: one that does not is no reason to stand still, and hears the next beat.
+fn tell_in_passing(what: &[NotifyState<'_>; 2]) -> io::Result<()> {
+    let Some(systemd) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    let words = format!("{}\n{}\n", what[0], what[1]);
+    socket.send_to(words.as_bytes(), systemd).map(drop)
 }
 
 #[cfg(test)]

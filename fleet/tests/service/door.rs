@@ -1,6 +1,8 @@
 //! Who asks the service, and how it is told to end or to read something anew.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -277,6 +279,21 @@ fn who_has_asked_is_answered_before_the_end() {
 }
 
 #[test]
+fn a_systemd_that_does_not_listen_stops_nothing() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = Node::off("web1.test", &server);
+    // Four beats in a second.
+    web1.start_in(&["WATCHDOG_USEC=500000"]);
+    let path = web1.path("notify");
+    fs::remove_file(&path).expect("removed");
+    let _deaf = UnixDatagram::bind(&path).expect("a socket");
+    until("a beat that is not heard", || {
+        web1.log().contains("systemd is not told how")
+    });
+    web1.is_linked(true);
+}
+
+#[test]
 fn a_socket_that_systemd_passes_is_used() {
     let server = Server::start(Kind::Etcd);
     let web1 = Node::off("web1.test", &server);
@@ -302,11 +319,11 @@ fn settings_and_certificates_are_taken_up() {
     lb1.is_linked(true);
     // Settings that cannot be used change nothing.
     let path = web1.path("again-fleet.toml");
-    let good = std::fs::read_to_string(&path).expect("settings");
-    std::fs::write(&path, "acept = []").expect("written");
+    let good = fs::read_to_string(&path).expect("settings");
+    fs::write(&path, "acept = []").expect("written");
     web1.signal("-HUP");
     until("a complaint", || web1.log().contains("unknown key 'acept'"));
-    std::fs::write(
+    fs::write(
         &path,
         good.replace("namespace = 'test'", "namespace = 'other'"),
     )
@@ -339,7 +356,7 @@ fn what_cannot_be_used_is_said_at_the_start() {
     let server = Server::start(Kind::Etcd);
     let web1 = Node::off("web1.test", &server);
     let path = web1.path("again-fleet.toml");
-    let good = std::fs::read_to_string(&path).expect("settings");
+    let good = fs::read_to_string(&path).expect("settings");
     for (was, is, words) in [
         ("endpoints = ", "#", "set endpoints"),
         ("accept = ", "#", "set accept"),
@@ -350,7 +367,7 @@ fn what_cannot_be_used_is_said_at_the_start() {
         ),
         ("/key.pem", "/nothing.pem", "nothing.pem cannot be read"),
     ] {
-        std::fs::write(&path, good.replace(was, is)).expect("written");
+        fs::write(&path, good.replace(was, is)).expect("written");
         let done = Command::new(env!("CARGO_BIN_EXE_again-fleet"))
             .args(["serve", "--config"])
             .arg(&path)
@@ -363,7 +380,7 @@ fn what_cannot_be_used_is_said_at_the_start() {
         );
     }
     // Two of them do not share an outbox.
-    std::fs::write(&path, good).expect("written");
+    fs::write(&path, good).expect("written");
     web1.start();
     let second = Command::new(env!("CARGO_BIN_EXE_again-fleet"))
         .args(["serve", "--config"])
@@ -391,7 +408,7 @@ fn whoever_goes_makes_room() {
     });
     assert_eq!([waits.word(), waits.word()], ACROSS);
     let count = || {
-        let listed = std::fs::read_dir(format!("/proc/{}/fd", web1.pid())).expect("descriptors");
+        let listed = fs::read_dir(format!("/proc/{}/fd", web1.pid())).expect("descriptors");
         listed.count()
     };
     let before = count();
