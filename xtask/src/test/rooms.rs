@@ -154,7 +154,9 @@ pub const ROOMS: &[Room] = &[
         name: "package",
         run: Run::Script(&["tests/package/run"]),
         load: 10,
-        needs: "cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3",
+        // It builds for both architectures.
+        needs: "cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3 dpkg gcc gcc-aarch64-linux-gnu \
+                protobuf-compiler libprotobuf-dev",
         ..ROOM
     },
     Room {
