@@ -125,7 +125,6 @@ pub const ROOMS: &[Room] = &[
         needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
         before: &["tests/lab/setup", "tests/lab/server-image"],
         when: When::Lab,
-        ..ROOM
     },
     Room {
         name: "module",
