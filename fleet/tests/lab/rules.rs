@@ -29,13 +29,16 @@ common::again::on { 'tell somebody':
   command => ['/bin/sh', '-c', 'cat >>/root/told; echo >>/root/told; echo it was told'],
 }\n";
 
-/// How often a web server comes up.
-const TIMES: usize = 4;
+/// How often a web server comes up; AGAIN_FLEET_TIMES says another number, up to 200.
+fn times() -> usize {
+    let said = std::env::var("AGAIN_FLEET_TIMES");
+    said.map_or(4, |text| text.parse().expect("a number of times"))
+}
 
 /// Has the classes set up a node that listens to all others, with these rules.
 fn set(lab: &Lab, kind: Kind, settings: &str, rules: &str) {
     let settings = format!("events => true, {settings}");
-    let classes = classes(kind, "max_runs => 100,", &settings);
+    let classes = classes(kind, "max_runs => 250,", &settings);
     let classes = classes.replace("'web*.test'", "'web*.test', 'lb*.test'");
     apply(lab, "/root/node.pp", &format!("{classes}{rules}"));
 }
@@ -63,14 +66,14 @@ fn told(lab: &Lab) -> Vec<Value> {
 
 fn a_web_server_comes_up(kind: Kind) {
     let fleet = Fleet::with(kind, "events => true,");
-    let (web1, lb1) = (&fleet.web1, &fleet.lb1);
+    let (web1, lb1, times) = (&fleet.web1, &fleet.lb1, times());
     web1.write("/etc/systemd/system/httpd.service", HTTPD);
     web1.sh("systemctl daemon-reload");
     web1.write("/root/web.pp", WEB);
     // The rules come while the service is at work.
     set(lb1, kind, "", BALANCER);
     let mut late = Vec::new();
-    for time in 1..=TIMES {
+    for time in 1..=times {
         web1.sh("systemctl stop httpd");
         applied(web1, "/root/web.pp", &[]);
         lb1.wait_until("the run", 60, || {
@@ -85,9 +88,10 @@ fn a_web_server_comes_up(kind: Kind) {
         late.push(starts[time - 1].saturating_sub(at));
     }
     late.sort_unstable();
-    let (half, most) = (late[TIMES / 2], late[TIMES - 1]);
+    let (half, most) = (late[times / 2], late[times - 1]);
+    let nearly_all = late[(times * 99).div_ceil(100) - 1];
     println!(
-        "{kind:?}: from a change to a start elsewhere {half} ms, {most} ms at most of {TIMES}"
+        "{kind:?}: from a change to a start elsewhere {half} ms, of 99 in 100 within {nearly_all} ms, {most} ms at most of {times}"
     );
     assert!(half < 5000, "{late:?}");
     // A run that starts nothing asks for nothing.
@@ -98,8 +102,8 @@ fn a_web_server_comes_up(kind: Kind) {
     });
     let log = lb1.log_of("again-fleet-calls.service");
     assert!(log.contains("it was told"), "{log}");
-    assert_eq!((ran(lb1).len(), told(lb1).len()), (TIMES, TIMES));
-    assert_eq!(starts(lb1).len(), TIMES);
+    assert_eq!((ran(lb1).len(), told(lb1).len()), (times, times));
+    assert_eq!(starts(lb1).len(), times);
     // A rule that has left the manifest has left the node.
     set(lb1, kind, "", "");
     assert_eq!(lb1.sh("ls /etc/again-fleet.d"), "");

@@ -11,7 +11,7 @@ use crate::fired::sealed_as;
 use crate::node::{Node, until};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
-use crate::told::batch;
+use crate::told::{batch, inventory};
 
 const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\n";
 
@@ -83,6 +83,61 @@ fn what_comes_while_a_run_goes_on_shares_the_next_one() {
     fs::remove_file(node.path("hold")).expect("removed");
     until("the other run", || node.ran().len() == 5);
     assert_eq!(node.runs().len(), 2);
+}
+
+/// What its node tells of itself decides, as it signed that.
+#[test]
+fn where_a_rule_says_so_the_role_of_the_node_decides() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server, &format!("{UP}where = ['role=web']\n"));
+    let straight = Straight::at(&server, "web1.test");
+    for (name, role) in [("web1.test", "web"), ("web2.test", "db")] {
+        let key = format!("node/{}", name.replace('.', "="));
+        let bytes = sealed_as(name, &inventory(name, role));
+        straight.put(&key, &bytes).expect("put");
+    }
+    tell(&straight, &batch("web2.test", 1, &[1]));
+    tell(&straight, &batch("web1.test", 2, &[1]));
+    until("its run", || node.runs().len() == 1);
+    // Of the same moment, and so another one would share this run.
+    let origins = &node.runs()[0].origins.0;
+    let web1 = ["web1.test".parse().expect("a certname")];
+    assert!(
+        origins.iter().all(|origin| origin.path == web1),
+        "{origins:?}"
+    );
+    // Another node cannot say it for this one.
+    let key = "node/web2=test";
+    let forged = sealed_as("web1.test", &inventory("web2.test", "web"));
+    straight.put(key, &forged).expect("put");
+    tell(&straight, &batch("web2.test", 3, &[1]));
+    until("a word of it", || {
+        node.log().contains("node/web2=test is not believed")
+    });
+    assert_eq!(node.runs().len(), 1, "{}", node.log());
+}
+
+#[test]
+fn a_batch_counts_under_its_own_key_only() {
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server, UP);
+    let straight = Straight::at(&server, "web1.test");
+    let told = batch("web1.test", 1, &[1]);
+    let bytes = sealed_as("web1.test", &told);
+    let (run, first) = (&told.run, told.first());
+    let other = Id::from_bits(2);
+    for key in [
+        format!("event/web2=test/{run}/{first:020}"),
+        format!("event/web1=test/{other}/{first:020}"),
+        format!("event/web1=test/{run}/{:020}", first + 1),
+    ] {
+        straight.put(&key, &bytes).expect("put");
+        let turned_away = format!("{key} is not believed");
+        until("a word of it", || node.log().contains(&turned_away));
+    }
+    assert!(node.runs().is_empty());
+    tell(&straight, &told);
+    until("its run", || node.runs().len() == 1);
 }
 
 /// A run that came from as many nodes as it may is the last.

@@ -37,6 +37,7 @@
 #
 # @param delta
 #   How long Puppet waits at least before it runs here: seconds, or a string with a unit, such as `2m`; a day at most.
+#   Where many nodes have the rule, `fqdn_rand(60)` spreads their runs over a minute.
 #
 # @param command
 #   A program that is called instead: an array of its absolute path and its arguments, or a string without quotes, which is split at its
