@@ -25,9 +25,10 @@ enum Who {
 const UNDER_WAY: u64 = 8;
 
 /// How many steps lie between two cases; at night, one (tests/tools/sweep).
-const STRIDE: u64 = 9;
+const STRIDE: u64 = 3;
 
-/// How many cases a world lives through: what they leave on the disk are steps of every later start, and would never end.
+/// How many cases a world lives through: what they leave on the disk is more steps of every later start. The sweep has come to its end
+/// where a new world outlives it.
 const CASES: usize = 40;
 
 /// A number of the environment, or else this one.
@@ -184,7 +185,7 @@ fn whoever_is_killed_at_whichever_step_loses_and_doubles_nothing() {
         let sum = sweep(who, seed);
         println!("{who:?}: {sum:?}");
         assert!(
-            sum.killed > 2 && sum.promised > sum.fired / 2,
+            sum.killed > 2 && sum.promised > sum.fired / 4,
             "{who:?}: {sum:?}"
         );
     }

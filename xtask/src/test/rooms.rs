@@ -329,8 +329,8 @@ pub const ROOMS: &[Room] = &[
     },
     Room {
         name: "fleet-sweep",
-        // More than three hundred kills with each seed.
-        run: Run::Script(&["tests/tools/sweep", "3"]),
+        // More than a thousand kills together.
+        run: Run::Script(&["tests/tools/sweep", "6"]),
         load: 20,
         limit: 10_800,
         needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli etcd-server gcc",
