@@ -155,6 +155,12 @@ impl Rule {
         batch: &Batch,
         event: &Event,
     ) -> Result<Trigger, String> {
+        if batch.begun.unknown {
+            let node = &batch.node;
+            return Err(format!(
+                "what asked for that run of {node} is not known there, and so it could be a circle"
+            ));
+        }
         let run = [
             fleet.as_str().as_bytes(),
             batch.node.as_str().as_bytes(),
@@ -392,6 +398,9 @@ pub(crate) mod tests {
             told.events = [first, first + 1].map(|n| Event { at: at.saturating_add(late), ..event(n) }).to_vec();
             told.ended = None;
             let (fleet, me) = ("test".parse().expect("a namespace"), node("lb1.test"));
+            let mut unknown = told.clone();
+            unknown.begun.unknown = true;
+            prop_assert!(rule.trigger(&fleet, &me, &unknown, &told.events[0]).is_err());
             let made: Vec<_> = told.events.iter().map(|one| rule.trigger(&fleet, &me, &told, one)).collect();
             let again: Vec<_> = told.events.iter().map(|one| rule.trigger(&fleet, &me, &told, one)).collect();
             prop_assert_eq!(&made, &again);

@@ -125,7 +125,9 @@ impl Telling {
                 Ok(sent)
             }
             Err(why) => {
-                self.pause(now);
+                if !self.waits {
+                    self.pause(now);
+                }
                 self.say(why).map_or(Ok(None), Err)
             }
         }
@@ -174,7 +176,10 @@ impl Telling {
             }
             if let Err(at) = self.budget.take(parcel.length as u64, now) {
                 (self.not_before, self.waits) = (at, true);
-                return Ok(None);
+                let most = HOURLY >> 20;
+                return Err(format!(
+                    "events wait: this node has told {most} MiB of them within an hour"
+                ));
             }
             let begun = match &parcel.begun {
                 Some(begun) => begun.clone(),
@@ -201,6 +206,7 @@ impl Telling {
                 environment: String::new(),
                 puppet: String::new(),
                 origins: Lineage::default(),
+                unknown: true,
                 lost: 0,
             },
         })
@@ -227,7 +233,10 @@ impl Telling {
                 let (told, lost) = if is_told { (told, 0) } else { (0, told) };
                 self.counts.sent += told;
                 self.counts.dropped += dropped + lost;
-                self.trouble = None;
+                // What is over the bound is over it from one portion to the next.
+                if self.budget.left >= LONGEST_READ as u64 {
+                    self.trouble = None;
+                }
                 Ok(())
             }
             // It was removed meanwhile to make room, and the rest of it counted by whoever did.

@@ -103,6 +103,9 @@ pub struct Begun {
     /// What other nodes asked for it; empty if none did.
     #[serde(default)]
     pub origins: Lineage,
+    /// Whether nobody could find out what asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
     /// How many runs before it were dropped untold, because the spool was full.
     #[serde(default)]
     pub lost: u64,
@@ -352,6 +355,7 @@ pub(crate) mod tests {
                 environment: "production".to_owned(),
                 puppet: "7.23.0".to_owned(),
                 origins: Lineage::default(),
+                unknown: false,
                 lost: 0,
             },
             events: vec![event(1), event(2)],

@@ -37,6 +37,7 @@ impl Left {
             environment: "production".to_owned(),
             puppet: "7.23.0".to_owned(),
             origins: Lineage::default(),
+            unknown: false,
             lost: 0,
         };
         let name = format!("{}-{}", 1_700_000_000_000 + id, Id::from_bits(id));

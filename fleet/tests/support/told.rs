@@ -44,6 +44,7 @@ pub fn batch(node: &str, run: u128, numbers: &[u64]) -> Batch {
             environment: "production".to_owned(),
             puppet: "7.23.0".to_owned(),
             origins: Lineage::default(),
+            unknown: false,
             lost: 0,
         },
         events: numbers.iter().map(|n| started(*n, at)).collect(),

@@ -100,6 +100,8 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
         }],
         ..good.clone()
     };
+    let mut unknown = good.clone();
+    unknown.begun.unknown = true;
     let mut changed = signed("up", 1, &good);
     let at = changed.len() - 30;
     changed[at] ^= 1;
@@ -128,6 +130,10 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
         (
             signed("up", 1, &batch("server.test", 1, &[1])),
             "accept does not list server.test",
+        ),
+        (
+            signed("up", 1, &unknown),
+            "what asked for that run of web1.test is not known there",
         ),
         (signed("down", 1, &good), "this node has no rule 'down'"),
         (signed("up", 3, &good), "has no event 3"),

@@ -170,6 +170,7 @@ fn events(origin: Origin) -> Batch {
             environment: "production".to_owned(),
             puppet: "7.23.0".to_owned(),
             origins: Lineage(vec![origin]),
+            unknown: false,
             lost: 1,
         },
         events: vec![Event {

@@ -125,7 +125,8 @@
 #   Whether all others may read what runs of Puppet do on this node, when it happens: each change, failure and refresh, and how a run ended.
 #   A hash says which: of `types` (`['Service']`), with `titles` (`*` stands for any characters) and with one of `tags`, all of which apply;
 #   `only` those that are `corrective`, or that `failed`. No value is told, unless with `values`: then the old one, the new one and the
-#   message, but never what is Sensitive or redacted, nor of what has `show_diff => false`.
+#   message, but never what is Sensitive or redacted, nor of what has `show_diff => false`. The message of an Exec tells its command then.
+#   Puppet knows what is corrective in runs of the agent only.
 #
 # @param unit_dir
 #   Directory of systemd's units.

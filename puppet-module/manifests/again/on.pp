@@ -23,7 +23,9 @@
 #   What happened to it: `started`, `stopped`, `changed`, `failed` or `refreshed`, or several of these. By default any.
 #
 # @param class
-#   A class that the resource is in, or that is in the last catalog of its node.
+#   A class that the resource is in, by its tags, or that is in the last catalog of its node. Puppet makes tags of the classes that a
+#   resource is in and of those that declare them, but also of its title and of the parts of these names: a name with `::` is met
+#   by classes only.
 #
 # @param where
 #   What the node tells of itself, as the type `trigger` has it: a hash of facts and their values, all of which have to hold; or strings

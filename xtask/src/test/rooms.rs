@@ -338,6 +338,14 @@ pub const ROOMS: &[Room] = &[
         ..ROOM
     },
     Room {
+        name: "events-cost",
+        run: Run::Script(&["tests/tools/events-cost", "9"]),
+        load: 20,
+        needs: "puppet-agent",
+        when: When::Nightly,
+        ..ROOM
+    },
+    Room {
         name: "soak",
         run: Run::Script(&["tests/tools/soak", "600", "1"]),
         limit: 3000,

@@ -69,7 +69,7 @@ module PuppetX::Again::Events
       missed
       @number += 1
       ended = { n: @number, at: now, status: @report.status, transaction: @report.transaction_uuid.to_s }
-      ended.update(classes: @catalog.classes.map(&:to_s).uniq.first(2000), metrics: metrics, dropped: @dropped)
+      ended.update(classes: @catalog.classes.map(&:to_s).uniq.first(2000), metrics: metrics, dropped: @dropped + @spool.unwritten)
       @spool.add(@telling.json(ended: ended), last: true)
     rescue StandardError => e
       @spool.warn(e.message)
@@ -89,7 +89,10 @@ module PuppetX::Again::Events
       return unless change && @telling.wanted?(resource, status, event, change)
 
       @number += 1
-      @first ||= { at: now, origins: origins }
+      @first ||= begin
+        @telling.look_for_titles(@catalog)
+        { at: now, **origins }
+      end
       @dropped += 1 unless @spool.add(@telling.line(@number, resource, status, event, change))
     rescue StandardError => e
       @dropped += 1
@@ -109,20 +112,22 @@ module PuppetX::Again::Events
     def begun(lost)
       first = @first || { at: now, origins: [] }
       environment = (@catalog.environment || Puppet[:environment]).to_s
-      @telling.json(begun: { at: first[:at], environment: environment, puppet: Puppet.version, origins: first[:origins], lost: lost })
+      @telling.json(begun: { **first, environment: environment, puppet: Puppet.version, lost: lost })
     end
 
-    # Who asked for this run.
+    # Who asked for this run; or that nobody could say so, which is not the same as nobody.
     def origins
-      return [] unless File.executable?(@helper)
+      return { origins: [] } unless File.exist?(@helper)
 
       words = ['timeout', '-k', '1', '1', @helper, 'status', '--json', '--this-run']
       said = Puppet::Util::Execution.execute(words, failonfail: false, combine: false, override_locale: false)
-      found = JSON.parse(said).dig('this_run', 'origin', 'origins')
-      found.is_a?(Array) ? found : []
+      found = JSON.parse(said).fetch('this_run')&.fetch('origin', nil)&.fetch('origins')
+      raise "#{found} are no origins" unless found.nil? || found.is_a?(Array)
+
+      { origins: found || [] }
     rescue StandardError => e
-      Puppet.debug("events: where this run comes from is not known: #{e.message}")
-      []
+      Puppet.warning("no rule of another node reacts to this run: '#{@helper} status' does not say who asked for it: #{e.message}")
+      { origins: [], unknown: true }
     end
 
     # Numbers only.

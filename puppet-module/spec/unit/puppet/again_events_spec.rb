@@ -198,12 +198,30 @@ describe 'the type again_events' do
   end
 
   it 'does without a helper that says something else' do
-    ['[]', 'no', '{"this_run":null}', '{"this_run":{"origin":{"origins":7}}}'].each do |answer|
+    ['{"this_run":null}', '{"this_run":{"target":"x"}}', '{"this_run":{"origin":null}}'].each do |answer|
       File.write("#{scratch}/again", "#!/bin/sh\necho '#{answer}'\n", perm: 0o755)
       apply(resource(:notify, 'a'), helper: "#{scratch}/again")
-      expect(lines.first['begun']['origins']).to eq([])
+      expect(lines.first['begun'].slice('origins', 'unknown')).to eq('origins' => [])
     end
-    expect(warnings).to be_empty
+    expect(messages.map(&:message)).not_to include(match(%r{who asked for it}))
+  end
+
+  it 'knows that nobody could say who asked for the run, and warns' do
+    ['[]', 'no', '', '7', '{}', '{"this_run":{"origin":{"origins":7}}}', '{"this_run":{"origin":{}}}'].each do |answer|
+      File.write("#{scratch}/again", "#!/bin/sh\necho '#{answer}'\n", perm: 0o755)
+      messages.clear
+      expect(apply(resource(:notify, 'a'), helper: "#{scratch}/again").status).to eq('changed')
+      expect(lines.first['begun']).to include('origins' => [], 'unknown' => true)
+      expect(messages.map(&:message)).to include(match(%r{\Ano rule of another node reacts to this run: .* does not say who asked for it}))
+    end
+  end
+
+  it 'waits no longer than a second for who asked for the run' do
+    File.write("#{scratch}/again", "#!/bin/sh\nexec sleep 60\n", perm: 0o755)
+    before = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    apply(resource(:notify, 'a'), helper: "#{scratch}/again")
+    expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - before).to be < 30
+    expect(lines.first['begun']).to include('unknown' => true)
   end
 
   context 'with what is not to be watched' do
@@ -302,6 +320,16 @@ describe 'the type again_events' do
       expect(JSON.parse(File.readlines("#{spool}/#{files[2]}").first)['begun']['lost']).to eq(1)
     end
 
+    it 'adds to them what those had to do without, unless that is told' do
+      bounds(files: 1)
+      first = JSON.generate(begun: { lost: 5 })
+      ["1-#{'a' * 32}", "2-#{'a' * 32}@7", "3-#{'a' * 32}", "new-4-#{'a' * 32}"].each { |name| File.write("#{spool}/#{name}", "#{first}\n") }
+      File.write("#{spool}/0-#{'a' * 32}", "[7]\n")
+      apply
+      expect(files.size).to eq(1)
+      expect(lines.first['begun']['lost']).to eq(5 + 15)
+    end
+
     it 'removes none too many for their number' do
       bounds(files: 3)
       (1..4).each { |number| File.write("#{spool}/000000000000#{number}-#{'a' * 32}", 'x') }
@@ -325,6 +353,17 @@ describe 'the type again_events' do
     it 'warns once, and fails nothing' do
       expect(apply(*(1..3).map { |number| resource(:notify, "notice #{number}") }).status).to eq('changed')
       expect(warnings).to eq(["not all events of this run are told: there is no #{spool}"])
+    end
+
+    it 'counts what could not be written then' do
+      allow_any_instance_of(File).to receive(:syswrite).and_wrap_original do |write, text|
+        raise Errno::ENOSPC if text.include?('Notify[a]')
+
+        write.call(text)
+      end
+      apply(resource(:notify, 'a'), resource(:notify, 'b'), resource(:file, spool, ensure: 'directory'))
+      expect(told.map(&:first)).to eq([2, 3])
+      expect(ended).to include('dropped' => 1)
     end
 
     it 'keeps no more than a bound until then' do
@@ -415,6 +454,30 @@ describe 'the type again_events' do
       status = instance_double(Puppet::Resource::Status, containment_path: ["Mydb[echo #{secret}]", "Exec[echo #{secret}]"], tags: [], resource_type: 'Exec', file: nil, line: nil)
       line = PuppetX::Again::Events::Telling.new({}).line(1, exec("echo #{secret}", path: '/bin'), status, nil, 'failed')
       expect(JSON.parse(line)['event']).to include('within' => ['Mydb[hidden]'], 'resource' => 'Exec[hidden]')
+    end
+
+    # As a manifest has them: resources in a define of this title.
+    def defined(title, *inner)
+      watching = type.new(name: 'this node', spool: spool, socket: '/nonexistent', helper: '/nonexistent')
+      catalog = catalog_of(*inner, watching)
+      container = Puppet::Type.type(:component).new(name: "Mydb[#{title}]")
+      catalog.add_resource(container)
+      inner.each { |one| catalog.add_edge(container, one) }
+      finished(catalog)
+    end
+
+    it 'hides the title of a define of which a command is made, in all that it contains' do
+      defined("x::#{secret}", exec('step', command: "/bin/echo x::#{secret}", tag: "x::#{secret}"), resource(:notify, 'beside', tag: ["x::#{secret}", 'shop']))
+      expect(events.map { |event| event['within'] }).to eq([['Mydb[hidden]'], ['Mydb[hidden]']])
+      expect(events.last['tags']).to include('shop')
+      expect(text).not_to include(secret)
+    end
+
+    it 'hides it also where the Exec has another title, and no title that is in no command' do
+      defined("/bin/echo #{secret}", exec("run /bin/echo #{secret}", command: "/bin/echo #{secret}"))
+      expect(text).not_to include(secret)
+      defined('plain', exec('step', command: '/bin/true'))
+      expect(events.first['within']).to eq(['Mydb[plain]'])
     end
 
     it 'tells values that are none, as Puppet shows them, and not all of a long one' do

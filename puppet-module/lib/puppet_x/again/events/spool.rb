@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require 'json'
 require 'puppet'
 require 'securerandom'
 require 'socket'
@@ -16,6 +17,9 @@ class PuppetX::Again::Events::Spool
     { run: 16 << 20, kept: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
   end
 
+  # How many lines were to be written when the directory was there, and were not.
+  attr_reader :unwritten
+
   # The block is asked for the first line, and told how many older runs had to go.
   def initialize(directory, socket, &first)
     @directory = directory
@@ -24,6 +28,7 @@ class PuppetX::Again::Events::Spool
     @bounds = self.class.bounds
     @size = 0
     @waiting = []
+    @unwritten = 0
   end
 
   # One write. Whether the line is in the file, or will be: the directory may be made in this very run.
@@ -80,7 +85,7 @@ class PuppetX::Again::Events::Spool
 
     File.rename("#{@directory}/#{new}", "#{@directory}/#{name}")
 
-    @waiting.each { |text| write(text) }
+    @unwritten = @waiting.count { |text| !write(text) }
     @waiting = []
   rescue Errno::ENOENT
     nil
@@ -99,18 +104,30 @@ class PuppetX::Again::Events::Spool
     @file = nil
   end
 
-  # Removes the oldest until there is room for one more; how many that were.
+  # Removes the oldest until there is room for one more; how many that were, with those that had to go for them and are not told of yet.
   def make_room
     files = Dir.children(@directory).grep(%r{\A(new-)?\d+-\h{32}(@\d+)?\z}).sort_by { |name| [name.delete_prefix('new-').to_i, name] }
     sizes = files.map { |name| size("#{@directory}/#{name}") }
     together = sizes.sum
-    lost = 0
+    lost = before = 0
     while lost < files.size && (files.size - lost >= @bounds[:files] || together > @bounds[:together])
-      remove("#{@directory}/#{files[lost]}")
+      path = "#{@directory}/#{files[lost]}"
+      before += lost_before(path)
+      remove(path)
       together -= sizes[lost]
       lost += 1
     end
-    lost
+    lost + before
+  end
+
+  # What the first line of a file says, unless the service has told that: the name of the file tells how far it is.
+  def lost_before(path)
+    return 0 if File.basename(path).include?('@')
+
+    lost = JSON.parse(File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) }).dig('begun', 'lost')
+    lost.is_a?(Integer) && lost.between?(0, 1 << 32) ? lost : 0
+  rescue StandardError
+    0
   end
 
   # The service may have been done with it meanwhile.

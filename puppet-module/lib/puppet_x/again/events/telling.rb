@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require 'json'
+require 'set'
 
 module PuppetX; end
 module PuppetX::Again; end
@@ -22,6 +23,18 @@ class PuppetX::Again::Events::Telling
     @only = wanted[:only]&.to_s
     @values = wanted[:values]
     @bounds = self.class.bounds
+    @hidden = Set.new
+  end
+
+  # Finds out what contains Execs and has a title that is a part of their commands, or has one for its own: a define that is given a command.
+  # Names of classes are no secrets.
+  def look_for_titles(catalog)
+    catalog.resources.each do |resource|
+      next unless resource.type == :exec
+
+      found = commands(resource)
+      resource.pathbuilder[0...-1].each { |name| @hidden << name if !name.start_with?('Class[', 'Stage[') && command?(title_of(name), found) }
+    end
   end
 
   # What the event says of the resource; nil for what did not happen.
@@ -51,10 +64,16 @@ class PuppetX::Again::Events::Telling
     title = resource.title
     within = status.containment_path[0...-1]
     tags = status.tags.to_a.first(@bounds[:tags])
+    titles = within.select { |name| @hidden.include?(name) }.map { |name| title_of(name) }
     if hidden?(resource)
-      within = within.map { |name| hide(name, title) }
-      tags -= [title.downcase]
+      titles << title
+      within = within.map { |name| name.include?(title) ? hide(name) : name }
       title = 'hidden'
+    end
+    unless titles.empty?
+      within = within.map { |name| @hidden.include?(name) ? hide(name) : name }
+      # As Puppet makes tags of a title.
+      tags -= titles.flat_map { |one| [one, *one.split('::')] }.map(&:downcase)
     end
     told = {
       n: number, at: Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond), resource: "#{status.resource_type}[#{title}]", change: change,
@@ -80,16 +99,26 @@ class PuppetX::Again::Events::Telling
   def hidden?(resource)
     return false unless resource.type == :exec
 
-    title = resource.title
-    commands = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
-    commands.map { |command| Array(command).join(' ') }.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
+    command?(resource.title, commands(resource))
+  end
+
+  def commands(resource)
+    all = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
+    all.map { |command| Array(command).join(' ') }
+  end
+
+  def command?(title, commands)
+    commands.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
   rescue EncodingError
     true
   end
 
-  def hide(name, title)
-    type, inner = name.split('[', 2)
-    inner&.include?(title) ? "#{type}[hidden]" : name
+  def title_of(name)
+    name[/\[(.*)\]\z/m, 1] || name
+  end
+
+  def hide(name)
+    "#{name.split('[', 2).first}[hidden]"
   end
 
   def secret?(resource, event)
