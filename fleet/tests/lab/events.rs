@@ -10,6 +10,10 @@ again_events { 'this node': }
 file { '/root/hidden': content => 'planted-in-a-file', show_diff => false }
 file { '/root/sensitive': content => Sensitive('planted-as-sensitive') }
 exec { '/bin/true --password=planted-in-a-command': }
+define say() {
+  exec { 'step': command => \"/bin/true ${title}\" }
+}
+say { 'planted-in-a-define': }
 file { '/root/first': content => 'CONTENT' }
 ~> service { 'httpd': ensure => running }
 -> exec { 'wait': command => '/bin/sleep 5' }

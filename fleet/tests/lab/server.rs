@@ -17,12 +17,12 @@ node 'server.test' {
   }
 }
 node 'web1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [] }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], events => true }
   exec { 'change': command => '/bin/true', onlyif => '/bin/rm /root/change' }
   ~> trigger { 'look again': hosts => ['lb1.test'] }
 }
 node 'lb1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'] }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'], events => true }
 }
 ";
 
@@ -138,6 +138,18 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
             .contains("delivered to etcd for 1 node: lb1.test")
             .then_some(())
     });
+
+    // What cron's run and the daemon's did is seen on the other node.
+    let told = |on: &Lab, node: &str, what: &str| {
+        on.wait_until("an event", 60, || {
+            let events = on.exec(&["again-fleet", "events", "--json"]).out;
+            let mut lines = events.lines();
+            let is_it = |line: &str| line.contains(node) && line.contains(what);
+            lines.any(is_it).then_some(())
+        });
+    };
+    told(&lb1, "\"web1.test\"", "Exec[change]");
+    told(&web1, "\"lb1.test\"", "\"transaction\"");
 
     // Puppet's own disable.
     lb1.sh("puppet agent --disable 'a longer job'");
