@@ -418,6 +418,20 @@ mod tests {
     }
 
     #[test]
+    fn that_a_node_has_told_what_it_may_is_said_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        drop(run(dir.path(), 7, &[Line::Event(event(1))]));
+        let mut telling = telling(dir.path());
+        telling.budget.left = 0;
+        let why = telling.next(at(0)).expect_err("too much");
+        assert!(why.contains("8 MiB"), "{why}");
+        assert!(telling.wakes() > Some(at(0)));
+        telling.not_before = at(0);
+        assert_eq!(telling.next(at(0)), Ok(None));
+        assert_eq!(next(&mut telling, 3600), Some(vec![1]));
+    }
+
+    #[test]
     fn counts_outlive_a_service_and_what_others_put_there_is_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("notes"), "x").expect("written");
