@@ -148,7 +148,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
             lines.any(is_it).then_some(())
         });
     };
-    told(&lb1, "\"web1.test\"", "Exec[change]");
+    told(&lb1, "\"web1.test\"", "Trigger[look again]");
     told(&web1, "\"lb1.test\"", "\"transaction\"");
 
     // Puppet's own disable.
