@@ -137,6 +137,16 @@ pub enum Step {
     Launch,
 }
 
+impl Step {
+    /// Whether it may last for hours, so that nobody should wait for it.
+    pub fn is_long(&self) -> bool {
+        matches!(
+            self,
+            Step::AwaitDue(_) | Step::AwaitForeign(_) | Step::Hold(_)
+        )
+    }
+}
+
 /// Why a waiter ends without a rerun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {

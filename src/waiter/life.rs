@@ -4,19 +4,21 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 use super::launch::launch;
 use super::ledger::Ledger;
 use super::question::Question;
+use super::start::{self, Arm, ScopeWish};
 use super::world::{World, may_pass};
 use crate::model::{Boottime, Bytes, Identity, Moment, Span};
 use crate::policy::waiter::{ASK_AGAIN, Finish, Slot, Step, step};
 use crate::state::change::Change;
+use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::leaving;
-use crate::state::order::Order;
-use crate::state::record::Record;
+use crate::state::order::{Order, decode};
+use crate::state::record::{Record, Timer};
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
@@ -44,6 +46,9 @@ pub struct Life {
     told: Option<(Identity, Boottime)>,
     /// The question for a slot, while there is no answer.
     question: Option<Question>,
+    /// Whether a slot was ever asked for: this process may have one, or a place among those
+    /// who wait, until it ends.
+    has_asked: bool,
     /// Why there was no slot.
     denied: String,
     /// How long to wait before the next attempt at what failed.
@@ -74,6 +79,7 @@ impl Life {
             shown: String::new(),
             told: None,
             question: None,
+            has_asked: false,
             denied: String::new(),
             pause: FIRST_PAUSE,
             trouble: String::new(),
@@ -136,8 +142,11 @@ impl Life {
             let mut record = self.world.record()?;
             let next = self.decide(&record)?;
             if !matches!(next, Step::AwaitSlot(_) | Step::Launch) {
-                // No slot is waited for, or kept, while there is something else to wait for.
+                // No slot is waited for while there is something else to wait for.
                 (self.question, self.world.slot) = (None, Slot::Wanted);
+                if self.has_asked && next.is_long() && self.pass_on() {
+                    return Ok(());
+                }
             }
             let is_held = matches!(next, Step::Hold(_) | Step::AwaitSlot(_));
             if is_held && watch.is_none() {
@@ -265,12 +274,45 @@ impl Life {
     fn ask(&mut self) -> Option<&Question> {
         if self.question.is_none() {
             let order = self.order.as_ref()?;
+            self.has_asked = true;
             match Question::ask(order) {
                 Ok(question) => self.question = Some(question),
                 Err(e) => self.answer(Err(format!("'again fleet slot' cannot be started: {e}"))),
             }
         }
         self.question.as_ref()
+    }
+
+    /// Gives the timer to a new waiter, which has asked for no slot yet. Whether that is done:
+    /// this one ends then, and with it whatever slot it has, so that others need not wait for it.
+    fn pass_on(&mut self) -> bool {
+        let World { store, ticket, .. } = &self.world;
+        let pass = || -> Result<()> {
+            let order = self.order.as_ref().context("no order was read")?;
+            let mut locked = self.world.lock(&self.ledger)?;
+            let old = self.ledger.take(&mut locked.record, &moment());
+            let old = old.context("it is another's by now")?;
+            let kept = store.read_order(&ticket.target, &old.token)?;
+            let kept = decode(&kept).map_err(Error::msg)?.1;
+            let timer = Timer {
+                token: token(),
+                ..old.clone()
+            };
+            let arm = Arm {
+                name: &ticket.name,
+                timer,
+                order,
+                run: None,
+                save_environment: kept.environment.is_some(),
+                scope: ScopeWish::None,
+            };
+            start::arm(store, &mut locked, arm)?;
+            store.remove_order(&ticket.target, &old.token);
+            Ok(())
+        };
+        pass()
+            .inspect_err(|e| tracing::warn!("a slot may be kept from others for now: {e:#}"))
+            .is_ok()
     }
 
     /// Hears what was said to the question for a slot.

@@ -116,12 +116,20 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     let runs = scratch.wait_for_runs("site", 2);
     assert_eq!(runs[1].pid(), waiter.pid, "the run that asked");
     assert_eq!(runs[0].environment(), runs[1].environment());
-    assert_eq!(kinds(&runs[0].descriptors()), kinds(&runs[1].descriptors()));
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
     assert!(!child.alive());
     assert_eq!(asked(&scratch).len(), 1);
     assert!(scratch.told("delayed").is_empty());
+    // As the rerun of a run that needs no slot.
+    scratch.settings("");
+    start(&mut scratch.apply("plain", "ask('run') if NTH == 1")).finish();
+    let plain = scratch.wait_for_runs("plain", 2);
+    assert_eq!(
+        kinds(&runs[1].descriptors()),
+        kinds(&plain[1].descriptors())
+    );
+    scratch.wait_until_settled();
 }
 
 #[test]
@@ -196,7 +204,7 @@ fn without_a_slot_it_says_why_and_asks_again() {
     assert_eq!(delayed.len(), 3, "{delayed:?}");
     assert_eq!(delayed[1..], [denied, killed]);
     let history = scratch.again_well(&["history"]);
-    assert!(history.contains("delayed    waited "), "{history}");
+    assert!(history.contains("delayed   waited "), "{history}");
 }
 
 /// No slot is waited for while the rerun could not use it.
@@ -211,9 +219,11 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     ));
     ask_once(&scratch);
     blocked_by_slot(&scratch, WAITS);
-    let child = question(&scratch, 1);
+    let (first, child) = (scratch.waiter("again"), question(&scratch, 1));
     scratch.again_well(&["disable", "freeze"]);
     child.wait_until_gone(SHORT);
+    // The run that asked has ended, so that it stands in nobody's way.
+    first.wait_until_gone(SHORT);
     let timer = scratch.wait_for_state("again", "held");
     assert_eq!(timer["reason"], "again is disabled: freeze");
     scratch.again_well(&["enable"]);
@@ -224,18 +234,27 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
         format!("File.binwrite('{lock}', Process.pid.to_s); hold('go'); File.delete('{lock}')");
     let other = start(&mut scratch.apply("other", &manifest));
     child.wait_until_gone(SHORT);
+    let second = scratch.waiter("again");
     wait_until("the other run to be waited for", SHORT, || {
         let timer = scratch.timer("again").expect("pending");
         timer["blocked_by"]["what"] == "agent lock"
     });
     scratch.release("go");
     other.finish();
-    question(&scratch, 3);
+    let child = question(&scratch, 3);
+    assert_eq!(
+        child.parent(),
+        second.pid,
+        "for a moment it keeps its place"
+    );
     answer(&scratch, "0");
-    scratch.wait_for_runs("site", 2);
+    let runs = scratch.wait_for_runs("site", 2);
+    assert_eq!(runs[0].environment(), runs[1].environment());
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
-    assert!(scratch.told("delayed").is_empty());
+    let history: Vec<Value> = scratch.history();
+    let words: Vec<&Value> = history.iter().map(|entry| &entry["what"]).collect();
+    assert_eq!(words, ["requested", "started", "ended"]);
 }
 
 /// A command that is no run of Puppet needs no slot, and what is run in the foreground waits for none.
