@@ -424,6 +424,8 @@ impl Nats {
                 key,
                 bytes: message.payload.to_vec(),
                 revision,
+                first: 0,
+                writes: 0,
             })
         };
         Ok((change, count))

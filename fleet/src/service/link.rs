@@ -1,6 +1,7 @@
 //! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
 //! bounded number together, and tells what stands in the engine for this node.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -13,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::places::{Act, Leases};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
@@ -21,7 +23,7 @@ use crate::engine::{Change, Engine, Error, List, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -86,6 +88,20 @@ pub enum Call {
         /// How long.
         ttl: Duration,
     },
+    /// To do something with this node's place in a group.
+    Place {
+        /// The group.
+        group: Name,
+        /// What.
+        act: Act,
+    },
+    /// To remove what stands at a node's place in a group, for somebody on this machine. The answer is what is removed, or nothing.
+    Release {
+        /// For whom.
+        client: Client,
+        /// The place.
+        key: Key,
+    },
 }
 
 /// What came of a call; values of a list only.
@@ -99,6 +115,8 @@ pub enum Order {
     Beat,
     /// Connect in another way from now on.
     Access(Box<Access>),
+    /// Watch below this prefix as well, from now on, or not any more; what is told of it bears this number.
+    Watch(u64, Option<String>),
     /// Say farewell; no more orders follow.
     End,
 }
@@ -112,6 +130,8 @@ pub enum News {
     Lost(String),
     /// Changes below `to/` and `result/`, and below `event/` where there are rules.
     Changes(Vec<Change>),
+    /// What the watch of this number tells.
+    Watched(u64, Vec<watch::Event>),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
     /// Something that is not as it should be, and mends itself or not.
@@ -127,6 +147,8 @@ enum End {
 
 type Orders = UnboundedReceiver<Order>;
 type Teller = UnboundedSender<News>;
+/// What a watch tells, and the watch's number.
+type Seen = (u64, watch::Event);
 
 /// Keeps the link up until it is told to end.
 pub async fn keep_up(mut access: Box<Access>, mut orders: Orders, news: Teller) {
@@ -173,7 +195,7 @@ async fn aside<T>(
             done = &mut work => return ControlFlow::Continue(done),
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => unreached(news, call),
-                Some(Order::Beat) => {}
+                Some(Order::Beat | Order::Watch(..)) => {}
                 Some(Order::Access(access)) => return ControlFlow::Break(End::Access(access)),
                 Some(Order::End) | None => return ControlFlow::Break(End::Farewell),
             }
@@ -249,7 +271,10 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             watched(engine, Prefix::AllEvents.encode(namespace), &never, tell).await;
         }
     };
-    let mut watching = pin!(futures_util::future::join3(registers, results, events));
+    let (slots, mut seen) = unbounded_channel();
+    let more = &More::default();
+    let others = more.watched(engine, slots);
+    let mut watching = pin!(futures_util::future::join4(registers, results, events, others));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events) = (Some(lease), Vec::new());
@@ -261,9 +286,10 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                     break End::Lost(why);
                 }
             }
+            Some(first) = seen.recv() => pass_on_watched(first, &mut seen, news),
             Some(is_silent) = calls.next(news) => {
                 if is_silent && let Some(lease) = lease.take() {
-                    beating = Box::pin(beat(engine, &alive, lease));
+                    beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
                 }
             }
             beaten = &mut beating => {
@@ -271,7 +297,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                 match beaten {
                     Ok(renewed) => {
                         lease = Some(renewed);
-                        again.iter().for_each(Notify::notify_one);
+                        again.iter().chain([&more.again]).for_each(Notify::notify_one);
                     }
                     Err(e) => break End::Lost(e.to_string()),
                 }
@@ -280,9 +306,10 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                 Some(Order::Call(call)) => calls.push(call),
                 Some(Order::Beat) => {
                     if let Some(lease) = lease.take() {
-                        beating = Box::pin(beat(engine, &alive, lease));
+                        beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
                     }
                 }
+                Some(Order::Watch(number, prefix)) => more.want(number, prefix),
                 Some(Order::Access(access)) => break End::Access(access),
                 Some(Order::End) | None => break End::Farewell,
             }
@@ -317,6 +344,20 @@ fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
     lost
 }
 
+/// Tells what the watch tells that may be another one.
+fn pass_on_watched(first: Seen, seen: &mut UnboundedReceiver<Seen>, news: &Teller) {
+    let (mut number, mut events) = (first.0, vec![first.1]);
+    while let Ok((other, event)) = seen.try_recv() {
+        // What an earlier one has told is of no use any more.
+        if other != number {
+            events.clear();
+        }
+        number = other;
+        events.push(event);
+    }
+    let _ = news.send(News::Watched(number, events));
+}
+
 /// Tells all that a watch tells, and has it list again when that is wanted.
 async fn watched<E: Engine>(
     engine: &E,
@@ -329,6 +370,37 @@ async fn watched<E: Engine>(
         tokio::select! {
             event = watch.next() => { let _ = tell.send(event); }
             () = again.notified() => watch.list_again(),
+        }
+    }
+}
+
+/// A watch that may be another one, or none, from one moment to the next.
+#[derive(Default)]
+struct More {
+    wanted: RefCell<(u64, Option<String>)>,
+    again: Notify,
+}
+
+impl More {
+    fn want(&self, number: u64, prefix: Option<String>) {
+        self.wanted.replace((number, prefix));
+        self.again.notify_one();
+    }
+
+    async fn watched<E: Engine>(&self, engine: &E, tell: UnboundedSender<Seen>) {
+        loop {
+            let (number, prefix) = self.wanted.borrow().clone();
+            let Some(prefix) = prefix else {
+                self.again.notified().await;
+                continue;
+            };
+            let mut watch = Watch::new(engine, prefix, rand::rng().random());
+            while self.wanted.borrow().0 == number {
+                tokio::select! {
+                    event = watch.next() => { let _ = tell.send((number, event)); }
+                    () = self.again.notified() => watch.list_again(),
+                }
+            }
         }
     }
 }
@@ -355,9 +427,16 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
 }
 
 /// Keeps a lease alive, or begins another one.
-async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
-    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
+async fn beat<E: Engine>(
+    engine: &E,
+    alive: &str,
+    lease: E::Lease,
+    others: Leases<E::Lease>,
+) -> Result<E::Lease, Error> {
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
+    let renewed = timeout(RENEWAL, others.renew(engine)).await;
+    renewed.unwrap_or_else(silent)?;
+    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_)) => Ok(lease),
         Err(Error::Conflict) => enter(engine, alive).await,
@@ -380,11 +459,22 @@ async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
     Ok(Vec::new())
 }
 
+/// Removes what stands at a key. What was found.
+async fn release<E: Engine>(engine: &E, key: &str) -> Answer {
+    let mut found = engine.list(key).await?.values;
+    found.retain(|value| value.key == key);
+    if let Some(value) = found.first() {
+        engine.remove(key, value.revision).await?;
+    }
+    Ok(found)
+}
+
 /// Calls that wait or are under way.
 struct Calls<'e, E: Engine> {
     engine: &'e E,
     node: &'e Node,
     namespace: &'e Namespace,
+    leases: Leases<E::Lease>,
     waiting: VecDeque<Call>,
     under_way: BTreeMap<u64, Call>,
     answers: FuturesUnordered<Answering<'e>>,
@@ -399,6 +489,7 @@ impl<'e, E: Engine> Calls<'e, E> {
             engine,
             node,
             namespace,
+            leases: Leases::default(),
             waiting: VecDeque::new(),
             under_way: BTreeMap::new(),
             answers: FuturesUnordered::new(),
@@ -464,6 +555,16 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let keys = [Key::Alive(node.clone()), Key::Node(node.clone())];
                 let keys = keys.map(|key| key.encode(self.namespace));
                 Box::pin(async move { (number, forget(engine, &keys).await) })
+            }
+            Call::Place { group, act } => {
+                let (group, node) = (group.clone(), self.node.clone());
+                let key = Key::Slot { group, node }.encode(self.namespace);
+                let done = self.leases.clone().act(engine, key, act.clone());
+                Box::pin(async move { (number, done.await) })
+            }
+            Call::Release { key, .. } => {
+                let key = key.encode(self.namespace);
+                Box::pin(async move { (number, release(engine, &key).await) })
             }
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();

@@ -10,6 +10,8 @@ mod node;
 mod people;
 /// Events that meet rules.
 mod rules;
+/// Runs that wait for a slot.
+mod slots;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +21,7 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use again::layout::complain;
-use again::model::{Boottime, Usage, Walltime};
+use again::model::{Boottime, Identity, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -30,11 +32,13 @@ use super::link::{Call, Order};
 use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
+use super::slots::Slots;
 use super::spool::Spool;
 use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
+use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
 use crate::policy::rule::Rule;
@@ -45,7 +49,7 @@ use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 use crate::wire::outcome::{Outcome, Told};
 
 /// How long a value stays at least.
@@ -70,6 +74,8 @@ pub enum Note {
     Became(io::Result<Vec<(Which, handover::Answer)>>),
     /// A run has left events.
     Rung,
+    /// A run that had a slot of this group, or waited for one, has ended.
+    RunEnded(Name, Identity),
 }
 
 /// Where a driver reaches out to.
@@ -105,6 +111,10 @@ pub struct Driver {
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
     reactions: Reactions,
+    slots: Slots,
+    slots_file: slots::File,
+    /// Who may take places away.
+    pub operators: Vec<Who>,
 }
 
 struct Register {
@@ -159,7 +169,11 @@ impl Driver {
         // The service before this one may have had something taken.
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
+        let (slots_file, slots) = slots::File::open(&settings.state_dir.join("serve"), &ways.notes);
         Ok(Driver {
+            slots,
+            slots_file,
+            operators: settings.operators.clone(),
             state,
             health: Health {
                 engine: settings.engine.to_string(),

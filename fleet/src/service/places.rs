@@ -1,0 +1,135 @@
+//! The leases under which this node's places among those that share slots stand in the engine.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::engine::{Engine, Error, Value};
+use crate::policy::slots::Lease;
+
+/// What is done with a place.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// A first write where nothing stands then, under a new lease. The answer has its revision, and the number of the lease in place of
+    /// bytes.
+    Enter,
+    /// The second one, in its place; the answer has its revision.
+    Sign {
+        /// The revision of the first.
+        first: u64,
+        /// Of the place.
+        lease: Lease,
+        /// What is written.
+        bytes: Vec<u8>,
+    },
+    /// To keep alive the lease of an earlier connection.
+    Resume(Lease),
+    /// To end it, and with it the place.
+    Leave(Lease),
+}
+
+/// The leases that are kept alive, by their numbers.
+pub struct Leases<L>(Rc<RefCell<BTreeMap<Lease, Rc<L>>>>);
+
+impl<L> Clone for Leases<L> {
+    fn clone(&self) -> Self {
+        Leases(Rc::clone(&self.0))
+    }
+}
+
+impl<L> Default for Leases<L> {
+    fn default() -> Self {
+        Leases(Rc::default())
+    }
+}
+
+impl<L> Leases<L> {
+    /// Does something with a place.
+    ///
+    /// # Errors
+    /// The engine's; a conflict means that the place, or its lease, is not there any more.
+    pub async fn act<E: Engine<Lease = L>>(
+        self,
+        engine: &E,
+        key: String,
+        act: Act,
+    ) -> Result<Vec<Value>, Error> {
+        let mut value = Value {
+            key,
+            bytes: Vec::new(),
+            revision: 0,
+            first: 0,
+            writes: 0,
+        };
+        let gone = || Error::Conflict;
+        match act {
+            Act::Enter => {
+                let lease = engine.grant().await?;
+                value.revision = enter(engine, &value.key, &lease).await?;
+                let number = engine.number(&lease);
+                value.bytes = number.to_be_bytes().to_vec();
+                self.keep(number, lease);
+            }
+            Act::Sign {
+                first,
+                lease,
+                bytes,
+            } => {
+                let lease = self.0.borrow().get(&lease).cloned().ok_or_else(gone)?;
+                value.revision = engine.replace(&value.key, &bytes, first, &lease).await?;
+            }
+            Act::Resume(number) => {
+                let lease = engine.lease(number).ok_or_else(gone)?;
+                engine.renew(&lease).await?;
+                self.keep(number, lease);
+            }
+            Act::Leave(number) => {
+                self.0.borrow_mut().remove(&number);
+                if let Some(lease) = engine.lease(number) {
+                    engine.revoke(lease).await?;
+                }
+            }
+        }
+        Ok(vec![value])
+    }
+
+    fn keep(&self, number: Lease, lease: L) {
+        self.0.borrow_mut().insert(number, Rc::new(lease));
+    }
+
+    /// Keeps all alive that live; whoever watches sees that the others are gone.
+    ///
+    /// # Errors
+    /// The engine is not there.
+    pub async fn renew<E: Engine<Lease = L>>(&self, engine: &E) -> Result<(), Error> {
+        let all: Vec<_> = self
+            .0
+            .borrow()
+            .iter()
+            .map(|(n, l)| (*n, Rc::clone(l)))
+            .collect();
+        for (number, lease) in all {
+            match engine.renew(&lease).await {
+                Ok(()) | Err(Error::Denied(_)) => {}
+                Err(Error::Conflict) => drop(self.0.borrow_mut().remove(&number)),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first write; what this node has left there, or somebody else has put there, goes.
+async fn enter<E: Engine>(engine: &E, key: &str, lease: &E::Lease) -> Result<u64, Error> {
+    match engine.create(key, b"", lease).await {
+        Err(Error::Conflict) => {
+            let mut found = engine.list(key).await?.values;
+            found.retain(|value| value.key == key);
+            for value in found {
+                engine.remove(key, value.revision).await?;
+            }
+            engine.create(key, b"", lease).await
+        }
+        created => created,
+    }
+}

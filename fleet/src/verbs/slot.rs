@@ -1,0 +1,212 @@
+//! `again-fleet slot`: waits until this run may start. Puppet calls it before a run (prerun_command), and does not run if it fails.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use again::layout::{complain, say};
+use again::model::{Identity, Span};
+use again::sys::process;
+use rand::RngExt;
+
+use super::service::{Conversation, Heard, socket};
+use super::{Exit, Problem, clean};
+use crate::ask::{Answer, Question, Waits, Wish};
+use crate::cli::Slot;
+use crate::settings::{self, Flags, Surroundings};
+use crate::wire::name::{Name, Node};
+
+/// How long the service, or the engine, may be away until the run goes ahead.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Within which the moment for that is drawn: where an engine is away, it is away for many.
+const SPREAD: Duration = Duration::from_secs(30);
+/// Before a service that is not there is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A run that waits.
+struct Waiting {
+    group: Name,
+    since: Instant,
+    /// Since when nobody says what it waits for, and why.
+    away: Option<(Instant, String)>,
+    has_said: bool,
+}
+
+/// What came of a conversation.
+enum Came {
+    Turn,
+    Refused(String),
+    /// Nobody says anything any more, or for now.
+    Away,
+    /// The wait is over.
+    Over,
+}
+
+/// Waits.
+///
+/// # Errors
+/// Its turn has not come in time.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
+        return Ok(Exit::Done);
+    };
+    let run = above()?;
+    let question = Question::Slot(Wish {
+        group: group.clone(),
+        limit: settings.slots_limit,
+        run,
+        why: format!("process {}", run.pid),
+    });
+    let wait = args.max_wait.unwrap_or(settings.slots_max_wait);
+    let since = Instant::now();
+    let until = since + Duration::from_nanos(wait.nanos());
+    let mut waiting = Waiting {
+        group,
+        since,
+        away: Some((since, "the service of this node says nothing".to_owned())),
+        has_said: false,
+    };
+    let path = socket(&settings);
+    loop {
+        let soon = Instant::now() + PATIENCE;
+        let came = match Conversation::begin(&path, &question, soon.min(until)) {
+            Ok(conversation) => waiting.hear(conversation, until, settings.slots_required)?,
+            Err(Problem::Failed(why)) => {
+                waiting.is_away(why);
+                Came::Away
+            }
+            Err(e) => return Err(e),
+        };
+        match came {
+            Came::Turn => return waiting.turn(),
+            Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
+            Came::Refused(why) => {
+                complain(&format!(
+                    "again-fleet: the run goes ahead without a slot: {why}"
+                ));
+                return Ok(Exit::Done);
+            }
+            Came::Away if waiting.gives_up(settings.slots_required) => {
+                waiting.go_ahead();
+                return Ok(Exit::Done);
+            }
+            _ if Instant::now() >= until => return Err(waiting.not_in_time(wait)),
+            _ => sleep(PAUSE.min(until.saturating_duration_since(Instant::now()))),
+        }
+    }
+}
+
+/// The process that called this one.
+fn above() -> Result<Identity, Problem> {
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    match process::identify(parent) {
+        Ok(run) if run.pid > 1 => Ok(run),
+        _ => Err(Problem::Failed("the run that waits has ended".to_owned())),
+    }
+}
+
+impl Waiting {
+    /// Hears why it waits, until that is over.
+    fn hear(
+        &mut self,
+        mut conversation: Conversation,
+        until: Instant,
+        is_required: bool,
+    ) -> Result<Came, Problem> {
+        loop {
+            let give_up = self.away.as_ref().filter(|_| !is_required);
+            let give_up = give_up.map(|(since, _)| *since + PATIENCE);
+            match conversation.next(give_up.map_or(until, |at| at.min(until)))? {
+                Heard::Answer(Answer::End) => return Ok(Came::Turn),
+                Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
+                Heard::Answer(Answer::Waits(waits)) => self.told(*waits)?,
+                Heard::Answer(_) => {
+                    return Err(conversation.problem("answered something else than was asked"));
+                }
+                Heard::Silence if Instant::now() >= until => return Ok(Came::Over),
+                Heard::Silence => return Ok(Came::Away),
+                Heard::End => {
+                    self.is_away("the service of this node has ended".to_owned());
+                    return Ok(Came::Away);
+                }
+            }
+        }
+    }
+
+    fn is_away(&mut self, why: String) {
+        let since = self
+            .away
+            .as_ref()
+            .map_or_else(Instant::now, |(since, _)| *since);
+        self.away = Some((since, why));
+    }
+
+    fn told(&mut self, waits: Waits) -> Result<(), Problem> {
+        match waits.away {
+            Some(why) => self.is_away(format!("the engine is not there: {why}")),
+            // Its place is on its way.
+            None if waits.limit == 0 => {
+                self.is_away("the engine has given it no place yet".to_owned());
+            }
+            None => {
+                self.away = None;
+                if !std::mem::replace(&mut self.has_said, true) {
+                    let (group, limit, before) = (&self.group, waits.limit, waits.before);
+                    let nodes: Vec<&str> = waits.nodes.iter().map(Node::as_str).collect();
+                    let and_so_on = if nodes.len() as u64 == before {
+                        ""
+                    } else {
+                        ", ..."
+                    };
+                    let nodes = nodes.join(", ");
+                    say(&format!(
+                        "again-fleet: the run waits for a slot of group '{group}', which has {limit}: {before} before it: {nodes}{and_so_on}"
+                    ))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&self) -> Result<Exit, Problem> {
+        if self.has_said {
+            let (group, waited) = (&self.group, self.waited());
+            say(&format!(
+                "again-fleet: the run has a slot of group '{group}' after {waited}"
+            ))?;
+        }
+        Ok(Exit::Done)
+    }
+
+    fn waited(&self) -> Span {
+        Span::from_secs(self.since.elapsed().as_secs())
+    }
+
+    /// Whether nobody has said for too long what it waits for.
+    fn gives_up(&self, is_required: bool) -> bool {
+        let away = self.away.as_ref();
+        !is_required && away.is_some_and(|(since, _)| since.elapsed() >= PATIENCE)
+    }
+
+    fn go_ahead(&self) {
+        let pause = rand::rng().random_range(Duration::ZERO..=SPREAD);
+        let (group, seconds) = (&self.group, pause.as_secs());
+        let why = self.why();
+        complain(&format!(
+            "again-fleet: the run goes ahead without a slot of group '{group}', {seconds} s from now: {why}"
+        ));
+        sleep(pause);
+    }
+
+    fn why(&self) -> String {
+        let why = self.away.as_ref().map(|(_, why)| clean(why));
+        why.unwrap_or_else(|| "others run".to_owned())
+    }
+
+    fn not_in_time(&self, wait: Span) -> Problem {
+        let (group, why) = (&self.group, self.why());
+        Problem::Failed(format!(
+            "no slot of group '{group}' within {wait}: {why}; 'again-fleet slots' shows who runs and who waits"
+        ))
+    }
+}
