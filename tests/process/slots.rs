@@ -182,12 +182,11 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     scratch.again_well(&["enable"]);
     scratch.blocked_by_slot(WAITS);
 
-    let child = scratch.question(2);
+    let (second, child) = (scratch.waiter("again"), scratch.question(2));
     let manifest =
         format!("File.binwrite('{lock}', Process.pid.to_s); hold('go'); File.delete('{lock}')");
     let other = start(&mut scratch.apply("other", &manifest));
     child.wait_until_gone(SHORT);
-    let second = scratch.waiter("again");
     wait_until("the other run to be waited for", SHORT, || {
         let timer = scratch.timer("again").expect("pending");
         timer["blocked_by"]["what"] == "agent lock"
