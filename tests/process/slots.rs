@@ -206,7 +206,7 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     scratch.assert_nothing_left();
     let history: Vec<Value> = scratch.history();
     let words: Vec<&Value> = history.iter().map(|entry| &entry["what"]).collect();
-    assert_eq!(words, ["requested", "started", "ended"]);
+    assert_eq!(words, ["requested", "resumed", "started", "ended"]);
 }
 
 /// A command that is no run of Puppet needs no slot, and what is run in the foreground waits for none.
