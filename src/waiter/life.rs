@@ -306,8 +306,12 @@ impl Life {
                 save_environment: kept.environment.is_some(),
                 scope: ScopeWish::None,
             };
-            start::arm(store, &mut locked, arm)?;
+            let timer = start::arm(store, &mut locked, arm)?.timer;
             store.remove_order(&ticket.target, &old.token);
+            let (target, name) = (&ticket.target, &ticket.name);
+            let resumed = Change::of_timer(target, name, &timer, What::Resumed, moment());
+            let why = "it does not start yet, and keeps no slot from others";
+            store.note(&resumed.because(why).entry);
             Ok(())
         };
         pass()

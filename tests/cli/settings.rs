@@ -39,7 +39,7 @@ fn assert_wrong(done: &Ended, words: &[&str]) {
 #[test]
 fn an_error_names_file_line_and_key() {
     let scratch = Scratch::new();
-    let cases: [(&str, &[&str]); 20] = [
+    let cases: [(&str, &[&str]); 21] = [
         (
             "max_run = 3\n",
             &["line 1", "max_run", "known are", "max_runs"],

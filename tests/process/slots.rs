@@ -1,65 +1,16 @@
 use std::fs;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_rig::{Process, SHORT, Scratch, start, wait_for, wait_until, write_program};
-
-/// What the stand-in for `again-fleet slot` says.
-const WAITS: &str = "waits for a slot of group 'g', which has 3: 2 before it: n1, n2";
+use again_rig::{SHORT, Scratch, WAITS, start, wait_until};
 
 /// A directory whose reruns wait for slots.
 fn with_slots() -> Scratch {
     let scratch = Scratch::new();
     scratch.settings("slots = true");
-    let made = scratch.run("mkfifo", &[&scratch.at("answer")]);
-    assert_eq!(made.code, Some(0), "{made:?}");
     scratch
-}
-
-/// Puts a stand-in for `again-fleet slot` beside `again`: it notes who asks and what it sees, says what is waited for, and ends
-/// with the status that it is told, after the words that go with that.
-fn install(scratch: &Scratch) {
-    let root = scratch.root();
-    write_program(
-        scratch.path("bin/again-fleet"),
-        &format!(
-            "#!/bin/sh\n[ \"$*\" = slot ] || exit 2\n\
-             cat /proc/$$/environ > {root}/environ\nls -l /proc/$$/fd > {root}/fds\n\
-             echo \"again-fleet: the run {WAITS}\"\necho \"$PPID $$\" >> {root}/asked\n\
-             read -r status words < {root}/answer\n[ -z \"$words\" ] || echo \"again-fleet: $words\" >&2\nexit \"$status\"\n"
-        ),
-    );
-}
-
-/// Who has asked for a slot so far, and by which process.
-fn asked(scratch: &Scratch) -> Vec<(i32, i32)> {
-    let text = scratch.text("asked");
-    let number = |word: &str| word.parse().expect("a pid");
-    let pids = |line: &str| line.split_once(' ').map(|(a, b)| (number(a), number(b)));
-    text.lines().filter_map(pids).collect()
-}
-
-/// The process that waits for the `count`th slot that was asked for.
-fn question(scratch: &Scratch, count: usize) -> Process {
-    wait_until("the question", SHORT, || asked(scratch).len() >= count);
-    let all = asked(scratch);
-    assert_eq!(all.len(), count, "asked too often");
-    Process::now(all[count - 1].1).expect("it waits")
-}
-
-fn answer(scratch: &Scratch, status: &str) {
-    fs::write(scratch.path("answer"), format!("{status}\n")).expect("told");
-}
-
-/// What the timer waits for, once that is a slot and begins with these words.
-fn blocked_by_slot(scratch: &Scratch, words: &str) -> Value {
-    wait_for(words, SHORT, || {
-        let timer = scratch.timer("again")?;
-        let by = &timer["blocked_by"];
-        let is_it = by["what"] == "slot" && by["reason"].as_str()?.starts_with(words);
-        is_it.then_some(timer)
-    })
 }
 
 fn ask_once(scratch: &Scratch) {
@@ -79,9 +30,9 @@ fn kinds(descriptors: &[(i32, String)]) -> Vec<&str> {
 #[test]
 fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     let scratch = with_slots();
-    install(&scratch);
+    scratch.install_slots();
     ask_once(&scratch);
-    let timer = blocked_by_slot(&scratch, WAITS);
+    let timer = scratch.blocked_by_slot(WAITS);
     assert_eq!(
         (&timer["state"], &timer["reason"]),
         (&"due".into(), &Value::Null)
@@ -90,9 +41,9 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     let line = format!("timer 'again': due, {WAITS} (run 2 of chain ");
     assert!(status.contains(&line), "{status}");
 
-    let (waiter, child) = (scratch.waiter("again"), question(&scratch, 1));
+    let (waiter, child) = (scratch.waiter("again"), scratch.question(1));
     assert_eq!(child.parent(), waiter.pid, "the run is the waiter");
-    assert_eq!(asked(&scratch)[0].0, waiter.pid);
+    assert_eq!(scratch.asked_for_slots()[0].0, waiter.pid);
     // It sees what the run saw, and holds nothing of the waiter's.
     let first = &scratch.runs("site")[0];
     let seen = scratch.text("environ");
@@ -108,18 +59,18 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     waiter.wait_until_asleep();
     let switches = || waiter.status("voluntary_ctxt_switches").expect("a count");
     let before = switches();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(switches(), before, "it sleeps");
     assert_eq!(scratch.runs("site").len(), 1);
 
-    answer(&scratch, "0");
+    scratch.answer_slot("0");
     let runs = scratch.wait_for_runs("site", 2);
     assert_eq!(runs[1].pid(), waiter.pid, "the run that asked");
     assert_eq!(runs[0].environment(), runs[1].environment());
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
     assert!(!child.alive());
-    assert_eq!(asked(&scratch).len(), 1);
+    assert_eq!(scratch.asked_for_slots().len(), 1);
     assert!(scratch.told("delayed").is_empty());
     // As the rerun of a run that needs no slot.
     scratch.settings("");
@@ -135,10 +86,10 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
 #[test]
 fn a_stop_ends_the_waiter_and_its_question() {
     let scratch = with_slots();
-    install(&scratch);
+    scratch.install_slots();
     ask_once(&scratch);
-    blocked_by_slot(&scratch, WAITS);
-    let (waiter, child) = (scratch.waiter("again"), question(&scratch, 1));
+    scratch.blocked_by_slot(WAITS);
+    let (waiter, child) = (scratch.waiter("again"), scratch.question(1));
     scratch.again_well(&["stop"]);
     assert!(!waiter.alive() && !child.alive());
     scratch.assert_nothing_left();
@@ -148,17 +99,17 @@ fn a_stop_ends_the_waiter_and_its_question() {
 #[test]
 fn a_killed_waiter_takes_its_question_along_and_its_successor_asks_anew() {
     let scratch = with_slots();
-    install(&scratch);
+    scratch.install_slots();
     ask_once(&scratch);
-    blocked_by_slot(&scratch, WAITS);
-    let (waiter, child) = (scratch.waiter("again"), question(&scratch, 1));
+    scratch.blocked_by_slot(WAITS);
+    let (waiter, child) = (scratch.waiter("again"), scratch.question(1));
     waiter.signal(Signal::SIGKILL).expect("killed");
     waiter.wait_until_gone(SHORT);
     child.wait_until_gone(SHORT);
     scratch.again_well(&["resume"]);
-    let child = question(&scratch, 2);
+    let child = scratch.question(2);
     assert_eq!(child.parent(), scratch.waiter("again").pid);
-    answer(&scratch, "0");
+    scratch.answer_slot("0");
     scratch.wait_for_runs("site", 2);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
@@ -170,28 +121,30 @@ fn without_a_slot_it_says_why_and_asks_again() {
     let scratch = with_slots();
     let again = "waits for a slot, and asks again within a minute: ";
     ask_once(&scratch);
-    blocked_by_slot(
-        &scratch,
-        &format!("{again}again-fleet is not installed: it is neither beside"),
-    );
-    install(&scratch);
+    scratch.blocked_by_slot(&format!(
+        "{again}again-fleet is not installed: it is neither beside"
+    ));
+    scratch.install_slots();
+    let begun = Instant::now();
     scratch.again_well(&["now"]);
     let denied = "no slot of group 'g' within 30m: others run";
     for nth in 1..=2 {
-        let child = question(&scratch, nth);
-        blocked_by_slot(&scratch, WAITS);
-        answer(&scratch, &format!("1 {denied}"));
+        let child = scratch.question(nth);
+        scratch.blocked_by_slot(WAITS);
+        scratch.answer_slot(&format!("1 {denied}"));
         child.wait_until_gone(SHORT);
-        blocked_by_slot(&scratch, &format!("{again}{denied}"));
+        scratch.blocked_by_slot(&format!("{again}{denied}"));
         scratch.again_well(&["now"]);
     }
-    let child = question(&scratch, 3);
+    let child = scratch.question(3);
     child.signal(Signal::SIGKILL).expect("killed");
     let killed = "'again fleet slot' was ended by signal 9";
-    blocked_by_slot(&scratch, &format!("{again}{killed}"));
+    scratch.blocked_by_slot(&format!("{again}{killed}"));
     scratch.again_well(&["now"]);
-    question(&scratch, 4);
-    answer(&scratch, "0");
+    scratch.question(4);
+    // Four times a minute, if nobody had said that it should not wait.
+    assert!(begun.elapsed() < Duration::from_secs(120));
+    scratch.answer_slot("0");
     scratch.wait_for_runs("site", 2);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
@@ -211,15 +164,15 @@ fn without_a_slot_it_says_why_and_asks_again() {
 #[test]
 fn what_else_is_in_the_way_is_heard_while_it_waits() {
     let scratch = with_slots();
-    install(&scratch);
+    scratch.install_slots();
     fs::create_dir(scratch.path("puppet")).expect("a directory");
     let lock = scratch.at("puppet/lock");
     scratch.settings(&format!(
         "slots = true\nagent_catalog_run_lockfile = \"{lock}\""
     ));
     ask_once(&scratch);
-    blocked_by_slot(&scratch, WAITS);
-    let (first, child) = (scratch.waiter("again"), question(&scratch, 1));
+    scratch.blocked_by_slot(WAITS);
+    let (first, child) = (scratch.waiter("again"), scratch.question(1));
     scratch.again_well(&["disable", "freeze"]);
     child.wait_until_gone(SHORT);
     // The run that asked has ended, so that it stands in nobody's way.
@@ -227,41 +180,40 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     let timer = scratch.wait_for_state("again", "held");
     assert_eq!(timer["reason"], "again is disabled: freeze");
     scratch.again_well(&["enable"]);
-    blocked_by_slot(&scratch, WAITS);
+    scratch.blocked_by_slot(WAITS);
 
-    let child = question(&scratch, 2);
+    let (second, child) = (scratch.waiter("again"), scratch.question(2));
     let manifest =
         format!("File.binwrite('{lock}', Process.pid.to_s); hold('go'); File.delete('{lock}')");
     let other = start(&mut scratch.apply("other", &manifest));
     child.wait_until_gone(SHORT);
-    let second = scratch.waiter("again");
     wait_until("the other run to be waited for", SHORT, || {
         let timer = scratch.timer("again").expect("pending");
         timer["blocked_by"]["what"] == "agent lock"
     });
     scratch.release("go");
     other.finish();
-    let child = question(&scratch, 3);
+    let child = scratch.question(3);
     assert_eq!(
         child.parent(),
         second.pid,
         "for a moment it keeps its place"
     );
-    answer(&scratch, "0");
+    scratch.answer_slot("0");
     let runs = scratch.wait_for_runs("site", 2);
     assert_eq!(runs[0].environment(), runs[1].environment());
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
     let history: Vec<Value> = scratch.history();
     let words: Vec<&Value> = history.iter().map(|entry| &entry["what"]).collect();
-    assert_eq!(words, ["requested", "started", "ended"]);
+    assert_eq!(words, ["requested", "resumed", "started", "ended"]);
 }
 
 /// A command that is no run of Puppet needs no slot, and what is run in the foreground waits for none.
 #[test]
 fn only_reruns_of_puppet_wait() {
     let scratch = with_slots();
-    install(&scratch);
+    scratch.install_slots();
     scratch.again_well(&["run", "--", "/bin/true"]);
     scratch.wait_until_settled();
     scratch.write("work/driven.pp", "ask('run') if NTH == 1");
@@ -270,15 +222,15 @@ fn only_reruns_of_puppet_wait() {
     let words = [&words[..], &["driven.pp"]].concat();
     scratch.again_well(&[&["converge", "--"][..], &words].concat());
     assert_eq!(scratch.runs("driven").len(), 2);
-    assert_eq!(asked(&scratch), []);
+    assert_eq!(scratch.asked_for_slots(), []);
 
     scratch.write("work/named.pp", "");
     let words = [&words[..4], &["named.pp"]].concat();
     let explained = scratch.again_well(&[&["explain", "--"][..], &words].concat());
     assert!(explained.contains("  a slot of the fleet"), "{explained}");
     scratch.again_well(&[&["run", "--"][..], &words].concat());
-    question(&scratch, 1);
-    answer(&scratch, "0");
+    scratch.question(1);
+    scratch.answer_slot("0");
     scratch.wait_for_runs("named", 1);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
