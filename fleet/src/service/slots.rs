@@ -63,6 +63,8 @@ pub struct Group {
     pub place: Option<Place>,
     /// Whether its turn has come.
     pub had_turn: bool,
+    /// Whether the runs that it was for have ended; those that came since have no part in it.
+    is_over: bool,
     #[serde(skip)]
     stage: Stage,
     /// What the engine said when it did not do what was ordered.
@@ -121,6 +123,7 @@ impl Slots {
         self.away = Some("the engine was not reached yet".to_owned());
         for (name, group) in &mut self.groups {
             group.runs.retain(|run| lives(name, run));
+            group.is_over |= group.runs.is_empty();
         }
         self.groups
             .retain(|_, group| !group.runs.is_empty() || group.place.is_some());
@@ -173,6 +176,7 @@ impl Slots {
         if let Some(group) = self.groups.get_mut(name) {
             group.runs.retain(|run| run.who != who);
             if group.runs.is_empty() {
+                group.is_over = true;
                 // They were a part of it.
                 let all = std::mem::take(&mut group.callers);
                 deeds.extend(all.into_keys().map(Deed::Turn));
@@ -190,7 +194,7 @@ impl Slots {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
-        group.had_turn = false;
+        (group.had_turn, group.is_over) = (false, true);
         match group.place {
             Some(_) if self.away.is_some() => group.stage = Stage::Idle,
             Some(place) => {
@@ -245,6 +249,7 @@ impl Slots {
         };
         match group.place {
             _ if group.runs.is_empty() => self.give_up(name, deeds),
+            Some(_) if group.is_over => self.give_up(name, deeds),
             Some(place) if place.revision > 0 => {
                 group.stage = Stage::Ordered;
                 deeds.push(Deed::Resume(name.clone(), place.lease));
@@ -283,7 +288,7 @@ impl Slots {
             revision,
         });
         let mut deeds = vec![Deed::Save];
-        if group.runs.is_empty() {
+        if group.is_over {
             self.give_up(name, &mut deeds);
         } else {
             deeds.push(Deed::Sign(name.clone()));
@@ -302,7 +307,7 @@ impl Slots {
             deeds.push(Deed::Save);
         }
         group.stage = Stage::Stands;
-        if group.runs.is_empty() {
+        if group.is_over {
             self.give_up(name, &mut deeds);
         } else {
             self.watch_anew(&mut deeds);
@@ -355,7 +360,7 @@ impl Slots {
             )));
         }
         group.stage = Stage::Idle;
-        if had_turn && group.callers.is_empty() {
+        if group.runs.is_empty() || had_turn && group.callers.is_empty() {
             self.groups.remove(name);
             self.watch_anew(&mut deeds);
         } else if self.away.is_none() && !is_seen {
@@ -442,7 +447,7 @@ impl Group {
         if let Some(place) = self.place.take() {
             deeds.push(Deed::Leave(name.clone(), place.lease));
         }
-        (self.stage, self.trouble) = (Stage::Ordered, None);
+        (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
         deeds.push(Deed::Enter(name.clone()));
     }
 }
@@ -951,13 +956,17 @@ mod tests {
             assert_eq!(world.nodes[0].slots.groups[&group()].place, place);
         }
         assert_eq!(world.nodes[1].runs, Some(false));
-        // It has ended while there was no service.
+        // It has ended while there was no service; another one that has come since does not get its place.
         world.nodes[0].runs = None;
         world.start(0);
         world.reached(0);
+        world.breaks(0);
+        world.wants(0);
+        world.reached(0);
         let lease = place.expect("a place").lease;
         assert_eq!(world.nodes[0].orders, [Deed::Leave(group(), lease)]);
-        (0..2).for_each(|_| world.settles());
+        (0..3).for_each(|_| world.settles());
+        assert_eq!(world.nodes[0].runs, Some(false));
         assert_eq!(world.nodes[1].runs, Some(true));
     }
 
