@@ -978,7 +978,10 @@ mod tests {
         assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
         assert_eq!(node.slots.ended(&group(), run(1).who), [Deed::Save]);
         let last = node.slots.ended(&group(), run(7).who);
-        assert!(matches!(last[..], [Deed::Leave(..), Deed::Save]), "{last:?}");
+        assert!(
+            matches!(last[..], [Deed::Leave(..), Deed::Save]),
+            "{last:?}"
+        );
     }
 
     /// A second run of the node goes to the end of the line.
@@ -989,7 +992,10 @@ mod tests {
         assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
         // What this node remembers is nothing to begin by.
         let deeds = slots.want(50, &wish(7, 1), run(7)).expect("wanted");
-        assert!(matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]), "{deeds:?}");
+        assert!(
+            matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]),
+            "{deeds:?}"
+        );
         let deeds = slots.reached();
         assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
         let deeds = slots.gone(&group(), false);
@@ -1015,7 +1021,10 @@ mod tests {
             callers.values().next().cloned().flatten().expect("told")
         };
         let first = told(&world);
-        assert_eq!((first.limit, first.before, first.away.as_ref()), (1, 8, None));
+        assert_eq!(
+            (first.limit, first.before, first.away.as_ref()),
+            (1, 8, None)
+        );
         assert_eq!(first.nodes, (0..5).map(name_of).collect::<Vec<_>>());
         world.ends(0);
         world.settles();

@@ -386,7 +386,9 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     assert_eq!(written().await, (first, second, 2));
     for conflicting in [
         engine.replace(&key, b"y", first, &lease).await,
-        engine.replace(&stage.key("slot/g/b"), b"y", first, &lease).await,
+        engine
+            .replace(&stage.key("slot/g/b"), b"y", first, &lease)
+            .await,
     ] {
         assert_eq!(conflicting, Err(Error::Conflict));
     }

@@ -158,7 +158,10 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         let first = web1.create(&place, b"", &lease).await.expect("a place");
         let second = web1.replace(&place, b"x", first, &lease).await;
         let second = second.expect("a place");
-        assert_eq!(web2.list(&key("slot/")).await.expect("places").values.len(), 1);
+        assert_eq!(
+            web2.list(&key("slot/")).await.expect("places").values.len(),
+            1
+        );
         web2.remove(&place, second).await.expect("released");
         web1.renew(&lease).await.expect("renewed");
         let mut feed = web1

@@ -629,7 +629,10 @@ fn judge(all: &str, places: &BTreeMap<String, u64>) {
             running.insert(run);
             assert!(running.len() <= SLOTS, "{line}: {running:?}");
             if running.len() == SLOTS {
-                assert!(full == 0.0 || up - full < 2.0 * LEASE.as_secs_f64(), "{line}: a slot was lost since {full}");
+                assert!(
+                    full == 0.0 || up - full < 2.0 * LEASE.as_secs_f64(),
+                    "{line}: a slot was lost since {full}"
+                );
                 full = up;
             }
         }
