@@ -70,16 +70,21 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     let path = socket(&settings);
     while Instant::now() < until {
         let soon = Instant::now() + PATIENCE;
-        let came = match Conversation::begin(&path, &question, soon.min(until)) {
-            Ok(conversation) => waiting.hear(conversation, until, settings.slots_required)?,
+        let begun = Conversation::begin(&path, &question, soon.min(until));
+        let came = begun.and_then(|one| waiting.hear(one, until, settings.slots_required));
+        let came = match came {
+            Ok(came) => came,
             Err(Problem::Failed(why)) => {
-                waiting.is_away(why)?;
+                waiting.is_away(why);
                 Came::Away
             }
             Err(e) => return Err(e),
         };
         match came {
-            Came::Turn => return waiting.turn(),
+            Came::Turn => {
+                waiting.turn();
+                return Ok(Exit::Done);
+            }
             Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
             Came::Refused(why) => {
                 complain(&format!(
@@ -124,24 +129,23 @@ impl Waiting {
             match conversation.next(give_up.map_or(until, |at| at.min(until)))? {
                 Heard::Answer(Answer::End) => return Ok(Came::Turn),
                 Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
-                Heard::Answer(Answer::Waits(waits)) => self.told(*waits)?,
+                Heard::Answer(Answer::Waits(waits)) => self.told(*waits),
                 Heard::Answer(_) => {
                     return Err(conversation.problem("answered something else than was asked"));
                 }
                 Heard::Silence if Instant::now() >= until => return Ok(Came::Over),
                 Heard::Silence => return Ok(Came::Away),
                 Heard::End => {
-                    self.is_away("the service of this node has ended".to_owned())?;
+                    self.is_away("the service of this node has ended".to_owned());
                     return Ok(Came::Away);
                 }
             }
         }
     }
 
-    fn is_away(&mut self, why: String) -> Result<(), Problem> {
-        self.say(&format!(": {}", clean(&why)))?;
+    fn is_away(&mut self, why: String) {
+        self.say(&format!(": {}", clean(&why)));
         self.is_silent(why);
-        Ok(())
     }
 
     fn is_silent(&mut self, why: String) {
@@ -152,13 +156,12 @@ impl Waiting {
         self.away = Some((since, why));
     }
 
-    fn told(&mut self, waits: Waits) -> Result<(), Problem> {
+    fn told(&mut self, waits: Waits) {
         match waits.away {
             Some(why) => self.is_away(why),
             // Its place is on its way.
             None if waits.limit == 0 => {
                 self.is_silent("the engine has given it no place yet".to_owned());
-                Ok(())
             }
             None => {
                 self.away = None;
@@ -172,31 +175,29 @@ impl Waiting {
                 let nodes = nodes.join(", ");
                 self.say(&format!(
                     ", which has {limit}: {before} before it: {nodes}{and_so_on}"
-                ))
+                ));
             }
         }
     }
 
-    /// Says why it waits, whenever that is something else.
-    fn say(&mut self, why: &str) -> Result<(), Problem> {
+    /// Says why it waits, whenever that is something else. It waits all the same where nobody reads that.
+    fn say(&mut self, why: &str) {
         if self.said != why {
             why.clone_into(&mut self.said);
             let group = &self.group;
-            say(&format!(
+            let _ = say(&format!(
                 "again-fleet: the run waits for a slot of group '{group}'{why}"
-            ))?;
+            ));
         }
-        Ok(())
     }
 
-    fn turn(&self) -> Result<Exit, Problem> {
+    fn turn(&self) {
         if !self.said.is_empty() {
             let (group, waited) = (&self.group, self.waited());
-            say(&format!(
+            let _ = say(&format!(
                 "again-fleet: the run has a slot of group '{group}' after {waited}"
-            ))?;
+            ));
         }
-        Ok(Exit::Done)
     }
 
     fn waited(&self) -> Span {

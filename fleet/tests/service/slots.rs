@@ -162,6 +162,9 @@ fn twelve_runs_share_three_slots_in_the_order_in_which_they_came() {
         said.contains("waits for a slot of group 'g', which has 3: ") && said.contains("has a slot")
     });
     assert!(waited.count() >= 6);
+    // Whoever waits is told anew when that changes.
+    let words = |node: &Node| read(&node.path("said")).matches("the run waits").count();
+    assert!(nodes.iter().map(words).max() > Some(2));
 }
 
 #[test]
@@ -446,9 +449,9 @@ fn puppet_waits_before_its_run() {
         read(&two.path("said")).contains("1 before it: n01.test")
     });
     let shown = said(&output(&one, &["slots"]));
-    let why = format!("n02.test  waits since ");
+    let why = "n02.test  waits since ";
     assert!(
-        shown.contains("g: 1 of 1 slots taken") && shown.contains(&why),
+        shown.contains("g: 1 of 1 slots taken") && shown.contains(why),
         "{shown}"
     );
     assert!(shown.contains(&format!("process {}", run.id())), "{shown}");
