@@ -155,7 +155,7 @@ pub struct Waits {
     pub before: u64,
     /// Some of them, those of the longest standing first.
     pub nodes: Vec<Node>,
-    /// Why the engine cannot be asked; nothing if it can.
+    /// Why nobody can say that; nothing if it was said.
     pub away: Option<String>,
 }
 

@@ -274,7 +274,9 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let (slots, mut seen) = unbounded_channel();
     let more = &More::default();
     let others = more.watched(engine, slots);
-    let mut watching = pin!(futures_util::future::join4(registers, results, events, others));
+    let mut watching = pin!(futures_util::future::join4(
+        registers, results, events, others
+    ));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events) = (Some(lease), Vec::new());

@@ -1,7 +1,6 @@
 //! The service of a node: it carries triggers to and from the engine, and hands those for this node to root's side. One thread;
 //! what it decides is decided in [`crate::step`].
 
-/// How the engine is reached.
 /// The timer.
 mod alarm;
 /// Who asks.

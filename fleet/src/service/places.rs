@@ -80,7 +80,11 @@ impl<L> Leases<L> {
             }
             Act::Resume(number) => {
                 let lease = engine.lease(number).ok_or_else(gone)?;
-                engine.renew(&lease).await?;
+                match engine.renew(&lease).await {
+                    // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
+                    Err(Error::Conflict) if stands(engine, &value.key).await? => {}
+                    renewed => renewed?,
+                }
                 self.keep(number, lease);
             }
             Act::Leave(number) => {
@@ -102,21 +106,21 @@ impl<L> Leases<L> {
     /// # Errors
     /// The engine is not there.
     pub async fn renew<E: Engine<Lease = L>>(&self, engine: &E) -> Result<(), Error> {
-        let all: Vec<_> = self
-            .0
-            .borrow()
-            .iter()
-            .map(|(n, l)| (*n, Rc::clone(l)))
-            .collect();
-        for (number, lease) in all {
+        let all: Vec<_> = self.0.borrow().values().map(Rc::clone).collect();
+        for lease in all {
             match engine.renew(&lease).await {
-                Ok(()) | Err(Error::Denied(_)) => {}
-                Err(Error::Conflict) => drop(self.0.borrow_mut().remove(&number)),
+                Ok(()) | Err(Error::Denied(_) | Error::Conflict) => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(())
     }
+}
+
+/// Whether something stands there.
+async fn stands<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
+    let found = engine.list(key).await?.values;
+    Ok(found.iter().any(|value| value.key == key))
 }
 
 /// The first write; what this node has left there, or somebody else has put there, goes.

@@ -63,6 +63,8 @@ pub struct Group {
     pub place: Option<Place>,
     /// Whether its turn has come.
     pub had_turn: bool,
+    /// Whether the runs that it was for have ended; those that came since have no part in it.
+    is_over: bool,
     #[serde(skip)]
     stage: Stage,
     /// What the engine said when it did not do what was ordered.
@@ -118,9 +120,10 @@ pub struct Slots {
 impl Slots {
     /// After a start; only runs that `lives` says have not ended.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
-        self.away = Some("it was not reached yet".to_owned());
+        self.away = Some("the engine was not reached yet".to_owned());
         for (name, group) in &mut self.groups {
             group.runs.retain(|run| lives(name, run));
+            group.is_over |= group.runs.is_empty();
         }
         self.groups
             .retain(|_, group| !group.runs.is_empty() || group.place.is_some());
@@ -154,7 +157,7 @@ impl Slots {
         group.callers.insert(client, None);
         let mut deeds = vec![Deed::Save];
         if group.stage == Stage::Idle && self.away.is_none() {
-            group.enter(&wish.group, &mut deeds);
+            self.go_on(&wish.group, &mut deeds);
         }
         self.settle(&mut deeds);
         Ok(deeds)
@@ -173,6 +176,7 @@ impl Slots {
         if let Some(group) = self.groups.get_mut(name) {
             group.runs.retain(|run| run.who != who);
             if group.runs.is_empty() {
+                group.is_over = true;
                 // They were a part of it.
                 let all = std::mem::take(&mut group.callers);
                 deeds.extend(all.into_keys().map(Deed::Turn));
@@ -190,7 +194,7 @@ impl Slots {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
-        group.had_turn = false;
+        (group.had_turn, group.is_over) = (false, true);
         match group.place {
             Some(_) if self.away.is_some() => group.stage = Stage::Idle,
             Some(place) => {
@@ -245,6 +249,7 @@ impl Slots {
         };
         match group.place {
             _ if group.runs.is_empty() => self.give_up(name, deeds),
+            Some(_) if group.is_over => self.give_up(name, deeds),
             Some(place) if place.revision > 0 => {
                 group.stage = Stage::Ordered;
                 deeds.push(Deed::Resume(name.clone(), place.lease));
@@ -256,7 +261,8 @@ impl Slots {
     /// The engine is not there any more.
     pub fn lost(&mut self, why: &str) -> Vec<Deed> {
         let mut deeds = Vec::new();
-        let was_there = self.away.replace(why.to_owned()).is_none();
+        let away = format!("the engine is not there: {why}");
+        let was_there = self.away.replace(away).is_none();
         (self.is_complete, self.round) = (false, self.round + 1);
         for (name, group) in &mut self.groups {
             group.stage = Stage::Idle;
@@ -282,7 +288,7 @@ impl Slots {
             revision,
         });
         let mut deeds = vec![Deed::Save];
-        if group.runs.is_empty() {
+        if group.is_over {
             self.give_up(name, &mut deeds);
         } else {
             deeds.push(Deed::Sign(name.clone()));
@@ -301,7 +307,7 @@ impl Slots {
             deeds.push(Deed::Save);
         }
         group.stage = Stage::Stands;
-        if group.runs.is_empty() {
+        if group.is_over {
             self.give_up(name, &mut deeds);
         } else {
             self.watch_anew(&mut deeds);
@@ -343,20 +349,22 @@ impl Slots {
         if let Some(place) = group.place.take() {
             deeds.push(Deed::Leave(name.clone(), place.lease));
         }
-        if group.had_turn {
+        let had_turn = std::mem::take(&mut group.had_turn);
+        if had_turn {
             deeds.push(Deed::Say(format!(
                 "the slot in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here goes on, and one more may run meanwhile"
             )));
-            self.groups.remove(name);
-            self.watch_anew(&mut deeds);
         } else {
             deeds.push(Deed::Say(format!(
                 "the place in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here waits at the end of the line"
             )));
-            group.stage = Stage::Idle;
-            if self.away.is_none() && !is_seen {
-                group.enter(name, &mut deeds);
-            }
+        }
+        group.stage = Stage::Idle;
+        if group.runs.is_empty() || had_turn && group.callers.is_empty() {
+            self.groups.remove(name);
+            self.watch_anew(&mut deeds);
+        } else if self.away.is_none() && !is_seen {
+            group.enter(name, &mut deeds);
         }
         deeds.push(Deed::Save);
         deeds
@@ -419,7 +427,8 @@ impl Slots {
                     deeds.push(Deed::Save);
                 }
             }
-            if group.had_turn && group.place.is_some() {
+            // A place that this node only remembers may be somebody else's by now.
+            if group.had_turn && group.stage == Stage::Stands {
                 let all = std::mem::take(&mut group.callers);
                 deeds.extend(all.into_keys().map(Deed::Turn));
             }
@@ -435,8 +444,595 @@ impl Slots {
 
 impl Group {
     fn enter(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
-        self.place = None;
-        (self.stage, self.trouble) = (Stage::Ordered, None);
+        if let Some(place) = self.place.take() {
+            deeds.push(Deed::Leave(name.clone(), place.lease));
+        }
+        (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
         deeds.push(Deed::Enter(name.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::wire::slot::Slot;
+
+    fn group() -> Name {
+        "g".parse().expect("a name")
+    }
+
+    fn name_of(n: usize) -> Node {
+        format!("n{n}").parse().expect("a certname")
+    }
+
+    fn run(pid: i32) -> Run {
+        Run {
+            who: Identity { pid, start: 1 },
+            file: 1,
+            since: 1,
+            why: format!("process {pid}"),
+        }
+    }
+
+    fn wish(pid: i32, limit: u32) -> Wish {
+        let Run { who, why, .. } = run(pid);
+        Wish {
+            group: group(),
+            limit,
+            run: who,
+            why,
+        }
+    }
+
+    /// What stands in the engine.
+    #[derive(Clone)]
+    struct Held {
+        lease: Lease,
+        first: u64,
+        revision: u64,
+        slot: Option<Slot>,
+    }
+
+    impl Held {
+        fn standing(&self) -> Option<Standing> {
+            let writes = if self.slot.is_some() { 2 } else { 1 };
+            Standing::new(self.slot.clone()?, self.revision, self.first, writes)
+        }
+    }
+
+    /// An engine, to which everybody's orders come in any order.
+    #[derive(Default)]
+    struct Store {
+        now: u64,
+        revision: u64,
+        values: BTreeMap<usize, Held>,
+        /// When each ends.
+        leases: BTreeMap<Lease, u64>,
+        log: Vec<(usize, Option<Held>)>,
+    }
+
+    /// Seconds.
+    const LEASE: u64 = 60;
+    const BEAT: u64 = 27;
+
+    impl Store {
+        fn put(&mut self, n: usize, held: Held) {
+            self.log.push((n, Some(held.clone())));
+            self.values.insert(n, held);
+        }
+
+        fn remove(&mut self, n: usize) {
+            if self.values.remove(&n).is_some() {
+                self.revision += 1;
+                self.log.push((n, None));
+            }
+        }
+
+        fn enter(&mut self, n: usize) -> (u64, Lease) {
+            self.remove(n);
+            self.revision += 1;
+            let (first, lease) = (self.revision, self.revision as Lease);
+            self.leases.insert(lease, self.now + LEASE);
+            let slot = None;
+            self.put(
+                n,
+                Held {
+                    lease,
+                    first,
+                    revision: first,
+                    slot,
+                },
+            );
+            (first, lease)
+        }
+
+        fn sign(&mut self, n: usize, slot: Slot, lease: Lease) -> Option<u64> {
+            let held = self.values.get(&n)?.clone();
+            if held.revision != slot.first || !self.leases.contains_key(&lease) {
+                return None;
+            }
+            self.revision += 1;
+            let (first, revision, slot) = (held.first, self.revision, Some(slot));
+            self.put(
+                n,
+                Held {
+                    lease,
+                    first,
+                    revision,
+                    slot,
+                },
+            );
+            Some(revision)
+        }
+
+        fn renew(&mut self, lease: Lease) -> bool {
+            let ends = self.leases.get_mut(&lease);
+            ends.map(|ends| *ends = self.now + LEASE).is_some()
+        }
+
+        fn revoke(&mut self, lease: Lease) {
+            self.leases.remove(&lease);
+            let gone = self.values.iter().filter(|(_, held)| held.lease == lease);
+            let gone: Vec<usize> = gone.map(|(n, _)| *n).collect();
+            gone.into_iter().for_each(|n| self.remove(n));
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.now += seconds;
+            let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
+            let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
+            over.into_iter().for_each(|lease| self.revoke(lease));
+        }
+
+        /// Of those that stand there by their own word, before this revision.
+        fn before(&self, revision: u64) -> usize {
+            let standing = self.values.values().filter_map(Held::standing);
+            standing.filter(|one| one.revision < revision).count()
+        }
+    }
+
+    /// A node: its service, and a run that waits or goes on.
+    #[derive(Default)]
+    struct Stand {
+        slots: Slots,
+        /// What is on its disk.
+        kept: String,
+        is_up: bool,
+        /// Ordered, and not answered.
+        orders: Vec<Deed>,
+        leases: BTreeSet<Lease>,
+        /// How far its watch is in the log; none before it has listed.
+        watch: Option<(u64, Option<usize>)>,
+        beat: u64,
+        client: Client,
+        pid: i32,
+        /// Whether its run has begun.
+        runs: Option<bool>,
+        done: usize,
+    }
+
+    /// All of them.
+    struct World {
+        store: Store,
+        nodes: Vec<Stand>,
+        limit: u32,
+        dice: StdRng,
+    }
+
+    impl World {
+        fn new(seed: u64, count: usize, limit: u32) -> World {
+            let mut world = World {
+                store: Store::default(),
+                nodes: Vec::new(),
+                limit,
+                dice: StdRng::seed_from_u64(seed),
+            };
+            for n in 0..count {
+                world.nodes.push(Stand::default());
+                world.start(n);
+            }
+            world
+        }
+
+        /// As the driver does it.
+        fn doing(&mut self, n: usize, deeds: Vec<Deed>) {
+            let mut is_kept = true;
+            for deed in deeds {
+                let node = &mut self.nodes[n];
+                match deed {
+                    Deed::Save => is_kept = false,
+                    Deed::Watch => node.watch = Some((node.slots.round, None)),
+                    Deed::Turn(client) if client == node.client => {
+                        if node.runs == Some(false) {
+                            node.runs = Some(true);
+                            self.begins(n);
+                        }
+                    }
+                    Deed::Turn(_) | Deed::Tell(..) | Deed::Say(_) => {}
+                    order => node.orders.push(order),
+                }
+            }
+            if !is_kept {
+                let node = &mut self.nodes[n];
+                node.kept = serde_json::to_string(&node.slots).expect("JSON");
+            }
+        }
+
+        /// Never more than the limit, nor before those who came first: by what the engine holds at that moment.
+        fn begins(&self, n: usize) {
+            let place = self.nodes[n].slots.groups[&group()].place;
+            let place = place.expect("a place").revision;
+            let Some(held) = self.store.values.get(&n) else {
+                return;
+            };
+            assert_eq!(held.revision, place, "n{n}");
+            let before = self.store.before(place);
+            assert!(before < self.limit as usize, "n{n} after {before}");
+            let running = |(n, node): &(usize, &Stand)| {
+                node.runs == Some(true) && self.store.values.contains_key(n)
+            };
+            let count = self.nodes.iter().enumerate().filter(running).count();
+            assert!(count <= self.limit as usize, "{count} run");
+        }
+
+        fn wants(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            if node.runs.is_none() {
+                (node.pid, node.runs) = (node.pid + 1, Some(false));
+            }
+            node.client += 1;
+            let (wish, run) = (wish(node.pid, self.limit), run(node.pid));
+            let deeds = node.slots.want(node.client, &wish, run).expect("wanted");
+            self.doing(n, deeds);
+        }
+
+        fn ends(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            if node.runs.take() == Some(true) {
+                node.done += 1;
+            }
+            let deeds = node.slots.ended(&group(), run(node.pid).who);
+            self.doing(n, deeds);
+        }
+
+        /// Kills the service of a node, and starts it.
+        fn start(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            node.slots = serde_json::from_str(&node.kept).unwrap_or_default();
+            let lives = node.runs.is_some().then_some(node.pid);
+            node.slots.begin(|_, run| Some(run.who.pid) == lives);
+            self.unlinked(n);
+            if self.nodes[n].runs == Some(false) {
+                self.wants(n);
+            }
+        }
+
+        fn unlinked(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            node.is_up = false;
+            node.watch = None;
+            node.leases.clear();
+            node.orders.clear();
+        }
+
+        /// The connection breaks; what is under way may be done, and is not answered.
+        fn breaks(&mut self, n: usize) {
+            for _ in 0..self.dice.random_range(0..3) {
+                if !self.nodes[n].orders.is_empty() {
+                    self.ordered(n, false);
+                }
+            }
+            self.unlinked(n);
+            let deeds = self.nodes[n].slots.lost("gone");
+            self.doing(n, deeds);
+        }
+
+        fn reached(&mut self, n: usize) {
+            self.nodes[n].is_up = true;
+            self.nodes[n].beat = self.store.now + BEAT;
+            let deeds = self.nodes[n].slots.reached();
+            self.doing(n, deeds);
+        }
+
+        /// Something that was ordered is done.
+        fn ordered(&mut self, n: usize, is_answered: bool) {
+            let node = &mut self.nodes[n];
+            let at = self.dice.random_range(0..node.orders.len());
+            let order = node.orders.remove(at);
+            let store = &mut self.store;
+            let slots = &mut node.slots;
+            let deeds = match order {
+                Deed::Enter(name) => {
+                    let (first, lease) = store.enter(n);
+                    if !is_answered {
+                        return;
+                    }
+                    node.leases.insert(lease);
+                    slots.entered(&name, first, lease)
+                }
+                Deed::Sign(name) => {
+                    let Some(place) = slots.groups.get(&name).and_then(|group| group.place) else {
+                        return;
+                    };
+                    let slot = Slot {
+                        group: name.clone(),
+                        node: name_of(n),
+                        first: place.first,
+                        limit: self.limit,
+                        since: 1,
+                        why: String::new(),
+                    };
+                    let revision = store.sign(n, slot, place.lease);
+                    match revision {
+                        _ if !is_answered => return,
+                        Some(revision) => slots.stands(&name, Some(revision)),
+                        None => slots.gone(&name, false),
+                    }
+                }
+                Deed::Resume(name, lease) => match store.renew(lease) {
+                    _ if !is_answered => return,
+                    true => {
+                        node.leases.insert(lease);
+                        slots.stands(&name, None)
+                    }
+                    false => slots.gone(&name, false),
+                },
+                Deed::Leave(name, lease) => {
+                    store.revoke(lease);
+                    if !is_answered {
+                        return;
+                    }
+                    node.leases.remove(&lease);
+                    slots.left(&name, lease)
+                }
+                other => panic!("{other:?}"),
+            };
+            self.doing(n, deeds);
+        }
+
+        /// The watch of a node tells something of what it has not told.
+        fn watched(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            let Some((round, at)) = node.watch else {
+                return;
+            };
+            let end = self.store.log.len();
+            let (from, to) = match at {
+                Some(at) => (at, self.dice.random_range(at..=end)),
+                None => (0, end),
+            };
+            node.watch = Some((round, Some(to)));
+            if round != node.slots.round {
+                return;
+            }
+            let listed = self.store.values.iter();
+            let listed = listed.map(|(n, held)| (*n, Some(held.clone())));
+            let told: Vec<_> = match at {
+                Some(_) => self.store.log[from..to].to_vec(),
+                None => listed.collect(),
+            };
+            for (other, held) in told {
+                let mut standing = held.as_ref().and_then(Held::standing);
+                if other == n {
+                    let place = node.slots.groups.get(&group()).and_then(|one| one.place);
+                    let place = place.map_or(0, |place| place.revision);
+                    standing = standing.filter(|one| one.revision == place);
+                }
+                node.slots.saw(group(), name_of(other), standing);
+            }
+            if at.is_none() {
+                node.slots.complete();
+            }
+            for name in self.nodes[n].slots.missing(&name_of(n)) {
+                let deeds = self.nodes[n].slots.gone(&name, true);
+                self.doing(n, deeds);
+            }
+            let deeds = self.nodes[n].slots.look();
+            self.doing(n, deeds);
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.store.pass(seconds);
+            for n in 0..self.nodes.len() {
+                let node = &mut self.nodes[n];
+                if !node.is_up || node.beat > self.store.now {
+                    continue;
+                }
+                node.beat = self.store.now + BEAT;
+                let store = &mut self.store;
+                node.leases.retain(|lease| store.renew(*lease));
+                let deeds = node.slots.retry();
+                self.doing(n, deeds);
+            }
+        }
+
+        /// Everything goes on for a while without harm: what is under way is done, what is told is heard.
+        fn settles(&mut self) {
+            for n in 0..self.nodes.len() {
+                if !self.nodes[n].is_up {
+                    self.reached(n);
+                }
+                while !self.nodes[n].orders.is_empty() {
+                    self.ordered(n, true);
+                }
+                for _ in 0..4 {
+                    self.watched(n);
+                }
+            }
+        }
+
+        /// One thing that may happen.
+        fn step(&mut self) {
+            let n = self.dice.random_range(0..self.nodes.len());
+            let node = &self.nodes[n];
+            match self.dice.random_range(0..100) {
+                0..30 if !node.orders.is_empty() => self.ordered(n, true),
+                0..55 => self.watched(n),
+                55..75 if node.runs.is_none() => self.wants(n),
+                55..65 if node.runs == Some(true) => self.ends(n),
+                65..67 => self.ends(n),
+                75..80 => self.start(n),
+                80..83 if node.is_up => self.breaks(n),
+                80..95 if !node.is_up => self.reached(n),
+                95.. => {
+                    let seconds = self.dice.random_range(1..30);
+                    self.pass(seconds);
+                }
+                _ => {}
+            }
+        }
+
+        /// Nothing breaks any more, and no run comes: in the end nobody stands there.
+        fn ends_well(&mut self) {
+            let waits = |world: &World| world.nodes.iter().any(|node| node.runs.is_some());
+            // What is left of those that were killed goes with its lease.
+            let mut rounds = (LEASE + BEAT) / 5 + 2 + self.nodes.len() as u64;
+            while waits(self) || !self.store.values.is_empty() {
+                rounds -= 1;
+                assert!(rounds > 0, "a slot is lost");
+                self.settles();
+                for n in 0..self.nodes.len() {
+                    if self.nodes[n].runs == Some(true) {
+                        self.ends(n);
+                    }
+                }
+                self.pass(5);
+            }
+            self.pass(LEASE);
+            assert!(self.store.leases.is_empty(), "{:?}", self.store.leases);
+        }
+    }
+
+    /// Until a node stands in the engine, and has heard of it.
+    fn standing(count: usize, limit: u32) -> World {
+        let mut world = World::new(1, count, limit);
+        for n in 0..count {
+            world.reached(n);
+            world.wants(n);
+        }
+        (0..3).for_each(|_| world.settles());
+        world
+    }
+
+    #[test]
+    fn a_hundred_nodes_share_five_slots() {
+        let mut world = standing(100, 5);
+        let runs = world.nodes.iter().filter(|node| node.runs == Some(true));
+        assert_eq!(runs.count(), 5);
+        world.ends_well();
+        assert!(world.nodes.iter().all(|node| node.done == 1));
+    }
+
+    /// Services are killed, connections break, leases end, orders are done and not answered, watches lag: never more than the limit have
+    /// a slot, and none is lost.
+    #[test]
+    fn whatever_breaks_no_slot_is_given_twice_or_lost() {
+        for seed in 0..30 {
+            let (count, limit) = [(100, 5), (12, 3), (3, 1)][seed as usize % 3];
+            let mut world = World::new(seed, count, limit);
+            for _ in 0..4000 {
+                world.step();
+            }
+            world.ends_well();
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives() {
+        let mut world = standing(2, 1);
+        let place = world.nodes[0].slots.groups[&group()].place;
+        for _ in 0..50 {
+            world.start(0);
+            world.reached(0);
+            let lease = place.expect("a place").lease;
+            assert_eq!(world.nodes[0].orders, [Deed::Resume(group(), lease)]);
+            world.settles();
+            world.pass(5);
+            assert_eq!(world.nodes[0].slots.groups[&group()].place, place);
+        }
+        assert_eq!(world.nodes[1].runs, Some(false));
+        // It has ended while there was no service; another one that has come since does not get its place.
+        world.nodes[0].runs = None;
+        world.start(0);
+        world.reached(0);
+        world.breaks(0);
+        world.wants(0);
+        world.reached(0);
+        let lease = place.expect("a place").lease;
+        assert_eq!(world.nodes[0].orders, [Deed::Leave(group(), lease)]);
+        (0..3).for_each(|_| world.settles());
+        assert_eq!(world.nodes[0].runs, Some(false));
+        assert_eq!(world.nodes[1].runs, Some(true));
+    }
+
+    #[test]
+    fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
+        let mut world = standing(2, 1);
+        let node = &mut world.nodes[0];
+        let deeds = node.slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+        assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
+        assert_eq!(node.slots.ended(&group(), run(1).who), [Deed::Save]);
+        let last = node.slots.ended(&group(), run(7).who);
+        assert!(
+            matches!(last[..], [Deed::Leave(..), Deed::Save]),
+            "{last:?}"
+        );
+    }
+
+    /// A second run of the node goes to the end of the line.
+    #[test]
+    fn a_run_that_has_begun_goes_on_without_its_place() {
+        let mut world = standing(1, 1);
+        let slots = &mut world.nodes[0].slots;
+        assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
+        // What this node remembers is nothing to begin by.
+        let deeds = slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+        assert!(
+            matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]),
+            "{deeds:?}"
+        );
+        let deeds = slots.reached();
+        assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
+        let deeds = slots.gone(&group(), false);
+        let [Deed::Leave(..), Deed::Say(why), Deed::Enter(_), Deed::Save] = &deeds[..] else {
+            panic!("{deeds:?}");
+        };
+        assert!(why.contains("the run here goes on"), "{why}");
+        slots.leave(50);
+        assert!(slots.ended(&group(), run(7).who).contains(&Deed::Save));
+        // Without one, nothing is left to be freed.
+        let mut world = standing(1, 1);
+        let slots = &mut world.nodes[0].slots;
+        slots.gone(&group(), false);
+        assert!(slots.groups.is_empty());
+        assert_eq!(slots.ended(&group(), run(1).who), []);
+    }
+
+    #[test]
+    fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
+        let mut world = standing(9, 1);
+        let told = |world: &World| {
+            let callers = &world.nodes[8].slots.groups[&group()].callers;
+            callers.values().next().cloned().flatten().expect("told")
+        };
+        let first = told(&world);
+        assert_eq!(
+            (first.limit, first.before, first.away.as_ref()),
+            (1, 8, None)
+        );
+        assert_eq!(first.nodes, (0..5).map(name_of).collect::<Vec<_>>());
+        world.ends(0);
+        world.settles();
+        let next = told(&world);
+        assert_eq!((next.before, &next.nodes[0]), (7, &name_of(1)));
+        assert_eq!(world.nodes[8].slots.look(), [], "nothing is told twice");
+        world.breaks(8);
+        let away = told(&world).away.expect("a reason");
+        assert_eq!(away, "the engine is not there: gone");
     }
 }

@@ -28,7 +28,8 @@ struct Waiting {
     since: Instant,
     /// Since when nobody says what it waits for, and why.
     away: Option<(Instant, String)>,
-    has_said: bool,
+    /// What was said of it last.
+    said: String,
 }
 
 /// What came of a conversation.
@@ -64,13 +65,15 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         group,
         since,
         away: Some((since, "the service of this node says nothing".to_owned())),
-        has_said: false,
+        said: String::new(),
     };
     let path = socket(&settings);
-    loop {
+    while Instant::now() < until {
         let soon = Instant::now() + PATIENCE;
-        let came = match Conversation::begin(&path, &question, soon.min(until)) {
-            Ok(conversation) => waiting.hear(conversation, until, settings.slots_required)?,
+        let begun = Conversation::begin(&path, &question, soon.min(until));
+        let came = begun.and_then(|one| waiting.hear(one, until, settings.slots_required));
+        let came = match came {
+            Ok(came) => came,
             Err(Problem::Failed(why)) => {
                 waiting.is_away(why);
                 Came::Away
@@ -78,7 +81,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
             Err(e) => return Err(e),
         };
         match came {
-            Came::Turn => return waiting.turn(),
+            Came::Turn => {
+                waiting.turn();
+                return Ok(Exit::Done);
+            }
             Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
             Came::Refused(why) => {
                 complain(&format!(
@@ -87,13 +93,17 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
                 return Ok(Exit::Done);
             }
             Came::Away if waiting.gives_up(settings.slots_required) => {
-                waiting.go_ahead();
+                waiting.go_ahead(until);
                 return Ok(Exit::Done);
             }
-            _ if Instant::now() >= until => return Err(waiting.not_in_time(wait)),
-            _ => sleep(PAUSE.min(until.saturating_duration_since(Instant::now()))),
+            Came::Away | Came::Over => sleep(PAUSE.min(left(until))),
         }
     }
+    Err(waiting.not_in_time(wait))
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// The process that called this one.
@@ -119,7 +129,7 @@ impl Waiting {
             match conversation.next(give_up.map_or(until, |at| at.min(until)))? {
                 Heard::Answer(Answer::End) => return Ok(Came::Turn),
                 Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
-                Heard::Answer(Answer::Waits(waits)) => self.told(*waits)?,
+                Heard::Answer(Answer::Waits(waits)) => self.told(*waits),
                 Heard::Answer(_) => {
                     return Err(conversation.problem("answered something else than was asked"));
                 }
@@ -134,6 +144,11 @@ impl Waiting {
     }
 
     fn is_away(&mut self, why: String) {
+        self.say(&format!(": {}", clean(&why)));
+        self.is_silent(why);
+    }
+
+    fn is_silent(&mut self, why: String) {
         let since = self
             .away
             .as_ref()
@@ -141,41 +156,48 @@ impl Waiting {
         self.away = Some((since, why));
     }
 
-    fn told(&mut self, waits: Waits) -> Result<(), Problem> {
+    fn told(&mut self, waits: Waits) {
         match waits.away {
-            Some(why) => self.is_away(format!("the engine is not there: {why}")),
+            Some(why) => self.is_away(why),
             // Its place is on its way.
             None if waits.limit == 0 => {
-                self.is_away("the engine has given it no place yet".to_owned());
+                self.is_silent("the engine has given it no place yet".to_owned());
             }
             None => {
                 self.away = None;
-                if !std::mem::replace(&mut self.has_said, true) {
-                    let (group, limit, before) = (&self.group, waits.limit, waits.before);
-                    let nodes: Vec<&str> = waits.nodes.iter().map(Node::as_str).collect();
-                    let and_so_on = if nodes.len() as u64 == before {
-                        ""
-                    } else {
-                        ", ..."
-                    };
-                    let nodes = nodes.join(", ");
-                    say(&format!(
-                        "again-fleet: the run waits for a slot of group '{group}', which has {limit}: {before} before it: {nodes}{and_so_on}"
-                    ))?;
-                }
+                let (limit, before) = (waits.limit, waits.before);
+                let nodes: Vec<&str> = waits.nodes.iter().map(Node::as_str).collect();
+                let and_so_on = if nodes.len() as u64 == before {
+                    ""
+                } else {
+                    ", ..."
+                };
+                let nodes = nodes.join(", ");
+                self.say(&format!(
+                    ", which has {limit}: {before} before it: {nodes}{and_so_on}"
+                ));
             }
         }
-        Ok(())
     }
 
-    fn turn(&self) -> Result<Exit, Problem> {
-        if self.has_said {
-            let (group, waited) = (&self.group, self.waited());
-            say(&format!(
-                "again-fleet: the run has a slot of group '{group}' after {waited}"
-            ))?;
+    /// Says why it waits, whenever that is something else. It waits all the same where nobody reads that.
+    fn say(&mut self, why: &str) {
+        if self.said != why {
+            why.clone_into(&mut self.said);
+            let group = &self.group;
+            let _ = say(&format!(
+                "again-fleet: the run waits for a slot of group '{group}'{why}"
+            ));
         }
-        Ok(Exit::Done)
+    }
+
+    fn turn(&self) {
+        if !self.said.is_empty() {
+            let (group, waited) = (&self.group, self.waited());
+            let _ = say(&format!(
+                "again-fleet: the run has a slot of group '{group}' after {waited}"
+            ));
+        }
     }
 
     fn waited(&self) -> Span {
@@ -188,8 +210,8 @@ impl Waiting {
         !is_required && away.is_some_and(|(since, _)| since.elapsed() >= PATIENCE)
     }
 
-    fn go_ahead(&self) {
-        let pause = rand::rng().random_range(Duration::ZERO..=SPREAD);
+    fn go_ahead(&self, until: Instant) {
+        let pause = rand::rng().random_range(Duration::ZERO..=SPREAD.min(left(until)));
         let (group, seconds) = (&self.group, pause.as_secs());
         let why = self.why();
         complain(&format!(

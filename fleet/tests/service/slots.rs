@@ -1,17 +1,22 @@
 //! Runs that share slots, over a real etcd: each is a process of its own that calls `again-fleet slot`, as Puppet does before a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use again_fleet::wire::slot::Slot;
 
+use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{Node, until};
 use crate::servers::{Kind, Server};
-use crate::straight::Straight;
+use crate::straight::{self, Straight};
 
 /// How long a lease lives after it was renewed last.
 const LEASE: Duration = Duration::from_secs(60);
@@ -157,6 +162,9 @@ fn twelve_runs_share_three_slots_in_the_order_in_which_they_came() {
         said.contains("waits for a slot of group 'g', which has 3: ") && said.contains("has a slot")
     });
     assert!(waited.count() >= 6);
+    // Whoever waits is told anew when that changes.
+    let words = |node: &Node| read(&node.path("said")).matches("the run waits").count();
+    assert!(nodes.iter().map(words).max() > Some(2));
 }
 
 #[test]
@@ -441,9 +449,9 @@ fn puppet_waits_before_its_run() {
         read(&two.path("said")).contains("1 before it: n01.test")
     });
     let shown = said(&output(&one, &["slots"]));
-    let why = format!("n02.test  waits since ");
+    let why = "n02.test  waits since ";
     assert!(
-        shown.contains("g: 1 of 1 slots taken") && shown.contains(&why),
+        shown.contains("g: 1 of 1 slots taken") && shown.contains(why),
         "{shown}"
     );
     assert!(shown.contains(&format!("process {}", run.id())), "{shown}");
@@ -467,4 +475,194 @@ fn puppet_waits_before_its_run() {
     assert!(read(&two.path("said")).contains("within 2s"));
     let_go(&one);
     ends(first);
+}
+
+/// A run of those that are many, with its process and the time at which it began and ended.
+const ONE_OF_MANY: &str = r#"#!/bin/sh
+FLEET slot >>DIR/said 2>&1 || exit 1
+read up rest </proc/uptime
+echo "begin NAME $$ $up" >>ALL
+sleep 0.$((($$ % 4) + 1))
+read up rest </proc/uptime
+echo "end NAME $$ $up" >>ALL
+"#;
+
+/// How many times a service, a member of the engine or a run is killed, or a service stops for a while; at night, a thousand times
+/// (tests/tools/sweep).
+fn faults() -> u64 {
+    let text = std::env::var("AGAIN_FLEET_SLOT_FAULTS");
+    text.map_or(40, |text| text.parse().expect("a number"))
+}
+
+/// Twenty nodes that run all the time share five slots of an engine with three members.
+struct Many {
+    servers: [Server; 3],
+    dir: tempfile::TempDir,
+    nodes: Vec<Node>,
+    /// The run of each.
+    runs: Vec<Mutex<Option<Child>>>,
+}
+
+const SLOTS: usize = 5;
+
+impl Many {
+    fn new() -> Many {
+        let servers = Server::cluster(Kind::Etcd);
+        let dir = tempfile::tempdir().expect("a directory");
+        let all = dir.path().join("all");
+        fs::write(&all, "").expect("written");
+        let ports = servers.iter().map(|one| format!("localhost:{}", one.port));
+        let endpoints: Vec<String> = ports.collect();
+        let names = (1..=20).map(|n| &*format!("n{n:02}.test").leak());
+        let node = |name: &'static str| {
+            let node = Node::off(name, &servers[0]);
+            node.set_also(&format!("endpoints = {endpoints:?}"));
+            node.set_also("slots_group = 'g'");
+            node.set_also(&format!("slots_limit = {SLOTS}"));
+            // Nobody goes ahead without one.
+            node.set_also("slots_required = true");
+            let run = ONE_OF_MANY.replace("ALL", all.to_str().expect("a plain path"));
+            node.program("waits", &run.replace("NAME", name));
+            node.start();
+            node
+        };
+        let nodes: Vec<Node> = names.map(node).collect();
+        let runs = nodes.iter().map(|_| Mutex::default()).collect();
+        Many {
+            servers,
+            dir,
+            nodes,
+            runs,
+        }
+    }
+
+    fn write(&self, line: &str) {
+        let mut options = fs::File::options();
+        let file = options.append(true).open(self.dir.path().join("all"));
+        writeln!(file.expect("a file"), "{line}").expect("written");
+    }
+
+    /// One run of this node after the other, until they are to end.
+    fn keep_running(&self, n: usize, is_over: &AtomicBool) {
+        let mine = || self.runs[n].lock().expect("alone");
+        while !is_over.load(Ordering::Relaxed) {
+            *mine() = Some(run(&self.nodes[n]));
+            until("the end of a run", || {
+                let mut run = mine();
+                let run = run.as_mut().expect("a run");
+                run.try_wait().expect("a child").is_some()
+            });
+            let ended = mine().take().expect("a run").wait().expect("its end");
+            let was_killed = ended.code().is_none();
+            assert!(was_killed || ended.success(), "{}", self.nodes[n].name);
+        }
+    }
+
+    /// Ends a run at once. That is written down before it frees anything.
+    fn kill_run(&self, n: usize) {
+        if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
+            && run.try_wait().expect("a child").is_none()
+        {
+            self.write(&format!("end {} {} 0", self.nodes[n].name, run.id()));
+            run.kill().expect("killed");
+        }
+    }
+
+    fn fault(&self, dice: &mut Dice) {
+        let n = usize::try_from(dice.below(20)).expect("a number");
+        let node = &self.nodes[n];
+        match dice.below(10) {
+            0..5 => node.start_anew(),
+            5..7 => self.kill_run(n),
+            7..9 => {
+                node.signal("-STOP");
+                thread::sleep(Duration::from_millis(dice.below(300)));
+                node.signal("-CONT");
+            }
+            _ => {
+                let member = &self.servers[n % 3];
+                member.kill();
+                thread::sleep(Duration::from_millis(dice.below(1000)));
+                member.run();
+            }
+        }
+        thread::sleep(Duration::from_millis(dice.below(2000)));
+    }
+
+    /// The last place of each run, by what the engine has ever held.
+    fn places(&self) -> BTreeMap<String, u64> {
+        let straight = Straight::at(&self.servers[0], "web1.test");
+        let mut places = BTreeMap::new();
+        for value in straight.ever() {
+            if value.key.starts_with("again/v1/test/slot/g/") && value.writes == 2 {
+                let slot: Slot = straight::read(&value.bytes);
+                let pid = slot.why.strip_prefix("process ").expect("a process");
+                places.insert(format!("{} {pid}", slot.node), value.revision);
+            }
+        }
+        places
+    }
+}
+
+/// What is written down: never more than the slots at once, never one before those who came first, and no slot unused for longer than
+/// it takes a lease to end and the nodes to hear of it.
+fn judge(all: &str, places: &BTreeMap<String, u64>) {
+    let (mut running, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    let (mut began, mut full) = (0, 0.0);
+    for line in all.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, name, pid, up] = words[..] else {
+            panic!("{line}");
+        };
+        let (run, up): (_, f64) = (format!("{name} {pid}"), up.parse().expect("a time"));
+        if what == "end" {
+            if running.len() == SLOTS && up > 0.0 {
+                full = up;
+            }
+            running.remove(&run);
+            ended.insert(run);
+        } else if !ended.contains(&run) {
+            began += 1;
+            let place = places[&run];
+            let before = places
+                .iter()
+                .filter(|(run, other)| **other < place && !ended.contains(*run));
+            let before: Vec<_> = before.collect();
+            assert!(before.len() < SLOTS, "{line}, at {place}: after {before:?}");
+            running.insert(run);
+            assert!(running.len() <= SLOTS, "{line}: {running:?}");
+            if running.len() == SLOTS {
+                assert!(
+                    full == 0.0 || up - full < 2.0 * LEASE.as_secs_f64(),
+                    "{line}: a slot was lost since {full}"
+                );
+                full = up;
+            }
+        }
+    }
+    println!("{began} runs, {} places", places.len());
+    assert!(began > 0 && full > 0.0);
+}
+
+#[test]
+fn no_slot_is_given_twice_or_lost_whatever_is_killed() {
+    let many = Many::new();
+    let (is_over, mut dice) = (AtomicBool::new(false), Dice::new(11));
+    thread::scope(|scope| {
+        for n in 0..many.nodes.len() {
+            let (many, is_over) = (&many, &is_over);
+            scope.spawn(move || many.keep_running(n, is_over));
+        }
+        for _ in 0..faults() {
+            many.fault(&mut dice);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    judge(&read(&many.dir.path().join("all")), &many.places());
+    for node in &many.nodes {
+        assert!(!node.log().contains("is gone"), "a place was lost");
+    }
+    until("an empty line", || {
+        said(&output(&many.nodes[0], &["slots"])).contains("nobody runs or waits")
+    });
 }

@@ -168,7 +168,8 @@ impl Driver {
                         "again-fleet: no slot in group '{group}': the engine {e}"
                     ));
                 }
-                self.slots.failed(group, ask::words(&e.to_string()))
+                self.slots
+                    .failed(group, ask::words(&format!("the engine {e}")))
             }
             (_, Ok(None)) => Vec::new(),
         };
