@@ -1,5 +1,7 @@
 //! `again-fleet slot`: waits until this run may start. Puppet calls it before a run (prerun_command), and does not run if it fails.
 
+use std::fs::File;
+use std::io::{IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,6 +9,7 @@ use again::layout::{complain, say};
 use again::model::{Identity, Span};
 use again::sys::process;
 use rand::RngExt;
+use rustix::fs::{Mode, OFlags};
 
 use super::service::{Conversation, Heard, socket};
 use super::{Exit, Problem, clean};
@@ -30,6 +33,8 @@ struct Waiting {
     away: Option<(Instant, String)>,
     /// What was said of it last.
     said: String,
+    /// Where it is said besides.
+    terminal: Option<File>,
 }
 
 /// What came of a conversation.
@@ -66,6 +71,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         since,
         away: Some((since, "the service of this node says nothing".to_owned())),
         said: String::new(),
+        terminal: terminal_of(run),
     };
     let path = socket(&settings);
     while Instant::now() < until {
@@ -113,6 +119,21 @@ fn above() -> Result<Identity, Problem> {
         Ok(run) if run.pid > 1 => Ok(run),
         _ => Err(Problem::Failed("the run that waits has ended".to_owned())),
     }
+}
+
+/// The terminal to which a process writes its errors, unless what this one says is seen as well.
+fn terminal_of(run: Identity) -> Option<File> {
+    let path = format!("/proc/{}/fd/2", run.pid);
+    let device = std::fs::read_link(&path).ok()?;
+    let device = device.to_string_lossy();
+    let is_one = device.starts_with("/dev/pts/") || device.starts_with("/dev/tty");
+    if !is_one || std::io::stdout().is_terminal() {
+        return None;
+    }
+    // Nobody waits for a terminal that somebody has stopped.
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(path, flags, Mode::empty());
+    terminal.ok().map(File::from).filter(File::is_terminal)
 }
 
 impl Waiting {
@@ -185,7 +206,7 @@ impl Waiting {
         if self.said != why {
             why.clone_into(&mut self.said);
             let group = &self.group;
-            let _ = say(&format!(
+            self.tell(&format!(
                 "again-fleet: the run waits for a slot of group '{group}'{why}"
             ));
         }
@@ -194,9 +215,17 @@ impl Waiting {
     fn turn(&self) {
         if !self.said.is_empty() {
             let (group, waited) = (&self.group, self.waited());
-            let _ = say(&format!(
+            self.tell(&format!(
                 "again-fleet: the run has a slot of group '{group}' after {waited}"
             ));
+        }
+    }
+
+    /// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal.
+    fn tell(&self, line: &str) {
+        let _ = say(line);
+        if let Some(mut terminal) = self.terminal.as_ref() {
+            let _ = writeln!(terminal, "{line}");
         }
     }
 

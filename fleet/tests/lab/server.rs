@@ -30,7 +30,6 @@ node 'lb1.test' {
 /// One agent at a time, beside the server's own.
 const SLOTS: &str = "slots => { group => 'puppetserver', limit => 1 }";
 
-
 const CONF: &str = "[main]
 ssldir = /var/lib/puppet/ssl
 certname = NAME
@@ -232,22 +231,32 @@ fn stand(server: &Lab, names: &[&str]) {
         let nodes = shown["groups"][0]["nodes"].as_array();
         let nodes = nodes.map_or(&[][..], Vec::as_slice);
         let mut stand: Vec<_> = nodes.iter().map(|one| &one["node"]).collect();
-        stand.get_mut(1..).unwrap_or_default().sort_by_key(|name| name.as_str());
+        stand
+            .get_mut(1..)
+            .unwrap_or_default()
+            .sort_by_key(|name| name.as_str());
         (stand == names).then_some(())
     });
 }
 
 /// The daemon's run, one by hand, one of cron's, and one that a trigger starts.
 fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
-    let by_hand = ["sh", "-c", "exec puppet agent --test --color=false >/root/hand 2>&1"];
+    // On a terminal, with all that it shows in a file.
+    let by_hand = "exec script --quiet --return --flush --command 'puppet agent --test --color=false' /root/hand";
     hold(server);
     lb1.sh("systemctl kill --kill-who=main --signal=USR1 puppet");
-    let mut hand = web1.spawn(&by_hand, Stdio::null());
+    let mut hand = web1.spawn(&["sh", "-c", by_hand], Stdio::null());
     stand(server, &["server.test", "lb1.test", "web1.test"]);
     let shown = server.sh("again-fleet slots");
-    assert!(shown.contains("puppetserver: 1 of 1 slots taken"), "{shown}");
+    assert!(
+        shown.contains("puppetserver: 1 of 1 slots taken"),
+        "{shown}"
+    );
     assert!(shown.contains("web1.test  waits since "), "{shown}");
-    assert!(!web1.read("/root/hand").contains("Applying configuration"));
+    let hand_said = web1.read("/root/hand");
+    assert!(!hand_said.contains("Applying configuration"));
+    let why = "the run waits for a slot of group 'puppetserver', which has 1: ";
+    assert!(hand_said.contains(why), "{hand_said}");
     let_go(server);
     let ended = hand.wait().expect("its end");
     assert!([Some(0), Some(2)].contains(&ended.code()), "{ended}");
