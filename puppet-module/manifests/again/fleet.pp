@@ -18,7 +18,7 @@
 #   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
 #
 # @param operators
-#   Who may take back what others have asked for.
+#   Who may take away the places of other nodes among those that share slots.
 #
 # @param engine
 #   What carries triggers: etcd, or NATS with JetStream.
@@ -135,7 +135,8 @@
 #
 # @param slots_prerun
 #   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
-#   applies it.
+#   applies it. A masterless `puppet apply` that no `again` starts waits for nothing. Where something else writes puppet.conf as a whole, set
+#   `false`, and have its `prerun_command` call `again-fleet slot`.
 #
 # @param unit_dir
 #   Directory of systemd's units.

@@ -40,9 +40,16 @@ Puppet::Type.newtype(:again_prerun) do
 
   validate { raise ArgumentError, 'no program' if self[:ensure] != :absent && !self[:program] }
 
-  # The line that is wanted. A node that has lost the program still has to run Puppet, which brings it back.
+  # How a line of this type begins: a shell does nothing for that, and nobody else writes it.
+  def self.mark
+    ': again-fleet; '
+  end
+
+  # The line that is wanted. A node that has lost the program still has to run Puppet, which brings it back. The program asks for its parent,
+  # which has to be Puppet: hence exec.
   def command
-    words = [self[:program], 'slot', *(self[:config] && "--config=#{self[:config]}")].join(' ')
-    self[:required] == :true ? words : "test ! -x #{self[:program]} || exec #{words}"
+    words = ['exec', self[:program], 'slot', *(self[:config] && "--config=#{self[:config]}")].join(' ')
+    words = "test ! -x #{self[:program]} || #{words}" unless self[:required] == :true
+    "#{self.class.mark}#{words}"
   end
 end

@@ -196,7 +196,7 @@ describe 'common::again::fleet' do
     end
 
     context 'of which no run starts without' do
-      let(:params) { least.merge(slots: slots.merge(required: true, max_wait: '020'), slots_prerun: true, config_file: '/srv/fleet.toml') }
+      let(:params) { least.merge(slots: slots.merge(required: true, max_wait: '20'), slots_prerun: true, config_file: '/srv/fleet.toml') }
 
       it { is_expected.to contain_again_prerun('a slot').with(required: true, config: '/srv/fleet.toml') }
       it { is_expected.to contain_file('/srv/fleet.toml').with_content(%r{^slots_max_wait = 20\n.*slots_required = true$}m) }

@@ -6,7 +6,7 @@ describe Puppet::Type.type(:again_prerun) do
   let(:dir) { Dir.mktmpdir('again-prerun') }
   let(:file) { "#{dir}/puppet.conf" }
   let(:program) { '/usr/local/bin/again-fleet' }
-  let(:command) { "test ! -x #{program} || exec #{program} slot" }
+  let(:command) { ": again-fleet; test ! -x #{program} || exec #{program} slot" }
 
   before { allow(Puppet).to receive(:[]).and_call_original }
   before { allow(Puppet).to receive(:[]).with(:config).and_return(file) }
@@ -52,8 +52,8 @@ describe Puppet::Type.type(:again_prerun) do
   it 'follows the path of the program and of the settings' do
     text = present('', config: '/etc/fleet.toml')
     expect(text).to include("exec #{program} slot --config=/etc/fleet.toml\n")
-    expect(present(text, program: '/usr/bin/again-fleet')).to eq("[agent]\nprerun_command = test ! -x /usr/bin/again-fleet || exec /usr/bin/again-fleet slot\n")
-    expect(present(text, required: true)).to eq("[agent]\nprerun_command = #{program} slot\n")
+    expect(present(text, program: '/usr/bin/again-fleet')).to eq("[agent]\nprerun_command = : again-fleet; test ! -x /usr/bin/again-fleet || exec /usr/bin/again-fleet slot\n")
+    expect(present(text, required: true)).to eq("[agent]\nprerun_command = : again-fleet; exec #{program} slot\n")
   end
 
   it 'keeps owner and mode, and a link' do
@@ -64,6 +64,14 @@ describe Puppet::Type.type(:again_prerun) do
     expect(File.symlink?(file)).to be(true)
     expect(File.stat(file).mode & 0o7777).to eq(0o640)
     expect(Dir.children(dir).sort).to eq(%w[puppet.conf real])
+  end
+
+  it 'takes its own line away where somebody else has one in [main], and no line that only looks alike' do
+    others = "[main]\nprerun_command = /usr/local/bin/check\n"
+    expect(absent("#{others}[agent]\nprerun_command = #{command}\n")).to eq("#{others}[agent]\n")
+    own = "[agent]\nprerun_command = #{program} slot\n"
+    expect(absent(own)).to eq(own)
+    expect { present(own) }.to raise_error(Puppet::Error, %r{has a prerun_command already})
   end
 
   %w[agent main].each do |section|

@@ -6,9 +6,6 @@ Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
   desc 'Writes the puppet.conf that this run was started with.'
 
   def exists?
-    theirs = foreign
-    return false if resource[:ensure] == :absent && theirs
-
     resource[:ensure] == :absent ? !own.nil? : own == resource.command
   end
 
@@ -38,7 +35,7 @@ Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
   # What this type wrote, with whatever paths.
   def own
     value = parsed.setting('agent', 'prerun_command')&.value
-    value if value&.match?(%r{\A(test ! -x (/\S+) \|\| exec )?/\S+ slot( --config=/\S+)?\z})
+    value if value&.start_with?(resource.class.mark)
   end
 
   # What somebody else wrote, where the agent reads it.
