@@ -1,10 +1,7 @@
 //! A map of few entries. A tree makes a program several times larger.
 
-use serde::{Deserialize, Serialize};
-
 /// Values by their keys, in the order in which they came.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug)]
 pub struct Few<K, V>(pub Vec<(K, V)>);
 
 impl<K, V> Default for Few<K, V> {

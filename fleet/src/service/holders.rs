@@ -5,10 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use again::model::{Identity, json};
+use again::model::Identity;
 use again::sys::{clock, process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
 
 use super::alarm::waited_for;
 use super::slots::{Run, Slots};
@@ -17,23 +16,16 @@ use crate::wire::name::Name;
 /// What is done when a process has ended.
 pub type Ended = Box<dyn FnOnce() + Send>;
 
-/// What outlives a service: it is about processes of one boot.
-#[derive(Default, Serialize, Deserialize)]
-struct Kept {
-    boot: String,
-    slots: Slots,
-}
-
-/// Where that is kept.
+/// Where is kept what outlives a service: it is about processes of one boot, which the first line names.
 pub struct File(PathBuf);
 
 impl File {
     /// In this directory, with what is kept there; ends of runs are told from now on.
     pub fn open(directory: &Path, ended: impl Fn(&Name, &Run) -> Ended) -> (File, Slots) {
         let path = directory.join("slots");
-        let kept = fs::read(&path).unwrap_or_default();
-        let kept: Kept = json::read(&kept).unwrap_or_default();
-        let (mut slots, is_same) = (kept.slots, kept.boot == clock::boot_id());
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        let (boot, kept) = kept.split_once('\n').unwrap_or_default();
+        let (mut slots, is_same) = (Slots::read(kept), boot == clock::boot_id());
         slots.begin(|group, run| {
             let held = if is_same { hold(run.who).ok() } else { None };
             let held = held.filter(|(_, file)| *file == run.file);
@@ -46,15 +38,10 @@ impl File {
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn write(&self, slots: &mut Slots) -> io::Result<()> {
-        let kept = Kept {
-            boot: clock::boot_id(),
-            slots: std::mem::take(slots),
-        };
-        let text = serde_json::to_vec(&kept);
-        *slots = kept.slots;
+    pub fn write(&self, slots: &Slots) -> io::Result<()> {
+        let text = format!("{}\n{}", clock::boot_id(), slots.written());
         let new = self.0.with_extension("new");
-        fs::write(&new, text?)?;
+        fs::write(&new, text)?;
         fs::rename(&new, &self.0)
     }
 }

@@ -2,7 +2,6 @@
 //! here, and done elsewhere.
 
 use again::model::Identity;
-use serde::{Deserialize, Serialize};
 
 use super::few::Few;
 use crate::ask::{Waits, Wish};
@@ -16,7 +15,7 @@ const MOST_NAMED: usize = 5;
 const MOST_GROUPS: usize = 64;
 
 /// A run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Its process.
     pub who: Identity,
@@ -29,7 +28,7 @@ pub struct Run {
 }
 
 /// Where this node stands in a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// Under which lease.
     pub lease: Lease,
@@ -52,7 +51,7 @@ enum Stage {
 }
 
 /// A group in which a run of this node waits, or runs.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Group {
     /// How many slots it has, as far as this node knows.
     pub limit: u32,
@@ -64,13 +63,10 @@ pub struct Group {
     pub had_turn: bool,
     /// Whether the runs that it was for have ended; those that came since have no part in it.
     is_over: bool,
-    #[serde(skip)]
     stage: Stage,
     /// What the engine said when it did not do what was ordered.
-    #[serde(skip)]
     trouble: Option<String>,
     /// Who waits to be told, and what they were told last.
-    #[serde(skip)]
     callers: Few<Client, Option<Waits>>,
 }
 
@@ -98,25 +94,97 @@ pub enum Deed {
 }
 
 /// All groups.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Default)]
 pub struct Slots {
     groups: Few<Name, Group>,
     /// Whoever stands in these groups, and by its own word.
-    #[serde(skip)]
     seen: Vec<Standing>,
     /// Whether all of them were seen.
-    #[serde(skip)]
     is_complete: bool,
     /// The number of the watch that counts.
-    #[serde(skip)]
     round: u64,
     /// Why the engine cannot be asked; nothing if it can.
-    #[serde(skip)]
     away: Option<String>,
 }
 
 impl Slots {
+    /// What outlives a service, in lines: a group, and its runs.
+    pub fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, group) in &self.groups.0 {
+            let Place {
+                lease,
+                first,
+                revision,
+            } = group.place.unwrap_or_default();
+            let flags = [group.place.is_some(), group.had_turn, group.is_over];
+            let flags = flags.map(u8::from);
+            let [has_place, had_turn, is_over] = flags;
+            text += &format!(
+                "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
+                group.limit
+            );
+            for run in &group.runs {
+                let (
+                    Identity { pid, start },
+                    Run {
+                        file, since, why, ..
+                    },
+                ) = (run.who, run);
+                text += &format!("run {pid} {start} {file} {since} {why}\n");
+            }
+        }
+        text
+    }
+
+    /// The same from its lines. What cannot be read is passed over.
+    pub fn read(text: &str) -> Slots {
+        let mut slots = Slots::default();
+        for line in text.lines() {
+            let _ = slots.read_line(line);
+        }
+        slots
+    }
+
+    fn read_line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.splitn(9, ' ');
+        let is_group = words.next()? == "group";
+        if !is_group {
+            words = line.splitn(6, ' ');
+            words.next();
+        }
+        let mut number = || words.next()?.parse::<i64>().ok();
+        if is_group {
+            let limit = u32::try_from(number()?).ok()?;
+            let place = Place {
+                lease: number()?,
+                first: number()?.cast_unsigned(),
+                revision: number()?.cast_unsigned(),
+            };
+            let group = Group {
+                limit,
+                place: Some(place).filter(|_| number() == Some(1)),
+                had_turn: number()? == 1,
+                is_over: number()? == 1,
+                ..Group::default()
+            };
+            self.groups.insert(words.next()?.parse().ok()?, group);
+        } else {
+            let run = Run {
+                who: Identity {
+                    pid: i32::try_from(number()?).ok()?,
+                    start: number()?.cast_unsigned(),
+                },
+                file: number()?.cast_unsigned(),
+                since: number()?.cast_unsigned(),
+                why: words.next()?.to_owned(),
+            };
+            let (_, group) = self.groups.0.last_mut()?;
+            group.runs.push(run);
+        }
+        Some(())
+    }
+
     /// After a start; only runs that `lives` says have not ended.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
         self.away = Some("the engine was not reached yet".to_owned());
@@ -664,7 +732,7 @@ mod tests {
             }
             if !is_kept {
                 let node = &mut self.nodes[n];
-                node.kept = serde_json::to_string(&node.slots).expect("JSON");
+                node.kept = node.slots.written();
             }
         }
 
@@ -708,7 +776,7 @@ mod tests {
         /// Kills the service of a node, and starts it.
         fn start(&mut self, n: usize) {
             let node = &mut self.nodes[n];
-            node.slots = serde_json::from_str(&node.kept).unwrap_or_default();
+            node.slots = Slots::read(&node.kept);
             let lives = node.runs.is_some().then_some(node.pid);
             node.slots.begin(|_, run| Some(run.who.pid) == lives);
             self.unlinked(n);
@@ -1050,5 +1118,31 @@ mod tests {
         world.breaks(8);
         let away = told(&world).away.expect("a reason");
         assert_eq!(away, "the engine is not there: gone");
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_any_text_is_taken() {
+        let mut world = standing(3, 2);
+        let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
+        assert!(deeds.is_ok());
+        for node in &world.nodes {
+            let text = node.slots.written();
+            let (read, group) = (
+                Slots::read(&text),
+                node.slots.group(&group()).expect("a group"),
+            );
+            let again = read.group(&super::tests::group()).expect("a group");
+            assert_eq!(
+                (&again.runs, again.place, again.had_turn),
+                (&group.runs, group.place, group.had_turn)
+            );
+            assert_eq!(read.written(), text);
+            // Cut anywhere, or with a word that is none.
+            for at in 0..text.len() {
+                let _ = Slots::read(&text[..at]).written();
+                let _ = Slots::read(&text.replacen(&text[at..=at], "x", 3)).written();
+            }
+        }
+        let _ = Slots::read("run 7 1 1 1 x\ngroup\nrun\n\n\u{0}group 1 2 3 4 5 6 7 \n");
     }
 }

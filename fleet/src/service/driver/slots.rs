@@ -228,7 +228,7 @@ impl Driver {
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
             }
         }
-        if !is_kept && let Err(e) = self.slots_file.write(&mut self.slots) {
+        if !is_kept && let Err(e) = self.slots_file.write(&self.slots) {
             complain(&format!("again-fleet: a restart would lose slots: {e}"));
         }
     }
