@@ -249,23 +249,15 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         again,
     ) = (access, [Notify::new(), Notify::new()]);
     let (tell, mut told) = unbounded_channel();
-    let registers = watched(
-        engine,
-        Prefix::To(node).encode(namespace),
-        &again[0],
-        tell.clone(),
-    );
-    let results = watched(
-        engine,
-        Prefix::Results(node).encode(namespace),
-        &again[1],
-        tell.clone(),
-    );
-    // What is missing there for a while does no harm, and they are many: they are not listed with each beat.
+    // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
+    let look =
+        |prefix: Prefix<'_>, again| watched(engine, prefix.encode(namespace), again, tell.clone());
+    let registers = look(Prefix::To(node), &again[0]);
+    let results = look(Prefix::Results(node), &again[1]);
     let events = async {
         if !access.rules.is_empty() {
-            watched(engine, Prefix::AllEvents.encode(namespace), &never, tell).await;
+            look(Prefix::AllEvents, &never).await;
         }
     };
     let (slots, mut seen) = unbounded_channel();
