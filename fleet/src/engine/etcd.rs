@@ -263,6 +263,8 @@ impl Engine for Etcd {
             .map_err(|_| Error::Conflict)
     }
 
+    const HAS_PLACES: bool = true;
+
     async fn replace(
         &self,
         key: &str,

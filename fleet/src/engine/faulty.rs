@@ -125,6 +125,8 @@ impl<E: Engine> Engine for Faulty<E> {
         .await
     }
 
+    const HAS_PLACES: bool = E::HAS_PLACES;
+
     async fn replace(
         &self,
         key: &str,

@@ -195,6 +195,8 @@ impl Engine for Memory {
         })
     }
 
+    const HAS_PLACES: bool = true;
+
     async fn replace(
         &self,
         key: &str,

@@ -40,6 +40,20 @@ pub struct Value {
     pub writes: u64,
 }
 
+impl Value {
+    /// One of an engine that says no more of it.
+    pub fn new(key: String, bytes: Vec<u8>, revision: u64) -> Value {
+        let (first, writes) = (0, 0);
+        Value {
+            key,
+            bytes,
+            revision,
+            first,
+            writes,
+        }
+    }
+}
+
 /// What stands below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List {
@@ -170,6 +184,9 @@ pub trait Engine {
 
     /// Writes a value where none is, for as long as the lease lives. Its revision; [`Error::Conflict`] where one is.
     async fn create(&self, key: &str, bytes: &[u8], lease: &Self::Lease) -> Result<u64, Error>;
+
+    /// Whether a key keeps its place while its lease is renewed; without that there are no slots.
+    const HAS_PLACES: bool = false;
 
     /// Writes a value in the place of the one of this revision, for as long as the lease lives. Its revision;
     /// [`Error::Conflict`] where another one stands, or none.

@@ -34,9 +34,8 @@ pub struct Line<'s> {
 
 impl<'s> Line<'s> {
     /// Of these, all of one group.
-    pub fn new(standings: impl IntoIterator<Item = &'s Standing>) -> Line<'s> {
-        let mut nodes: Vec<&Standing> = standings.into_iter().collect();
-        nodes.sort_by_key(|one| one.revision);
+    pub fn new(mut nodes: Vec<&'s Standing>) -> Line<'s> {
+        nodes.sort_unstable_by_key(|one| one.revision);
         let limit = nodes.iter().map(|one| one.slot.limit).min().unwrap_or(1);
         Line {
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
@@ -75,11 +74,11 @@ mod tests {
     #[test]
     fn the_smallest_limit_counts() {
         let all = [standing(1, 4, 8), standing(2, 6, 2), standing(3, 8, 5)];
-        let line = Line::new(&all);
+        let line = Line::new(all.iter().collect());
         assert_eq!(line.limit, 2);
         assert_eq!(line.nodes[2].slot.node.as_str(), "n3");
         assert!(line.may_run(1) && !line.may_run(2));
-        assert!(Line::new([]).nodes.is_empty());
+        assert!(Line::new(Vec::new()).nodes.is_empty());
     }
 
     proptest! {
@@ -97,7 +96,7 @@ mod tests {
                     Some(_) => {}
                     None => all.insert(all.len() / 2, standing(n, revision, limit)),
                 }
-                let line = Line::new(&all);
+                let line = Line::new(all.iter().collect());
                 let running: BTreeSet<u64> = (0..all.len())
                     .filter(|place| line.may_run(*place))
                     .map(|place| line.nodes[place].revision)

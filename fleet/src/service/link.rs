@@ -1,7 +1,6 @@
 //! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
 //! bounded number together, and tells what stands in the engine for this node.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -14,12 +13,12 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::places::{Act, Leases};
+use super::places::{Act, Leases, More, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch::{self, Watch};
-use crate::engine::{Change, Engine, Error, List, Times, Value};
+use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::key::{Key, Prefix};
@@ -147,8 +146,6 @@ enum End {
 
 type Orders = UnboundedReceiver<Order>;
 type Teller = UnboundedSender<News>;
-/// What a watch tells, and the watch's number.
-type Seen = (u64, watch::Event);
 
 /// Keeps the link up until it is told to end.
 pub async fn keep_up(mut access: Box<Access>, mut orders: Orders, news: Teller) {
@@ -252,35 +249,36 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         again,
     ) = (access, [Notify::new(), Notify::new()]);
     let (tell, mut told) = unbounded_channel();
-    let registers = watched(
-        engine,
-        Prefix::To(node).encode(namespace),
-        &again[0],
-        tell.clone(),
-    );
-    let results = watched(
-        engine,
-        Prefix::Results(node).encode(namespace),
-        &again[1],
-        tell.clone(),
-    );
-    // What is missing there for a while does no harm, and they are many: they are not listed with each beat.
+    // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
+    let look =
+        |prefix: Prefix<'_>, again| watched(engine, prefix.encode(namespace), again, tell.clone());
+    let registers = look(Prefix::To(node), &again[0]);
+    let results = look(Prefix::Results(node), &again[1]);
     let events = async {
         if !access.rules.is_empty() {
-            watched(engine, Prefix::AllEvents.encode(namespace), &never, tell).await;
+            look(Prefix::AllEvents, &never).await;
         }
     };
     let (slots, mut seen) = unbounded_channel();
     let more = &More::default();
-    let others = more.watched(engine, slots);
+    let others = async {
+        if E::HAS_PLACES {
+            more.watched(engine, slots).await;
+        }
+    };
     let mut watching = pin!(futures_util::future::join4(
         registers, results, events, others
     ));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
-    let (mut lease, mut events) = (Some(lease), Vec::new());
+    let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
     let end = loop {
+        if std::mem::take(&mut is_due)
+            && let Some(lease) = lease.take()
+        {
+            beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
+        }
         tokio::select! {
             _ = &mut watching => {}
             _ = told.recv_many(&mut events, MOST_CHANGES) => {
@@ -289,11 +287,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                 }
             }
             Some(first) = seen.recv() => pass_on_watched(first, &mut seen, news),
-            Some(is_silent) = calls.next(news) => {
-                if is_silent && let Some(lease) = lease.take() {
-                    beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
-                }
-            }
+            Some(is_silent) = calls.next(news) => is_due = is_silent,
             beaten = &mut beating => {
                 beating = Box::pin(std::future::pending());
                 match beaten {
@@ -306,11 +300,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             }
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => calls.push(call),
-                Some(Order::Beat) => {
-                    if let Some(lease) = lease.take() {
-                        beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
-                    }
-                }
+                Some(Order::Beat) => is_due = true,
                 Some(Order::Watch(number, prefix)) => more.want(number, prefix),
                 Some(Order::Access(access)) => break End::Access(access),
                 Some(Order::End) | None => break End::Farewell,
@@ -376,37 +366,6 @@ async fn watched<E: Engine>(
     }
 }
 
-/// A watch that may be another one, or none, from one moment to the next.
-#[derive(Default)]
-struct More {
-    wanted: RefCell<(u64, Option<String>)>,
-    again: Notify,
-}
-
-impl More {
-    fn want(&self, number: u64, prefix: Option<String>) {
-        self.wanted.replace((number, prefix));
-        self.again.notify_one();
-    }
-
-    async fn watched<E: Engine>(&self, engine: &E, tell: UnboundedSender<Seen>) {
-        loop {
-            let (number, prefix) = self.wanted.borrow().clone();
-            let Some(prefix) = prefix else {
-                self.again.notified().await;
-                continue;
-            };
-            let mut watch = Watch::new(engine, prefix, rand::rng().random());
-            while self.wanted.borrow().0 == number {
-                tokio::select! {
-                    event = watch.next() => { let _ = tell.send((number, event)); }
-                    () = self.again.notified() => watch.list_again(),
-                }
-            }
-        }
-    }
-}
-
 /// Begins a lease, with the key that says that this node is there.
 async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
     let lease = engine.grant().await?;
@@ -446,7 +405,7 @@ async fn beat<E: Engine>(
     }
 }
 
-/// Removes what a node tells of itself, unless it is there. What was found.
+/// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
 async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
     for key in [alive, node] {
         let mut found = engine.list(key).await?.values;
@@ -459,16 +418,6 @@ async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
         }
     }
     Ok(Vec::new())
-}
-
-/// Removes what stands at a key. What was found.
-async fn release<E: Engine>(engine: &E, key: &str) -> Answer {
-    let mut found = engine.list(key).await?.values;
-    found.retain(|value| value.key == key);
-    if let Some(value) = found.first() {
-        engine.remove(key, value.revision).await?;
-    }
-    Ok(found)
 }
 
 /// Calls that wait or are under way.
@@ -558,6 +507,10 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let keys = keys.map(|key| key.encode(self.namespace));
                 Box::pin(async move { (number, forget(engine, &keys).await) })
             }
+            Call::Place { .. } | Call::Release { .. } if !E::HAS_PLACES => {
+                let why = Error::Denied(NO_PLACES.to_owned());
+                Box::pin(async move { (number, Err(why)) })
+            }
             Call::Place { group, act } => {
                 let (group, node) = (group.clone(), self.node.clone());
                 let key = Key::Slot { group, node }.encode(self.namespace);
@@ -565,8 +518,8 @@ impl<'e, E: Engine> Calls<'e, E> {
                 Box::pin(async move { (number, done.await) })
             }
             Call::Release { key, .. } => {
-                let key = key.encode(self.namespace);
-                Box::pin(async move { (number, release(engine, &key).await) })
+                let keys = [(); 2].map(|()| key.encode(self.namespace));
+                Box::pin(async move { (number, forget(engine, &keys).await) })
             }
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();

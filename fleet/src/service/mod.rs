@@ -9,6 +9,10 @@ mod callers;
 mod door;
 /// Drives the steps.
 mod driver;
+/// Few values by their keys.
+mod few;
+/// Which processes have ended.
+mod holders;
 /// The outboxes.
 mod keep;
 /// The link to the engine.

@@ -1,11 +1,53 @@
 //! The leases under which this node's places among those that share slots stand in the engine.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rand::RngExt;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::few::Few;
+use crate::engine::watch::{self, Watch};
 use crate::engine::{Engine, Error, Value};
 use crate::policy::slots::Lease;
+
+/// What a watch tells, and the watch's number.
+pub type Seen = (u64, watch::Event);
+
+/// A watch that may be another one, or none, from one moment to the next.
+#[derive(Default)]
+pub struct More {
+    wanted: RefCell<(u64, Option<String>)>,
+    /// Has it list again.
+    pub again: Notify,
+}
+
+impl More {
+    /// From now on the watch of this number, below this prefix.
+    pub fn want(&self, number: u64, prefix: Option<String>) {
+        self.wanted.replace((number, prefix));
+        self.again.notify_one();
+    }
+
+    /// Tells what it tells.
+    pub async fn watched<E: Engine>(&self, engine: &E, tell: UnboundedSender<Seen>) {
+        loop {
+            let (number, prefix) = self.wanted.borrow().clone();
+            let Some(prefix) = prefix else {
+                self.again.notified().await;
+                continue;
+            };
+            let mut watch = Watch::new(engine, prefix, rand::rng().random());
+            while self.wanted.borrow().0 == number {
+                tokio::select! {
+                    event = watch.next() => { let _ = tell.send((number, event)); }
+                    () = self.again.notified() => watch.list_again(),
+                }
+            }
+        }
+    }
+}
 
 /// What is done with a place.
 #[derive(Debug, Clone)]
@@ -29,7 +71,7 @@ pub enum Act {
 }
 
 /// The leases that are kept alive, by their numbers.
-pub struct Leases<L>(Rc<RefCell<BTreeMap<Lease, Rc<L>>>>);
+pub struct Leases<L>(Rc<RefCell<Few<Lease, Rc<L>>>>);
 
 impl<L> Clone for Leases<L> {
     fn clone(&self) -> Self {
@@ -54,13 +96,7 @@ impl<L> Leases<L> {
         key: String,
         act: Act,
     ) -> Result<Vec<Value>, Error> {
-        let mut value = Value {
-            key,
-            bytes: Vec::new(),
-            revision: 0,
-            first: 0,
-            writes: 0,
-        };
+        let mut value = Value::new(key, Vec::new(), 0);
         let gone = || Error::Conflict;
         match act {
             Act::Enter => {
@@ -106,7 +142,13 @@ impl<L> Leases<L> {
     /// # Errors
     /// The engine is not there.
     pub async fn renew<E: Engine<Lease = L>>(&self, engine: &E) -> Result<(), Error> {
-        let all: Vec<_> = self.0.borrow().values().map(Rc::clone).collect();
+        let all: Vec<_> = self
+            .0
+            .borrow()
+            .0
+            .iter()
+            .map(|(_, l)| Rc::clone(l))
+            .collect();
         for lease in all {
             match engine.renew(&lease).await {
                 Ok(()) | Err(Error::Denied(_) | Error::Conflict) => {}

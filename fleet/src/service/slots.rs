@@ -1,11 +1,9 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
-use std::collections::BTreeMap;
-
 use again::model::Identity;
-use serde::{Deserialize, Serialize};
 
+use super::few::Few;
 use crate::ask::{Waits, Wish};
 use crate::policy::slots::{Lease, Line, Standing};
 use crate::step::model::Client;
@@ -17,7 +15,7 @@ const MOST_NAMED: usize = 5;
 const MOST_GROUPS: usize = 64;
 
 /// A run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Its process.
     pub who: Identity,
@@ -30,7 +28,7 @@ pub struct Run {
 }
 
 /// Where this node stands in a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// Under which lease.
     pub lease: Lease,
@@ -53,7 +51,7 @@ enum Stage {
 }
 
 /// A group in which a run of this node waits, or runs.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Group {
     /// How many slots it has, as far as this node knows.
     pub limit: u32,
@@ -65,14 +63,11 @@ pub struct Group {
     pub had_turn: bool,
     /// Whether the runs that it was for have ended; those that came since have no part in it.
     is_over: bool,
-    #[serde(skip)]
     stage: Stage,
     /// What the engine said when it did not do what was ordered.
-    #[serde(skip)]
     trouble: Option<String>,
     /// Who waits to be told, and what they were told last.
-    #[serde(skip)]
-    callers: BTreeMap<Client, Option<Waits>>,
+    callers: Few<Client, Option<Waits>>,
 }
 
 /// What is to be done.
@@ -99,34 +94,107 @@ pub enum Deed {
 }
 
 /// All groups.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Default)]
 pub struct Slots {
-    groups: BTreeMap<Name, Group>,
+    groups: Few<Name, Group>,
     /// Whoever stands in these groups, and by its own word.
-    #[serde(skip)]
-    seen: BTreeMap<(Name, Node), Standing>,
+    seen: Vec<Standing>,
     /// Whether all of them were seen.
-    #[serde(skip)]
     is_complete: bool,
     /// The number of the watch that counts.
-    #[serde(skip)]
     round: u64,
     /// Why the engine cannot be asked; nothing if it can.
-    #[serde(skip)]
     away: Option<String>,
 }
 
 impl Slots {
+    /// What outlives a service, in lines: a group, and its runs.
+    pub fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, group) in &self.groups.0 {
+            let Place {
+                lease,
+                first,
+                revision,
+            } = group.place.unwrap_or_default();
+            let flags = [group.place.is_some(), group.had_turn, group.is_over];
+            let flags = flags.map(u8::from);
+            let [has_place, had_turn, is_over] = flags;
+            text += &format!(
+                "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
+                group.limit
+            );
+            for run in &group.runs {
+                let (
+                    Identity { pid, start },
+                    Run {
+                        file, since, why, ..
+                    },
+                ) = (run.who, run);
+                text += &format!("run {pid} {start} {file} {since} {why}\n");
+            }
+        }
+        text
+    }
+
+    /// The same from its lines. What cannot be read is passed over.
+    pub fn read(text: &str) -> Slots {
+        let mut slots = Slots::default();
+        for line in text.lines() {
+            let _ = slots.read_line(line);
+        }
+        slots
+    }
+
+    fn read_line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.splitn(9, ' ');
+        let is_group = words.next()? == "group";
+        if !is_group {
+            words = line.splitn(6, ' ');
+            words.next();
+        }
+        let mut number = || words.next()?.parse::<i64>().ok();
+        if is_group {
+            let limit = u32::try_from(number()?).ok()?;
+            let place = Place {
+                lease: number()?,
+                first: number()?.cast_unsigned(),
+                revision: number()?.cast_unsigned(),
+            };
+            let group = Group {
+                limit,
+                place: Some(place).filter(|_| number() == Some(1)),
+                had_turn: number()? == 1,
+                is_over: number()? == 1,
+                ..Group::default()
+            };
+            self.groups.insert(words.next()?.parse().ok()?, group);
+        } else {
+            let run = Run {
+                who: Identity {
+                    pid: i32::try_from(number()?).ok()?,
+                    start: number()?.cast_unsigned(),
+                },
+                file: number()?.cast_unsigned(),
+                since: number()?.cast_unsigned(),
+                why: words.next()?.to_owned(),
+            };
+            let (_, group) = self.groups.0.last_mut()?;
+            group.runs.push(run);
+        }
+        Some(())
+    }
+
     /// After a start; only runs that `lives` says have not ended.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
         self.away = Some("the engine was not reached yet".to_owned());
-        for (name, group) in &mut self.groups {
+        for (name, group) in &mut self.groups.0 {
             group.runs.retain(|run| lives(name, run));
             group.is_over |= group.runs.is_empty();
         }
         self.groups
-            .retain(|_, group| !group.runs.is_empty() || group.place.is_some());
+            .0
+            .retain(|(_, group)| !group.runs.is_empty() || group.place.is_some());
     }
 
     /// The group of this name.
@@ -144,10 +212,14 @@ impl Slots {
     /// # Errors
     /// There are too many groups.
     pub fn want(&mut self, client: Client, wish: &Wish, run: Run) -> Result<Vec<Deed>, String> {
-        if self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&wish.group) {
-            return Err(format!("runs of this node wait in {MOST_GROUPS} groups"));
+        if self.groups.get(&wish.group).is_none() {
+            self.groups.insert(wish.group.clone(), Group::default());
         }
-        let group = self.groups.entry(wish.group.clone()).or_default();
+        let is_full = self.groups.0.len() > MOST_GROUPS;
+        let Some(group) = self.groups.get_mut(&wish.group).filter(|_| !is_full) else {
+            self.groups.remove(&wish.group);
+            return Err(format!("runs of this node wait in {MOST_GROUPS} groups"));
+        };
         if group.place.is_none() {
             group.limit = wish.limit;
         }
@@ -165,7 +237,7 @@ impl Slots {
 
     /// Somebody does not want to be told any more.
     pub fn leave(&mut self, client: Client) {
-        for group in self.groups.values_mut() {
+        for (_, group) in &mut self.groups.0 {
             group.callers.remove(&client);
         }
     }
@@ -179,7 +251,7 @@ impl Slots {
                 group.is_over = true;
                 // They were a part of it.
                 let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.into_keys().map(Deed::Turn));
+                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
             }
             if group.runs.is_empty() && group.stage != Stage::Ordered {
                 self.give_up(name, &mut deeds);
@@ -233,6 +305,7 @@ impl Slots {
         }
         let idle = self
             .groups
+            .0
             .iter()
             .filter(|(_, group)| group.stage == Stage::Idle);
         let idle: Vec<Name> = idle.map(|(name, _)| name.clone()).collect();
@@ -264,7 +337,7 @@ impl Slots {
         let away = format!("the engine is not there: {why}");
         let was_there = self.away.replace(away).is_none();
         (self.is_complete, self.round) = (false, self.round + 1);
-        for (name, group) in &mut self.groups {
+        for (name, group) in &mut self.groups.0 {
             group.stage = Stage::Idle;
             if was_there && group.had_turn && !group.runs.is_empty() {
                 deeds.push(Deed::Say(format!(
@@ -360,7 +433,7 @@ impl Slots {
             )));
         }
         group.stage = Stage::Idle;
-        if group.runs.is_empty() || had_turn && group.callers.is_empty() {
+        if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
             self.groups.remove(name);
             self.watch_anew(&mut deeds);
         } else if self.away.is_none() && !is_seen {
@@ -371,11 +444,10 @@ impl Slots {
     }
 
     /// Somebody stands there, by its own word; or nobody does.
-    pub fn saw(&mut self, name: Name, node: Node, standing: Option<Standing>) {
-        match standing {
-            Some(standing) => drop(self.seen.insert((name, node), standing)),
-            None => drop(self.seen.remove(&(name, node))),
-        }
+    pub fn saw(&mut self, name: &Name, node: &Node, standing: Option<Standing>) {
+        self.seen
+            .retain(|one| one.slot.node != *node || one.slot.group != *name);
+        self.seen.extend(standing);
     }
 
     /// All was seen that there is, up to now.
@@ -385,15 +457,16 @@ impl Slots {
 
     /// The groups in which this node does not stand any more where it should.
     pub fn missing(&self, me: &Node) -> Vec<Name> {
-        let is_missing = |(name, group): &(&Name, &Group)| {
-            let seen = self.seen.get(&((*name).clone(), me.clone()));
+        let is_missing = |(name, group): &&(Name, Group)| {
+            let mut mine = self.seen.iter().filter(|one| one.slot.node == *me);
+            let seen = mine.find(|one| one.slot.group == *name);
             let place = group.place.map(|place| place.revision);
             group.stage == Stage::Stands && seen.map(|one| one.revision) != place
         };
         if !self.is_complete {
             return Vec::new();
         }
-        let all = self.groups.iter().filter(is_missing);
+        let all = self.groups.0.iter().filter(is_missing);
         all.map(|(name, _)| name.clone()).collect()
     }
 
@@ -405,14 +478,14 @@ impl Slots {
     }
 
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
-        for (name, group) in &mut self.groups {
+        for (name, group) in &mut self.groups.0 {
             let mut waits = Waits {
                 away: self.away.as_ref().or(group.trouble.as_ref()).cloned(),
                 ..Waits::default()
             };
             if !group.had_turn && self.is_complete && group.stage == Stage::Stands {
-                let others = self.seen.iter().filter(|((one, _), _)| one == name);
-                let line = Line::new(others.map(|(_, standing)| standing));
+                let others = self.seen.iter().filter(|one| one.slot.group == *name);
+                let line = Line::new(others.collect());
                 let revision = group.place.map_or(0, |place| place.revision);
                 let before = line.nodes.iter().filter(|one| one.revision < revision);
                 let before: Vec<&Node> = before.map(|one| &one.slot.node).collect();
@@ -430,9 +503,9 @@ impl Slots {
             // A place that this node only remembers may be somebody else's by now.
             if group.had_turn && group.stage == Stage::Stands {
                 let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.into_keys().map(Deed::Turn));
+                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
             }
-            for (client, told) in &mut group.callers {
+            for (client, told) in &mut group.callers.0 {
                 if told.as_ref() != Some(&waits) {
                     *told = Some(waits.clone());
                     deeds.push(Deed::Tell(*client, waits.clone()));
@@ -454,7 +527,7 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
@@ -659,13 +732,13 @@ mod tests {
             }
             if !is_kept {
                 let node = &mut self.nodes[n];
-                node.kept = serde_json::to_string(&node.slots).expect("JSON");
+                node.kept = node.slots.written();
             }
         }
 
         /// Never more than the limit, nor before those who came first: by what the engine holds at that moment.
         fn begins(&self, n: usize) {
-            let place = self.nodes[n].slots.groups[&group()].place;
+            let place = self.nodes[n].slots.group(&group()).expect("a group").place;
             let place = place.expect("a place").revision;
             let Some(held) = self.store.values.get(&n) else {
                 return;
@@ -703,7 +776,7 @@ mod tests {
         /// Kills the service of a node, and starts it.
         fn start(&mut self, n: usize) {
             let node = &mut self.nodes[n];
-            node.slots = serde_json::from_str(&node.kept).unwrap_or_default();
+            node.slots = Slots::read(&node.kept);
             let lives = node.runs.is_some().then_some(node.pid);
             node.slots.begin(|_, run| Some(run.who.pid) == lives);
             self.unlinked(n);
@@ -823,7 +896,7 @@ mod tests {
                     let place = place.map_or(0, |place| place.revision);
                     standing = standing.filter(|one| one.revision == place);
                 }
-                node.slots.saw(group(), name_of(other), standing);
+                node.slots.saw(&group(), &name_of(other), standing);
             }
             if at.is_none() {
                 node.slots.complete();
@@ -945,7 +1018,7 @@ mod tests {
     #[test]
     fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives() {
         let mut world = standing(2, 1);
-        let place = world.nodes[0].slots.groups[&group()].place;
+        let place = world.nodes[0].slots.group(&group()).expect("a group").place;
         for _ in 0..50 {
             world.start(0);
             world.reached(0);
@@ -953,7 +1026,10 @@ mod tests {
             assert_eq!(world.nodes[0].orders, [Deed::Resume(group(), lease)]);
             world.settles();
             world.pass(5);
-            assert_eq!(world.nodes[0].slots.groups[&group()].place, place);
+            assert_eq!(
+                world.nodes[0].slots.group(&group()).expect("a group").place,
+                place
+            );
         }
         assert_eq!(world.nodes[1].runs, Some(false));
         // It has ended while there was no service; another one that has come since does not get its place.
@@ -1009,7 +1085,7 @@ mod tests {
         let mut world = standing(1, 1);
         let slots = &mut world.nodes[0].slots;
         slots.gone(&group(), false);
-        assert!(slots.groups.is_empty());
+        assert!(slots.groups.0.is_empty());
         assert_eq!(slots.ended(&group(), run(1).who), []);
     }
 
@@ -1017,8 +1093,16 @@ mod tests {
     fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
         let mut world = standing(9, 1);
         let told = |world: &World| {
-            let callers = &world.nodes[8].slots.groups[&group()].callers;
-            callers.values().next().cloned().flatten().expect("told")
+            let callers = &world.nodes[8]
+                .slots
+                .group(&group())
+                .expect("a group")
+                .callers;
+            callers
+                .0
+                .first()
+                .and_then(|(_, told)| told.clone())
+                .expect("told")
         };
         let first = told(&world);
         assert_eq!(
@@ -1034,5 +1118,31 @@ mod tests {
         world.breaks(8);
         let away = told(&world).away.expect("a reason");
         assert_eq!(away, "the engine is not there: gone");
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_any_text_is_taken() {
+        let mut world = standing(3, 2);
+        let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
+        assert!(deeds.is_ok());
+        for node in &world.nodes {
+            let text = node.slots.written();
+            let (read, group) = (
+                Slots::read(&text),
+                node.slots.group(&group()).expect("a group"),
+            );
+            let again = read.group(&super::tests::group()).expect("a group");
+            assert_eq!(
+                (&again.runs, again.place, again.had_turn),
+                (&group.runs, group.place, group.had_turn)
+            );
+            assert_eq!(read.written(), text);
+            // Cut anywhere, or with a word that is none.
+            for at in 0..text.len() {
+                let _ = Slots::read(&text[..at]).written();
+                let _ = Slots::read(&text.replacen(&text[at..=at], "x", 3)).written();
+            }
+        }
+        let _ = Slots::read("run 7 1 1 1 x\ngroup\nrun\n\n\u{0}group 1 2 3 4 5 6 7 \n");
     }
 }

@@ -1,6 +1,5 @@
 //! `again-fleet slots`: who runs and who waits, of those that share slots; and `again-fleet release`.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use again::layout::{Look, Tone, complain, say};
@@ -26,18 +25,22 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, 
     let until = Instant::now() + PATIENCE;
     let question = Question::Slots(args.group.clone());
     let mut conversation = Conversation::begin(&socket(&settings), &question, until)?;
-    let mut groups: BTreeMap<Name, Vec<Standing>> = BTreeMap::new();
+    let mut all: Vec<Standing> = Vec::new();
     conversation.each(until, |answer| match answer {
         Answer::Slot(slot, revision) => {
             let slot = *slot;
-            let group = groups.entry(slot.group.clone()).or_default();
-            group.push(Standing { slot, revision });
+            all.push(Standing { slot, revision });
             true
         }
         _ => false,
     })?;
+    let mut names: Vec<&Name> = all.iter().map(|one| &one.slot.group).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of = |name: &Name| Line::new(all.iter().filter(|one| one.slot.group == *name).collect());
+    let groups: Vec<Line<'_>> = names.into_iter().map(of).collect();
     if args.json {
-        let groups: Vec<Value> = groups.values().map(|all| json(&Line::new(all))).collect();
+        let groups: Vec<Value> = groups.iter().map(json).collect();
         let version = env!("CARGO_PKG_VERSION");
         let all = json!({"schema": 1, "version": version, "groups": groups});
         say(&all.to_string())?;
@@ -47,9 +50,9 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, 
         complain("again-fleet: nobody runs or waits for a slot");
     }
     let (look, now) = (Look::of_this_process(), walltime());
-    for (name, all) in &groups {
-        let line = Line::new(all);
-        let (name, limit, count) = (clean(name.as_str()), line.limit, all.len());
+    for line in &groups {
+        let (limit, count) = (line.limit, line.nodes.len());
+        let name = clean(line.nodes[0].slot.group.as_str());
         let heading = format!("{name}: {} of {limit} slots taken", count.min(limit));
         say(&look.paint(Tone::Heading, &heading))?;
         for (place, one) in line.nodes.iter().enumerate() {

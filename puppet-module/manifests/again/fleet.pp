@@ -135,8 +135,8 @@
 #
 # @param slots_prerun
 #   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
-#   applies it. A masterless `puppet apply` that no `again` starts waits for nothing. Where something else writes puppet.conf as a whole, set
-#   `false`, and have its `prerun_command` call `again-fleet slot`.
+#   applies it. A masterless `puppet apply` waits for nothing, unless `again` starts it. Where something else writes puppet.conf as a whole,
+#   set `false`, and have its `prerun_command` call `again-fleet slot`.
 #
 # @param unit_dir
 #   Directory of systemd's units.

@@ -27,6 +27,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::callers::Callers;
 use super::door::Guest;
+use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
 use super::reactions::Reactions;
@@ -88,6 +89,14 @@ pub struct Ways {
     pub take: PathBuf,
 }
 
+impl Ways {
+    /// Tells that a run has ended.
+    fn run_ended(&self, group: &Name, who: Identity) -> holders::Ended {
+        let (notes, group) = (self.notes.clone(), group.clone());
+        Box::new(move || drop(notes.send(Note::RunEnded(group, who))))
+    }
+}
+
 /// The service's state, and all that its steps act upon.
 pub struct Driver {
     state: State,
@@ -112,7 +121,7 @@ pub struct Driver {
     telling: Telling,
     reactions: Reactions,
     slots: Slots,
-    slots_file: slots::File,
+    slots_file: holders::File,
     /// Who may take places away.
     pub operators: Vec<Who>,
 }
@@ -169,7 +178,9 @@ impl Driver {
         // The service before this one may have had something taken.
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
-        let (slots_file, slots) = slots::File::open(&settings.state_dir.join("serve"), &ways.notes);
+        let directory = settings.state_dir.join("serve");
+        let (slots_file, slots) =
+            holders::File::open(&directory, |group, run| ways.run_ended(group, run.who));
         Ok(Driver {
             slots,
             slots_file,

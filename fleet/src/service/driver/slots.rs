@@ -1,97 +1,22 @@
 //! Runs that wait for a slot, and this node's places among those that share slots.
 
-use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-
 use again::layout::complain;
-use again::model::{Identity, json};
-use again::sys::{clock, process};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::UnboundedSender;
+use again::model::Identity;
+use again::sys::clock;
 
-use super::{Driver, Note};
+use super::Driver;
 use crate::ask::{self, Wish};
 use crate::engine::{Change, Error, NO_PLACES, Value, watch};
 use crate::policy::slots::Standing;
-use crate::service::alarm::waited_for;
+use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
 use crate::service::places::Act;
-use crate::service::slots::{Deed, Run, Slots};
+use crate::service::slots::{Deed, Run};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Name, Node};
 use crate::wire::slot::Slot;
-
-/// What outlives a service: it is about processes of one boot.
-#[derive(Default, Serialize, Deserialize)]
-struct Kept {
-    boot: String,
-    slots: Slots,
-}
-
-/// Where that is kept.
-pub struct File(PathBuf);
-
-impl File {
-    /// In this directory, with what is kept there; ends of runs are told from now on.
-    pub fn open(directory: &Path, notes: &UnboundedSender<Note>) -> (File, Slots) {
-        let path = directory.join("slots");
-        let kept = fs::read(&path).unwrap_or_default();
-        let kept: Kept = json::read(&kept).unwrap_or_default();
-        let (mut slots, is_same) = (kept.slots, kept.boot == clock::boot_id());
-        slots.begin(|group, run| {
-            let held = if is_same { hold(run.who).ok() } else { None };
-            let held = held.filter(|(_, file)| *file == run.file);
-            held.is_some_and(|(fd, _)| tell_end(fd, group, run.who, notes).is_ok())
-        });
-        (File(path), slots)
-    }
-
-    fn write(&self, slots: &mut Slots) -> io::Result<()> {
-        let kept = Kept {
-            boot: clock::boot_id(),
-            slots: std::mem::take(slots),
-        };
-        let text = serde_json::to_vec(&kept);
-        *slots = kept.slots;
-        let new = self.0.with_extension("new");
-        fs::write(&new, text?)?;
-        fs::rename(&new, &self.0)
-    }
-}
-
-/// A process, and the number of the pidfd's file. Where /proc does not show it, its start cannot be compared.
-fn hold(who: Identity) -> io::Result<(OwnedFd, u64)> {
-    let pid = Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
-    let fd = pidfd_open(pid, PidfdFlags::empty())?;
-    match process::identify(who.pid) {
-        Ok(now) if now != who => Err(io::ErrorKind::NotFound.into()),
-        _ => {
-            let file = rustix::fs::fstat(&fd)?.st_ino;
-            Ok((fd, file))
-        }
-    }
-}
-
-/// Tells when a process has ended.
-fn tell_end(
-    fd: OwnedFd,
-    group: &Name,
-    who: Identity,
-    notes: &UnboundedSender<Note>,
-) -> io::Result<()> {
-    let fd = waited_for(fd)?;
-    let (notes, group) = (notes.clone(), group.clone());
-    tokio::spawn(async move {
-        let _ = fd.readable().await;
-        let _ = notes.send(Note::RunEnded(group, who));
-    });
-    Ok(())
-}
 
 impl Driver {
     /// Whether places can be had with this engine; if not, somebody is told so.
@@ -110,7 +35,7 @@ impl Driver {
             return;
         }
         let begun = hold(wish.run).and_then(|(fd, file)| {
-            tell_end(fd, &wish.group, wish.run, &self.ways.notes)?;
+            tell_end(fd, self.ways.run_ended(&wish.group, wish.run))?;
             Ok(Run {
                 who: wish.run,
                 file,
@@ -232,7 +157,7 @@ impl Driver {
             }
             _ => None,
         };
-        self.slots.saw(group.clone(), node.clone(), standing);
+        self.slots.saw(group, node, standing);
     }
 
     /// What this node has put there by itself.
@@ -303,7 +228,7 @@ impl Driver {
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
             }
         }
-        if !is_kept && let Err(e) = self.slots_file.write(&mut self.slots) {
+        if !is_kept && let Err(e) = self.slots_file.write(&self.slots) {
             complain(&format!("again-fleet: a restart would lose slots: {e}"));
         }
     }
