@@ -379,7 +379,7 @@ impl Slots {
             place.revision = revision;
             deeds.push(Deed::Save);
         }
-        group.stage = Stage::Stands;
+        (group.stage, group.trouble) = (Stage::Stands, None);
         if group.is_over {
             self.give_up(name, &mut deeds);
         } else {
@@ -445,6 +445,10 @@ impl Slots {
 
     /// Somebody stands there, by its own word; or nobody does.
     pub fn saw(&mut self, name: &Name, node: &Node, standing: Option<Standing>) {
+        // Others may stand in as many groups as they like.
+        if self.groups.get(name).is_none() {
+            return;
+        }
         self.seen
             .retain(|one| one.slot.node != *node || one.slot.group != *name);
         self.seen.extend(standing);

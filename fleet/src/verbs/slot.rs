@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::unix::net::UnixDatagram;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,17 @@ enum Came {
 /// # Errors
 /// Its turn has not come in time.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
-    let settings = settings::settings(flags, around)?;
+    let settings = match settings::settings(flags, around) {
+        Ok(settings) => settings,
+        // The run may be the one that mends them.
+        Err(e) => {
+            goes_ahead(
+                None,
+                &format!("again-fleet: the run goes ahead without a slot: {e}"),
+            );
+            return Ok(Exit::Done);
+        }
+    };
     let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
         return Ok(Exit::Done);
     };
@@ -93,9 +104,8 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
             }
             Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
             Came::Refused(why) => {
-                complain(&format!(
-                    "again-fleet: the run goes ahead without a slot: {why}"
-                ));
+                let why = format!("again-fleet: the run goes ahead without a slot: {why}");
+                goes_ahead(waiting.terminal.as_ref(), &why);
                 return Ok(Exit::Done);
             }
             Came::Away if waiting.gives_up(settings.slots_required) => {
@@ -118,6 +128,26 @@ fn above() -> Result<Identity, Problem> {
     match process::identify(parent) {
         Ok(run) if run.pid > 1 => Ok(run),
         _ => Err(Problem::Failed("the run that waits has ended".to_owned())),
+    }
+}
+
+fn goes_ahead(terminal: Option<&File>, line: &str) {
+    complain(line);
+    tell_also(terminal, line);
+}
+
+/// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal, and
+/// everybody by the log of the system.
+fn tell_also(terminal: Option<&File>, line: &str) {
+    if let Some(mut terminal) = terminal {
+        let _ = writeln!(terminal, "{line}");
+    }
+    if !std::io::stdout().is_terminal()
+        && let Ok(log) = UnixDatagram::unbound()
+    {
+        let _ = log.set_nonblocking(true);
+        // A notice of a daemon: syslog(3).
+        let _ = log.send_to(format!("<29>{line}").as_bytes(), "/dev/log");
     }
 }
 
@@ -221,12 +251,9 @@ impl Waiting {
         }
     }
 
-    /// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal.
     fn tell(&self, line: &str) {
         let _ = say(line);
-        if let Some(mut terminal) = self.terminal.as_ref() {
-            let _ = writeln!(terminal, "{line}");
-        }
+        tell_also(self.terminal.as_ref(), line);
     }
 
     fn waited(&self) -> Span {
@@ -243,9 +270,10 @@ impl Waiting {
         let pause = rand::rng().random_range(Duration::ZERO..=SPREAD.min(left(until)));
         let (group, seconds) = (&self.group, pause.as_secs());
         let why = self.why();
-        complain(&format!(
+        let why = format!(
             "again-fleet: the run goes ahead without a slot of group '{group}', {seconds} s from now: {why}"
-        ));
+        );
+        goes_ahead(self.terminal.as_ref(), &why);
         sleep(pause);
     }
 
