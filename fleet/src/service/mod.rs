@@ -245,13 +245,13 @@ impl<'a> Service<'a> {
             self.driver.look_at_files();
             self.look_at_access();
             self.driver.count_events();
-            self.driver.try_again();
             tell_systemd(&[
                 NotifyState::Watchdog,
                 NotifyState::Status(&self.driver.status()),
             ]);
         }
         self.driver.look_at_runs();
+        self.driver.try_again(now);
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);

@@ -413,7 +413,7 @@ impl Slots {
     }
 
     /// The place is not there any more. A run that has begun goes on without; one that waits goes to the end of the line.
-    /// Where that is seen and not told, it does so with the next beat, for it may be seen again.
+    /// Where that is seen and not told, it does so a little later, for it may be seen again.
     pub fn gone(&mut self, name: &Name, is_seen: bool) -> Vec<Deed> {
         let mut deeds = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {

@@ -67,7 +67,13 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
         return Ok(Exit::Done);
     };
-    let run = above()?;
+    let run = match above() {
+        Err(Problem::Failed(why)) if !settings.slots_required => {
+            goes_ahead(None, &format!("again-fleet: the run goes ahead without a slot: {why}"));
+            return Ok(Exit::Done);
+        }
+        run => run?,
+    };
     let question = Question::Slot(Wish {
         group: group.clone(),
         limit: settings.slots_limit,
@@ -127,7 +133,7 @@ fn above() -> Result<Identity, Problem> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     match process::identify(parent) {
         Ok(run) if run.pid > 1 => Ok(run),
-        _ => Err(Problem::Failed("the run that waits has ended".to_owned())),
+        _ => Err(Problem::Failed("the run that waits has ended, or is the first process of a container".to_owned())),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Runs that wait for a slot, and this node's places among those that share slots.
 
 use again::layout::complain;
-use again::model::Identity;
+use again::model::{Boottime, Identity, Span};
 use again::sys::clock;
 
 use super::Driver;
 use crate::ask::{self, Wish};
 use crate::engine::{Change, Error, NO_PLACES, Value, watch};
-use crate::policy::slots::Standing;
+use crate::policy::slots::{Lease, Standing};
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
 use crate::service::places::Act;
@@ -17,6 +17,9 @@ use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Name, Node};
 use crate::wire::slot::Slot;
+
+/// Before what has failed is tried again: less than a run waits for a service that says nothing.
+const PAUSE: Span = Span::from_secs(2);
 
 impl Driver {
     /// Whether places can be had with this engine; if not, somebody is told so.
@@ -60,15 +63,32 @@ impl Driver {
         self.do_all(deeds);
     }
 
-    /// Begins again with what has failed.
-    pub fn try_again(&mut self) {
+    /// Begins again with what has failed, if it is time.
+    pub fn try_again(&mut self, now: Boottime) {
+        if self.places_due.is_none_or(|at| now < at) {
+            return;
+        }
+        self.places_due = None;
         let deeds = self.slots.retry();
         self.do_all(deeds);
+    }
+
+    /// What was done with a place has failed.
+    fn try_later(&mut self) {
+        self.places_due = Some(clock::boottime() + PAUSE);
     }
 
     /// Something came of what was done with a place.
     pub fn placed(&mut self, group: &Name, act: &Act, answer: Answer) {
         let value = answer.map(|found| found.into_iter().next());
+        let place = self.slots.group(group).and_then(|one| one.place);
+        let is_of = |lease: &Lease| place.is_some_and(|place| place.lease == *lease);
+        // It was about a place that is not this node's any more.
+        if let Act::Sign { lease, .. } | Act::Resume(lease) | Act::Leave(lease) = act
+            && !is_of(lease)
+        {
+            return;
+        }
         let deeds = match (act, value) {
             (
                 Act::Enter,
@@ -93,6 +113,7 @@ impl Driver {
                         "again-fleet: no slot in group '{group}': the engine {e}"
                     ));
                 }
+                self.try_later();
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
@@ -121,6 +142,7 @@ impl Driver {
             }
         }
         for name in self.slots.missing(&self.me) {
+            self.try_later();
             let deeds = self.slots.gone(&name, true);
             self.do_all(deeds);
         }
@@ -253,6 +275,7 @@ impl Driver {
                 self.order(Call::Place { group, act });
             }
             Err(e) => {
+                self.try_later();
                 let deeds = self.slots.failed(&group, ask::words(&e.to_string()));
                 self.do_all(deeds);
             }
