@@ -69,7 +69,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     };
     let run = match above() {
         Err(Problem::Failed(why)) if !settings.slots_required => {
-            goes_ahead(None, &format!("again-fleet: the run goes ahead without a slot: {why}"));
+            goes_ahead(
+                None,
+                &format!("again-fleet: the run goes ahead without a slot: {why}"),
+            );
             return Ok(Exit::Done);
         }
         run => run?,
@@ -133,7 +136,9 @@ fn above() -> Result<Identity, Problem> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     match process::identify(parent) {
         Ok(run) if run.pid > 1 => Ok(run),
-        _ => Err(Problem::Failed("the run that waits has ended, or is the first process of a container".to_owned())),
+        _ => Err(Problem::Failed(
+            "the run that waits has ended, or is the first process of a container".to_owned(),
+        )),
     }
 }
 
