@@ -24,8 +24,7 @@
 #
 # @param class
 #   A class that the resource is in, by its tags, or that is in the last catalog of its node. Puppet makes tags of the classes that a
-#   resource is in and of those that declare them, but also of its title and of the parts of these names: a name with `::` is met
-#   by classes only.
+#   resource is in and of those that declare them, but also of defines and titles, and of the parts of all these names.
 #
 # @param where
 #   What the node tells of itself, as the type `trigger` has it: a hash of facts and their values, all of which have to hold; or strings

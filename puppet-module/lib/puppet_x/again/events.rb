@@ -126,7 +126,7 @@ module PuppetX::Again::Events
 
       { origins: found || [] }
     rescue StandardError => e
-      Puppet.warning("no rule of another node reacts to this run: '#{@helper} status' does not say who asked for it: #{e.message}")
+      Puppet.warning("no rule of another node reacts to this run: '#{@helper} status' does not say who asked for it: #{e.message[0, 200]}")
       { origins: [], unknown: true }
     end
 

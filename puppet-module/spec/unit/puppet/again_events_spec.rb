@@ -330,6 +330,15 @@ describe 'the type again_events' do
       expect(lines.first['begun']['lost']).to eq(5 + 15)
     end
 
+    it 'does not wait for what is no file' do
+      bounds(files: 1)
+      pipe = "#{spool}/0-#{'a' * 32}"
+      File.mkfifo(pipe)
+      # Somebody has it open, and says nothing.
+      File.open(pipe, File::RDWR | File::NONBLOCK) { Timeout.timeout(60) { apply } }
+      expect(lines.first['begun']['lost']).to eq(1)
+    end
+
     it 'removes none too many for their number' do
       bounds(files: 3)
       (1..4).each { |number| File.write("#{spool}/000000000000#{number}-#{'a' * 32}", 'x') }
@@ -478,6 +487,16 @@ describe 'the type again_events' do
       expect(text).not_to include(secret)
       defined('plain', exec('step', command: '/bin/true'))
       expect(events.first['within']).to eq(['Mydb[plain]'])
+    end
+
+    it 'hides no container for a title that is a part of its type only, and all for commands that are no text' do
+      inside = lambda do |resource|
+        status = instance_double(Puppet::Resource::Status, containment_path: ['Class[Profile]', 'Mydb[x]', 'Exec[y]'], tags: [], resource_type: 'Exec', file: nil, line: nil)
+        JSON.parse(PuppetX::Again::Events::Telling.new({}).line(1, resource, status, nil, 'failed'))['event'].values_at('resource', 'within')
+      end
+      expect(inside[exec('ss', command: '/bin/echo ss')]).to eq(['Exec[hidden]', ['Class[Profile]', 'Mydb[x]']])
+      mixed = exec('mixed', command: ['/bin/echo', "\xff".b, "\u00e9"])
+      expect(inside[mixed].first).to eq('Exec[hidden]')
     end
 
     it 'tells values that are none, as Puppet shows them, and not all of a long one' do

@@ -124,7 +124,9 @@ class PuppetX::Again::Events::Spool
   def lost_before(path)
     return 0 if File.basename(path).include?('@')
 
-    lost = JSON.parse(File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) }).dig('begun', 'lost')
+    # The service owns the directory: what it has put there need not be a file, and is not waited for.
+    line = File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) if file.stat.file? }
+    lost = JSON.parse(line).dig('begun', 'lost')
     lost.is_a?(Integer) && lost.between?(0, 1 << 32) ? lost : 0
   rescue StandardError
     0

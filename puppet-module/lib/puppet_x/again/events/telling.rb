@@ -67,7 +67,7 @@ class PuppetX::Again::Events::Telling
     titles = within.select { |name| @hidden.include?(name) }.map { |name| title_of(name) }
     if hidden?(resource)
       titles << title
-      within = within.map { |name| name.include?(title) ? hide(name) : name }
+      within = within.map { |name| title_of(name).include?(title) ? hide(name) : name }
       title = 'hidden'
     end
     unless titles.empty?
@@ -102,23 +102,27 @@ class PuppetX::Again::Events::Telling
     command?(resource.title, commands(resource))
   end
 
+  # None where they cannot be read as text.
   def commands(resource)
     all = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
     all.map { |command| Array(command).join(' ') }
+  rescue EncodingError
+    nil
   end
 
   def command?(title, commands)
-    commands.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
+    commands.nil? || commands.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
   rescue EncodingError
     true
   end
 
+  # Without a regular expression, for not all texts are UTF-8.
   def title_of(name)
-    name[/\[(.*)\]\z/m, 1] || name
+    name.partition('[').last.delete_suffix(']')
   end
 
   def hide(name)
-    "#{name.split('[', 2).first}[hidden]"
+    "#{name.partition('[').first}[hidden]"
   end
 
   def secret?(resource, event)
