@@ -1,7 +1,5 @@
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -135,8 +133,11 @@ fn an_agent_has_a_job_and_any_run_of_it_carries_what_is_ready() {
     // At the cap it waits; a person does not.
     scratch.settings("max_runs = 1");
     ask(8, "0");
-    // When a process has started is known in hundredths of a second, rounded down.
-    sleep(Duration::from_millis(30));
+    // When a process has started is known in hundredths of a second, rounded down, as /proc/uptime is.
+    let uptime = || fs::read_to_string("/proc/uptime").expect("readable");
+    let hundredth = || uptime().split(' ').next().map(str::to_owned);
+    let asked = hundredth();
+    wait_until("another hundredth", LONG, || hundredth() != asked);
     agent.command(&["--test"]).run().expect(&[2]);
     scratch.again(&["stop"]).ok();
     let seen = seen(&scratch);

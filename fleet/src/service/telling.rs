@@ -178,7 +178,7 @@ impl Telling {
                 (self.not_before, self.waits) = (at, true);
                 let most = HOURLY >> 20;
                 return Err(format!(
-                    "events wait: this node has told {most} MiB of them within an hour"
+                    "events wait: this node has told {most} MiB of them within an hour; have it tell fewer, by 'events' of its class"
                 ));
             }
             let begun = match &parcel.begun {
@@ -415,6 +415,25 @@ mod tests {
         let when = budget.take(HOURLY / 2, at(0)).expect_err("too much");
         assert!((at(1795)..=at(1805)).contains(&when));
         assert_eq!(budget.take(HOURLY / 2, when), Ok(()));
+    }
+
+    /// A run could have come from other nodes.
+    #[test]
+    fn where_the_first_line_is_lost_nobody_knows_who_asked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut file = run(dir.path(), 7, &[]);
+        writeln!(file, "\0\0\0").expect("written");
+        write(&mut file, &Line::Event(event(1)));
+        let mut telling = telling(dir.path());
+        let sent = telling
+            .next(at(1))
+            .expect("a good spool")
+            .expect("an event");
+        assert!(sent.begun.unknown);
+        let batch = sent
+            .parcel
+            .batch(&batch().node, &sent.left.run, &sent.begun);
+        assert!(batch.expect("one").begun.unknown);
     }
 
     #[test]

@@ -373,7 +373,11 @@ pub(crate) mod tests {
     #[test]
     fn lines_are_as_a_run_writes_them() {
         let line = Line::read(br#"{"begun":{"at":1,"environment":"production","puppet":"8.4.0"}}"#);
-        assert!(matches!(line, Ok(Line::Begun(begun)) if begun.lost == 0));
+        assert!(matches!(line, Ok(Line::Begun(begun)) if begun.lost == 0 && !begun.unknown));
+        let line = Line::read(
+            br#"{"begun":{"at":1,"origins":[],"unknown":true,"environment":"production","puppet":"8.4.0","lost":0}}"#,
+        );
+        assert!(matches!(line, Ok(Line::Begun(begun)) if begun.unknown));
         let line = Line::read(
             br#"{"event":{"n":1,"at":2,"resource":"File[/x]","change":"changed","tags":["file"],"other":1}}"#,
         );
