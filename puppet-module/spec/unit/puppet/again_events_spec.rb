@@ -465,28 +465,35 @@ describe 'the type again_events' do
       expect(JSON.parse(line)['event']).to include('within' => ['Mydb[hidden]'], 'resource' => 'Exec[hidden]')
     end
 
-    # As a manifest has them: resources in a define of this title.
-    def defined(title, *inner)
+    # As a manifest has them: resources in a class or define.
+    def contained(name, *inner)
       watching = type.new(name: 'this node', spool: spool, socket: '/nonexistent', helper: '/nonexistent')
       catalog = catalog_of(*inner, watching)
-      container = Puppet::Type.type(:component).new(name: "Mydb[#{title}]")
+      container = Puppet::Type.type(:component).new(name: name)
       catalog.add_resource(container)
       inner.each { |one| catalog.add_edge(container, one) }
       finished(catalog)
     end
 
     it 'hides the title of a define of which a command is made, in all that it contains' do
-      defined("x::#{secret}", exec('step', command: "/bin/echo x::#{secret}", tag: "x::#{secret}"), resource(:notify, 'beside', tag: ["x::#{secret}", 'shop']))
+      contained("Mydb[x::#{secret}]", exec('step', command: "/bin/echo x::#{secret}", tag: "x::#{secret}"), resource(:notify, 'beside', tag: ["x::#{secret}", 'shop']))
       expect(events.map { |event| event['within'] }).to eq([['Mydb[hidden]'], ['Mydb[hidden]']])
       expect(events.last['tags']).to include('shop')
       expect(text).not_to include(secret)
     end
 
     it 'hides it also where the Exec has another title, and no title that is in no command' do
-      defined("/bin/echo #{secret}", exec("run /bin/echo #{secret}", command: "/bin/echo #{secret}"))
+      contained("Mydb[/bin/echo #{secret}]", exec("run /bin/echo #{secret}", command: "/bin/echo #{secret}"))
       expect(text).not_to include(secret)
-      defined('plain', exec('step', command: '/bin/true'))
+      contained('Mydb[plain]', exec('step', command: '/bin/true'))
       expect(events.first['within']).to eq(['Mydb[plain]'])
+    end
+
+    it 'hides no class, and not the class main, which has no title in a path' do
+      contained('Class[Main]', exec('step', command: '/bin/true'))
+      expect(events.first['within']).to eq(['Main'])
+      contained('Class[True]', exec('step', command: '/bin/true'))
+      expect(events.first['within']).to eq(['True'])
     end
 
     it 'hides no container for a title that is a part of its type only, and all for commands that are no text' do

@@ -27,13 +27,12 @@ class PuppetX::Again::Events::Telling
   end
 
   # Finds out what contains Execs and has a title that is a part of their commands, or has one for its own: a define that is given a command.
-  # Names of classes are no secrets.
   def look_for_titles(catalog)
     catalog.resources.each do |resource|
       next unless resource.type == :exec
 
       found = commands(resource)
-      resource.pathbuilder[0...-1].each { |name| @hidden << name if !name.start_with?('Class[', 'Stage[') && command?(title_of(name), found) }
+      resource.pathbuilder[0...-1].each { |name| @hidden << name if titled?(name) && command?(title_of(name), found) }
     end
   end
 
@@ -114,6 +113,11 @@ class PuppetX::Again::Events::Telling
     commands.nil? || commands.any? { |command| command.include?(title) || (!command.empty? && title.include?(command)) }
   rescue EncodingError
     true
+  end
+
+  # Names of classes and stages are no secrets; the class main is 'Main' in a path.
+  def titled?(name)
+    name.include?('[') && !name.start_with?('Class[', 'Stage[')
   end
 
   # Without a regular expression, for not all texts are UTF-8.
