@@ -433,8 +433,8 @@ fn stuck_after() -> Span {
     Span::from_secs(2 * 3600)
 }
 
-/// How many starts are remembered at least, whatever the cap.
-const STARTS_KEPT: usize = 1000;
+/// How many starts are remembered at least, whatever the cap: it may be raised. Each is read and written with every request.
+const STARTS_KEPT: usize = 20;
 
 impl Record {
     /// The record of a target nothing is known about yet.
@@ -640,6 +640,32 @@ mod tests {
         now.uptime = Boottime::from_nanos(5);
         next.keep_promises(&newest, &now, |_| false);
         assert!(next.runs().map(|who| who.pid).eq([30, 20]));
+    }
+
+    #[test]
+    fn the_newest_starts_are_kept_as_many_as_the_cap_needs() {
+        let kept = |max_runs| {
+            let mut record = Record::new("0123456789abcdef", Kind::Apply, 0);
+            for run in 1..=60 {
+                let running = serde_json::json!({
+                    "process": Identity { pid: 9, start: 1 }, "token": "t", "chain": "c", "run": run,
+                    "timer": "x", "started": Moment::default(), "log": "",
+                });
+                let running = serde_json::from_value(running).expect("a rerun");
+                let window = Span::from_secs(3600);
+                record.note_start(
+                    running,
+                    Cap {
+                        max_runs,
+                        window,
+                        is_total: false,
+                    },
+                );
+            }
+            assert_eq!(record.next_number("c", 1), 61);
+            record.starts.len()
+        };
+        assert_eq!([kept(0), kept(20), kept(21), kept(1000)], [20, 20, 21, 60]);
     }
 
     #[test]
