@@ -92,6 +92,7 @@ impl Left {
             status: Status::Changed,
             transaction: "x".to_owned(),
             classes: vec![],
+            more_classes: 0,
             metrics: BTreeMap::new(),
             dropped: 0,
         }));
