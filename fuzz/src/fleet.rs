@@ -11,12 +11,12 @@ use again_fleet::policy::lineage::{HOP_LIMIT, merged, onward};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
-use again_fleet::wire::event::Batch;
+use again_fleet::wire::event::{Batch, Begun, Line};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
-use again_fleet::wire::lineage::Cause;
+use again_fleet::wire::lineage::{Cause, Lineage};
 use again_fleet::wire::met::Met;
-use again_fleet::wire::name::Namespace;
+use again_fleet::wire::name::{Id, Namespace};
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 use again_fleet::wire::trigger::Trigger;
 use again_fleet::{ask, handover};
@@ -109,7 +109,10 @@ pub fn body(bytes: &[u8]) {
         return;
     };
     match which % 5 {
-        4 => drop(read::<Batch>(body)),
+        4 => {
+            drop(read::<Batch>(body));
+            line(body);
+        }
         0 => drop(read::<Told>(body)),
         1 => drop(read::<Entry>(body)),
         2 => drop(read::<Inventory>(body)),
@@ -119,6 +122,30 @@ pub fn body(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// A line that a run has left. What can be read of it may be told.
+fn line(text: &[u8]) {
+    let mut batch = Batch {
+        node: "web1.test".parse().expect("a certname"),
+        run: Id::from_bits(1),
+        begun: Begun {
+            at: 1,
+            environment: String::new(),
+            puppet: String::new(),
+            origins: Lineage::default(),
+            unknown: false,
+            lost: 0,
+        },
+        events: Vec::new(),
+        ended: None,
+    };
+    match Line::read(text) {
+        Ok(Line::Event(event)) if event.n > 0 => batch.events.push(event),
+        Ok(Line::Ended(ended)) if ended.n > 0 => batch.ended = Some(ended),
+        _ => return,
+    }
+    assert_eq!(batch.check(), Ok(()));
 }
 
 /// Reads a body as it would come out of an envelope. What can be read can be written, and is the same then.

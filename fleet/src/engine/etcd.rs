@@ -28,8 +28,9 @@ const ROOM_LASTS: Duration = Duration::from_secs(1);
 /// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
 const PAGE: i64 = 16;
 const LONGEST: usize = 32 << 20;
-/// How many are asked for after that, as long as they are not large.
+/// How many are asked for after that, as long as they are not large. Where the answer is too long, so many parts of that.
 const LONG_PAGE: i64 = 256;
+const PARTS: i64 = 16;
 
 /// A client.
 pub struct Etcd {
@@ -192,7 +193,14 @@ impl Engine for Etcd {
         let mut from = prefix.as_bytes().to_vec();
         let (mut page, mut longest) = (PAGE, LONG_PAGE);
         loop {
-            let options = GetOptions::new().with_range(end(prefix)).with_limit(page);
+            let options = GetOptions::new()
+                .with_range(end(prefix))
+                .with_limit(page.max(1));
+            // One that is too long alone is none of ours, and only named.
+            let options = match page {
+                0 => options.with_keys_only(),
+                _ => options,
+            };
             // All pages show the same moment.
             let options = match list.revision {
                 0 => options,
@@ -200,8 +208,9 @@ impl Engine for Etcd {
             };
             let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
             let answer = match self.read(client.get(from.clone(), Some(options))).await {
-                Err(Error::TooLarge) if page > PAGE => {
-                    (page, longest) = (PAGE, PAGE);
+                Err(Error::TooLarge) if page > 0 => {
+                    page /= PARTS;
+                    longest = page.max(1);
                     continue;
                 }
                 answer => answer?,
@@ -215,6 +224,7 @@ impl Engine for Etcd {
             match answer.kvs().last() {
                 Some(last) if answer.more() => {
                     (from, page) = ([last.key(), &[0]].concat(), longest);
+                    longest = LONG_PAGE.min(2 * longest);
                 }
                 _ => return Ok(list),
             }
@@ -222,7 +232,8 @@ impl Engine for Etcd {
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
-        let mut client = self.client.clone();
+        let client = self.client.watch_client();
+        let mut client = client.max_decoding_message_size(LONGEST);
         let start = i64::try_from(after).unwrap_or(i64::MAX - 1) + 1;
         let options = WatchOptions::new()
             .with_prefix()
@@ -352,6 +363,10 @@ impl Feed for Following {
             }
             let message = self.stream.message().await.map_err(|e| match error(&e) {
                 Error::Unknown(why) => Error::Unreachable(why),
+                // The next list only names it.
+                Error::TooLarge => {
+                    Error::Unreachable("it holds what is too long to be read".to_owned())
+                }
                 other => other,
             })?;
             let Some(message) = message else {
@@ -388,7 +403,7 @@ fn change(event: &etcd_client::Event) -> Option<Change> {
 fn value(kv: &KeyValue) -> Value {
     Value {
         key: text(kv),
-        bytes: kv.value().to_vec(),
+        bytes: super::beginning(kv.value()),
         revision: number(kv.mod_revision()),
     }
 }

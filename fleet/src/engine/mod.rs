@@ -197,6 +197,14 @@ pub trait Feed {
     async fn next(&mut self) -> Result<Change, Error>;
 }
 
+/// How much is kept of a value: more than any of ours has, so that a longer one is none.
+const KEPT: usize = 2 << 20;
+
+/// What is kept of a value. Whoever may write there could have many long ones kept otherwise.
+fn beginning(bytes: &[u8]) -> Vec<u8> {
+    bytes[..bytes.len().min(KEPT)].to_vec()
+}
+
 /// An error's words and those of its causes, in a line.
 fn with_causes(words: String, mut source: Option<&(dyn std::error::Error + 'static)>) -> String {
     let mut words = words;

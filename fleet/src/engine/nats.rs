@@ -422,7 +422,7 @@ impl Nats {
         } else {
             Change::Put(Value {
                 key,
-                bytes: message.payload.to_vec(),
+                bytes: super::beginning(&message.payload),
                 revision,
             })
         };

@@ -44,7 +44,7 @@ pub struct Settings {
     pub accept: Option<Vec<Who>>,
     /// Who may fire on behalf of whom.
     pub accept_for: Vec<(Who, Vec<Pattern>)>,
-    /// Who may release, pass and cancel what others hold.
+    /// Who may take back what others have asked for. Nothing asks for it yet.
     pub operators: Vec<Who>,
     /// What a trigger runs here.
     pub run_cmd: Vec<OsString>,

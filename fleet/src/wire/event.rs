@@ -125,6 +125,9 @@ pub struct Ended {
     /// The classes of its catalog.
     #[serde(default)]
     pub classes: Vec<String>,
+    /// How many more there are.
+    #[serde(default)]
+    pub more_classes: u64,
     /// The metrics of its report (`raw_summary`), each by its group and name: `time.total`.
     #[serde(default)]
     pub metrics: BTreeMap<String, Number>,
@@ -208,6 +211,7 @@ impl Ended {
     fn tidy(&mut self) {
         self.transaction = short(&self.transaction);
         let mut room = MOST_TOGETHER;
+        let all = self.classes.len();
         self.classes
             .iter_mut()
             .for_each(|class| *class = short(class));
@@ -217,6 +221,8 @@ impl Ended {
             fits
         });
         self.classes.truncate(MOST_CLASSES);
+        let left = (all - self.classes.len()) as u64;
+        self.more_classes = self.more_classes.saturating_add(left);
         let metrics = std::mem::take(&mut self.metrics).into_iter();
         let metrics = metrics.filter(|(name, _)| short(name) == *name && name.len() <= 64);
         self.metrics = metrics.take(MOST_METRICS).collect();
@@ -335,6 +341,7 @@ pub(crate) mod tests {
             status: Status::Changed,
             transaction: "b2f3".to_owned(),
             classes: vec!["roles::frontend_web".to_owned()],
+            more_classes: 0,
             metrics: BTreeMap::from([
                 ("resources.total".to_owned(), Number::from(7)),
                 (
@@ -455,6 +462,7 @@ pub(crate) mod tests {
             let read = |line: &Line| Line::read(&serde_json::to_vec(line).expect("JSON"));
             let (Ok(Line::Event(event)), Ok(Line::Ended(ended))) =
                 (read(&Line::Event(event)), read(&Line::Ended(ended))) else { panic!("unread") };
+            prop_assert_eq!(ended.classes.len() as u64 + ended.more_classes, classes as u64);
             let told = Batch { events: vec![event], ended: Some(ended), ..batch() };
             prop_assert_eq!(told.check(), Ok(()));
         }

@@ -119,13 +119,12 @@ fn a_web_server_comes_up_and_its_balancer_runs_over_nats() {
     a_web_server_comes_up(Kind::Nats);
 }
 
-#[test]
-fn two_rules_that_react_to_each_other_end_at_the_hop_limit() {
-    let fleet = Fleet::new(Kind::Etcd);
+fn two_rules_that_react_to_each_other_end(kind: Kind) {
+    let fleet = Fleet::new(kind);
     let rule = "common::again::on { 'the other one': resource => 'Exec[moves]' }\n";
     for node in [&fleet.web1, &fleet.lb1] {
         node.write("/root/run.pp", RUN);
-        set(node, Kind::Etcd, "hop_limit => 3,", rule);
+        set(node, kind, "hop_limit => 3,", rule);
     }
     applied(&fleet.web1, "/root/run.pp", &[]);
     let circle = "over 3 hops: web1.test -> lb1.test -> web1.test ...";
@@ -138,4 +137,14 @@ fn two_rules_that_react_to_each_other_end_at_the_hop_limit() {
         (starts(&fleet.web1).len(), starts(&fleet.lb1).len()),
         (1, 2)
     );
+}
+
+#[test]
+fn two_rules_that_react_to_each_other_end_at_the_hop_limit_over_etcd() {
+    two_rules_that_react_to_each_other_end(Kind::Etcd);
+}
+
+#[test]
+fn two_rules_that_react_to_each_other_end_at_the_hop_limit_over_nats() {
+    two_rules_that_react_to_each_other_end(Kind::Nats);
 }

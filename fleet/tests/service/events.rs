@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use again_fleet::wire::name::Id;
 
 use crate::dice::Dice;
 use crate::fired::sealed_as;
+use crate::many::most_memory;
 use crate::node::{Node, until};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
@@ -92,6 +94,7 @@ impl Left {
             status: Status::Changed,
             transaction: "x".to_owned(),
             classes: vec![],
+            more_classes: 0,
             metrics: BTreeMap::new(),
             dropped: 0,
         }));
@@ -193,12 +196,44 @@ fn faults() -> u64 {
     text.map_or(100, |text| text.parse().expect("a number"))
 }
 
+/// The hook.
+const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../puppet-module/lib");
 const EVENTS_FOR_A_FAULT: u64 = 100;
 /// How many events a run has.
 const EVENTS_OF_A_RUN: u64 = 500;
 
 fn pause(dice: &mut Dice) {
     thread::sleep(Duration::from_millis(dice.below(100)));
+}
+
+/// So many runs, one after the other, whose lines the hook's own spool writes. Nobody makes room in it: it waits while many are there.
+const RUNS: &str = r##"
+require 'puppet_x/again/events/spool'
+spool, bell, runs, events = ARGV
+runs.to_i.times do
+  sleep(0.01) until Dir.children(spool).size < 80
+  run = PuppetX::Again::Events::Spool.new(spool, bell) do |lost|
+    raise 'some had to go' if lost > 0
+    JSON.generate(begun: { at: 1, origins: [], environment: 'production', puppet: Puppet.version, lost: lost })
+  end
+  (1..events.to_i).each do |n|
+    line = JSON.generate(event: { n: n, at: n, resource: "File[/srv/#{n}]", change: 'changed', tags: %w[file class], within: ['Main'] })
+    run.add(line) or raise 'not written'
+    sleep(0.0002)
+  end
+  n = events.to_i + 1
+  run.add(JSON.generate(ended: { n: n, at: n, status: 'changed', transaction: 'x', dropped: 0 }), last: true) or raise 'not written'
+  run.close
+end
+"##;
+
+fn write_runs(node: &Node, runs: u64) -> Output {
+    let mut ruby = Command::new("ruby");
+    ruby.args(["-W0", "-rjson", "-rpuppet", "-I", LIBRARY, "-e", RUNS])
+        .arg(node.path("spool"))
+        .arg(node.path("run/events"))
+        .args([runs, EVENTS_OF_A_RUN].map(|number| number.to_string()));
+    ruby.output().expect("ruby")
 }
 
 fn nothing_is_lost(kind: Kind) {
@@ -210,16 +245,7 @@ fn nothing_is_lost(kind: Kind) {
     let count = faults * EVENTS_FOR_A_FAULT;
     let runs = count.div_ceil(EVENTS_OF_A_RUN);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            for id in 1..=runs {
-                let mut run = Left::new(&node, id.into());
-                for _ in 0..EVENTS_OF_A_RUN {
-                    run.event();
-                    thread::sleep(Duration::from_micros(200));
-                }
-                run.end();
-            }
-        });
+        let writer = scope.spawn(|| write_runs(&node, runs));
         for _ in 0..faults {
             pause(&mut dice);
             match dice.below(4) {
@@ -248,7 +274,8 @@ fn nothing_is_lost(kind: Kind) {
                 }
             }
         }
-        writer.join().expect("written");
+        let written = writer.join().expect("an end");
+        assert!(written.status.success(), "{written:?}");
     });
     let straight = Straight::at(&server, "lb1.test");
     let whole: Vec<u64> = (1..=EVENTS_OF_A_RUN + 1).collect();
@@ -392,10 +419,131 @@ fn a_big_first_run_takes_bounded_memory_and_is_told_whole() {
     until("all of it", || {
         told(&straight).get(&Id::from_bits(1)) == Some(&whole)
     });
-    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("a process");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let peak: u64 = peak
-        .and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok())
-        .expect("a number");
-    assert!(peak < 64 << 10, "{peak} kB");
+    let peak = most_memory(node.pid());
+    assert!(peak < 64, "{peak} MiB");
+}
+
+/// How many resources a real run changes; at night ten times as many (tests/tools/sweep).
+fn many() -> u64 {
+    let text = std::env::var("AGAIN_FLEET_MANY_EVENTS");
+    text.map_or(1000, |text| text.parse().expect("a number"))
+}
+
+/// How many bytes a run may leave.
+const MOST_LEFT: u64 = 16 << 20;
+
+/// Has a run of Puppet say at its end what it took: kB of memory at most, and ms of a processor.
+const MEASURE: &str = r##"
+at_exit do
+  busy = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :millisecond)
+  File.write(ENV.fetch('MEASURED'), "#{File.read('/proc/self/status')[/^VmHWM:\s+(\d+)/, 1]} #{busy}")
+end
+"##;
+
+/// Changes nothing: that takes less than all else that changes each time.
+const CHANGING: &str = r"
+Puppet::Type.newtype(:changing) do
+  newparam(:name, namevar: true)
+  newproperty(:state) do
+    def retrieve
+      :absent
+    end
+
+    def insync?(_is)
+      false
+    end
+
+    def set(_value); end
+  end
+end
+";
+
+/// A real `puppet apply` of a manifest that changes many resources, and has more in it.
+fn big_run(node: &Node, name: &str, more: &str) -> Child {
+    let changes = "changing { \"change $n\": state => 'there' }";
+    let manifest = format!("{more}\nInteger[1, {}].each |$n| {{ {changes} }}\n", many());
+    let confdir = node.path(name);
+    fs::create_dir(&confdir).expect("made");
+    node.write(&format!("{name}/site.pp"), &manifest);
+    fs::create_dir_all(node.path(&format!("{name}/lib/puppet/type"))).expect("made");
+    node.write(&format!("{name}/lib/puppet/type/changing.rb"), CHANGING);
+    node.write("measure.rb", MEASURE);
+    let mut ruby = Command::new("ruby");
+    ruby.env(
+        "RUBYLIB",
+        format!("{}:{LIBRARY}", node.at(&format!("{name}/lib"))),
+    )
+    .env("MEASURED", confdir.join("measured"))
+    .args([
+        "-W0",
+        "-r",
+        &node.at("measure.rb"),
+        "-S",
+        "puppet",
+        "apply",
+        "--no-report",
+    ])
+    .args(["--logdest", &node.at(&format!("{name}/log"))]);
+    for directory in ["confdir", "vardir", "publicdir", "rundir", "logdir"] {
+        ruby.arg(format!("--{directory}")).arg(&confdir);
+    }
+    ruby.arg(confdir.join("site.pp")).spawn().expect("ruby")
+}
+
+/// The kB and ms that it took.
+fn measured(node: &Node, name: &str, mut run: Child) -> [u64; 2] {
+    let ended = run.wait().expect("an end");
+    assert!(
+        ended.success(),
+        "{ended}: {:?}",
+        fs::read_to_string(node.path(name).join("log"))
+    );
+    let text = fs::read_to_string(node.path(name).join("measured")).expect("a measure");
+    let numbers = text.split(' ').map(|one| one.parse().expect("a number"));
+    numbers.collect::<Vec<u64>>().try_into().expect("two")
+}
+
+#[test]
+fn a_big_run_of_puppet_takes_little_more_with_events_and_is_told_whole() {
+    let many = many();
+    let server = Server::start(Kind::Etcd);
+    let node = node(&server);
+    let straight = Straight::at(&server, "lb1.test");
+    let hook = "again_events { 'this node': spool => 'DIR/spool', socket => 'DIR/run/events', helper => '/nonexistent' }";
+    let runs = [("plain", ""), ("told", hook)];
+    let runs = runs.map(|(name, more)| (name, big_run(&node, name, more)));
+    let [without, with] = runs.map(|(name, run)| measured(&node, name, run));
+    let left = || {
+        let entries = fs::read_dir(node.path("spool")).expect("a spool");
+        // The service removes some meanwhile.
+        let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
+        sizes.sum::<u64>()
+    };
+    let left = left();
+    let whole: Vec<u64> = (1..=many + 1).collect();
+    until("all of it", || {
+        told(&straight).into_values().eq([whole.clone()])
+    });
+    let counts = || fs::read_to_string(node.path("spool/counts.json")).unwrap_or_default();
+    let all = format!(r#"{{"sent":{},"spooled":0,"dropped":0}}"#, many + 1);
+    until("its count", || counts() == all);
+    let peak = most_memory(node.pid());
+    let more = [0, 1].map(|i| with[i].saturating_sub(without[i]));
+    println!(
+        "{many} events: {} kB more of {}, {} µs an event, {left} bytes left at the end, {peak} MiB for the service",
+        more[0],
+        without[0],
+        more[1] * 1000 / many
+    );
+    assert!(left <= MOST_LEFT, "{left} bytes");
+    assert!(peak < 64, "{peak} MiB");
+    assert!(
+        more[0] < 64 << 10,
+        "{with:?} kB and ms with events, {without:?} without"
+    );
+    // What an event costs is measured where nothing else goes on (tests/tools/events-cost).
+    assert!(
+        with[1] < 2 * without[1],
+        "{with:?} kB and ms with events, {without:?} without"
+    );
 }

@@ -18,7 +18,7 @@ const EACH: usize = 50;
 const NAMES: usize = 5;
 
 /// The most memory that a process has had so far, in MiB.
-fn most_memory(pid: u32) -> u64 {
+pub fn most_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.expect("a line").trim().trim_end_matches(" kB");

@@ -8,6 +8,7 @@ use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
 
 use crate::fired::sealed_as;
+use crate::many::most_memory;
 use crate::node::{Node, until};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
@@ -179,4 +180,62 @@ fn a_rule_with_a_program_leaves_its_call_and_a_new_rule_counts_after_a_reload() 
     let calls = || fs::read_dir(node.path("state/calls")).map_or(0, Iterator::count);
     until("both calls", || calls() == 2);
     assert!(node.runs().is_empty());
+}
+
+/// An engine may hold far more in one value than any of ours has, and whoever may write there can have it do so.
+fn events_of_many_megabytes(kind: Kind) {
+    let server = match kind {
+        Kind::Etcd => Server::configured(kind, "--max-request-bytes 67108864"),
+        Kind::Nats => Server::configured(kind, "max_payload: 67108864"),
+    };
+    let node = node(&server, UP);
+    let straight = Straight::at(&server, "web1.test");
+    let key = |run| format!("event/web1=test/{}/{:020}", Id::from_bits(run), 1);
+    let said = |run| {
+        let turned_away = format!("{} is not believed", key(run));
+        node.log().matches(&turned_away).count()
+    };
+    let long = vec![b'x'; 10 << 20];
+    let put = |run, bytes: &[u8]| straight.put(&key(run), bytes).expect("put");
+    // More together than an answer may have.
+    for run in 11..=14 {
+        put(run, &long);
+    }
+    until("a word of each", || (11..=14).all(|run| said(run) == 1));
+    tell(&straight, &batch("web1.test", 1, &[1]));
+    until("its run", || node.runs().len() == 1);
+    let most = most_memory(node.pid());
+    for _ in 0..10 {
+        put(11, &long);
+    }
+    until("a word of the last", || said(11) == 11);
+    let later = most_memory(node.pid());
+    println!("{kind:?}: {most} MiB, and {later} after ten more");
+    assert!(later < most + 48, "{most} MiB, then {later}");
+    assert!(!node.log().contains("is not reached"), "{}", node.log());
+    if kind == Kind::Etcd {
+        // Too long for an answer by itself.
+        put(15, &vec![b'x'; 40 << 20]);
+        until("a word of it", || said(15) == 1);
+        node.is_linked(true);
+    }
+    // Whoever begins finds all of them there.
+    node.kill();
+    node.start();
+    node.is_linked(true);
+    tell(&straight, &batch("web1.test", 2, &[1]));
+    until("the other run", || node.runs().len() == 2);
+    let most = most_memory(node.pid());
+    println!("{kind:?}: {most} MiB where they are listed");
+    assert!(most < 192, "{most} MiB");
+}
+
+#[test]
+fn events_of_many_megabytes_are_turned_away_in_bounded_memory_over_etcd() {
+    events_of_many_megabytes(Kind::Etcd);
+}
+
+#[test]
+fn events_of_many_megabytes_are_turned_away_in_bounded_memory_over_nats() {
+    events_of_many_megabytes(Kind::Nats);
 }

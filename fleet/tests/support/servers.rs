@@ -46,7 +46,7 @@ pub struct Server {
     peers: Vec<u16>,
     dir: PathBuf,
     keeper: Mutex<Option<Child>>,
-    /// What else stands in nats-server's configuration.
+    /// What else stands in nats-server's configuration, or etcd is told.
     configuration: String,
 }
 
@@ -56,7 +56,7 @@ impl Server {
         Server::configured(kind, "")
     }
 
-    /// The same with more in its configuration (nats-server's only).
+    /// The same with more in its configuration: nats-server's, or words for etcd.
     pub fn configured(kind: Kind, configuration: &str) -> Server {
         let server = Server::new(kind, configuration);
         server.run();
@@ -205,6 +205,7 @@ impl Server {
                 .into_iter()
                 .flat_map(|(name, value)| [name.to_owned(), value]),
         );
+        command.extend(self.configuration.split_whitespace().map(str::to_owned));
         command
     }
 

@@ -194,6 +194,7 @@ fn events(origin: Origin) -> Batch {
             status: Status::Changed,
             transaction: "x".to_owned(),
             classes: vec!["roles::web".to_owned()],
+            more_classes: 0,
             metrics: BTreeMap::from([("time.total".to_owned(), 1.into())]),
             dropped: 1,
         }),

@@ -18,7 +18,7 @@
 #   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
 #
 # @param operators
-#   Who may take back what others have asked for.
+#   Who may take back what others have asked for. Nothing asks for it in this version: only its sender takes a trigger back.
 #
 # @param engine
 #   What carries triggers: etcd, or NATS with JetStream.

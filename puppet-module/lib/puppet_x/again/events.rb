@@ -69,7 +69,7 @@ module PuppetX::Again::Events
       missed
       @number += 1
       ended = { n: @number, at: now, status: @report.status, transaction: @report.transaction_uuid.to_s }
-      ended.update(classes: @catalog.classes.map(&:to_s).uniq.first(2000), metrics: metrics, dropped: @dropped + @spool.unwritten)
+      ended.update(@telling.classes(@catalog.classes.map(&:to_s).uniq), metrics: @telling.metrics(@report), dropped: @dropped + @spool.unwritten)
       @spool.add(@telling.json(ended: ended), last: true)
     rescue StandardError => e
       @spool.warn(e.message)
@@ -128,13 +128,6 @@ module PuppetX::Again::Events
     rescue StandardError => e
       Puppet.warning("no rule of another node reacts to this run: '#{@helper} status' does not say who asked for it: #{e.message[0, 200]}")
       { origins: [], unknown: true }
-    end
-
-    # Numbers only.
-    def metrics
-      groups = @report.raw_summary.slice('resources', 'time', 'changes', 'events')
-      all = groups.flat_map { |group, values| values.map { |name, value| ["#{group}.#{name}", value] } }
-      all.select { |_name, value| value.is_a?(Integer) || (value.is_a?(Float) && value.finite?) }.to_h
     end
 
     def now

@@ -311,6 +311,23 @@ describe 'the type again_events' do
       expect(File.size("#{spool}/#{files.first}") - lines.last.to_json.bytesize).to be <= 1001
     end
 
+    it 'tells not all of very many classes, and how many more there are, in a line that the service reads' do
+      catalog = catalog_of(resource(:notify, 'a'), type.new(name: 'x', spool: spool, socket: '/nonexistent', helper: '/nonexistent'))
+      catalog.add_class(*(1..1500).map { |number| "profile::#{'x' * 200}::#{number}" })
+      finished(catalog)
+      expect(ended['classes'].first(2)).to eq(['settings', 'profile::lb'])
+      expect(ended['classes'].sum(&:bytesize)).to be_between(60 << 10, 64 << 10)
+      expect(ended['classes'].size + ended['more_classes']).to eq(1502)
+      expect(lines.last.to_json.bytesize).to be < 256 << 10
+    end
+
+    it 'counts an event whose line is longer than the service reads' do
+      bounds(line: 2000)
+      apply(resource(:notify, 'x' * 2000), resource(:notify, 'b'))
+      expect(told).to eq([[2, 'Notify[b]', 'changed']])
+      expect(ended).to include('n' => 3, 'dropped' => 1)
+    end
+
     it 'removes the oldest runs, and says how many' do
       bounds(together: 250, files: 4)
       (1..3).each { |number| File.write("#{spool}/000000000000#{number}-#{'a' * 32}#{'@7' if number == 2}", 'x' * 100) }

@@ -12,9 +12,10 @@ module PuppetX::Again::Events; end
 # The file in which a run leaves its lines for the service, and the doorbell beside it. The service owns what is in the directory: no name
 # that is there already is opened.
 class PuppetX::Again::Events::Spool
-  # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line.
+  # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line. No line may be
+  # longer than the service reads (`LONGEST_READ` of fleet/src/service/spool.rs).
   def self.bounds
-    { run: 16 << 20, kept: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
+    { run: 16 << 20, kept: 256 << 10, line: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
   end
 
   # How many lines were to be written when the directory was there, and were not.
@@ -34,6 +35,7 @@ class PuppetX::Again::Events::Spool
   # One write. Whether the line is in the file, or will be: the directory may be made in this very run.
   def add(line, last: false)
     text = "#{line}\n"
+    return false if text.bytesize > @bounds[:line]
     return false unless last || @size + text.bytesize <= @bounds[:run] - @bounds[:kept]
 
     create unless @file

@@ -9,9 +9,9 @@ module PuppetX::Again::Events; end
 
 # What is told of an event, and of which. No value is told unless that is asked for, and never one that Puppet would keep to itself.
 class PuppetX::Again::Events::Telling
-  # The longest text of a value or message, in characters, and how many tags are told.
+  # The longest text of a value or message, in characters, and how many tags, classes and metrics are told; of classes so many bytes, too.
   def self.bounds
-    { text: 512, tags: 64 }
+    { text: 512, tags: 64, classes: 2000, bytes: 64 << 10, metrics: 200 }
   end
 
   # @param wanted
@@ -83,6 +83,20 @@ class PuppetX::Again::Events::Telling
     told[:line] = status.line if status.line
     told.merge!(values(resource, event)) if @values && event && !secret?(resource, event)
     json(event: told)
+  end
+
+  # The classes of a catalog, as many as are told, and how many more there are.
+  def classes(all)
+    room = @bounds[:bytes]
+    told = all.first(@bounds[:classes]).take_while { |name| (room -= name.bytesize) >= 0 }
+    { classes: told, more_classes: all.size - told.size }
+  end
+
+  # Numbers only.
+  def metrics(report)
+    groups = report.raw_summary.slice('resources', 'time', 'changes', 'events')
+    all = groups.flat_map { |group, values| values.map { |name, value| ["#{group}.#{name}", value] } }
+    all.select { |_name, value| value.is_a?(Integer) || (value.is_a?(Float) && value.finite?) }.first(@bounds[:metrics]).to_h
   end
 
   # As JSON, whatever bytes are in the texts.
