@@ -143,12 +143,12 @@ impl Etcd {
         if let Some(lease) = fits {
             return Ok(lease);
         }
-        let lease = self.lease(ttl + slack).await?;
+        let lease = self.new_lease(ttl + slack).await?;
         self.shared.borrow_mut().push((now + ttl + slack, lease));
         Ok(lease)
     }
 
-    async fn lease(&self, length: Duration) -> Result<i64, Error> {
+    async fn new_lease(&self, length: Duration) -> Result<i64, Error> {
         let seconds = i64::try_from(length.as_secs().max(1)).unwrap_or(i64::MAX);
         let mut client = self.client.clone();
         Ok(self.call(client.lease_grant(seconds, None)).await?.id())
@@ -263,20 +263,42 @@ impl Engine for Etcd {
             .map_err(|_| Error::Conflict)
     }
 
+    const HAS_PLACES: bool = true;
+
+    async fn replace(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        revision: u64,
+        lease: &Lease,
+    ) -> Result<u64, Error> {
+        let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
+        self.if_so(key, is_of(key, revision), put)
+            .await?
+            .map_err(|_| Error::Conflict)
+    }
+
+    fn number(&self, lease: &Lease) -> i64 {
+        lease.id
+    }
+
+    fn lease(&self, number: i64) -> Option<Lease> {
+        Some(Lease {
+            id: number,
+            renewals: RefCell::default(),
+        })
+    }
+
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
-        let is_this = Compare::mod_revision(
-            key,
-            CompareOp::Equal,
-            i64::try_from(revision).unwrap_or(i64::MAX),
-        );
-        match self.if_so(key, is_this, TxnOp::delete(key, None)).await? {
+        let delete = TxnOp::delete(key, None);
+        match self.if_so(key, is_of(key, revision), delete).await? {
             Ok(_) | Err(None) => Ok(()),
             Err(Some(_)) => Err(Error::Conflict),
         }
     }
 
     async fn grant(&self) -> Result<Lease, Error> {
-        let id = self.lease(self.times.lease).await?;
+        let id = self.new_lease(self.times.lease).await?;
         Ok(Lease {
             id,
             renewals: RefCell::default(),
@@ -390,7 +412,15 @@ fn value(kv: &KeyValue) -> Value {
         key: text(kv),
         bytes: kv.value().to_vec(),
         revision: number(kv.mod_revision()),
+        first: number(kv.create_revision()),
+        writes: number(kv.version()),
     }
+}
+
+/// Whether the value of this revision stands there.
+fn is_of(key: &str, revision: u64) -> Compare {
+    let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+    Compare::mod_revision(key, CompareOp::Equal, revision)
 }
 
 /// A key that is no text is none of ours, and is refused as that.

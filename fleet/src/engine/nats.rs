@@ -420,11 +420,7 @@ impl Nats {
         let change = if is_removal(message.headers.as_ref()) {
             Change::Removed { key, revision }
         } else {
-            Change::Put(Value {
-                key,
-                bytes: message.payload.to_vec(),
-                revision,
-            })
+            Change::Put(Value::new(key, message.payload.to_vec(), revision))
         };
         Ok((change, count))
     }

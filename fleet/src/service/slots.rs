@@ -1,0 +1,1152 @@
+//! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
+//! here, and done elsewhere.
+
+use again::model::Identity;
+
+use super::few::Few;
+use crate::ask::{Waits, Wish};
+use crate::policy::slots::{Lease, Line, Standing};
+use crate::step::model::Client;
+use crate::wire::name::{Name, Node};
+
+/// How many nodes are named to whoever waits.
+const MOST_NAMED: usize = 5;
+/// How many groups a node is in together.
+const MOST_GROUPS: usize = 64;
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Its process.
+    pub who: Identity,
+    /// The number of its pidfd's file, by which newer kernels know a process.
+    pub file: u64,
+    /// Since when it waits, milliseconds of the wall clock after 1970.
+    pub since: u64,
+    /// What it is, in words.
+    pub why: String,
+}
+
+/// Where this node stands in a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Under which lease.
+    pub lease: Lease,
+    /// The revision of its first write.
+    pub first: u64,
+    /// That of the second, which is its place; 0 before that.
+    pub revision: u64,
+}
+
+/// How far it is with a place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    /// Nothing is under way.
+    #[default]
+    Idle,
+    /// Something was ordered.
+    Ordered,
+    /// It stands there.
+    Stands,
+}
+
+/// A group in which a run of this node waits, or runs.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// How many slots it has, as far as this node knows.
+    pub limit: u32,
+    /// The runs that have not ended.
+    pub runs: Vec<Run>,
+    /// Where it stands.
+    pub place: Option<Place>,
+    /// Whether its turn has come.
+    pub had_turn: bool,
+    /// Whether the runs that it was for have ended; those that came since have no part in it.
+    is_over: bool,
+    stage: Stage,
+    /// What the engine said when it did not do what was ordered.
+    trouble: Option<String>,
+    /// Who waits to be told, and what they were told last.
+    callers: Few<Client, Option<Waits>>,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// To write down what is to outlive this service.
+    Save,
+    /// To go to the end of the line.
+    Enter(Name),
+    /// To say there who it is.
+    Sign(Name),
+    /// To keep a place of before.
+    Resume(Name, Lease),
+    /// To give one up.
+    Leave(Name, Lease),
+    /// To watch all groups in which this node stands, from the beginning; or none.
+    Watch,
+    /// To tell somebody why they wait.
+    Tell(Client, Waits),
+    /// To tell somebody that their turn has come.
+    Turn(Client),
+    /// To log this.
+    Say(String),
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub struct Slots {
+    groups: Few<Name, Group>,
+    /// Whoever stands in these groups, and by its own word.
+    seen: Vec<Standing>,
+    /// Whether all of them were seen.
+    is_complete: bool,
+    /// The number of the watch that counts.
+    round: u64,
+    /// Why the engine cannot be asked; nothing if it can.
+    away: Option<String>,
+}
+
+impl Slots {
+    /// What outlives a service, in lines: a group, and its runs.
+    pub fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, group) in &self.groups.0 {
+            let Place {
+                lease,
+                first,
+                revision,
+            } = group.place.unwrap_or_default();
+            let flags = [group.place.is_some(), group.had_turn, group.is_over];
+            let flags = flags.map(u8::from);
+            let [has_place, had_turn, is_over] = flags;
+            text += &format!(
+                "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
+                group.limit
+            );
+            for run in &group.runs {
+                let (
+                    Identity { pid, start },
+                    Run {
+                        file, since, why, ..
+                    },
+                ) = (run.who, run);
+                text += &format!("run {pid} {start} {file} {since} {why}\n");
+            }
+        }
+        text
+    }
+
+    /// The same from its lines. What cannot be read is passed over.
+    pub fn read(text: &str) -> Slots {
+        let mut slots = Slots::default();
+        for line in text.lines() {
+            let _ = slots.read_line(line);
+        }
+        slots
+    }
+
+    fn read_line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.splitn(9, ' ');
+        let is_group = words.next()? == "group";
+        if !is_group {
+            words = line.splitn(6, ' ');
+            words.next();
+        }
+        let mut number = || words.next()?.parse::<i64>().ok();
+        if is_group {
+            let limit = u32::try_from(number()?).ok()?;
+            let place = Place {
+                lease: number()?,
+                first: number()?.cast_unsigned(),
+                revision: number()?.cast_unsigned(),
+            };
+            let group = Group {
+                limit,
+                place: Some(place).filter(|_| number() == Some(1)),
+                had_turn: number()? == 1,
+                is_over: number()? == 1,
+                ..Group::default()
+            };
+            self.groups.insert(words.next()?.parse().ok()?, group);
+        } else {
+            let run = Run {
+                who: Identity {
+                    pid: i32::try_from(number()?).ok()?,
+                    start: number()?.cast_unsigned(),
+                },
+                file: number()?.cast_unsigned(),
+                since: number()?.cast_unsigned(),
+                why: words.next()?.to_owned(),
+            };
+            let (_, group) = self.groups.0.last_mut()?;
+            group.runs.push(run);
+        }
+        Some(())
+    }
+
+    /// After a start; only runs that `lives` says have not ended.
+    pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
+        self.away = Some("the engine was not reached yet".to_owned());
+        for (name, group) in &mut self.groups.0 {
+            group.runs.retain(|run| lives(name, run));
+            group.is_over |= group.runs.is_empty();
+        }
+        self.groups
+            .0
+            .retain(|(_, group)| !group.runs.is_empty() || group.place.is_some());
+    }
+
+    /// The group of this name.
+    pub fn group(&self, name: &Name) -> Option<&Group> {
+        self.groups.get(name)
+    }
+
+    /// The number of the watch that counts, and the groups that it is for.
+    pub fn watch(&self) -> (u64, Vec<&Name>) {
+        (self.round, self.groups.keys().collect())
+    }
+
+    /// A run wants a slot; whoever asks is told when its turn has come.
+    ///
+    /// # Errors
+    /// There are too many groups.
+    pub fn want(&mut self, client: Client, wish: &Wish, run: Run) -> Result<Vec<Deed>, String> {
+        if self.groups.get(&wish.group).is_none() {
+            self.groups.insert(wish.group.clone(), Group::default());
+        }
+        let is_full = self.groups.0.len() > MOST_GROUPS;
+        let Some(group) = self.groups.get_mut(&wish.group).filter(|_| !is_full) else {
+            self.groups.remove(&wish.group);
+            return Err(format!("runs of this node wait in {MOST_GROUPS} groups"));
+        };
+        if group.place.is_none() {
+            group.limit = wish.limit;
+        }
+        if !group.runs.iter().any(|one| one.who == run.who) {
+            group.runs.push(run);
+        }
+        group.callers.insert(client, None);
+        let mut deeds = vec![Deed::Save];
+        if group.stage == Stage::Idle && self.away.is_none() {
+            self.go_on(&wish.group, &mut deeds);
+        }
+        self.settle(&mut deeds);
+        Ok(deeds)
+    }
+
+    /// Somebody does not want to be told any more.
+    pub fn leave(&mut self, client: Client) {
+        for (_, group) in &mut self.groups.0 {
+            group.callers.remove(&client);
+        }
+    }
+
+    /// A run has ended.
+    pub fn ended(&mut self, name: &Name, who: Identity) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        if let Some(group) = self.groups.get_mut(name) {
+            group.runs.retain(|run| run.who != who);
+            if group.runs.is_empty() {
+                group.is_over = true;
+                // They were a part of it.
+                let all = std::mem::take(&mut group.callers);
+                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+            }
+            if group.runs.is_empty() && group.stage != Stage::Ordered {
+                self.give_up(name, &mut deeds);
+            }
+            deeds.push(Deed::Save);
+        }
+        deeds
+    }
+
+    /// Nobody needs the place any more. Where the engine is away, that is done later.
+    fn give_up(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+        let Some(group) = self.groups.get_mut(name) else {
+            return;
+        };
+        (group.had_turn, group.is_over) = (false, true);
+        match group.place {
+            Some(_) if self.away.is_some() => group.stage = Stage::Idle,
+            Some(place) => {
+                group.stage = Stage::Ordered;
+                deeds.push(Deed::Leave(name.clone(), place.lease));
+            }
+            None => {
+                self.groups.remove(name);
+                self.watch_anew(deeds);
+            }
+        }
+    }
+
+    fn watch_anew(&mut self, deeds: &mut Vec<Deed>) {
+        self.round += 1;
+        self.seen.clear();
+        self.is_complete = false;
+        deeds.push(Deed::Watch);
+    }
+
+    /// The engine is there: what was there before is taken up, and what was left undone is done.
+    pub fn reached(&mut self) -> Vec<Deed> {
+        self.away = None;
+        let mut deeds = Vec::new();
+        let names: Vec<Name> = self.groups.keys().cloned().collect();
+        for name in names {
+            self.go_on(&name, &mut deeds);
+        }
+        deeds
+    }
+
+    /// Begins again with what has failed.
+    pub fn retry(&mut self) -> Vec<Deed> {
+        if self.away.is_some() {
+            return Vec::new();
+        }
+        let idle = self
+            .groups
+            .0
+            .iter()
+            .filter(|(_, group)| group.stage == Stage::Idle);
+        let idle: Vec<Name> = idle.map(|(name, _)| name.clone()).collect();
+        let mut deeds = Vec::new();
+        for name in idle {
+            self.go_on(&name, &mut deeds);
+        }
+        deeds
+    }
+
+    fn go_on(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+        let Some(group) = self.groups.get_mut(name) else {
+            return;
+        };
+        match group.place {
+            _ if group.runs.is_empty() => self.give_up(name, deeds),
+            Some(_) if group.is_over => self.give_up(name, deeds),
+            Some(place) if place.revision > 0 => {
+                group.stage = Stage::Ordered;
+                deeds.push(Deed::Resume(name.clone(), place.lease));
+            }
+            _ => group.enter(name, deeds),
+        }
+    }
+
+    /// The engine is not there any more.
+    pub fn lost(&mut self, why: &str) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let away = format!("the engine is not there: {why}");
+        let was_there = self.away.replace(away).is_none();
+        (self.is_complete, self.round) = (false, self.round + 1);
+        for (name, group) in &mut self.groups.0 {
+            group.stage = Stage::Idle;
+            if was_there && group.had_turn && !group.runs.is_empty() {
+                deeds.push(Deed::Say(format!(
+                    "the slot in group '{name}' ends with its lease, a minute after it was renewed last, unless the engine is back before: one more may run then"
+                )));
+            }
+        }
+        self.settle(&mut deeds);
+        deeds
+    }
+
+    /// The first write is there.
+    pub fn entered(&mut self, name: &Name, first: u64, lease: Lease) -> Vec<Deed> {
+        let Some(group) = self.groups.get_mut(name) else {
+            return vec![Deed::Leave(name.clone(), lease)];
+        };
+        let revision = 0;
+        group.place = Some(Place {
+            lease,
+            first,
+            revision,
+        });
+        let mut deeds = vec![Deed::Save];
+        if group.is_over {
+            self.give_up(name, &mut deeds);
+        } else {
+            deeds.push(Deed::Sign(name.clone()));
+        }
+        deeds
+    }
+
+    /// The place is there, as of this revision; or it is still there.
+    pub fn stands(&mut self, name: &Name, revision: Option<u64>) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let Some(group) = self.groups.get_mut(name) else {
+            return deeds;
+        };
+        if let (Some(place), Some(revision)) = (&mut group.place, revision) {
+            place.revision = revision;
+            deeds.push(Deed::Save);
+        }
+        (group.stage, group.trouble) = (Stage::Stands, None);
+        if group.is_over {
+            self.give_up(name, &mut deeds);
+        } else {
+            self.watch_anew(&mut deeds);
+        }
+        deeds
+    }
+
+    /// What was ordered was not done, and is tried again later.
+    pub fn failed(&mut self, name: &Name, why: String) -> Vec<Deed> {
+        if let Some(group) = self.groups.get_mut(name) {
+            (group.stage, group.trouble) = (Stage::Idle, Some(why));
+        }
+        self.look()
+    }
+
+    /// A place was given up.
+    pub fn left(&mut self, name: &Name, lease: Lease) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let Some(group) = self.groups.get_mut(name) else {
+            return deeds;
+        };
+        if group.place.is_none_or(|place| place.lease != lease) {
+            return deeds;
+        }
+        (group.place, group.stage) = (None, Stage::Idle);
+        // Somebody may have come meanwhile.
+        self.go_on(name, &mut deeds);
+        deeds.push(Deed::Save);
+        deeds
+    }
+
+    /// The place is not there any more. A run that has begun goes on without; one that waits goes to the end of the line.
+    /// Where that is seen and not told, it does so a little later, for it may be seen again.
+    pub fn gone(&mut self, name: &Name, is_seen: bool) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let Some(group) = self.groups.get_mut(name) else {
+            return deeds;
+        };
+        if let Some(place) = group.place.take() {
+            deeds.push(Deed::Leave(name.clone(), place.lease));
+        }
+        let had_turn = std::mem::take(&mut group.had_turn);
+        if had_turn {
+            deeds.push(Deed::Say(format!(
+                "the slot in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here goes on, and one more may run meanwhile"
+            )));
+        } else {
+            deeds.push(Deed::Say(format!(
+                "the place in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here waits at the end of the line"
+            )));
+        }
+        group.stage = Stage::Idle;
+        if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
+            self.groups.remove(name);
+            self.watch_anew(&mut deeds);
+        } else if self.away.is_none() && !is_seen {
+            group.enter(name, &mut deeds);
+        }
+        deeds.push(Deed::Save);
+        deeds
+    }
+
+    /// Somebody stands there, by its own word; or nobody does.
+    pub fn saw(&mut self, name: &Name, node: &Node, standing: Option<Standing>) {
+        // Others may stand in as many groups as they like.
+        if self.groups.get(name).is_none() {
+            return;
+        }
+        self.seen
+            .retain(|one| one.slot.node != *node || one.slot.group != *name);
+        self.seen.extend(standing);
+    }
+
+    /// All was seen that there is, up to now.
+    pub fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// The groups in which this node does not stand any more where it should.
+    pub fn missing(&self, me: &Node) -> Vec<Name> {
+        let is_missing = |(name, group): &&(Name, Group)| {
+            let mut mine = self.seen.iter().filter(|one| one.slot.node == *me);
+            let seen = mine.find(|one| one.slot.group == *name);
+            let place = group.place.map(|place| place.revision);
+            group.stage == Stage::Stands && seen.map(|one| one.revision) != place
+        };
+        if !self.is_complete {
+            return Vec::new();
+        }
+        let all = self.groups.0.iter().filter(is_missing);
+        all.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Sees whose turn has come, and tells whoever waits.
+    pub fn look(&mut self) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        self.settle(&mut deeds);
+        deeds
+    }
+
+    fn settle(&mut self, deeds: &mut Vec<Deed>) {
+        for (name, group) in &mut self.groups.0 {
+            let mut waits = Waits {
+                away: self.away.as_ref().or(group.trouble.as_ref()).cloned(),
+                ..Waits::default()
+            };
+            if !group.had_turn && self.is_complete && group.stage == Stage::Stands {
+                let others = self.seen.iter().filter(|one| one.slot.group == *name);
+                let line = Line::new(others.collect());
+                let revision = group.place.map_or(0, |place| place.revision);
+                let before = line.nodes.iter().filter(|one| one.revision < revision);
+                let before: Vec<&Node> = before.map(|one| &one.slot.node).collect();
+                (waits.limit, waits.before) = (line.limit as u64, before.len() as u64);
+                waits.nodes = before
+                    .iter()
+                    .take(MOST_NAMED)
+                    .map(|one| (*one).clone())
+                    .collect();
+                if line.may_run(before.len()) {
+                    group.had_turn = true;
+                    deeds.push(Deed::Save);
+                }
+            }
+            // A place that this node only remembers may be somebody else's by now.
+            if group.had_turn && group.stage == Stage::Stands {
+                let all = std::mem::take(&mut group.callers);
+                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+            }
+            for (client, told) in &mut group.callers.0 {
+                if told.as_ref() != Some(&waits) {
+                    *told = Some(waits.clone());
+                    deeds.push(Deed::Tell(*client, waits.clone()));
+                }
+            }
+        }
+    }
+}
+
+impl Group {
+    fn enter(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+        if let Some(place) = self.place.take() {
+            deeds.push(Deed::Leave(name.clone(), place.lease));
+        }
+        (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
+        deeds.push(Deed::Enter(name.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::wire::slot::Slot;
+
+    fn group() -> Name {
+        "g".parse().expect("a name")
+    }
+
+    fn name_of(n: usize) -> Node {
+        format!("n{n}").parse().expect("a certname")
+    }
+
+    fn run(pid: i32) -> Run {
+        Run {
+            who: Identity { pid, start: 1 },
+            file: 1,
+            since: 1,
+            why: format!("process {pid}"),
+        }
+    }
+
+    fn wish(pid: i32, limit: u32) -> Wish {
+        let Run { who, why, .. } = run(pid);
+        Wish {
+            group: group(),
+            limit,
+            run: who,
+            why,
+        }
+    }
+
+    /// What stands in the engine.
+    #[derive(Clone)]
+    struct Held {
+        lease: Lease,
+        first: u64,
+        revision: u64,
+        slot: Option<Slot>,
+    }
+
+    impl Held {
+        fn standing(&self) -> Option<Standing> {
+            let writes = if self.slot.is_some() { 2 } else { 1 };
+            Standing::new(self.slot.clone()?, self.revision, self.first, writes)
+        }
+    }
+
+    /// An engine, to which everybody's orders come in any order.
+    #[derive(Default)]
+    struct Store {
+        now: u64,
+        revision: u64,
+        values: BTreeMap<usize, Held>,
+        /// When each ends.
+        leases: BTreeMap<Lease, u64>,
+        log: Vec<(usize, Option<Held>)>,
+    }
+
+    /// Seconds.
+    const LEASE: u64 = 60;
+    const BEAT: u64 = 27;
+
+    impl Store {
+        fn put(&mut self, n: usize, held: Held) {
+            self.log.push((n, Some(held.clone())));
+            self.values.insert(n, held);
+        }
+
+        fn remove(&mut self, n: usize) {
+            if self.values.remove(&n).is_some() {
+                self.revision += 1;
+                self.log.push((n, None));
+            }
+        }
+
+        fn enter(&mut self, n: usize) -> (u64, Lease) {
+            self.remove(n);
+            self.revision += 1;
+            let (first, lease) = (self.revision, self.revision as Lease);
+            self.leases.insert(lease, self.now + LEASE);
+            let slot = None;
+            self.put(
+                n,
+                Held {
+                    lease,
+                    first,
+                    revision: first,
+                    slot,
+                },
+            );
+            (first, lease)
+        }
+
+        fn sign(&mut self, n: usize, slot: Slot, lease: Lease) -> Option<u64> {
+            let held = self.values.get(&n)?.clone();
+            if held.revision != slot.first || !self.leases.contains_key(&lease) {
+                return None;
+            }
+            self.revision += 1;
+            let (first, revision, slot) = (held.first, self.revision, Some(slot));
+            self.put(
+                n,
+                Held {
+                    lease,
+                    first,
+                    revision,
+                    slot,
+                },
+            );
+            Some(revision)
+        }
+
+        fn renew(&mut self, lease: Lease) -> bool {
+            let ends = self.leases.get_mut(&lease);
+            ends.map(|ends| *ends = self.now + LEASE).is_some()
+        }
+
+        fn revoke(&mut self, lease: Lease) {
+            self.leases.remove(&lease);
+            let gone = self.values.iter().filter(|(_, held)| held.lease == lease);
+            let gone: Vec<usize> = gone.map(|(n, _)| *n).collect();
+            gone.into_iter().for_each(|n| self.remove(n));
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.now += seconds;
+            let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
+            let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
+            over.into_iter().for_each(|lease| self.revoke(lease));
+        }
+
+        /// Of those that stand there by their own word, before this revision.
+        fn before(&self, revision: u64) -> usize {
+            let standing = self.values.values().filter_map(Held::standing);
+            standing.filter(|one| one.revision < revision).count()
+        }
+    }
+
+    /// A node: its service, and a run that waits or goes on.
+    #[derive(Default)]
+    struct Stand {
+        slots: Slots,
+        /// What is on its disk.
+        kept: String,
+        is_up: bool,
+        /// Ordered, and not answered.
+        orders: Vec<Deed>,
+        leases: BTreeSet<Lease>,
+        /// How far its watch is in the log; none before it has listed.
+        watch: Option<(u64, Option<usize>)>,
+        beat: u64,
+        client: Client,
+        pid: i32,
+        /// Whether its run has begun.
+        runs: Option<bool>,
+        done: usize,
+    }
+
+    /// All of them.
+    struct World {
+        store: Store,
+        nodes: Vec<Stand>,
+        limit: u32,
+        dice: StdRng,
+    }
+
+    impl World {
+        fn new(seed: u64, count: usize, limit: u32) -> World {
+            let mut world = World {
+                store: Store::default(),
+                nodes: Vec::new(),
+                limit,
+                dice: StdRng::seed_from_u64(seed),
+            };
+            for n in 0..count {
+                world.nodes.push(Stand::default());
+                world.start(n);
+            }
+            world
+        }
+
+        /// As the driver does it.
+        fn doing(&mut self, n: usize, deeds: Vec<Deed>) {
+            let mut is_kept = true;
+            for deed in deeds {
+                let node = &mut self.nodes[n];
+                match deed {
+                    Deed::Save => is_kept = false,
+                    Deed::Watch => node.watch = Some((node.slots.round, None)),
+                    Deed::Turn(client) if client == node.client => {
+                        if node.runs == Some(false) {
+                            node.runs = Some(true);
+                            self.begins(n);
+                        }
+                    }
+                    Deed::Turn(_) | Deed::Tell(..) | Deed::Say(_) => {}
+                    order => node.orders.push(order),
+                }
+            }
+            if !is_kept {
+                let node = &mut self.nodes[n];
+                node.kept = node.slots.written();
+            }
+        }
+
+        /// Never more than the limit, nor before those who came first: by what the engine holds at that moment.
+        fn begins(&self, n: usize) {
+            let place = self.nodes[n].slots.group(&group()).expect("a group").place;
+            let place = place.expect("a place").revision;
+            let Some(held) = self.store.values.get(&n) else {
+                return;
+            };
+            assert_eq!(held.revision, place, "n{n}");
+            let before = self.store.before(place);
+            assert!(before < self.limit as usize, "n{n} after {before}");
+            let running = |(n, node): &(usize, &Stand)| {
+                node.runs == Some(true) && self.store.values.contains_key(n)
+            };
+            let count = self.nodes.iter().enumerate().filter(running).count();
+            assert!(count <= self.limit as usize, "{count} run");
+        }
+
+        fn wants(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            if node.runs.is_none() {
+                (node.pid, node.runs) = (node.pid + 1, Some(false));
+            }
+            node.client += 1;
+            let (wish, run) = (wish(node.pid, self.limit), run(node.pid));
+            let deeds = node.slots.want(node.client, &wish, run).expect("wanted");
+            self.doing(n, deeds);
+        }
+
+        fn ends(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            if node.runs.take() == Some(true) {
+                node.done += 1;
+            }
+            let deeds = node.slots.ended(&group(), run(node.pid).who);
+            self.doing(n, deeds);
+        }
+
+        /// Kills the service of a node, and starts it.
+        fn start(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            node.slots = Slots::read(&node.kept);
+            let lives = node.runs.is_some().then_some(node.pid);
+            node.slots.begin(|_, run| Some(run.who.pid) == lives);
+            self.unlinked(n);
+            if self.nodes[n].runs == Some(false) {
+                self.wants(n);
+            }
+        }
+
+        fn unlinked(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            node.is_up = false;
+            node.watch = None;
+            node.leases.clear();
+            node.orders.clear();
+        }
+
+        /// The connection breaks; what is under way may be done, and is not answered.
+        fn breaks(&mut self, n: usize) {
+            for _ in 0..self.dice.random_range(0..3) {
+                if !self.nodes[n].orders.is_empty() {
+                    self.ordered(n, false);
+                }
+            }
+            self.unlinked(n);
+            let deeds = self.nodes[n].slots.lost("gone");
+            self.doing(n, deeds);
+        }
+
+        fn reached(&mut self, n: usize) {
+            self.nodes[n].is_up = true;
+            self.nodes[n].beat = self.store.now + BEAT;
+            let deeds = self.nodes[n].slots.reached();
+            self.doing(n, deeds);
+        }
+
+        /// Something that was ordered is done.
+        fn ordered(&mut self, n: usize, is_answered: bool) {
+            let node = &mut self.nodes[n];
+            let at = self.dice.random_range(0..node.orders.len());
+            let order = node.orders.remove(at);
+            let store = &mut self.store;
+            let slots = &mut node.slots;
+            let deeds = match order {
+                Deed::Enter(name) => {
+                    let (first, lease) = store.enter(n);
+                    if !is_answered {
+                        return;
+                    }
+                    node.leases.insert(lease);
+                    slots.entered(&name, first, lease)
+                }
+                Deed::Sign(name) => {
+                    let Some(place) = slots.groups.get(&name).and_then(|group| group.place) else {
+                        return;
+                    };
+                    let slot = Slot {
+                        group: name.clone(),
+                        node: name_of(n),
+                        first: place.first,
+                        limit: self.limit,
+                        since: 1,
+                        why: String::new(),
+                    };
+                    let revision = store.sign(n, slot, place.lease);
+                    match revision {
+                        _ if !is_answered => return,
+                        Some(revision) => slots.stands(&name, Some(revision)),
+                        None => slots.gone(&name, false),
+                    }
+                }
+                Deed::Resume(name, lease) => match store.renew(lease) {
+                    _ if !is_answered => return,
+                    true => {
+                        node.leases.insert(lease);
+                        slots.stands(&name, None)
+                    }
+                    false => slots.gone(&name, false),
+                },
+                Deed::Leave(name, lease) => {
+                    store.revoke(lease);
+                    if !is_answered {
+                        return;
+                    }
+                    node.leases.remove(&lease);
+                    slots.left(&name, lease)
+                }
+                other => panic!("{other:?}"),
+            };
+            self.doing(n, deeds);
+        }
+
+        /// The watch of a node tells something of what it has not told.
+        fn watched(&mut self, n: usize) {
+            let node = &mut self.nodes[n];
+            let Some((round, at)) = node.watch else {
+                return;
+            };
+            let end = self.store.log.len();
+            let (from, to) = match at {
+                Some(at) => (at, self.dice.random_range(at..=end)),
+                None => (0, end),
+            };
+            node.watch = Some((round, Some(to)));
+            if round != node.slots.round {
+                return;
+            }
+            let listed = self.store.values.iter();
+            let listed = listed.map(|(n, held)| (*n, Some(held.clone())));
+            let told: Vec<_> = match at {
+                Some(_) => self.store.log[from..to].to_vec(),
+                None => listed.collect(),
+            };
+            for (other, held) in told {
+                let mut standing = held.as_ref().and_then(Held::standing);
+                if other == n {
+                    let place = node.slots.groups.get(&group()).and_then(|one| one.place);
+                    let place = place.map_or(0, |place| place.revision);
+                    standing = standing.filter(|one| one.revision == place);
+                }
+                node.slots.saw(&group(), &name_of(other), standing);
+            }
+            if at.is_none() {
+                node.slots.complete();
+            }
+            for name in self.nodes[n].slots.missing(&name_of(n)) {
+                let deeds = self.nodes[n].slots.gone(&name, true);
+                self.doing(n, deeds);
+            }
+            let deeds = self.nodes[n].slots.look();
+            self.doing(n, deeds);
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.store.pass(seconds);
+            for n in 0..self.nodes.len() {
+                let node = &mut self.nodes[n];
+                if !node.is_up || node.beat > self.store.now {
+                    continue;
+                }
+                node.beat = self.store.now + BEAT;
+                let store = &mut self.store;
+                node.leases.retain(|lease| store.renew(*lease));
+                let deeds = node.slots.retry();
+                self.doing(n, deeds);
+            }
+        }
+
+        /// Everything goes on for a while without harm: what is under way is done, what is told is heard.
+        fn settles(&mut self) {
+            for n in 0..self.nodes.len() {
+                if !self.nodes[n].is_up {
+                    self.reached(n);
+                }
+                while !self.nodes[n].orders.is_empty() {
+                    self.ordered(n, true);
+                }
+                for _ in 0..4 {
+                    self.watched(n);
+                }
+            }
+        }
+
+        /// One thing that may happen.
+        fn step(&mut self) {
+            let n = self.dice.random_range(0..self.nodes.len());
+            let node = &self.nodes[n];
+            match self.dice.random_range(0..100) {
+                0..30 if !node.orders.is_empty() => self.ordered(n, true),
+                0..55 => self.watched(n),
+                55..75 if node.runs.is_none() => self.wants(n),
+                55..65 if node.runs == Some(true) => self.ends(n),
+                65..67 => self.ends(n),
+                75..80 => self.start(n),
+                80..83 if node.is_up => self.breaks(n),
+                80..95 if !node.is_up => self.reached(n),
+                95.. => {
+                    let seconds = self.dice.random_range(1..30);
+                    self.pass(seconds);
+                }
+                _ => {}
+            }
+        }
+
+        /// Nothing breaks any more, and no run comes: in the end nobody stands there.
+        fn ends_well(&mut self) {
+            let waits = |world: &World| world.nodes.iter().any(|node| node.runs.is_some());
+            // What is left of those that were killed goes with its lease.
+            let mut rounds = (LEASE + BEAT) / 5 + 2 + self.nodes.len() as u64;
+            while waits(self) || !self.store.values.is_empty() {
+                rounds -= 1;
+                assert!(rounds > 0, "a slot is lost");
+                self.settles();
+                for n in 0..self.nodes.len() {
+                    if self.nodes[n].runs == Some(true) {
+                        self.ends(n);
+                    }
+                }
+                self.pass(5);
+            }
+            self.pass(LEASE);
+            assert!(self.store.leases.is_empty(), "{:?}", self.store.leases);
+        }
+    }
+
+    /// Until a node stands in the engine, and has heard of it.
+    fn standing(count: usize, limit: u32) -> World {
+        let mut world = World::new(1, count, limit);
+        for n in 0..count {
+            world.reached(n);
+            world.wants(n);
+        }
+        (0..3).for_each(|_| world.settles());
+        world
+    }
+
+    #[test]
+    fn a_hundred_nodes_share_five_slots() {
+        let mut world = standing(100, 5);
+        let runs = world.nodes.iter().filter(|node| node.runs == Some(true));
+        assert_eq!(runs.count(), 5);
+        world.ends_well();
+        assert!(world.nodes.iter().all(|node| node.done == 1));
+    }
+
+    /// Services are killed, connections break, leases end, orders are done and not answered, watches lag: never more than the limit have
+    /// a slot, and none is lost.
+    #[test]
+    fn whatever_breaks_no_slot_is_given_twice_or_lost() {
+        for seed in 0..30 {
+            let (count, limit) = [(100, 5), (12, 3), (3, 1)][seed as usize % 3];
+            let mut world = World::new(seed, count, limit);
+            for _ in 0..4000 {
+                world.step();
+            }
+            world.ends_well();
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives() {
+        let mut world = standing(2, 1);
+        let place = world.nodes[0].slots.group(&group()).expect("a group").place;
+        for _ in 0..50 {
+            world.start(0);
+            world.reached(0);
+            let lease = place.expect("a place").lease;
+            assert_eq!(world.nodes[0].orders, [Deed::Resume(group(), lease)]);
+            world.settles();
+            world.pass(5);
+            assert_eq!(
+                world.nodes[0].slots.group(&group()).expect("a group").place,
+                place
+            );
+        }
+        assert_eq!(world.nodes[1].runs, Some(false));
+        // It has ended while there was no service; another one that has come since does not get its place.
+        world.nodes[0].runs = None;
+        world.start(0);
+        world.reached(0);
+        world.breaks(0);
+        world.wants(0);
+        world.reached(0);
+        let lease = place.expect("a place").lease;
+        assert_eq!(world.nodes[0].orders, [Deed::Leave(group(), lease)]);
+        (0..3).for_each(|_| world.settles());
+        assert_eq!(world.nodes[0].runs, Some(false));
+        assert_eq!(world.nodes[1].runs, Some(true));
+    }
+
+    #[test]
+    fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
+        let mut world = standing(2, 1);
+        let node = &mut world.nodes[0];
+        let deeds = node.slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+        assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
+        assert_eq!(node.slots.ended(&group(), run(1).who), [Deed::Save]);
+        let last = node.slots.ended(&group(), run(7).who);
+        assert!(
+            matches!(last[..], [Deed::Leave(..), Deed::Save]),
+            "{last:?}"
+        );
+    }
+
+    /// A second run of the node goes to the end of the line.
+    #[test]
+    fn a_run_that_has_begun_goes_on_without_its_place() {
+        let mut world = standing(1, 1);
+        let slots = &mut world.nodes[0].slots;
+        assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
+        // What this node remembers is nothing to begin by.
+        let deeds = slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+        assert!(
+            matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]),
+            "{deeds:?}"
+        );
+        let deeds = slots.reached();
+        assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
+        let deeds = slots.gone(&group(), false);
+        let [Deed::Leave(..), Deed::Say(why), Deed::Enter(_), Deed::Save] = &deeds[..] else {
+            panic!("{deeds:?}");
+        };
+        assert!(why.contains("the run here goes on"), "{why}");
+        slots.leave(50);
+        assert!(slots.ended(&group(), run(7).who).contains(&Deed::Save));
+        // Without one, nothing is left to be freed.
+        let mut world = standing(1, 1);
+        let slots = &mut world.nodes[0].slots;
+        slots.gone(&group(), false);
+        assert!(slots.groups.0.is_empty());
+        assert_eq!(slots.ended(&group(), run(1).who), []);
+    }
+
+    #[test]
+    fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
+        let mut world = standing(9, 1);
+        let told = |world: &World| {
+            let callers = &world.nodes[8]
+                .slots
+                .group(&group())
+                .expect("a group")
+                .callers;
+            callers
+                .0
+                .first()
+                .and_then(|(_, told)| told.clone())
+                .expect("told")
+        };
+        let first = told(&world);
+        assert_eq!(
+            (first.limit, first.before, first.away.as_ref()),
+            (1, 8, None)
+        );
+        assert_eq!(first.nodes, (0..5).map(name_of).collect::<Vec<_>>());
+        world.ends(0);
+        world.settles();
+        let next = told(&world);
+        assert_eq!((next.before, &next.nodes[0]), (7, &name_of(1)));
+        assert_eq!(world.nodes[8].slots.look(), [], "nothing is told twice");
+        world.breaks(8);
+        let away = told(&world).away.expect("a reason");
+        assert_eq!(away, "the engine is not there: gone");
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_any_text_is_taken() {
+        let mut world = standing(3, 2);
+        let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
+        assert!(deeds.is_ok());
+        for node in &world.nodes {
+            let text = node.slots.written();
+            let (read, group) = (
+                Slots::read(&text),
+                node.slots.group(&group()).expect("a group"),
+            );
+            let again = read.group(&super::tests::group()).expect("a group");
+            assert_eq!(
+                (&again.runs, again.place, again.had_turn),
+                (&group.runs, group.place, group.had_turn)
+            );
+            assert_eq!(read.written(), text);
+            // Cut anywhere, or with a word that is none.
+            for at in 0..text.len() {
+                let _ = Slots::read(&text[..at]).written();
+                let _ = Slots::read(&text.replacen(&text[at..=at], "x", 3)).written();
+            }
+        }
+        let _ = Slots::read("run 7 1 1 1 x\ngroup\nrun\n\n\u{0}group 1 2 3 4 5 6 7 \n");
+    }
+}
