@@ -149,14 +149,10 @@ pub enum Answer {
 /// Why a run waits for a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// How many slots there are; 0 if that is not known yet.
-    pub limit: u64,
-    /// How many are before it.
-    pub before: u64,
-    /// Some of them, those of the longest standing first.
-    pub nodes: Vec<Node>,
-    /// Why nobody can say that; nothing if it was said.
-    pub away: Option<String>,
+    /// In words; empty as long as its place is on its way.
+    pub what: String,
+    /// Whether that is why nobody can say it.
+    pub is_away: bool,
 }
 
 /// What goes for all targets.
@@ -192,6 +188,9 @@ pub struct How {
     /// How much was turned away since it began: registers and results that are not what they should be, or not from whom this node
     /// listens to.
     pub turned_away: u64,
+    /// Slots that have ended under runs of this node, one sentence each.
+    #[serde(default)]
+    pub slots: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,
 }
@@ -386,7 +385,7 @@ impl Answer {
                 news: News::Told(_, why),
                 ..
             } => vec![why],
-            Answer::Waits(waits) => waits.away.iter().map(String::as_str).collect(),
+            Answer::Waits(waits) => vec![&waits.what],
             Answer::Slot(slot, _) => vec![&slot.why],
             Answer::Entry(entry) => {
                 let ways = entry.told.stopped.iter().map(|one| &*one.way);
@@ -395,7 +394,11 @@ impl Answer {
             Answer::How(how) => {
                 let some = [&how.take, &how.outbox.not_kept].into_iter().flatten();
                 let link = [&how.link.engine, &how.link.why];
-                let all = some.chain(link).chain([&how.version]).chain(&how.denied);
+                let all = some
+                    .chain(link)
+                    .chain([&how.version])
+                    .chain(&how.denied)
+                    .chain(&how.slots);
                 all.map(String::as_str).collect()
             }
             _ => Vec::new(),
@@ -523,6 +526,7 @@ mod tests {
             },
             take: Some("it did not answer".to_owned()),
             turned_away: 8,
+            slots: Vec::new(),
             ahead: Some(-6),
         }
     }
@@ -577,7 +581,7 @@ mod tests {
             Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(Box::new(Waits {
-                nodes: vec![node("lb1")],
+                what: ", which has 3".to_owned(),
                 ..Waits::default()
             })),
             Answer::Slot(Box::new(crate::wire::slot::tests::slot("lb1", 5, 8)), 6),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, EventType, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper,
-    PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
+    PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+    WatchStream,
 };
 use futures_util::future::join_all;
 use rand::seq::IndexedRandom;
@@ -115,6 +116,67 @@ impl Etcd {
         }
     }
 
+    /// What stands below a prefix, in the order of keys; or up to this revision, in the order of revisions, until it is enough.
+    async fn pages(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let mut list = List::default();
+        let mut from = prefix.as_bytes().to_vec();
+        let (mut page, mut longest, mut least) = (PAGE, LONG_PAGE, 0);
+        loop {
+            let options = GetOptions::new().with_range(end(prefix)).with_limit(page);
+            // All pages show the same moment.
+            let mut options = options.with_revision(signed(list.revision));
+            if until > 0 {
+                options = options.with_sort(SortTarget::Mod, SortOrder::Ascend);
+                options = options.with_max_mod_revision(signed(until));
+                options = options.with_min_mod_revision(least);
+            }
+            let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
+            let answer = match self.read(client.get(from.clone(), Some(options))).await {
+                Err(Error::TooLarge) if page > PAGE => {
+                    (page, longest) = (PAGE, PAGE);
+                    continue;
+                }
+                answer => answer?,
+            };
+            if list.revision == 0 {
+                list.revision = answer
+                    .header()
+                    .map_or(0, |header| number(header.revision()));
+            }
+            list.values.extend(answer.kvs().iter().map(value));
+            match answer.kvs().last() {
+                Some(last) if answer.more() && list.values.len() < most => {
+                    if until > 0 {
+                        least = last.mod_revision() + 1;
+                    } else {
+                        from = [last.key(), &[0]].concat();
+                    }
+                    page = longest.min(i64::try_from(most).unwrap_or(longest));
+                }
+                _ => return Ok(list),
+            }
+        }
+    }
+
+    async fn watch(
+        &self,
+        prefix: &str,
+        after: u64,
+        filters: &[WatchFilterType],
+    ) -> Result<Following, Error> {
+        let mut client = self.client.clone();
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_fragment()
+            .with_filters(filters)
+            .with_start_revision(signed(after).saturating_add(1));
+        let stream = self.read(client.watch(prefix, Some(options))).await?;
+        Ok(Following {
+            stream,
+            ready: VecDeque::new(),
+        })
+    }
+
     async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -188,51 +250,19 @@ impl Engine for Etcd {
     type Lease = Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        let mut list = List::default();
-        let mut from = prefix.as_bytes().to_vec();
-        let (mut page, mut longest) = (PAGE, LONG_PAGE);
-        loop {
-            let options = GetOptions::new().with_range(end(prefix)).with_limit(page);
-            // All pages show the same moment.
-            let options = match list.revision {
-                0 => options,
-                revision => options.with_revision(i64::try_from(revision).unwrap_or(i64::MAX)),
-            };
-            let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
-            let answer = match self.read(client.get(from.clone(), Some(options))).await {
-                Err(Error::TooLarge) if page > PAGE => {
-                    (page, longest) = (PAGE, PAGE);
-                    continue;
-                }
-                answer => answer?,
-            };
-            if list.revision == 0 {
-                list.revision = answer
-                    .header()
-                    .map_or(0, |header| number(header.revision()));
-            }
-            list.values.extend(answer.kvs().iter().map(value));
-            match answer.kvs().last() {
-                Some(last) if answer.more() => {
-                    (from, page) = ([last.key(), &[0]].concat(), longest);
-                }
-                _ => return Ok(list),
-            }
-        }
+        self.pages(prefix, 0, usize::MAX).await
+    }
+
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        self.pages(prefix, until, most).await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
-        let mut client = self.client.clone();
-        let start = i64::try_from(after).unwrap_or(i64::MAX - 1) + 1;
-        let options = WatchOptions::new()
-            .with_prefix()
-            .with_fragment()
-            .with_start_revision(start);
-        let stream = self.read(client.watch(prefix, Some(options))).await?;
-        Ok(Following {
-            stream,
-            ready: VecDeque::new(),
-        })
+        self.watch(prefix, after, &[]).await
+    }
+
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Following, Error> {
+        self.watch(prefix, after, &[WatchFilterType::NoPut]).await
     }
 
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
@@ -306,13 +336,13 @@ impl Engine for Etcd {
     }
 
     async fn renew(&self, lease: &Lease) -> Result<(), Error> {
-        self.newest.set(None);
         let renewals = lease.renewals.take();
-        let renewals = self
+        let (renewals, newest) = self
             .call(async {
                 let Some((mut keeper, mut answers)) = renewals else {
                     // The first answer is waited for, and says no more than that.
-                    return self.client.clone().lease_keep_alive(lease.id).await;
+                    let renewals = self.client.clone().lease_keep_alive(lease.id).await?;
+                    return Ok((renewals, None));
                 };
                 keeper.keep_alive().await?;
                 let ended = || etcd_client::Error::LeaseKeepAliveError("no answer".to_owned());
@@ -321,10 +351,10 @@ impl Engine for Etcd {
                     return Err(ended());
                 }
                 let revision = answer.header().map(|header| number(header.revision()));
-                self.newest.set(revision);
-                Ok((keeper, answers))
+                Ok(((keeper, answers), revision))
             })
             .await?;
+        self.newest.set(newest);
         lease.renewals.replace(Some(renewals));
         Ok(())
     }
@@ -419,8 +449,7 @@ fn value(kv: &KeyValue) -> Value {
 
 /// Whether the value of this revision stands there.
 fn is_of(key: &str, revision: u64) -> Compare {
-    let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-    Compare::mod_revision(key, CompareOp::Equal, revision)
+    Compare::mod_revision(key, CompareOp::Equal, signed(revision))
 }
 
 /// A key that is no text is none of ours, and is refused as that.
@@ -439,6 +468,10 @@ fn end(prefix: &str) -> Vec<u8> {
     }
     // To the end of all keys.
     vec![0]
+}
+
+fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
 fn number(revision: i64) -> u64 {

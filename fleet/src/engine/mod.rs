@@ -127,6 +127,9 @@ impl std::error::Error for Error {}
 /// What an engine says that cannot rank those who wait.
 pub const NO_PLACES: &str = "slots need etcd: on NATS a key that is renewed loses its place";
 
+/// How long a lease lives without a renewal, in seconds.
+pub const LEASE: u64 = 60;
+
 /// How an engine is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
@@ -140,7 +143,7 @@ impl Default for Times {
     fn default() -> Self {
         Times {
             call: Duration::from_secs(5),
-            lease: Duration::from_secs(60),
+            lease: Duration::from_secs(LEASE),
         }
     }
 }
@@ -178,6 +181,21 @@ pub trait Engine {
 
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error>;
+
+    /// Of what stands below a prefix and was not written after a revision, the values that were written first, in that order; about
+    /// so many, or all if they are fewer.
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let mut list = self.list(prefix).await?;
+        list.values.retain(|value| value.revision <= until);
+        list.values.sort_by_key(|value| value.revision);
+        list.values.truncate(most);
+        Ok(list)
+    }
+
+    /// What is removed below a prefix after a revision. What is written there may be told too.
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
+        self.follow(prefix, after).await
+    }
 
     /// Writes a value, whatever stood there, for this long at least or until it is removed. Its revision.
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error>;

@@ -26,26 +26,32 @@ impl Standing {
 /// All that run or wait in a group.
 #[derive(Debug)]
 pub struct Line<'s> {
-    /// How many may run: the smallest number that one of them names.
+    /// How many may run: the smallest number that one of those names who run, or the first who waits.
     pub limit: usize,
+    /// How many do.
+    pub run: usize,
     /// In the order of their places.
     pub nodes: Vec<&'s Standing>,
 }
 
 impl<'s> Line<'s> {
-    /// Of these, all of one group.
+    /// Of these, all of one group. Each runs once those before it are fewer than the smallest number that one of them names, or itself.
     pub fn new(mut nodes: Vec<&'s Standing>) -> Line<'s> {
         nodes.sort_unstable_by_key(|one| one.revision);
-        let limit = nodes.iter().map(|one| one.slot.limit).min().unwrap_or(1);
-        Line {
-            limit: usize::try_from(limit).unwrap_or(usize::MAX),
-            nodes,
+        let (mut limit, mut run) = (usize::MAX, 0);
+        for one in &nodes {
+            limit = limit.min(usize::try_from(one.slot.limit).unwrap_or(usize::MAX));
+            if run >= limit {
+                break;
+            }
+            run += 1;
         }
+        Line { limit, run, nodes }
     }
 
     /// Whether the one at this place, counted from 0, may run.
     pub fn may_run(&self, place: usize) -> bool {
-        place < self.limit
+        place < self.run
     }
 }
 
@@ -72,13 +78,23 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_counts() {
+    fn each_goes_by_the_smallest_limit_up_to_its_own() {
         let all = [standing(1, 4, 8), standing(2, 6, 2), standing(3, 8, 5)];
         let line = Line::new(all.iter().collect());
-        assert_eq!(line.limit, 2);
+        assert_eq!((line.limit, line.run), (2, 2));
         assert_eq!(line.nodes[2].slot.node.as_str(), "n3");
         assert!(line.may_run(1) && !line.may_run(2));
-        assert!(Line::new(Vec::new()).nodes.is_empty());
+        // One that names fewer waits by itself, and holds up those behind it, not those before it.
+        let all = [
+            standing(1, 4, 5),
+            standing(2, 6, 5),
+            standing(3, 8, 1),
+            standing(4, 9, 5),
+        ];
+        let line = Line::new(all.iter().collect());
+        assert_eq!((line.limit, line.run), (1, 2));
+        let none = Line::new(Vec::new());
+        assert!(none.nodes.is_empty() && none.run == 0);
     }
 
     proptest! {

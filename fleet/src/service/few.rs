@@ -35,9 +35,4 @@ impl<K: PartialEq, V> Few<K, V> {
     pub fn remove(&mut self, key: &K) {
         self.0.retain(|(one, _)| one != key);
     }
-
-    /// All keys.
-    pub fn keys(&self) -> impl Iterator<Item = &K> {
-        self.0.iter().map(|(key, _)| key)
-    }
 }

@@ -26,6 +26,7 @@ impl File {
         let kept = fs::read_to_string(&path).unwrap_or_default();
         let (boot, kept) = kept.split_once('\n').unwrap_or_default();
         let (mut slots, is_same) = (Slots::read(kept), boot == clock::boot_id());
+        slots.now = clock::boottime();
         slots.begin(|group, run| {
             let held = if is_same { hold(run.who).ok() } else { None };
             let held = held.filter(|(_, file)| *file == run.file);

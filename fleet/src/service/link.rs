@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::places::{Act, Leases, More, Seen};
+use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
@@ -114,8 +114,8 @@ pub enum Order {
     Beat,
     /// Connect in another way from now on.
     Access(Box<Access>),
-    /// Watch below this prefix as well, from now on, or not any more; what is told of it bears this number.
-    Watch(u64, Option<String>),
+    /// Look at these lines from now on, whose keys begin with this prefix; what is told of it bears this number.
+    Look(u64, String, Vec<Line>),
     /// Say farewell; no more orders follow.
     End,
 }
@@ -129,8 +129,8 @@ pub enum News {
     Lost(String),
     /// Changes below `to/` and `result/`, and below `event/` where there are rules.
     Changes(Vec<Change>),
-    /// What the watch of this number tells.
-    Watched(u64, Vec<watch::Event>),
+    /// What is seen of the lines, by the number of the look.
+    Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
     /// Something that is not as it should be, and mends itself or not.
@@ -192,7 +192,7 @@ async fn aside<T>(
             done = &mut work => return ControlFlow::Continue(done),
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => unreached(news, call),
-                Some(Order::Beat | Order::Watch(..)) => {}
+                Some(Order::Beat | Order::Look(..)) => {}
                 Some(Order::Access(access)) => return ControlFlow::Break(End::Access(access)),
                 Some(Order::End) | None => return ControlFlow::Break(End::Farewell),
             }
@@ -260,11 +260,11 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             look(Prefix::AllEvents, &never).await;
         }
     };
-    let (slots, mut seen) = unbounded_channel();
-    let more = &More::default();
+    let lines = &Looks::default();
     let others = async {
         if E::HAS_PLACES {
-            more.watched(engine, slots).await;
+            let tell = |number, seen| drop(news.send(News::Seen(number, seen)));
+            lines.look(engine, tell).await;
         }
     };
     let mut watching = pin!(futures_util::future::join4(
@@ -277,7 +277,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         if std::mem::take(&mut is_due)
             && let Some(lease) = lease.take()
         {
-            beating = Box::pin(beat(engine, &alive, lease, calls.leases.clone()));
+            beating = Box::pin(beat(engine, &alive, lease));
         }
         tokio::select! {
             _ = &mut watching => {}
@@ -286,14 +286,13 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                     break End::Lost(why);
                 }
             }
-            Some(first) = seen.recv() => pass_on_watched(first, &mut seen, news),
             Some(is_silent) = calls.next(news) => is_due = is_silent,
             beaten = &mut beating => {
                 beating = Box::pin(std::future::pending());
                 match beaten {
                     Ok(renewed) => {
                         lease = Some(renewed);
-                        again.iter().chain([&more.again]).for_each(Notify::notify_one);
+                        again.iter().for_each(Notify::notify_one);
                     }
                     Err(e) => break End::Lost(e.to_string()),
                 }
@@ -301,7 +300,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => calls.push(call),
                 Some(Order::Beat) => is_due = true,
-                Some(Order::Watch(number, prefix)) => more.want(number, prefix),
+                Some(Order::Look(number, prefix, all)) => lines.want(number, prefix, all),
                 Some(Order::Access(access)) => break End::Access(access),
                 Some(Order::End) | None => break End::Farewell,
             }
@@ -334,20 +333,6 @@ fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
         let _ = news.send(News::Changes(changes));
     }
     lost
-}
-
-/// Tells what the watch tells that may be another one.
-fn pass_on_watched(first: Seen, seen: &mut UnboundedReceiver<Seen>, news: &Teller) {
-    let (mut number, mut events) = (first.0, vec![first.1]);
-    while let Ok((other, event)) = seen.try_recv() {
-        // What an earlier one has told is of no use any more.
-        if other != number {
-            events.clear();
-        }
-        number = other;
-        events.push(event);
-    }
-    let _ = news.send(News::Watched(number, events));
 }
 
 /// Tells all that a watch tells, and has it list again when that is wanted.
@@ -388,15 +373,8 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
 }
 
 /// Keeps a lease alive, or begins another one.
-async fn beat<E: Engine>(
-    engine: &E,
-    alive: &str,
-    lease: E::Lease,
-    others: Leases<E::Lease>,
-) -> Result<E::Lease, Error> {
+async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
-    let renewed = timeout(RENEWAL, others.renew(engine)).await;
-    renewed.unwrap_or_else(silent)?;
     let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_)) => Ok(lease),

@@ -239,7 +239,8 @@ impl<'a> Service<'a> {
 
     fn tick(&mut self) {
         let now = clock::boottime();
-        if self.beat <= now {
+        let is_beat = self.beat <= now;
+        if is_beat {
             self.beat = now + self.pace;
             let _ = self.orders.send(Order::Beat);
             self.driver.look_at_files();
@@ -251,7 +252,7 @@ impl<'a> Service<'a> {
             ]);
         }
         self.driver.look_at_runs();
-        self.driver.try_again(now);
+        self.driver.slots_go_on(is_beat);
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);

@@ -2,51 +2,108 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rand::RngExt;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::few::Few;
-use crate::engine::watch::{self, Watch};
-use crate::engine::{Engine, Error, Value};
+use crate::engine::{Change, Engine, Error, Feed, Value};
 use crate::policy::slots::Lease;
+use crate::wire::name::Name;
 
-/// What a watch tells, and the watch's number.
-pub type Seen = (u64, watch::Event);
+/// After what has failed, within which the moment for the next look is drawn.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Within which it is looked anew though nothing has failed: old etcds lose some of what they should tell.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// A watch that may be another one, or none, from one moment to the next.
-#[derive(Default)]
-pub struct More {
-    wanted: RefCell<(u64, Option<String>)>,
-    /// Has it list again.
-    pub again: Notify,
+/// A line in which this node stands.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// The group.
+    pub group: Name,
+    /// As the keys of it begin.
+    pub prefix: String,
+    /// This node's place: who stands behind it is nothing to it.
+    pub revision: u64,
+    /// About how many it wants to know of.
+    pub most: usize,
 }
 
-impl More {
-    /// From now on the watch of this number, below this prefix.
-    pub fn want(&self, number: u64, prefix: Option<String>) {
-        self.wanted.replace((number, prefix));
+/// What is seen.
+#[derive(Debug)]
+pub enum Seen {
+    /// The first of those that stand in this group up to this node's place, and whether those are all.
+    Line(Name, Vec<Value>, bool),
+    /// Nothing stands there any more.
+    Gone(String),
+    /// It cannot look at present.
+    Lost(Error),
+}
+
+/// The lines that are looked at, which may be others, or none, from one moment to the next.
+#[derive(Default)]
+pub struct Looks {
+    wanted: RefCell<(u64, String, Vec<Line>)>,
+    again: Notify,
+}
+
+impl Looks {
+    /// From now on these, by this number; all their keys begin with the prefix.
+    pub fn want(&self, number: u64, prefix: String, lines: Vec<Line>) {
+        self.wanted.replace((number, prefix, lines));
         self.again.notify_one();
     }
 
-    /// Tells what it tells.
-    pub async fn watched<E: Engine>(&self, engine: &E, tell: UnboundedSender<Seen>) {
+    /// Tells what is seen.
+    pub async fn look<E: Engine>(&self, engine: &E, tell: impl Fn(u64, Seen)) {
         loop {
-            let (number, prefix) = self.wanted.borrow().clone();
-            let Some(prefix) = prefix else {
-                self.again.notified().await;
-                continue;
-            };
-            let mut watch = Watch::new(engine, prefix, rand::rng().random());
-            while self.wanted.borrow().0 == number {
-                tokio::select! {
-                    event = watch.next() => { let _ = tell.send((number, event)); }
-                    () = self.again.notified() => watch.list_again(),
+            let (number, prefix, lines) = self.wanted.borrow().clone();
+            let looking = async {
+                if let Err(e) = look(engine, &prefix, lines, |seen| tell(number, seen)).await {
+                    tell(number, Seen::Lost(e));
+                    sleep(drawn(Duration::ZERO, PAUSE)).await;
                 }
+            };
+            tokio::select! {
+                () = looking => {}
+                () = self.again.notified() => {}
             }
         }
     }
+}
+
+/// Lists them, and tells from there what goes, for a while.
+async fn look<E: Engine>(
+    engine: &E,
+    prefix: &str,
+    lines: Vec<Line>,
+    tell: impl Fn(Seen),
+) -> Result<(), Error> {
+    if lines.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut after = u64::MAX;
+    for line in lines {
+        let (revision, most) = (line.revision, line.most);
+        let list = engine.oldest(&line.prefix, revision, most).await?;
+        after = after.min(list.revision);
+        let is_all = list.values.len() < most;
+        tell(Seen::Line(line.group, list.values, is_all));
+    }
+    let mut feed = engine.follow_removals(prefix, after).await?;
+    let until = Instant::now() + drawn(LOOK_AGAIN / 2, LOOK_AGAIN);
+    while let Ok(change) = timeout_at(until, feed.next()).await {
+        if let Change::Removed { key, .. } = change? {
+            tell(Seen::Gone(key));
+        }
+    }
+    Ok(())
+}
+
+fn drawn(least: Duration, most: Duration) -> Duration {
+    rand::rng().random_range(least..=most)
 }
 
 /// What is done with a place.
@@ -64,13 +121,13 @@ pub enum Act {
         /// What is written.
         bytes: Vec<u8>,
     },
-    /// To keep alive the lease of an earlier connection.
+    /// To keep its lease alive, which may be that of an earlier connection.
     Resume(Lease),
     /// To end it, and with it the place.
     Leave(Lease),
 }
 
-/// The leases that are kept alive, by their numbers.
+/// The leases under which places stand, by their numbers.
 pub struct Leases<L>(Rc<RefCell<Few<Lease, Rc<L>>>>);
 
 impl<L> Clone for Leases<L> {
@@ -104,7 +161,7 @@ impl<L> Leases<L> {
                 value.revision = enter(engine, &value.key, &lease).await?;
                 let number = engine.number(&lease);
                 value.bytes = number.to_be_bytes().to_vec();
-                self.keep(number, lease);
+                self.0.borrow_mut().insert(number, Rc::new(lease));
             }
             Act::Sign {
                 first,
@@ -115,13 +172,17 @@ impl<L> Leases<L> {
                 value.revision = engine.replace(&value.key, &bytes, first, &lease).await?;
             }
             Act::Resume(number) => {
-                let lease = engine.lease(number).ok_or_else(gone)?;
+                let kept = self.0.borrow().get(&number).cloned();
+                let lease = kept.or_else(|| engine.lease(number).map(Rc::new));
+                let lease = lease.ok_or_else(gone)?;
                 match engine.renew(&lease).await {
                     // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
-                    Err(Error::Conflict) if stands(engine, &value.key).await? => {}
+                    Err(Error::Conflict) if stands(engine, &value.key).await? => {
+                        return Err(Error::Unknown("it does not know the lease yet".to_owned()));
+                    }
                     renewed => renewed?,
                 }
-                self.keep(number, lease);
+                self.0.borrow_mut().insert(number, lease);
             }
             Act::Leave(number) => {
                 self.0.borrow_mut().remove(&number);
@@ -131,31 +192,6 @@ impl<L> Leases<L> {
             }
         }
         Ok(vec![value])
-    }
-
-    fn keep(&self, number: Lease, lease: L) {
-        self.0.borrow_mut().insert(number, Rc::new(lease));
-    }
-
-    /// Keeps all alive that live; whoever watches sees that the others are gone.
-    ///
-    /// # Errors
-    /// The engine is not there.
-    pub async fn renew<E: Engine<Lease = L>>(&self, engine: &E) -> Result<(), Error> {
-        let all: Vec<_> = self
-            .0
-            .borrow()
-            .0
-            .iter()
-            .map(|(_, l)| Rc::clone(l))
-            .collect();
-        for lease in all {
-            match engine.renew(&lease).await {
-                Ok(()) | Err(Error::Denied(_) | Error::Conflict) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
     }
 }
 

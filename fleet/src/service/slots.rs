@@ -1,11 +1,12 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
-use again::model::Identity;
+use again::model::{Boottime, Identity, Span};
 
 use super::few::Few;
 use crate::ask::{Waits, Wish};
-use crate::policy::slots::{Lease, Line, Standing};
+use crate::engine::LEASE;
+use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
 
@@ -13,6 +14,10 @@ use crate::wire::name::{Name, Node};
 const MOST_NAMED: usize = 5;
 /// How many groups a node is in together.
 const MOST_GROUPS: usize = 64;
+/// How many of those before it a node wants to know of, beside as many as there are slots.
+const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
+/// Before what has failed is tried again: less than a run waits for a service that says nothing.
+const PAUSE: Span = Span::from_secs(2);
 
 /// A run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +71,16 @@ pub struct Group {
     stage: Stage,
     /// What the engine said when it did not do what was ordered.
     trouble: Option<String>,
+    /// When it was ordered to keep its place alive, if that is not answered yet.
+    asked: Option<Boottime>,
+    /// When its lease ends, by the last time that the engine has kept it alive.
+    ends: Boottime,
+    /// Whether it was said that it has ended.
+    has_ended: bool,
+    /// Those before it, by their own word, if they are known.
+    line: Option<Vec<Standing>>,
+    /// Whether those are all.
+    is_all: bool,
     /// Who waits to be told, and what they were told last.
     callers: Few<Client, Option<Waits>>,
 }
@@ -83,8 +98,8 @@ pub enum Deed {
     Resume(Name, Lease),
     /// To give one up.
     Leave(Name, Lease),
-    /// To watch all groups in which this node stands, from the beginning; or none.
-    Watch,
+    /// To look at all lines in which this node stands; or at none.
+    Look,
     /// To tell somebody why they wait.
     Tell(Client, Waits),
     /// To tell somebody that their turn has come.
@@ -96,13 +111,13 @@ pub enum Deed {
 /// All groups.
 #[derive(Debug, Default)]
 pub struct Slots {
+    /// The time of what happens.
+    pub now: Boottime,
     groups: Few<Name, Group>,
-    /// Whoever stands in these groups, and by its own word.
-    seen: Vec<Standing>,
-    /// Whether all of them were seen.
-    is_complete: bool,
-    /// The number of the watch that counts.
+    /// The number of the look that counts.
     round: u64,
+    /// When what has failed is tried again.
+    due: Option<Boottime>,
     /// Why the engine cannot be asked; nothing if it can.
     away: Option<String>,
 }
@@ -189,6 +204,8 @@ impl Slots {
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
         self.away = Some("the engine was not reached yet".to_owned());
         for (name, group) in &mut self.groups.0 {
+            // The service of before may have kept it alive until a moment ago.
+            group.ends = self.now + Span::from_secs(LEASE);
             group.runs.retain(|run| lives(name, run));
             group.is_over |= group.runs.is_empty();
         }
@@ -202,9 +219,35 @@ impl Slots {
         self.groups.get(name)
     }
 
-    /// The number of the watch that counts, and the groups that it is for.
-    pub fn watch(&self) -> (u64, Vec<&Name>) {
-        (self.round, self.groups.keys().collect())
+    /// The number of the look that counts.
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The lines in which this node stands: the group, its place, and about how many are to be known.
+    pub fn lines(&self) -> impl Iterator<Item = (&Name, u64, usize)> {
+        let standing = self.groups.0.iter();
+        let standing = standing.filter(|(_, group)| group.stage == Stage::Stands);
+        standing.filter_map(|(name, group)| {
+            let slots = usize::try_from(group.limit).unwrap_or(usize::MAX);
+            let most = slots.saturating_add(MOST_BEFORE);
+            Some((name, group.place?.revision, most))
+        })
+    }
+
+    /// What there is to say of this node's slots without the engine; or only of those that have ended.
+    pub fn own(&self, is_ended: bool) -> Vec<String> {
+        let mut own = Vec::new();
+        for (name, group) in &self.groups.0 {
+            own.extend(match (group.runs.first(), group.had_turn) {
+                _ if is_ended && !group.has_ended => None,
+                (Some(_), true) if group.has_ended => Some(ended(name)),
+                (Some(run), true) => Some(format!("{} has a slot in group '{name}'", run.why)),
+                (Some(run), false) => Some(format!("{} waits in group '{name}'", run.why)),
+                (None, _) => None,
+            });
+        }
+        own
     }
 
     /// A run wants a slot; whoever asks is told when its turn has come.
@@ -266,7 +309,7 @@ impl Slots {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
-        (group.had_turn, group.is_over) = (false, true);
+        (group.had_turn, group.is_over, group.asked) = (false, true, None);
         match group.place {
             Some(_) if self.away.is_some() => group.stage = Stage::Idle,
             Some(place) => {
@@ -275,45 +318,68 @@ impl Slots {
             }
             None => {
                 self.groups.remove(name);
-                self.watch_anew(deeds);
+                self.look_anew(deeds);
             }
         }
     }
 
-    fn watch_anew(&mut self, deeds: &mut Vec<Deed>) {
+    fn look_anew(&mut self, deeds: &mut Vec<Deed>) {
         self.round += 1;
-        self.seen.clear();
-        self.is_complete = false;
-        deeds.push(Deed::Watch);
+        for (_, group) in &mut self.groups.0 {
+            group.line = None;
+        }
+        deeds.push(Deed::Look);
     }
 
     /// The engine is there: what was there before is taken up, and what was left undone is done.
     pub fn reached(&mut self) -> Vec<Deed> {
         self.away = None;
         let mut deeds = Vec::new();
-        let names: Vec<Name> = self.groups.keys().cloned().collect();
-        for name in names {
-            self.go_on(&name, &mut deeds);
+        // What was under way has failed with the connection.
+        self.retry(Stage::Idle, &mut deeds);
+        deeds
+    }
+
+    /// When something is to be done.
+    pub fn wakes(&self) -> Option<Boottime> {
+        let with_end = self.groups.0.iter().filter(|(_, group)| group.can_end());
+        let ends = with_end.map(|(_, group)| group.ends);
+        self.due.into_iter().chain(ends).min()
+    }
+
+    /// Some time has passed: what has failed is begun again, and what has ended is said.
+    pub fn tick(&mut self) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        for (name, group) in &mut self.groups.0 {
+            if group.can_end() && group.ends <= self.now {
+                group.has_ended = true;
+                deeds.push(Deed::Say(ended(name)));
+            }
+        }
+        if self.due.is_some_and(|due| due <= self.now) {
+            self.due = None;
+            self.retry(Stage::Idle, &mut deeds);
         }
         deeds
     }
 
-    /// Begins again with what has failed.
-    pub fn retry(&mut self) -> Vec<Deed> {
-        if self.away.is_some() {
-            return Vec::new();
-        }
-        let idle = self
-            .groups
-            .0
-            .iter()
-            .filter(|(_, group)| group.stage == Stage::Idle);
-        let idle: Vec<Name> = idle.map(|(name, _)| name.clone()).collect();
+    /// Keeps the places alive.
+    pub fn beat(&mut self) -> Vec<Deed> {
         let mut deeds = Vec::new();
-        for name in idle {
-            self.go_on(&name, &mut deeds);
-        }
+        self.retry(Stage::Stands, &mut deeds);
         deeds
+    }
+
+    fn retry(&mut self, stage: Stage, deeds: &mut Vec<Deed>) {
+        if self.away.is_some() {
+            return;
+        }
+        let all = self.groups.0.iter();
+        let those = all.filter(|(_, group)| group.stage == stage && group.asked.is_none());
+        let names: Vec<Name> = those.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.go_on(&name, deeds);
+        }
     }
 
     fn go_on(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
@@ -324,10 +390,13 @@ impl Slots {
             _ if group.runs.is_empty() => self.give_up(name, deeds),
             Some(_) if group.is_over => self.give_up(name, deeds),
             Some(place) if place.revision > 0 => {
-                group.stage = Stage::Ordered;
+                if group.stage == Stage::Idle {
+                    group.stage = Stage::Ordered;
+                }
+                group.asked = Some(self.now);
                 deeds.push(Deed::Resume(name.clone(), place.lease));
             }
-            _ => group.enter(name, deeds),
+            _ => group.enter(name, self.now, deeds),
         }
     }
 
@@ -336,9 +405,9 @@ impl Slots {
         let mut deeds = Vec::new();
         let away = format!("the engine is not there: {why}");
         let was_there = self.away.replace(away).is_none();
-        (self.is_complete, self.round) = (false, self.round + 1);
+        self.round += 1;
         for (name, group) in &mut self.groups.0 {
-            group.stage = Stage::Idle;
+            (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
             if was_there && group.had_turn && !group.runs.is_empty() {
                 deeds.push(Deed::Say(format!(
                     "the slot in group '{name}' ends with its lease, a minute after it was renewed last, unless the engine is back before: one more may run then"
@@ -360,6 +429,7 @@ impl Slots {
             first,
             revision,
         });
+        group.confirmed();
         let mut deeds = vec![Deed::Save];
         if group.is_over {
             self.give_up(name, &mut deeds);
@@ -375,15 +445,23 @@ impl Slots {
         let Some(group) = self.groups.get_mut(name) else {
             return deeds;
         };
-        if let (Some(place), Some(revision)) = (&mut group.place, revision) {
-            place.revision = revision;
-            deeds.push(Deed::Save);
+        match (&mut group.place, revision) {
+            (Some(place), Some(revision)) => {
+                place.revision = revision;
+                deeds.push(Deed::Save);
+            }
+            _ if group.asked.is_some() => group.confirmed(),
+            // It is given up by now.
+            _ => return deeds,
         }
+        let stood = group.stage == Stage::Stands;
         (group.stage, group.trouble) = (Stage::Stands, None);
         if group.is_over {
             self.give_up(name, &mut deeds);
+        } else if stood {
+            self.settle(&mut deeds);
         } else {
-            self.watch_anew(&mut deeds);
+            self.look_anew(&mut deeds);
         }
         deeds
     }
@@ -391,8 +469,9 @@ impl Slots {
     /// What was ordered was not done, and is tried again later.
     pub fn failed(&mut self, name: &Name, why: String) -> Vec<Deed> {
         if let Some(group) = self.groups.get_mut(name) {
-            (group.stage, group.trouble) = (Stage::Idle, Some(why));
+            (group.stage, group.trouble, group.asked) = (Stage::Idle, Some(why), None);
         }
+        self.due = Some(self.now + PAUSE);
         self.look()
     }
 
@@ -423,7 +502,10 @@ impl Slots {
             deeds.push(Deed::Leave(name.clone(), place.lease));
         }
         let had_turn = std::mem::take(&mut group.had_turn);
-        if had_turn {
+        let is_said = std::mem::take(&mut group.has_ended);
+        if had_turn && is_said {
+            // It has ended with its lease.
+        } else if had_turn {
             deeds.push(Deed::Say(format!(
                 "the slot in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here goes on, and one more may run meanwhile"
             )));
@@ -432,46 +514,52 @@ impl Slots {
                 "the place in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here waits at the end of the line"
             )));
         }
-        group.stage = Stage::Idle;
+        (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
         if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
             self.groups.remove(name);
-            self.watch_anew(&mut deeds);
-        } else if self.away.is_none() && !is_seen {
-            group.enter(name, &mut deeds);
+            self.look_anew(&mut deeds);
+        } else if is_seen {
+            self.due = Some(self.now + PAUSE);
+        } else if self.away.is_none() {
+            group.enter(name, self.now, &mut deeds);
         }
         deeds.push(Deed::Save);
         deeds
     }
 
-    /// Somebody stands there, by its own word; or nobody does.
-    pub fn saw(&mut self, name: &Name, node: &Node, standing: Option<Standing>) {
-        // Others may stand in as many groups as they like.
-        if self.groups.get(name).is_none() {
-            return;
+    /// Those before this node in a line, by their own word, whether they are all, and whether it stands behind them.
+    pub fn saw(
+        &mut self,
+        name: &Name,
+        line: Vec<Standing>,
+        is_all: bool,
+        stands: bool,
+    ) -> Vec<Deed> {
+        if let Some(group) = self.standing(name) {
+            if is_all && !stands {
+                return self.gone(name, true);
+            }
+            (group.line, group.is_all) = (Some(line), is_all);
         }
-        self.seen
-            .retain(|one| one.slot.node != *node || one.slot.group != *name);
-        self.seen.extend(standing);
+        self.look()
     }
 
-    /// All was seen that there is, up to now.
-    pub fn complete(&mut self) {
-        self.is_complete = true;
+    /// Nobody stands there any more; or this node does not.
+    pub fn saw_go(&mut self, name: &Name, node: &Node, me: &Node) -> Vec<Deed> {
+        if let Some(group) = self.standing(name) {
+            if node == me {
+                return self.gone(name, true);
+            }
+            if let Some(line) = &mut group.line {
+                line.retain(|one| one.slot.node != *node);
+            }
+        }
+        self.look()
     }
 
-    /// The groups in which this node does not stand any more where it should.
-    pub fn missing(&self, me: &Node) -> Vec<Name> {
-        let is_missing = |(name, group): &&(Name, Group)| {
-            let mut mine = self.seen.iter().filter(|one| one.slot.node == *me);
-            let seen = mine.find(|one| one.slot.group == *name);
-            let place = group.place.map(|place| place.revision);
-            group.stage == Stage::Stands && seen.map(|one| one.revision) != place
-        };
-        if !self.is_complete {
-            return Vec::new();
-        }
-        let all = self.groups.0.iter().filter(is_missing);
-        all.map(|(name, _)| name.clone()).collect()
+    fn standing(&mut self, name: &Name) -> Option<&mut Group> {
+        let group = self.groups.get_mut(name);
+        group.filter(|group| group.stage == Stage::Stands)
     }
 
     /// Sees whose turn has come, and tells whoever waits.
@@ -482,30 +570,30 @@ impl Slots {
     }
 
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
-        for (name, group) in &mut self.groups.0 {
-            let mut waits = Waits {
-                away: self.away.as_ref().or(group.trouble.as_ref()).cloned(),
-                ..Waits::default()
-            };
-            if !group.had_turn && self.is_complete && group.stage == Stage::Stands {
-                let others = self.seen.iter().filter(|one| one.slot.group == *name);
-                let line = Line::new(others.collect());
-                let revision = group.place.map_or(0, |place| place.revision);
-                let before = line.nodes.iter().filter(|one| one.revision < revision);
-                let before: Vec<&Node> = before.map(|one| &one.slot.node).collect();
-                (waits.limit, waits.before) = (line.limit as u64, before.len() as u64);
-                waits.nodes = before
-                    .iter()
-                    .take(MOST_NAMED)
-                    .map(|one| (*one).clone())
-                    .collect();
-                if line.may_run(before.len()) {
+        let mut is_enough = true;
+        for (_, group) in &mut self.groups.0 {
+            let mut waits = Waits::default();
+            // A place that this node only remembers may be somebody else's by now.
+            let is_sure = group.stage == Stage::Stands && self.now < group.ends;
+            if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
+                waits.is_away = true;
+                waits.what.clone_from(why);
+            } else if !group.had_turn
+                && is_sure
+                && let Some(line) = &group.line
+            {
+                let limits = line.iter().map(|one| one.slot.limit);
+                let limit = limits.fold(group.limit, u32::min);
+                if line.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+                    waits.what = before(line, limit, group.is_all);
+                } else if group.is_all {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
+                } else {
+                    is_enough = false;
                 }
             }
-            // A place that this node only remembers may be somebody else's by now.
-            if group.had_turn && group.stage == Stage::Stands {
+            if group.had_turn && is_sure {
                 let all = std::mem::take(&mut group.callers);
                 deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
             }
@@ -516,22 +604,56 @@ impl Slots {
                 }
             }
         }
+        if !is_enough {
+            self.look_anew(deeds);
+        }
     }
 }
 
+fn ended(name: &Name) -> String {
+    format!(
+        "the slot in group '{name}' has ended with its lease; the run here goes on, and one more may run"
+    )
+}
+
+/// Who is before it, in words.
+fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
+    let nodes = line.iter().take(MOST_NAMED);
+    let mut nodes: Vec<&str> = nodes.map(|one| one.slot.node.as_str()).collect();
+    if nodes.len() < line.len() {
+        nodes.push("...");
+    }
+    let (count, nodes) = (line.len(), nodes.join(", "));
+    let more = if is_all { "" } else { " or more" };
+    format!(", which has {limit}: {count}{more} before it: {nodes}")
+}
+
 impl Group {
-    fn enter(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+    fn enter(&mut self, name: &Name, now: Boottime, deeds: &mut Vec<Deed>) {
         if let Some(place) = self.place.take() {
             deeds.push(Deed::Leave(name.clone(), place.lease));
         }
         (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
+        self.asked = Some(now);
         deeds.push(Deed::Enter(name.clone()));
+    }
+
+    /// The engine has done what was asked for: the lease lives from then on.
+    fn confirmed(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
+        }
+    }
+
+    /// Whether a run has its slot by a lease of which it was not said that it has ended.
+    fn can_end(&self) -> bool {
+        self.had_turn && !self.has_ended && !self.runs.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
@@ -594,7 +716,6 @@ mod tests {
     }
 
     /// Seconds.
-    const LEASE: u64 = 60;
     const BEAT: u64 = 27;
 
     impl Store {
@@ -682,9 +803,8 @@ mod tests {
         is_up: bool,
         /// Ordered, and not answered.
         orders: Vec<Deed>,
-        leases: BTreeSet<Lease>,
-        /// How far its watch is in the log; none before it has listed.
-        watch: Option<(u64, Option<usize>)>,
+        /// How far its look is in the log; none before it has listed.
+        look: Option<(u64, Option<usize>)>,
         beat: u64,
         client: Client,
         pid: i32,
@@ -699,6 +819,8 @@ mod tests {
         nodes: Vec<Stand>,
         limit: u32,
         dice: StdRng,
+        /// Whether what is ordered may fail.
+        fails: bool,
     }
 
     impl World {
@@ -708,12 +830,20 @@ mod tests {
                 nodes: Vec::new(),
                 limit,
                 dice: StdRng::seed_from_u64(seed),
+                fails: false,
             };
             for n in 0..count {
                 world.nodes.push(Stand::default());
                 world.start(n);
             }
             world
+        }
+
+        /// The runs of a node, as of now.
+        fn slots(&mut self, n: usize) -> &mut Slots {
+            let slots = &mut self.nodes[n].slots;
+            slots.now = Boottime::from_nanos(self.store.now * 1_000_000_000);
+            slots
         }
 
         /// As the driver does it.
@@ -723,7 +853,7 @@ mod tests {
                 let node = &mut self.nodes[n];
                 match deed {
                     Deed::Save => is_kept = false,
-                    Deed::Watch => node.watch = Some((node.slots.round, None)),
+                    Deed::Look => node.look = Some((node.slots.round, None)),
                     Deed::Turn(client) if client == node.client => {
                         if node.runs == Some(false) {
                             node.runs = Some(true);
@@ -740,13 +870,12 @@ mod tests {
             }
         }
 
-        /// Never more than the limit, nor before those who came first: by what the engine holds at that moment.
+        /// Never more than the limit, nor before those who came first, nor by a lease that has ended: by what the engine holds at that
+        /// moment.
         fn begins(&self, n: usize) {
             let place = self.nodes[n].slots.group(&group()).expect("a group").place;
             let place = place.expect("a place").revision;
-            let Some(held) = self.store.values.get(&n) else {
-                return;
-            };
+            let held = self.store.values.get(&n).expect("a lease that lives");
             assert_eq!(held.revision, place, "n{n}");
             let before = self.store.before(place);
             assert!(before < self.limit as usize, "n{n} after {before}");
@@ -764,7 +893,8 @@ mod tests {
             }
             node.client += 1;
             let (wish, run) = (wish(node.pid, self.limit), run(node.pid));
-            let deeds = node.slots.want(node.client, &wish, run).expect("wanted");
+            let client = node.client;
+            let deeds = self.slots(n).want(client, &wish, run).expect("wanted");
             self.doing(n, deeds);
         }
 
@@ -773,7 +903,8 @@ mod tests {
             if node.runs.take() == Some(true) {
                 node.done += 1;
             }
-            let deeds = node.slots.ended(&group(), run(node.pid).who);
+            let who = run(node.pid).who;
+            let deeds = self.slots(n).ended(&group(), who);
             self.doing(n, deeds);
         }
 
@@ -782,7 +913,7 @@ mod tests {
             let node = &mut self.nodes[n];
             node.slots = Slots::read(&node.kept);
             let lives = node.runs.is_some().then_some(node.pid);
-            node.slots.begin(|_, run| Some(run.who.pid) == lives);
+            self.slots(n).begin(|_, run| Some(run.who.pid) == lives);
             self.unlinked(n);
             if self.nodes[n].runs == Some(false) {
                 self.wants(n);
@@ -792,8 +923,7 @@ mod tests {
         fn unlinked(&mut self, n: usize) {
             let node = &mut self.nodes[n];
             node.is_up = false;
-            node.watch = None;
-            node.leases.clear();
+            node.look = None;
             node.orders.clear();
         }
 
@@ -805,35 +935,38 @@ mod tests {
                 }
             }
             self.unlinked(n);
-            let deeds = self.nodes[n].slots.lost("gone");
+            let deeds = self.slots(n).lost("gone");
             self.doing(n, deeds);
         }
 
         fn reached(&mut self, n: usize) {
             self.nodes[n].is_up = true;
             self.nodes[n].beat = self.store.now + BEAT;
-            let deeds = self.nodes[n].slots.reached();
+            let deeds = self.slots(n).reached();
             self.doing(n, deeds);
         }
 
         /// Something that was ordered is done.
         fn ordered(&mut self, n: usize, is_answered: bool) {
+            let fails = self.fails && self.dice.random_bool(0.1);
+            self.slots(n);
             let node = &mut self.nodes[n];
             let at = self.dice.random_range(0..node.orders.len());
             let order = node.orders.remove(at);
-            let store = &mut self.store;
-            let slots = &mut node.slots;
+            let (store, slots) = (&mut self.store, &mut node.slots);
+            let place = slots.group(&group()).and_then(|group| group.place);
+            let is_of = |lease| place.is_some_and(|place| place.lease == lease);
             let deeds = match order {
                 Deed::Enter(name) => {
                     let (first, lease) = store.enter(n);
-                    if !is_answered {
-                        return;
+                    match is_answered {
+                        true if fails => slots.failed(&name, "no answer".to_owned()),
+                        true => slots.entered(&name, first, lease),
+                        false => return,
                     }
-                    node.leases.insert(lease);
-                    slots.entered(&name, first, lease)
                 }
                 Deed::Sign(name) => {
-                    let Some(place) = slots.groups.get(&name).and_then(|group| group.place) else {
+                    let Some(place) = place else {
                         return;
                     };
                     let slot = Slot {
@@ -844,86 +977,85 @@ mod tests {
                         since: 1,
                         why: String::new(),
                     };
-                    let revision = store.sign(n, slot, place.lease);
-                    match revision {
+                    match store.sign(n, slot, place.lease) {
                         _ if !is_answered => return,
+                        _ if fails => slots.failed(&name, "no answer".to_owned()),
                         Some(revision) => slots.stands(&name, Some(revision)),
                         None => slots.gone(&name, false),
                     }
                 }
                 Deed::Resume(name, lease) => match store.renew(lease) {
-                    _ if !is_answered => return,
-                    true => {
-                        node.leases.insert(lease);
-                        slots.stands(&name, None)
-                    }
+                    _ if !is_answered || !is_of(lease) => return,
+                    _ if fails => slots.failed(&name, "no answer".to_owned()),
+                    true => slots.stands(&name, None),
                     false => slots.gone(&name, false),
                 },
                 Deed::Leave(name, lease) => {
-                    store.revoke(lease);
-                    if !is_answered {
-                        return;
+                    if !fails {
+                        store.revoke(lease);
                     }
-                    node.leases.remove(&lease);
-                    slots.left(&name, lease)
+                    match is_answered && is_of(lease) {
+                        true if fails => slots.failed(&name, "no answer".to_owned()),
+                        true => slots.left(&name, lease),
+                        false => return,
+                    }
                 }
                 other => panic!("{other:?}"),
             };
             self.doing(n, deeds);
         }
 
-        /// The watch of a node tells something of what it has not told.
+        /// The look of a node tells something of what it has not told: first those up to its place, then who goes.
         fn watched(&mut self, n: usize) {
+            self.slots(n);
             let node = &mut self.nodes[n];
-            let Some((round, at)) = node.watch else {
+            let Some((round, at)) = node.look else {
                 return;
             };
             let end = self.store.log.len();
-            let (from, to) = match at {
-                Some(at) => (at, self.dice.random_range(at..=end)),
-                None => (0, end),
-            };
-            node.watch = Some((round, Some(to)));
-            if round != node.slots.round {
+            let to = at.map_or(end, |at| self.dice.random_range(at..=end));
+            node.look = Some((round, Some(to)));
+            let lines: Vec<(u64, usize)> = node.slots.lines().map(|one| (one.1, one.2)).collect();
+            if round != node.slots.round || lines.is_empty() {
                 return;
             }
-            let listed = self.store.values.iter();
-            let listed = listed.map(|(n, held)| (*n, Some(held.clone())));
-            let told: Vec<_> = match at {
-                Some(_) => self.store.log[from..to].to_vec(),
-                None => listed.collect(),
+            let Some(at) = at else {
+                let (place, most) = lines[0];
+                let values = self.store.values.iter();
+                let mut listed: Vec<_> =
+                    values.filter(|(_, held)| held.revision <= place).collect();
+                listed.sort_by_key(|(_, held)| held.revision);
+                listed.truncate(most);
+                let is_all = listed.len() < most;
+                let stands = listed
+                    .iter()
+                    .any(|(one, held)| **one == n && held.revision == place);
+                let others = listed.iter().filter(|(one, _)| **one != n);
+                let line = others.filter_map(|(_, held)| held.standing()).collect();
+                let deeds = self.slots(n).saw(&group(), line, is_all, stands);
+                return self.doing(n, deeds);
             };
-            for (other, held) in told {
-                let mut standing = held.as_ref().and_then(Held::standing);
-                if other == n {
-                    let place = node.slots.groups.get(&group()).and_then(|one| one.place);
-                    let place = place.map_or(0, |place| place.revision);
-                    standing = standing.filter(|one| one.revision == place);
+            for (other, held) in self.store.log[at..to].to_vec() {
+                // What it has led to may be another look.
+                if held.is_none() && self.nodes[n].slots.round == round {
+                    let slots = self.slots(n);
+                    let deeds = slots.saw_go(&group(), &name_of(other), &name_of(n));
+                    self.doing(n, deeds);
                 }
-                node.slots.saw(&group(), &name_of(other), standing);
             }
-            if at.is_none() {
-                node.slots.complete();
-            }
-            for name in self.nodes[n].slots.missing(&name_of(n)) {
-                let deeds = self.nodes[n].slots.gone(&name, true);
-                self.doing(n, deeds);
-            }
-            let deeds = self.nodes[n].slots.look();
-            self.doing(n, deeds);
         }
 
         fn pass(&mut self, seconds: u64) {
             self.store.pass(seconds);
             for n in 0..self.nodes.len() {
+                let deeds = self.slots(n).tick();
+                self.doing(n, deeds);
                 let node = &mut self.nodes[n];
                 if !node.is_up || node.beat > self.store.now {
                     continue;
                 }
                 node.beat = self.store.now + BEAT;
-                let store = &mut self.store;
-                node.leases.retain(|lease| store.renew(*lease));
-                let deeds = node.slots.retry();
+                let deeds = self.slots(n).beat();
                 self.doing(n, deeds);
             }
         }
@@ -966,6 +1098,7 @@ mod tests {
 
         /// Nothing breaks any more, and no run comes: in the end nobody stands there.
         fn ends_well(&mut self) {
+            self.fails = false;
             let waits = |world: &World| world.nodes.iter().any(|node| node.runs.is_some());
             // What is left of those that were killed goes with its lease.
             let mut rounds = (LEASE + BEAT) / 5 + 2 + self.nodes.len() as u64;
@@ -1012,6 +1145,7 @@ mod tests {
         for seed in 0..30 {
             let (count, limit) = [(100, 5), (12, 3), (3, 1)][seed as usize % 3];
             let mut world = World::new(seed, count, limit);
+            world.fails = true;
             for _ in 0..4000 {
                 world.step();
             }
@@ -1093,35 +1227,151 @@ mod tests {
         assert_eq!(slots.ended(&group(), run(1).who), []);
     }
 
+    /// It is said when that is so, once, and what comes then has no part in it.
+    #[test]
+    fn a_slot_ends_with_its_lease_whether_the_engine_is_there_or_not() {
+        let mut world = standing(2, 1);
+        assert_eq!(world.nodes[0].slots.own(true), [""; 0]);
+        world.breaks(0);
+        let ends = world.nodes[0].slots.wakes().expect("an end");
+        assert_eq!(ends.nanos(), LEASE * 1_000_000_000);
+        world.store.now = LEASE - 1;
+        assert_eq!(world.slots(0).tick(), []);
+        world.store.now = LEASE;
+        let said = ended(&group());
+        assert_eq!(world.slots(0).tick(), [Deed::Say(said.clone())]);
+        assert_eq!(
+            (world.slots(0).tick(), world.slots(0).wakes()),
+            (Vec::new(), None)
+        );
+        let own = [world.slots(0).own(true), world.slots(0).own(false)];
+        assert_eq!(own, [[said.as_str()], [said.as_str()]]);
+        let waits = ["process 1 waits in group 'g'"];
+        assert_eq!(world.slots(1).own(false), waits);
+        // It was told already.
+        assert!(matches!(world.slots(0).reached()[..], [Deed::Resume(..)]));
+        let deeds = world.slots(0).gone(&group(), false);
+        assert!(
+            !deeds.iter().any(|deed| matches!(deed, Deed::Say(_))),
+            "{deeds:?}"
+        );
+    }
+
+    /// A machine that was suspended hears at once of all that has happened meanwhile, and last that its own lease has ended.
+    #[test]
+    fn no_turn_comes_by_a_lease_that_may_have_ended() {
+        let mut world = standing(2, 1);
+        world.store.now = LEASE - 1;
+        let go = |world: &mut World| {
+            let slots = world.slots(1);
+            slots.saw_go(&group(), &name_of(0), &name_of(1))
+        };
+        let mut late = World {
+            nodes: std::mem::take(&mut world.nodes),
+            ..world
+        };
+        late.store.now = LEASE;
+        let deeds = go(&mut late);
+        assert!(
+            !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+            "{deeds:?}"
+        );
+        // Once it was kept alive, counted from when that was asked for.
+        let deeds = late.slots(1).beat();
+        assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
+        assert_eq!(late.slots(1).beat(), [], "one at a time");
+        late.store.now += LEASE - 1;
+        let deeds = late.slots(1).stands(&group(), None);
+        assert!(
+            deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+            "{deeds:?}"
+        );
+    }
+
+    /// Nobody is sent more of a long line than it needs to know.
+    #[test]
+    fn a_long_line_is_seen_in_parts() {
+        let mut world = standing(30, 2);
+        let known = |world: &World| {
+            let group = world.nodes[29].slots.group(&group()).expect("a group");
+            (group.line.as_ref().map(Vec::len), group.is_all)
+        };
+        assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
+        let told = world.nodes[29].slots.groups.0[0].1.callers.0[0].1.clone();
+        let what = told.expect("told").what;
+        let expected = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
+        assert_eq!(what, expected);
+        let mut looks = 0;
+        for n in 0..29 {
+            let round = world.nodes[29].slots.round;
+            (0..3).for_each(|_| world.settles());
+            assert_eq!(world.nodes[n].runs, Some(true), "n{n}");
+            world.ends(n);
+            (0..3).for_each(|_| world.settles());
+            looks += world.nodes[29].slots.round - round;
+        }
+        assert!((3..=6).contains(&looks), "{looks} looks");
+        assert_eq!(world.nodes[29].runs, Some(true));
+    }
+
+    /// Those behind it name what they like.
+    #[test]
+    fn the_smallest_number_of_those_before_it_and_its_own_counts() {
+        let mut slots = Slots::default();
+        slots.reached();
+        slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+        slots.entered(&group(), 20, 1);
+        slots.stands(&group(), Some(21));
+        let standing = |n: u64, limit| {
+            let slot = Slot {
+                group: group(),
+                node: name_of(1),
+                first: n,
+                limit,
+                since: 1,
+                why: String::new(),
+            };
+            Standing::new(slot, n + 1, n, 2).expect("its own")
+        };
+        let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
+        let waits = |deeds: &[Deed]| match deeds {
+            [Deed::Tell(1, waits)] => waits.what.clone(),
+            other => panic!("{other:?}"),
+        };
+        let line = vec![standing(1, 2), standing(3, 8)];
+        assert!(waits(&told(line)).starts_with(", which has 2: 2 before it"));
+        let line = vec![standing(1, 9), standing(3, 9), standing(5, 8)];
+        assert!(waits(&told(line)).starts_with(", which has 3: 3 before it"));
+        let deeds = told(vec![standing(3, 9), standing(5, 8)]);
+        assert!(
+            matches!(deeds[..], [Deed::Save, Deed::Turn(1)]),
+            "{deeds:?}"
+        );
+    }
+
     #[test]
     fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
-        let mut world = standing(9, 1);
+        let mut world = standing(6, 1);
         let told = |world: &World| {
-            let callers = &world.nodes[8]
+            let callers = &world.nodes[5]
                 .slots
                 .group(&group())
                 .expect("a group")
                 .callers;
-            callers
-                .0
-                .first()
-                .and_then(|(_, told)| told.clone())
-                .expect("told")
+            let told = callers.0.first().and_then(|(_, told)| told.clone());
+            told.expect("told")
         };
-        let first = told(&world);
-        assert_eq!(
-            (first.limit, first.before, first.away.as_ref()),
-            (1, 8, None)
-        );
-        assert_eq!(first.nodes, (0..5).map(name_of).collect::<Vec<_>>());
+        let what = ", which has 1: 5 before it: n0, n1, n2, n3, n4".to_owned();
+        let is_away = false;
+        assert_eq!(told(&world), Waits { what, is_away });
         world.ends(0);
         world.settles();
-        let next = told(&world);
-        assert_eq!((next.before, &next.nodes[0]), (7, &name_of(1)));
-        assert_eq!(world.nodes[8].slots.look(), [], "nothing is told twice");
-        world.breaks(8);
-        let away = told(&world).away.expect("a reason");
-        assert_eq!(away, "the engine is not there: gone");
+        let what = ", which has 1: 4 before it: n1, n2, n3, n4".to_owned();
+        assert_eq!(told(&world), Waits { what, is_away });
+        assert_eq!(world.slots(5).look(), [], "nothing is told twice");
+        world.breaks(5);
+        let (what, is_away) = ("the engine is not there: gone".to_owned(), true);
+        assert_eq!(told(&world), Waits { what, is_away });
     }
 
     #[test]

@@ -361,15 +361,25 @@ impl Settings {
     }
 }
 
-fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
+/// Whether the file says that runs wait for slots by all means, though it may say something else that cannot be used.
+pub fn requires_slots(flags: &Flags, around: &Surroundings) -> bool {
+    let text = std::fs::read_to_string(file(flags, around).0).unwrap_or_default();
+    toml::says(&text, "slots_required", "true")
+}
+
+/// The file, and whether it was named.
+fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
     let variable = || around.variable("AGAIN_FLEET_CONFIG").map(PathBuf::from);
     let named = flags.config.clone().or_else(variable);
-    let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+    let is_named = named.is_some();
+    (named.unwrap_or_else(|| PathBuf::from(FILE)), is_named)
+}
+
+fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
+    let (path, is_named) = file(flags, around);
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_file(&text).map_err(|e| format!("{}: {e}", path.display())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
-            Ok(Layer::default())
-        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_named => Ok(Layer::default()),
         Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
     }
 }

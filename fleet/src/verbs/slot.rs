@@ -7,7 +7,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use again::layout::{complain, say};
-use again::model::{Identity, Span};
+use again::model::{Boottime, Identity, Span};
+use again::sys::clock::boottime;
 use again::sys::process;
 use rand::RngExt;
 use rustix::fs::{Mode, OFlags};
@@ -17,21 +18,23 @@ use super::{Exit, Problem, clean};
 use crate::ask::{Answer, Question, Waits, Wish};
 use crate::cli::Slot;
 use crate::settings::{self, Flags, Surroundings};
-use crate::wire::name::{Name, Node};
+use crate::wire::name::Name;
 
 /// How long the service, or the engine, may be away until the run goes ahead.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Span = Span::from_secs(10);
 /// Within which the moment for that is drawn: where an engine is away, it is away for many.
-const SPREAD: Duration = Duration::from_secs(30);
+const SPREAD: Span = Span::from_secs(30);
 /// Before a service that is not there is asked again.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Span = Span::from_nanos(500_000_000);
+/// How long at most until it sees what time it is: the system's own waits stand still while a machine is suspended.
+const NAP: Span = Span::from_secs(60);
 
 /// A run that waits.
 struct Waiting {
     group: Name,
-    since: Instant,
+    since: Boottime,
     /// Since when nobody says what it waits for, and why.
-    away: Option<(Instant, String)>,
+    away: Option<(Boottime, String)>,
     /// What was said of it last.
     said: String,
     /// Where it is said besides.
@@ -55,13 +58,11 @@ enum Came {
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
     let settings = match settings::settings(flags, around) {
         Ok(settings) => settings,
-        // The run may be the one that mends them.
+        Err(e) if settings::requires_slots(flags, around) => return Err(e.into()),
+        // The run may be the one that mends them, and many may have them.
         Err(e) => {
-            goes_ahead(
-                None,
-                &format!("again-fleet: the run goes ahead without a slot: {e}"),
-            );
-            return Ok(Exit::Done);
+            sleep(until(boottime() + drawn(PATIENCE + SPREAD)));
+            return Ok(goes_ahead(None, "", &e.0));
         }
     };
     let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
@@ -69,11 +70,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     };
     let run = match above() {
         Err(Problem::Failed(why)) if !settings.slots_required => {
-            goes_ahead(
-                None,
-                &format!("again-fleet: the run goes ahead without a slot: {why}"),
-            );
-            return Ok(Exit::Done);
+            return Ok(goes_ahead(None, "", &why));
         }
         run => run?,
     };
@@ -84,8 +81,8 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         why: format!("process {}", run.pid),
     });
     let wait = args.max_wait.unwrap_or(settings.slots_max_wait);
-    let since = Instant::now();
-    let until = since + Duration::from_nanos(wait.nanos());
+    let since = boottime();
+    let end = since + wait;
     let mut waiting = Waiting {
         group,
         since,
@@ -94,10 +91,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         terminal: terminal_of(run),
     };
     let path = socket(&settings);
-    while Instant::now() < until {
-        let soon = Instant::now() + PATIENCE;
-        let begun = Conversation::begin(&path, &question, soon.min(until));
-        let came = begun.and_then(|one| waiting.hear(one, until, settings.slots_required));
+    while boottime() < end {
+        let soon = end.min(boottime() + PATIENCE);
+        let begun = Conversation::begin(&path, &question, Instant::now() + until(soon));
+        let came = begun.and_then(|one| waiting.hear(one, end, settings.slots_required));
         let came = match came {
             Ok(came) => came,
             Err(Problem::Failed(why)) => {
@@ -113,22 +110,26 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
             }
             Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
             Came::Refused(why) => {
-                let why = format!("again-fleet: the run goes ahead without a slot: {why}");
-                goes_ahead(waiting.terminal.as_ref(), &why);
-                return Ok(Exit::Done);
+                return Ok(goes_ahead(waiting.terminal.as_ref(), "", &why));
             }
             Came::Away if waiting.gives_up(settings.slots_required) => {
-                waiting.go_ahead(until);
-                return Ok(Exit::Done);
+                return Ok(waiting.go_ahead(end));
             }
-            Came::Away | Came::Over => sleep(PAUSE.min(left(until))),
+            Came::Away => sleep(until(end.min(boottime() + PAUSE))),
+            Came::Over => {}
         }
     }
     Err(waiting.not_in_time(wait))
 }
 
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
+/// How long it is until then, or until the time has to be seen again.
+fn until(at: Boottime) -> Duration {
+    Duration::from_nanos(at.since(boottime()).min(NAP).nanos())
+}
+
+/// A time of up to this.
+fn drawn(most: Span) -> Span {
+    Span::from_nanos(rand::rng().random_range(0..=most.nanos()))
 }
 
 /// The process that called this one.
@@ -142,9 +143,11 @@ fn above() -> Result<Identity, Problem> {
     }
 }
 
-fn goes_ahead(terminal: Option<&File>, line: &str) {
-    complain(line);
-    tell_also(terminal, line);
+fn goes_ahead(terminal: Option<&File>, how: &str, why: &str) -> Exit {
+    let line = format!("again-fleet: the run goes ahead without a slot{how}: {why}");
+    complain(&line);
+    tell_also(terminal, &line);
+    Exit::Done
 }
 
 /// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal, and
@@ -182,21 +185,22 @@ impl Waiting {
     fn hear(
         &mut self,
         mut conversation: Conversation,
-        until: Instant,
+        end: Boottime,
         is_required: bool,
     ) -> Result<Came, Problem> {
         loop {
             let give_up = self.away.as_ref().filter(|_| !is_required);
-            let give_up = give_up.map(|(since, _)| *since + PATIENCE);
-            match conversation.next(give_up.map_or(until, |at| at.min(until)))? {
+            let give_up = give_up.map_or(end, |(since, _)| end.min(*since + PATIENCE));
+            match conversation.next(Instant::now() + until(give_up))? {
                 Heard::Answer(Answer::End) => return Ok(Came::Turn),
                 Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
                 Heard::Answer(Answer::Waits(waits)) => self.told(*waits),
                 Heard::Answer(_) => {
                     return Err(conversation.problem("answered something else than was asked"));
                 }
-                Heard::Silence if Instant::now() >= until => return Ok(Came::Over),
-                Heard::Silence => return Ok(Came::Away),
+                Heard::Silence if boottime() >= end => return Ok(Came::Over),
+                Heard::Silence if boottime() >= give_up => return Ok(Came::Away),
+                Heard::Silence => {}
                 Heard::End => {
                     self.is_away("the service of this node has ended".to_owned());
                     return Ok(Came::Away);
@@ -214,31 +218,19 @@ impl Waiting {
         let since = self
             .away
             .as_ref()
-            .map_or_else(Instant::now, |(since, _)| *since);
+            .map_or_else(boottime, |(since, _)| *since);
         self.away = Some((since, why));
     }
 
     fn told(&mut self, waits: Waits) {
-        match waits.away {
-            Some(why) => self.is_away(why),
+        if waits.is_away {
+            self.is_away(waits.what);
+        } else if waits.what.is_empty() {
             // Its place is on its way.
-            None if waits.limit == 0 => {
-                self.is_silent("the engine has given it no place yet".to_owned());
-            }
-            None => {
-                self.away = None;
-                let (limit, before) = (waits.limit, waits.before);
-                let nodes: Vec<&str> = waits.nodes.iter().map(Node::as_str).collect();
-                let and_so_on = if nodes.len() as u64 == before {
-                    ""
-                } else {
-                    ", ..."
-                };
-                let nodes = nodes.join(", ");
-                self.say(&format!(
-                    ", which has {limit}: {before} before it: {nodes}{and_so_on}"
-                ));
-            }
+            self.is_silent("the engine has given it no place yet".to_owned());
+        } else {
+            self.away = None;
+            self.say(&waits.what);
         }
     }
 
@@ -255,7 +247,8 @@ impl Waiting {
 
     fn turn(&self) {
         if !self.said.is_empty() {
-            let (group, waited) = (&self.group, self.waited());
+            let (group, waited) = (&self.group, boottime().since(self.since).nanos());
+            let waited = Span::from_secs(waited / 1_000_000_000);
             self.tell(&format!(
                 "again-fleet: the run has a slot of group '{group}' after {waited}"
             ));
@@ -267,25 +260,19 @@ impl Waiting {
         tell_also(self.terminal.as_ref(), line);
     }
 
-    fn waited(&self) -> Span {
-        Span::from_secs(self.since.elapsed().as_secs())
-    }
-
     /// Whether nobody has said for too long what it waits for.
     fn gives_up(&self, is_required: bool) -> bool {
         let away = self.away.as_ref();
-        !is_required && away.is_some_and(|(since, _)| since.elapsed() >= PATIENCE)
+        !is_required && away.is_some_and(|(since, _)| *since + PATIENCE <= boottime())
     }
 
-    fn go_ahead(&self, until: Instant) {
-        let pause = rand::rng().random_range(Duration::ZERO..=SPREAD.min(left(until)));
-        let (group, seconds) = (&self.group, pause.as_secs());
-        let why = self.why();
-        let why = format!(
-            "again-fleet: the run goes ahead without a slot of group '{group}', {seconds} s from now: {why}"
-        );
-        goes_ahead(self.terminal.as_ref(), &why);
-        sleep(pause);
+    fn go_ahead(&self, end: Boottime) -> Exit {
+        let pause = drawn(SPREAD.min(end.since(boottime())));
+        let (group, seconds) = (&self.group, pause.nanos() / 1_000_000_000);
+        let how = format!(" of group '{group}', {seconds} s from now");
+        let done = goes_ahead(self.terminal.as_ref(), &how, &self.why());
+        sleep(until(boottime() + pause));
+        done
     }
 
     fn why(&self) -> String {

@@ -51,7 +51,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, 
     }
     let (look, now) = (Look::of_this_process(), walltime());
     for line in &groups {
-        let (limit, count) = (line.limit, line.nodes.len());
+        let (limit, count) = (line.limit, line.run);
         let name = clean(line.nodes[0].slot.group.as_str());
         let heading = format!("{name}: {} of {limit} slots taken", count.min(limit));
         say(&look.paint(Tone::Heading, &heading))?;

@@ -43,6 +43,7 @@ fn how() -> How {
         },
         take: None,
         turned_away: 0,
+        slots: Vec::new(),
         ahead: Some(3),
     }
 }

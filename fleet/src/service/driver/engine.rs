@@ -7,7 +7,6 @@ use super::{Driver, Note, Register};
 use crate::ask;
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
-use crate::policy::slots::Standing;
 use crate::service::link::{Answer, Call, News, OURSELVES};
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
@@ -81,13 +80,15 @@ impl Driver {
             ) => {
                 self.nodes_told(&prefixes, answer);
             }
-            News::Answered(Call::List { client, .. }, answer) => self.listed(client, answer),
+            News::Answered(Call::List { client, prefixes }, answer) => {
+                self.listed(client, &prefixes, answer);
+            }
             News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
             News::Answered(Call::Place { group, act }, answer) => {
                 self.placed(&group, &act, answer);
             }
             News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
-            News::Watched(number, events) => self.watched(number, events),
+            News::Seen(number, seen) => self.watched(number, seen),
         }
     }
 
@@ -103,7 +104,7 @@ impl Driver {
         self.retell(&[]);
         self.feed(Event::Reached);
         self.events_go_on();
-        let deeds = self.slots.reached();
+        let deeds = self.slots().reached();
         self.do_all(deeds);
     }
 
@@ -125,7 +126,8 @@ impl Driver {
             health.since = clock::walltime();
             self.feed(Event::Lost);
         }
-        let deeds = self.slots.lost(&ask::words(&self.health.why));
+        let why = ask::words(&self.health.why);
+        let deeds = self.slots().lost(&why);
         self.do_all(deeds);
     }
 
@@ -191,7 +193,7 @@ impl Driver {
     }
 
     /// Tells somebody what stands in the engine, as far as it is signed by whom it names.
-    fn listed(&mut self, client: Client, answer: Answer) {
+    fn listed(&mut self, client: Client, prefixes: &[String], answer: Answer) {
         self.look_at_files();
         let slots = Prefix::AllSlots.encode(&self.namespace);
         let is_coming = |value: &Value| value.bytes.is_empty() && value.key.starts_with(&slots);
@@ -201,7 +203,14 @@ impl Driver {
                 values
             }
             Err(e) => {
-                let why = self.not_seen(&e);
+                let mut why = self.not_seen(&e);
+                let own = self.slots.own(false);
+                if let ask::Answer::NotSeen(why) = &mut why
+                    && prefixes.iter().any(|prefix| prefix.starts_with(&slots))
+                    && !own.is_empty()
+                {
+                    *why = ask::words(&format!("{why}; here {}", own.join("; ")));
+                }
                 return self.callers.answer(client, why);
             }
         };
@@ -281,9 +290,7 @@ impl Driver {
                 Ok(ask::Answer::Entry(Box::new(entry)))
             }
             Key::Slot { .. } => {
-                let slot = self.seals.slot(&value.bytes, &key)?;
-                let standing = Standing::new(slot, value.revision, value.first, value.writes);
-                let standing = standing.ok_or("it was put there another time")?;
+                let standing = self.stands(value, &key)?;
                 Ok(ask::Answer::Slot(
                     Box::new(standing.slot),
                     standing.revision,

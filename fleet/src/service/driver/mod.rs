@@ -122,8 +122,6 @@ pub struct Driver {
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
-    /// When what has failed with a place is tried again.
-    places_due: Option<Boottime>,
     /// Who may take places away.
     pub operators: Vec<Who>,
 }
@@ -207,7 +205,6 @@ impl Driver {
             lists: VecDeque::new(),
             telling: Telling::new(Spool(settings.spool_dir.clone()), clock::boottime()),
             reactions: Reactions::default(),
-            places_due: None,
         })
     }
 
@@ -216,7 +213,7 @@ impl Driver {
         let events = self.telling.wakes().filter(|_| self.health.is_up);
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
-        let others = others.chain(self.places_due);
+        let others = others.chain(self.slots.wakes());
         wakes(&self.state).into_iter().chain(others).min()
     }
 

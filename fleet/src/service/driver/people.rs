@@ -154,6 +154,7 @@ impl Driver {
             outbox: waiting,
             take: health.take.as_deref().map(ask::words),
             turned_away: health.turned_away,
+            slots: self.slots.own(true),
             ahead: self.state.ahead(),
         }
     }

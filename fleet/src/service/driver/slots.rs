@@ -1,27 +1,30 @@
 //! Runs that wait for a slot, and this node's places among those that share slots.
 
 use again::layout::complain;
-use again::model::{Boottime, Identity, Span};
+use again::model::Identity;
 use again::sys::clock;
 
 use super::Driver;
 use crate::ask::{self, Wish};
-use crate::engine::{Change, Error, NO_PLACES, Value, watch};
+use crate::engine::{Error, NO_PLACES, Value};
 use crate::policy::slots::{Lease, Standing};
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
-use crate::service::places::Act;
-use crate::service::slots::{Deed, Run};
+use crate::service::places::{Act, Line, Seen};
+use crate::service::slots::{Deed, Run, Slots};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Name, Node};
 use crate::wire::slot::Slot;
 
-/// Before what has failed is tried again: less than a run waits for a service that says nothing.
-const PAUSE: Span = Span::from_secs(2);
-
 impl Driver {
+    /// The runs that wait, or have slots, as of now.
+    pub fn slots(&mut self) -> &mut Slots {
+        self.slots.now = clock::boottime();
+        &mut self.slots
+    }
+
     /// Whether places can be had with this engine; if not, somebody is told so.
     pub fn has_places(&mut self, client: Client) -> bool {
         let has_places = self.health.engine != "nats";
@@ -48,7 +51,7 @@ impl Driver {
         });
         let begun = begun.map_err(|e| format!("the run cannot be watched: {e}"));
         self.callers.stand(client);
-        match begun.and_then(|run| self.slots.want(client, wish, run)) {
+        match begun.and_then(|run| self.slots().want(client, wish, run)) {
             Ok(deeds) => self.do_all(deeds),
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
@@ -59,23 +62,17 @@ impl Driver {
 
     /// A run has ended.
     pub fn run_ended(&mut self, group: &Name, who: Identity) {
-        let deeds = self.slots.ended(group, who);
+        let deeds = self.slots().ended(group, who);
         self.do_all(deeds);
     }
 
-    /// Begins again with what has failed, if it is time.
-    pub fn try_again(&mut self, now: Boottime) {
-        if self.places_due.is_none_or(|at| now < at) {
-            return;
+    /// Some time has passed; where it is a beat, places are kept alive.
+    pub fn slots_go_on(&mut self, is_beat: bool) {
+        let mut deeds = self.slots().tick();
+        if is_beat {
+            deeds.extend(self.slots.beat());
         }
-        self.places_due = None;
-        let deeds = self.slots.retry();
         self.do_all(deeds);
-    }
-
-    /// What was done with a place has failed.
-    fn try_later(&mut self) {
-        self.places_due = Some(clock::boottime() + PAUSE);
     }
 
     /// Something came of what was done with a place.
@@ -89,6 +86,7 @@ impl Driver {
         {
             return;
         }
+        self.slots();
         let deeds = match (act, value) {
             (
                 Act::Enter,
@@ -113,7 +111,6 @@ impl Driver {
                         "again-fleet: no slot in group '{group}': the engine {e}"
                     ));
                 }
-                self.try_later();
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
@@ -122,72 +119,62 @@ impl Driver {
         self.do_all(deeds);
     }
 
-    /// Others have come or gone.
-    pub fn watched(&mut self, number: u64, events: Vec<watch::Event>) {
-        if number != self.slots.watch().0 {
+    /// What is seen of the lines in which this node stands.
+    pub fn watched(&mut self, number: u64, seen: Seen) {
+        if number != self.slots().round() {
             return;
         }
-        for event in events {
-            match event {
-                watch::Event::Complete => self.slots.complete(),
-                watch::Event::Changed(change) => self.saw(&change),
-                watch::Event::Lost(Error::Denied(why)) => {
-                    if self.health.denied.insert(why.clone()) {
-                        complain(&format!(
-                            "again-fleet: the engine does not let this node see who waits for slots: {why}"
-                        ));
+        let deeds = match seen {
+            Seen::Line(group, values, is_all) => {
+                let (mut line, mut stands) = (Vec::new(), false);
+                let place = self.slots.group(&group).and_then(|one| one.place);
+                for value in values {
+                    match self.standing(&value) {
+                        Ok(None) => {
+                            stands |= place.is_some_and(|one| one.revision == value.revision)
+                        }
+                        Ok(standing) => line.extend(standing),
+                        Err(why) => {
+                            self.turn_away(&format!("{} is not believed: {why}", value.key));
+                        }
                     }
                 }
-                watch::Event::Lost(_) => {}
+                self.slots.saw(&group, line, is_all, stands)
             }
-        }
-        for name in self.slots.missing(&self.me) {
-            self.try_later();
-            let deeds = self.slots.gone(&name, true);
-            self.do_all(deeds);
-        }
-        let deeds = self.slots.look();
+            Seen::Gone(key) => match Key::decode(&key, &self.namespace) {
+                Ok(Key::Slot { group, node }) => self.slots.saw_go(&group, &node, &self.me),
+                _ => return,
+            },
+            Seen::Lost(Error::Denied(why)) => {
+                if self.health.denied.insert(why.clone()) {
+                    complain(&format!(
+                        "again-fleet: the engine does not let this node see who waits for slots: {why}"
+                    ));
+                }
+                return;
+            }
+            Seen::Lost(_) => return,
+        };
         self.do_all(deeds);
     }
 
-    fn saw(&mut self, change: &Change) {
-        let Ok(key) = Key::decode(change.key(), &self.namespace) else {
-            return;
+    /// Who stands there, by its own word; nobody where that is this node, or somebody who comes, whose first write is empty.
+    fn standing(&mut self, value: &Value) -> Result<Option<Standing>, String> {
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
+        let Key::Slot { node, .. } = &key else {
+            return Ok(None);
         };
-        let Key::Slot { group, node } = &key else {
-            return;
-        };
-        let standing = match change {
-            Change::Put(value) if *node == self.me => self.my_standing(group, value),
-            // An empty one is the first write of somebody who comes.
-            Change::Put(value) if !value.bytes.is_empty() => {
-                let told = self.seals.slot(&value.bytes, &key);
-                let Value {
-                    revision,
-                    first,
-                    writes,
-                    ..
-                } = *value;
-                let standing = told.and_then(|slot| {
-                    Standing::new(slot, revision, first, writes)
-                        .ok_or_else(|| "it was put there another time".to_owned())
-                });
-                if let Err(why) = &standing {
-                    self.turn_away(&format!("{} is not believed: {why}", value.key));
-                }
-                standing.ok()
-            }
-            _ => None,
-        };
-        self.slots.saw(group, node, standing);
+        if *node == self.me || value.bytes.is_empty() {
+            return Ok(None);
+        }
+        self.stands(value, &key).map(Some)
     }
 
-    /// What this node has put there by itself.
-    fn my_standing(&self, group: &Name, value: &Value) -> Option<Standing> {
-        let place = self.slots.group(group)?.place?;
-        let slot = self.slot(group)?;
-        let revision = Some(value.revision).filter(|one| *one == place.revision)?;
-        Some(Standing { slot, revision })
+    /// The same, whoever it is.
+    pub fn stands(&mut self, value: &Value, key: &Key) -> Result<Standing, String> {
+        let slot = self.seals.slot(&value.bytes, key)?;
+        let standing = Standing::new(slot, value.revision, value.first, value.writes);
+        standing.ok_or_else(|| "it was put there another time".to_owned())
     }
 
     /// What this node says where it stands.
@@ -241,7 +228,7 @@ impl Driver {
                 Deed::Sign(group) => self.sign(group),
                 Deed::Resume(group, lease) => self.order(place(group, Act::Resume(lease))),
                 Deed::Leave(group, lease) => self.order(place(group, Act::Leave(lease))),
-                Deed::Watch => self.watch(),
+                Deed::Look => self.look_at_lines(),
                 Deed::Tell(client, waits) => {
                     self.callers
                         .tell(client, ask::Answer::Waits(Box::new(waits)));
@@ -275,21 +262,25 @@ impl Driver {
                 self.order(Call::Place { group, act });
             }
             Err(e) => {
-                self.try_later();
-                let deeds = self.slots.failed(&group, ask::words(&e.to_string()));
+                let deeds = self.slots().failed(&group, ask::words(&e.to_string()));
                 self.do_all(deeds);
             }
         }
     }
 
-    fn watch(&self) {
-        let (number, groups) = self.slots.watch();
-        let prefix = match groups[..] {
-            [] => None,
-            [group] => Some(Prefix::Slots(group)),
-            _ => Some(Prefix::AllSlots),
+    fn look_at_lines(&self) {
+        let line = |(group, revision, most): (&Name, _, _)| Line {
+            group: group.clone(),
+            prefix: Prefix::Slots(group).encode(&self.namespace),
+            revision,
+            most,
         };
-        let prefix = prefix.map(|prefix| prefix.encode(&self.namespace));
-        let _ = self.ways.orders.send(Order::Watch(number, prefix));
+        let lines: Vec<Line> = self.slots.lines().map(line).collect();
+        let prefix = match &lines[..] {
+            [line] => line.prefix.clone(),
+            _ => Prefix::AllSlots.encode(&self.namespace),
+        };
+        let look = Order::Look(self.slots.round(), prefix, lines);
+        let _ = self.ways.orders.send(look);
     }
 }

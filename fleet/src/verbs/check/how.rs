@@ -31,6 +31,13 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
             "'journalctl -u again-fleet' names each, and why",
         ));
     }
+    for slot in &how.slots {
+        found.push(Finding::warning(
+            "slots",
+            slot.clone(),
+            "have the service reach the engine: a run that begins then has a slot again",
+        ));
+    }
     let is_same = settings.certname().is_ok_and(|name| *name == how.node)
         && settings.namespace == how.namespace;
     if !is_same {
@@ -171,6 +178,7 @@ mod tests {
             },
             take: None,
             turned_away: 0,
+            slots: Vec::new(),
             ahead: Some(20),
         }
     }
