@@ -120,7 +120,9 @@ fn a_killed_waiter_takes_its_question_along_and_its_successor_asks_anew() {
 fn without_a_slot_it_says_why_and_asks_again() {
     let scratch = with_slots();
     let again = "waits for a slot, and asks again within a minute: ";
-    ask_once(&scratch);
+    let settings = scratch.write("again-fleet.toml", "slots_required = true # by all means\n");
+    let mut asks = scratch.apply("site", "ask('run') if NTH == 1");
+    start(asks.env("AGAIN_FLEET_CONFIG", settings)).finish();
     scratch.blocked_by_slot(&format!(
         "{again}again-fleet is not installed: it is neither beside"
     ));
@@ -158,6 +160,24 @@ fn without_a_slot_it_says_why_and_asks_again() {
     assert_eq!(delayed[1..], [denied, killed]);
     let history = scratch.again_well(&["history"]);
     assert!(history.contains("delayed   waited "), "{history}");
+}
+
+/// Nobody is there to be asked, and nothing says that a run has to wait for that: it goes ahead, a while later.
+#[test]
+fn without_the_program_it_goes_ahead_after_a_while() {
+    let scratch = with_slots();
+    let begun = Instant::now();
+    ask_once(&scratch);
+    scratch.wait_for_runs("site", 2);
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    scratch.wait_until_settled();
+    scratch.assert_nothing_left();
+    assert!(scratch.told("delayed").is_empty());
+    let log = scratch.again_well(&["log"]);
+    assert!(
+        log.contains("the run goes ahead without a slot: again-fleet is not installed"),
+        "{log}"
+    );
 }
 
 /// No slot is waited for while the rerun could not use it.

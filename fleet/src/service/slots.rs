@@ -1351,9 +1351,9 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
-        let mut world = standing(6, 1);
+        let mut world = standing(5, 1);
         let told = |world: &World| {
-            let callers = &world.nodes[5]
+            let callers = &world.nodes[4]
                 .slots
                 .group(&group())
                 .expect("a group")
@@ -1361,15 +1361,15 @@ mod tests {
             let told = callers.0.first().and_then(|(_, told)| told.clone());
             told.expect("told")
         };
-        let what = ", which has 1: 5 before it: n0, n1, n2, n3, n4".to_owned();
+        let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
         let is_away = false;
         assert_eq!(told(&world), Waits { what, is_away });
         world.ends(0);
         world.settles();
-        let what = ", which has 1: 4 before it: n1, n2, n3, n4".to_owned();
+        let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
         assert_eq!(told(&world), Waits { what, is_away });
-        assert_eq!(world.slots(5).look(), [], "nothing is told twice");
-        world.breaks(5);
+        assert_eq!(world.slots(4).look(), [], "nothing is told twice");
+        world.breaks(4);
         let (what, is_away) = ("the engine is not there: gone".to_owned(), true);
         assert_eq!(told(&world), Waits { what, is_away });
     }

@@ -15,6 +15,7 @@ use again_fleet::wire::slot::Slot;
 use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{Node, until};
+use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
 
@@ -255,6 +256,7 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
     two.is_linked(false);
     let_go(&one);
     two.set_also("slots_required = true");
+    let since = Instant::now();
     let run = run(&one);
     let refused = output(&two, &["slot", "--max-wait", "3s"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -264,7 +266,16 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
         "{why}"
     );
     site.has("end n01.test");
+    // It was patient, and did not go when the others do.
     let ahead = read(&one.path("said"));
+    let (_, words) = ahead.split_once("group 'g', ").expect("words");
+    let (seconds, _) = words.split_once(" s from now").expect("a number");
+    let pause = Duration::from_secs(10 + seconds.parse::<u64>().expect("a number"));
+    assert!(
+        since.elapsed() >= pause,
+        "{ahead} after {:?}",
+        since.elapsed()
+    );
     assert!(
         ahead.contains("the run goes ahead without a slot of group 'g', "),
         "{ahead}"
@@ -284,6 +295,68 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
     let done = output(&two, &["slot"]);
     assert!(done.status.success(), "{}", said(&done));
     assert!(said(&done).contains("goes ahead"), "{}", said(&done));
+}
+
+/// For longer than a lease, of one node, while its run goes on.
+#[test]
+fn one_more_runs_where_a_node_loses_the_engine_for_long_and_the_limit_holds_again() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two, three] = ["n01.test", "n02.test", "n03.test"].map(|name| site.node(name, 1));
+    let relay = Relay::to(site.server.port);
+    one.set_also(&format!("endpoints = ['localhost:{}']", relay.port));
+    one.start_anew();
+    one.is_linked(true);
+    let first = run(&one);
+    site.has("begin n01.test");
+    let second = run(&two);
+    site.stand(&two, 2);
+    relay.cut();
+    let since = Instant::now();
+    site.has("begin n02.test");
+    assert!(since.elapsed() > LEASE / 4, "{:?}", since.elapsed());
+    let ended = "the slot in group 'g' has ended with its lease; the run here goes on, and one more may run";
+    until("a word of it", || one.log().contains(ended));
+    assert_eq!(site.all(), ["begin n01.test", "begin n02.test"]);
+    assert!(read(&two.path("said")).contains("has a slot of group 'g'"));
+    // What the node knows without the engine.
+    let shown = said(&output(&one, &["slots"]));
+    assert!(shown.contains("etcd ") && shown.contains(ended), "{shown}");
+    let checked = said(&output(&one, &["check"]));
+    assert!(checked.contains(ended), "{checked}");
+    relay.mend_without_connections();
+    one.is_linked(true);
+    until("nothing of it", || {
+        !said(&output(&one, &["check"])).contains("with its lease")
+    });
+    // Its next run waits as all others do.
+    let_go(&one);
+    ends(first);
+    let (third, fourth) = (run(&one), run(&three));
+    let line = site.stand(&three, 3);
+    assert_eq!(line[0], ("n02.test".to_owned(), true));
+    assert!(line[1..].iter().all(|(_, runs)| !runs), "{line:?}");
+    [&two, &three].into_iter().for_each(let_go);
+    [second, third, fourth].into_iter().for_each(ends);
+    let all = site.all();
+    let all: Vec<&str> = all[3..].iter().map(|line| &line[..3]).collect();
+    assert_eq!(all, ["end", "beg", "end", "beg", "end"], "{:?}", site.all());
+    assert_eq!(one.log().matches(ended).count(), 1);
+}
+
+/// The run may be the one that mends them.
+#[test]
+fn where_settings_cannot_be_read_a_run_goes_ahead_unless_a_slot_is_required() {
+    let site = Site::new(Kind::Etcd);
+    let one = site.node("n01.test", 1);
+    one.set_also("no_setting = 1");
+    one.set_also("slots_required = true");
+    let refused = output(&one, &["slot"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    one.set_also("slots_required = false");
+    let done = output(&one, &["slot"]);
+    let words = "the run goes ahead without a slot: the settings cannot be used: ";
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains(words), "{}", said(&done));
 }
 
 #[test]
@@ -377,9 +450,11 @@ fn what_a_node_has_not_put_there_counts_for_nothing() {
     ] {
         assert!(log.contains(word), "{log}");
     }
-    // Written over by another: the run goes on, and that is said.
+    // Written over by another: the run goes on, and that is said once it is seen.
     let theirs = straight.list("slot/g/n02=test").remove(0);
     straight.put("slot/g/n02=test", &theirs.bytes).expect("put");
+    assert!(site.line(&two).is_empty());
+    two.start_anew();
     until("a word of it", || {
         two.log().contains("the slot in group 'g' is gone")
     });
