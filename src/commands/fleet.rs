@@ -51,7 +51,7 @@ pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
         let wait = PATIENCE + delay::draw(SPREAD, &mut rand::rng());
         std::thread::sleep(Duration::from_nanos(wait.nanos()));
         complain("again: the run goes ahead without a slot: again-fleet is not installed");
-        return Ok(Exit::Done);
+        return Ok(Exit::Success);
     }
     complain(
         "again: error: again-fleet is not installed: it is neither beside this program nor in /usr/local/bin or /usr/bin; install its package, or include common::again::fleet",
