@@ -10,7 +10,7 @@
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
 //! | [`Question::Nodes`] | [`Answer::Node`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Slot`] | [`Answer::Waits`] whenever something has changed, until its turn has come |
+//! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
 //! | any | [`Answer::Refused`] in place of all that |
@@ -134,8 +134,10 @@ pub enum Answer {
     Entry(Box<Entry>),
     /// Fired here, and its target has told nothing final for this node yet; with one of its origins.
     OnTheWay(Box<Trigger>),
-    /// Its turn has not come.
-    Waits(Box<Waits>),
+    /// Its turn has not come; what it waits for, in words. They are empty as long as its place is on its way.
+    Waits(String),
+    /// The same, where nobody can say it; why.
+    Away(String),
     /// Who runs or waits, and the revision that is its place.
     Slot(Box<Slot>, u64),
     /// The engine did not show what was asked for; why.
@@ -144,15 +146,6 @@ pub enum Answer {
     Refused(String),
     /// There is nothing more to say.
     End,
-}
-
-/// Why a run waits for a slot.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
-    /// In words; empty as long as its place is on its way.
-    pub what: String,
-    /// Whether that is why nobody can say it.
-    pub is_away: bool,
 }
 
 /// What goes for all targets.
@@ -375,6 +368,8 @@ impl Answer {
             Answer::Failed(_, why)
             | Answer::LeftOut(why)
             | Answer::Refused(why)
+            | Answer::Waits(why)
+            | Answer::Away(why)
             | Answer::NotSeen(why) => vec![why],
             Answer::Said(summary) => [Some(&summary.engine), summary.away.as_ref()]
                 .into_iter()
@@ -385,7 +380,6 @@ impl Answer {
                 news: News::Told(_, why),
                 ..
             } => vec![why],
-            Answer::Waits(waits) => vec![&waits.what],
             Answer::Slot(slot, _) => vec![&slot.why],
             Answer::Entry(entry) => {
                 let ways = entry.told.stopped.iter().map(|one| &*one.way);
@@ -580,10 +574,8 @@ mod tests {
             Answer::Node(Box::new(inventory())),
             Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
-            Answer::Waits(Box::new(Waits {
-                what: ", which has 3".to_owned(),
-                ..Waits::default()
-            })),
+            Answer::Waits(", which has 3".to_owned()),
+            Answer::Away("the engine is not there".to_owned()),
             Answer::Slot(Box::new(crate::wire::slot::tests::slot("lb1", 5, 8)), 6),
         ]
     }

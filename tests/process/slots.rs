@@ -173,7 +173,7 @@ fn without_the_program_it_goes_ahead_after_a_while() {
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
     assert!(scratch.told("delayed").is_empty());
-    let log = scratch.again_well(&["log"]);
+    let log = scratch.text("state/again.log");
     assert!(
         log.contains("the run goes ahead without a slot: again-fleet is not installed"),
         "{log}"

@@ -127,6 +127,11 @@ impl<E: Engine> Engine for Faulty<E> {
 
     const HAS_PLACES: bool = E::HAS_PLACES;
 
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let oldest = self.engine.oldest(prefix, until, most);
+        call(&self.plan, Call::List, oldest).await
+    }
+
     async fn replace(
         &self,
         key: &str,

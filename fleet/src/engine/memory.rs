@@ -197,6 +197,14 @@ impl Engine for Memory {
 
     const HAS_PLACES: bool = true;
 
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let mut list = self.list(prefix).await?;
+        list.values.retain(|value| value.revision <= until);
+        list.values.sort_by_key(|value| value.revision);
+        list.values.truncate(most);
+        Ok(list)
+    }
+
     async fn replace(
         &self,
         key: &str,

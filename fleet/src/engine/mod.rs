@@ -182,21 +182,6 @@ pub trait Engine {
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error>;
 
-    /// Of what stands below a prefix and was not written after a revision, the values that were written first, in that order; about
-    /// so many, or all if they are fewer.
-    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
-        let mut list = self.list(prefix).await?;
-        list.values.retain(|value| value.revision <= until);
-        list.values.sort_by_key(|value| value.revision);
-        list.values.truncate(most);
-        Ok(list)
-    }
-
-    /// What is removed below a prefix after a revision. What is written there may be told too.
-    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
-        self.follow(prefix, after).await
-    }
-
     /// Writes a value, whatever stood there, for this long at least or until it is removed. Its revision.
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error>;
 
@@ -205,6 +190,17 @@ pub trait Engine {
 
     /// Whether a key keeps its place while its lease is renewed; without that there are no slots.
     const HAS_PLACES: bool = false;
+
+    /// Of what stands below a prefix and was not written after a revision, the values that were written first, in that order; about
+    /// so many, or all if they are fewer.
+    async fn oldest(&self, _prefix: &str, _until: u64, _most: usize) -> Result<List, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
+    /// What is removed below a prefix after a revision. What is written there may be told too.
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
+        self.follow(prefix, after).await
+    }
 
     /// Writes a value in the place of the one of this revision, for as long as the lease lives. Its revision;
     /// [`Error::Conflict`] where another one stands, or none.

@@ -4,7 +4,7 @@
 use again::model::{Boottime, Identity, Span};
 
 use super::few::Few;
-use crate::ask::{Waits, Wish};
+use crate::ask::{Answer, Wish};
 use crate::engine::LEASE;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
@@ -82,7 +82,7 @@ pub struct Group {
     /// Whether those are all.
     is_all: bool,
     /// Who waits to be told, and what they were told last.
-    callers: Few<Client, Option<Waits>>,
+    callers: Few<Client, Option<Answer>>,
 }
 
 /// What is to be done.
@@ -101,7 +101,7 @@ pub enum Deed {
     /// To look at all lines in which this node stands; or at none.
     Look,
     /// To tell somebody why they wait.
-    Tell(Client, Waits),
+    Tell(Client, Answer),
     /// To tell somebody that their turn has come.
     Turn(Client),
     /// To log this.
@@ -572,12 +572,11 @@ impl Slots {
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
-            let mut waits = Waits::default();
+            let mut waits = Answer::Waits(String::new());
             // A place that this node only remembers may be somebody else's by now.
             let is_sure = group.stage == Stage::Stands && self.now < group.ends;
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
-                waits.is_away = true;
-                waits.what.clone_from(why);
+                waits = Answer::Away(why.clone());
             } else if !group.had_turn
                 && is_sure
                 && let Some(line) = &group.line
@@ -585,7 +584,7 @@ impl Slots {
                 let limits = line.iter().map(|one| one.slot.limit);
                 let limit = limits.fold(group.limit, u32::min);
                 if line.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-                    waits.what = before(line, limit, group.is_all);
+                    waits = Answer::Waits(before(line, limit, group.is_all));
                 } else if group.is_all {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
@@ -1298,9 +1297,8 @@ mod tests {
         };
         assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
         let told = world.nodes[29].slots.groups.0[0].1.callers.0[0].1.clone();
-        let what = told.expect("told").what;
-        let expected = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
-        assert_eq!(what, expected);
+        let what = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
+        assert_eq!(told, Some(Answer::Waits(what.to_owned())));
         let mut looks = 0;
         for n in 0..29 {
             let round = world.nodes[29].slots.round;
@@ -1335,7 +1333,7 @@ mod tests {
         };
         let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
         let waits = |deeds: &[Deed]| match deeds {
-            [Deed::Tell(1, waits)] => waits.what.clone(),
+            [Deed::Tell(1, Answer::Waits(what))] => what.clone(),
             other => panic!("{other:?}"),
         };
         let line = vec![standing(1, 2), standing(3, 8)];
@@ -1362,16 +1360,15 @@ mod tests {
             told.expect("told")
         };
         let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
-        let is_away = false;
-        assert_eq!(told(&world), Waits { what, is_away });
+        assert_eq!(told(&world), Answer::Waits(what));
         world.ends(0);
         world.settles();
         let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
-        assert_eq!(told(&world), Waits { what, is_away });
+        assert_eq!(told(&world), Answer::Waits(what));
         assert_eq!(world.slots(4).look(), [], "nothing is told twice");
         world.breaks(4);
-        let (what, is_away) = ("the engine is not there: gone".to_owned(), true);
-        assert_eq!(told(&world), Waits { what, is_away });
+        let what = "the engine is not there: gone".to_owned();
+        assert_eq!(told(&world), Answer::Away(what));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::service::{Conversation, Heard, socket};
 use super::{Exit, Problem, clean};
-use crate::ask::{Answer, Question, Waits, Wish};
+use crate::ask::{Answer, Question, Wish};
 use crate::cli::Slot;
 use crate::settings::{self, Flags, Surroundings};
 use crate::wire::name::Name;
@@ -194,7 +194,15 @@ impl Waiting {
             match conversation.next(Instant::now() + until(give_up))? {
                 Heard::Answer(Answer::End) => return Ok(Came::Turn),
                 Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
-                Heard::Answer(Answer::Waits(waits)) => self.told(*waits),
+                Heard::Answer(Answer::Away(why)) => self.is_away(why),
+                // Its place is on its way.
+                Heard::Answer(Answer::Waits(what)) if what.is_empty() => {
+                    self.is_silent("the engine has given it no place yet".to_owned());
+                }
+                Heard::Answer(Answer::Waits(what)) => {
+                    self.away = None;
+                    self.say(&what);
+                }
                 Heard::Answer(_) => {
                     return Err(conversation.problem("answered something else than was asked"));
                 }
@@ -220,18 +228,6 @@ impl Waiting {
             .as_ref()
             .map_or_else(boottime, |(since, _)| *since);
         self.away = Some((since, why));
-    }
-
-    fn told(&mut self, waits: Waits) {
-        if waits.is_away {
-            self.is_away(waits.what);
-        } else if waits.what.is_empty() {
-            // Its place is on its way.
-            self.is_silent("the engine has given it no place yet".to_owned());
-        } else {
-            self.away = None;
-            self.say(&waits.what);
-        }
     }
 
     /// Says why it waits, whenever that is something else. It waits all the same where nobody reads that.

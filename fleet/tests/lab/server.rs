@@ -223,7 +223,9 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
 /// A process on the server has the only slot until it is let go.
 fn hold(server: &Lab) {
     let words = "echo $$ >/root/holder; again-fleet slot --group puppetserver && touch /root/has; exec sleep 600";
-    server.spawn(&["sh", "-c", words], Stdio::null());
+    // Its container ends with the test.
+    #[expect(clippy::zombie_processes)]
+    let _holder = server.spawn(&["sh", "-c", words], Stdio::null());
     server.wait_until("its slot", 60, || {
         let has = server.exec(&["test", "-e", "/root/has"]).status();
         (has == 0).then_some(())

@@ -229,10 +229,7 @@ impl Driver {
                 Deed::Resume(group, lease) => self.order(place(group, Act::Resume(lease))),
                 Deed::Leave(group, lease) => self.order(place(group, Act::Leave(lease))),
                 Deed::Look => self.look_at_lines(),
-                Deed::Tell(client, waits) => {
-                    self.callers
-                        .tell(client, ask::Answer::Waits(Box::new(waits)));
-                }
+                Deed::Tell(client, waits) => self.callers.tell(client, waits),
                 Deed::Turn(client) => self.callers.end(client),
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
             }
