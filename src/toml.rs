@@ -127,3 +127,18 @@ pub fn read(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::says;
+
+    #[test]
+    fn what_a_line_says_counts_whatever_the_others_are() {
+        let text = "= broken [\n  wanted= true # by all means\nother = \"true\"\n# hidden = true\n";
+        assert!(says(text, "wanted", "true"));
+        for key in ["other", "hidden", "# hidden", "want", ""] {
+            assert!(!says(text, key, "true"), "{key}");
+        }
+        assert!(!says(text, "wanted", "false"));
+    }
+}

@@ -182,7 +182,7 @@ pub struct How {
     /// listens to.
     pub turned_away: u64,
     /// Slots that have ended under runs of this node, one sentence each.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,

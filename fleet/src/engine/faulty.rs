@@ -132,6 +132,10 @@ impl<E: Engine> Engine for Faulty<E> {
         call(&self.plan, Call::List, oldest).await
     }
 
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
+        self.follow(prefix, after).await
+    }
+
     async fn replace(
         &self,
         key: &str,

@@ -205,6 +205,10 @@ impl Engine for Memory {
         Ok(list)
     }
 
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Followed, Error> {
+        self.follow(prefix, after).await
+    }
+
     async fn replace(
         &self,
         key: &str,

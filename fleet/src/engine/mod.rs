@@ -198,8 +198,8 @@ pub trait Engine {
     }
 
     /// What is removed below a prefix after a revision. What is written there may be told too.
-    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
-        self.follow(prefix, after).await
+    async fn follow_removals(&self, _prefix: &str, _after: u64) -> Result<Self::Feed, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
     /// Writes a value in the place of the one of this revision, for as long as the lease lives. Its revision;

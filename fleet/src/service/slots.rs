@@ -1,10 +1,13 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
+/// What outlives a service, as it is written down.
+mod kept;
+
 use again::model::{Boottime, Identity, Span};
 
 use super::few::Few;
-use crate::ask::{Answer, Wish};
+use crate::ask::Wish;
 use crate::engine::LEASE;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
@@ -82,8 +85,11 @@ pub struct Group {
     /// Whether those are all.
     is_all: bool,
     /// Who waits to be told, and what they were told last.
-    callers: Few<Client, Option<Answer>>,
+    callers: Few<Client, Option<Waits>>,
 }
+
+/// What a run waits for, in words, and whether that is why nobody can say it. They are empty as long as its place is on its way.
+pub type Waits = (String, bool);
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,7 +107,7 @@ pub enum Deed {
     /// To look at all lines in which this node stands; or at none.
     Look,
     /// To tell somebody why they wait.
-    Tell(Client, Answer),
+    Tell(Client, Waits),
     /// To tell somebody that their turn has come.
     Turn(Client),
     /// To log this.
@@ -123,83 +129,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// What outlives a service, in lines: a group, and its runs.
-    pub fn written(&self) -> String {
-        let mut text = String::new();
-        for (name, group) in &self.groups.0 {
-            let Place {
-                lease,
-                first,
-                revision,
-            } = group.place.unwrap_or_default();
-            let flags = [group.place.is_some(), group.had_turn, group.is_over];
-            let flags = flags.map(u8::from);
-            let [has_place, had_turn, is_over] = flags;
-            text += &format!(
-                "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
-                group.limit
-            );
-            for run in &group.runs {
-                let (
-                    Identity { pid, start },
-                    Run {
-                        file, since, why, ..
-                    },
-                ) = (run.who, run);
-                text += &format!("run {pid} {start} {file} {since} {why}\n");
-            }
-        }
-        text
-    }
-
-    /// The same from its lines. What cannot be read is passed over.
-    pub fn read(text: &str) -> Slots {
-        let mut slots = Slots::default();
-        for line in text.lines() {
-            let _ = slots.read_line(line);
-        }
-        slots
-    }
-
-    fn read_line(&mut self, line: &str) -> Option<()> {
-        let mut words = line.splitn(9, ' ');
-        let is_group = words.next()? == "group";
-        if !is_group {
-            words = line.splitn(6, ' ');
-            words.next();
-        }
-        let mut number = || words.next()?.parse::<i64>().ok();
-        if is_group {
-            let limit = u32::try_from(number()?).ok()?;
-            let place = Place {
-                lease: number()?,
-                first: number()?.cast_unsigned(),
-                revision: number()?.cast_unsigned(),
-            };
-            let group = Group {
-                limit,
-                place: Some(place).filter(|_| number() == Some(1)),
-                had_turn: number()? == 1,
-                is_over: number()? == 1,
-                ..Group::default()
-            };
-            self.groups.insert(words.next()?.parse().ok()?, group);
-        } else {
-            let run = Run {
-                who: Identity {
-                    pid: i32::try_from(number()?).ok()?,
-                    start: number()?.cast_unsigned(),
-                },
-                file: number()?.cast_unsigned(),
-                since: number()?.cast_unsigned(),
-                why: words.next()?.to_owned(),
-            };
-            let (_, group) = self.groups.0.last_mut()?;
-            group.runs.push(run);
-        }
-        Some(())
-    }
-
     /// After a start; only runs that `lives` says have not ended.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
         self.away = Some("the engine was not reached yet".to_owned());
@@ -572,11 +501,11 @@ impl Slots {
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
-            let mut waits = Answer::Waits(String::new());
+            let mut waits = (String::new(), false);
             // A place that this node only remembers may be somebody else's by now.
             let is_sure = group.stage == Stage::Stands && self.now < group.ends;
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
-                waits = Answer::Away(why.clone());
+                waits = (why.clone(), true);
             } else if !group.had_turn
                 && is_sure
                 && let Some(line) = &group.line
@@ -584,7 +513,7 @@ impl Slots {
                 let limits = line.iter().map(|one| one.slot.limit);
                 let limit = limits.fold(group.limit, u32::min);
                 if line.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-                    waits = Answer::Waits(before(line, limit, group.is_all));
+                    waits.0 = before(line, limit, group.is_all);
                 } else if group.is_all {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
@@ -1034,9 +963,11 @@ mod tests {
                 let deeds = self.slots(n).saw(&group(), line, is_all, stands);
                 return self.doing(n, deeds);
             };
-            for (other, held) in self.store.log[at..to].to_vec() {
+            for at in at..to {
+                let (other, held) = &self.store.log[at];
+                let (other, is_gone) = (*other, held.is_none());
                 // What it has led to may be another look.
-                if held.is_none() && self.nodes[n].slots.round == round {
+                if is_gone && self.nodes[n].slots.round == round {
                     let slots = self.slots(n);
                     let deeds = slots.saw_go(&group(), &name_of(other), &name_of(n));
                     self.doing(n, deeds);
@@ -1298,7 +1229,7 @@ mod tests {
         assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
         let told = world.nodes[29].slots.groups.0[0].1.callers.0[0].1.clone();
         let what = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
-        assert_eq!(told, Some(Answer::Waits(what.to_owned())));
+        assert_eq!(told, Some((what.to_owned(), false)));
         let mut looks = 0;
         for n in 0..29 {
             let round = world.nodes[29].slots.round;
@@ -1333,7 +1264,7 @@ mod tests {
         };
         let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
         let waits = |deeds: &[Deed]| match deeds {
-            [Deed::Tell(1, Answer::Waits(what))] => what.clone(),
+            [Deed::Tell(1, (what, false))] => what.clone(),
             other => panic!("{other:?}"),
         };
         let line = vec![standing(1, 2), standing(3, 8)];
@@ -1360,15 +1291,15 @@ mod tests {
             told.expect("told")
         };
         let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
-        assert_eq!(told(&world), Answer::Waits(what));
+        assert_eq!(told(&world), (what, false));
         world.ends(0);
         world.settles();
         let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
-        assert_eq!(told(&world), Answer::Waits(what));
+        assert_eq!(told(&world), (what, false));
         assert_eq!(world.slots(4).look(), [], "nothing is told twice");
         world.breaks(4);
         let what = "the engine is not there: gone".to_owned();
-        assert_eq!(told(&world), Answer::Away(what));
+        assert_eq!(told(&world), (what, true));
     }
 
     #[test]

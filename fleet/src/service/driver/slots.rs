@@ -229,7 +229,14 @@ impl Driver {
                 Deed::Resume(group, lease) => self.order(place(group, Act::Resume(lease))),
                 Deed::Leave(group, lease) => self.order(place(group, Act::Leave(lease))),
                 Deed::Look => self.look_at_lines(),
-                Deed::Tell(client, waits) => self.callers.tell(client, waits),
+                Deed::Tell(client, (what, is_away)) => {
+                    let say = if is_away {
+                        ask::Answer::Away
+                    } else {
+                        ask::Answer::Waits
+                    };
+                    self.callers.tell(client, say(what));
+                }
                 Deed::Turn(client) => self.callers.end(client),
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
             }

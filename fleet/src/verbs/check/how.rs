@@ -240,6 +240,8 @@ mod tests {
             grade == Grade::Warning && words.starts_with("engine: 3 values"),
             "{words}"
         );
+        let (grade, words) = one(|how| how.slots = vec!["it has ended".to_owned()]);
+        assert_eq!((grade, &*words), (Grade::Warning, "slots: it has ended"));
         let (_, words) = one(|how| how.node = "web2".parse().expect("a certname"));
         assert!(words.contains("it is web2 of fleet 'default'"), "{words}");
     }
