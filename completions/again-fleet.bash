@@ -34,8 +34,17 @@ _again__fleet() {
             again__fleet,nodes)
                 cmd="again__fleet__subcmd__nodes"
                 ;;
+            again__fleet,release)
+                cmd="again__fleet__subcmd__release"
+                ;;
             again__fleet,serve)
                 cmd="again__fleet__subcmd__serve"
+                ;;
+            again__fleet,slot)
+                cmd="again__fleet__subcmd__slot"
+                ;;
+            again__fleet,slots)
+                cmd="again__fleet__subcmd__slots"
                 ;;
             again__fleet,story)
                 cmd="again__fleet__subcmd__story"
@@ -56,7 +65,7 @@ _again__fleet() {
 
     case "${cmd}" in
         again__fleet)
-            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget check take call tell"
+            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release check take call tell"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -241,8 +250,82 @@ _again__fleet() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        again__subcmd__fleet__subcmd__release)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         again__subcmd__fleet__subcmd__serve)
             opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__slot)
+            opts="-h --group --max-wait --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__slots)
+            opts="-h --json --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

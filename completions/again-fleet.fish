@@ -35,6 +35,9 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "story" -d '
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "events" -d 'Show what runs of Puppet did on all nodes, the moment it happens'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "nodes" -d 'Show who is there, and what each node tells of itself'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "forget" -d 'Remove a node that is gone for good from what is shown and selected'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slot" -d 'Wait until this run may start: one of a bounded number in the fleet; for Puppet\'s prerun_command'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slots" -d 'Show who runs and who waits, of those that share slots'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "release" -d 'Take away a node\'s place among those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
@@ -87,6 +90,18 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -s h -l h
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand forget" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand forget" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand forget" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l group -d 'The group whose slots are meant [default: slots_group of the settings; without, nothing is waited for]' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l max-wait -d 'How long to wait at most [default: slots_max_wait of the settings, 30 minutes]' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -l json -d 'Print JSON'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l json -d 'Print JSON'

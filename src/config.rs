@@ -43,6 +43,8 @@ pub struct Settings {
     pub on_cap: OnCap,
     /// What to do about a run that outlives its time.
     pub stuck: Stuck,
+    /// Whether a rerun of Puppet waits for a slot of the fleet.
+    pub slots: bool,
     /// Whether environments are kept on disk for the time after a reboot.
     pub save_environment: bool,
     /// Whether a waiter gets a systemd scope of its own.
@@ -220,6 +222,7 @@ layer! {
     window: Window, "AGAIN_WINDOW" => Window(Span::from_secs(3600));
     on_cap: OnCap, "AGAIN_ON_CAP" => OnCap::Fail;
     stuck: Stuck, "AGAIN_STUCK" => Stuck::Report;
+    slots: Switch, "AGAIN_SLOTS" => Switch(false);
     save_environment: Switch, "AGAIN_SAVE_ENVIRONMENT" => Switch(true);
     scope: Scope, "AGAIN_SCOPE" => Scope::Auto;
     command: Words;
@@ -355,6 +358,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         max_runs_total: total.map_or(max_runs.saturating_mul(TIMES_TOTAL), |most| most.0),
         on_cap: set.on_cap(),
         stuck: set.stuck(),
+        slots: set.slots().0,
         save_environment: set.save_environment().0,
         scope: set.scope(),
         logs: LogLimits {

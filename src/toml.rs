@@ -95,6 +95,16 @@ pub fn line_of(text: &str, key: &str) -> usize {
     text.lines().position(sets).map_or(1, |at| at + 1)
 }
 
+/// Whether a line sets a key to a word, whatever the others say.
+pub fn says(text: &str, key: &str, word: &str) -> bool {
+    let sets = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default();
+        let pair = line.split_once('=');
+        pair.is_some_and(|(name, value)| name.trim() == key && value.trim() == word)
+    };
+    text.lines().any(sets)
+}
+
 /// Parses a file of settings and puts each value where `put` wants it.
 ///
 /// # Errors
@@ -116,4 +126,19 @@ pub fn read(
         put(&key, written).map_err(|e| format!("line {line}: key '{key}': {e}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says;
+
+    #[test]
+    fn what_a_line_says_counts_whatever_the_others_are() {
+        let text = "= broken [\n  wanted= true # by all means\nother = \"true\"\n# hidden = true\n";
+        assert!(says(text, "wanted", "true"));
+        for key in ["other", "hidden", "# hidden", "want", ""] {
+            assert!(!says(text, key, "true"), "{key}");
+        }
+        assert!(!says(text, "wanted", "false"));
+    }
 }

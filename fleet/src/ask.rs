@@ -10,11 +10,14 @@
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
 //! | [`Question::Nodes`] | [`Answer::Node`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
+//! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
+//! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
 //! | any | [`Answer::Refused`] in place of all that |
 
 use std::collections::BTreeSet;
 
+use again::model::Identity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +25,9 @@ use crate::policy::fire::Request;
 use crate::step::model::{Back, News, Said};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
-use crate::wire::name::{Id, Namespace, Node};
+use crate::wire::name::{Id, Name, Namespace, Node};
 use crate::wire::outcome::{Entry, Outcome};
+use crate::wire::slot::{MOST_SLOTS, MOST_WHY, Slot};
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL, Trigger};
 use crate::wire::{Malformed, outcome};
 
@@ -71,6 +75,30 @@ pub enum Question {
     Forget(Node),
     /// What followed from an origin, or from all that the engine knows of.
     Story(Option<Id>),
+    /// A slot for a run.
+    Slot(Wish),
+    /// Who runs or waits in a group, or in all.
+    Slots(Option<Name>),
+    /// To take away a node's place in a group.
+    Release {
+        /// The group.
+        group: Name,
+        /// The node.
+        node: Node,
+    },
+}
+
+/// A slot that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// In which group.
+    pub group: Name,
+    /// How many that has, as far as this node knows.
+    pub limit: u32,
+    /// The run; the slot is free again when it has ended.
+    pub run: Identity,
+    /// What it is, in words.
+    pub why: String,
 }
 
 /// What a command is told.
@@ -106,6 +134,12 @@ pub enum Answer {
     Entry(Box<Entry>),
     /// Fired here, and its target has told nothing final for this node yet; with one of its origins.
     OnTheWay(Box<Trigger>),
+    /// Its turn has not come; what it waits for, in words. They are empty as long as its place is on its way.
+    Waits(String),
+    /// The same, where nobody can say it; why.
+    Away(String),
+    /// Who runs or waits, and the revision that is its place.
+    Slot(Box<Slot>, u64),
     /// The engine did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
@@ -147,6 +181,9 @@ pub struct How {
     /// How much was turned away since it began: registers and results that are not what they should be, or not from whom this node
     /// listens to.
     pub turned_away: u64,
+    /// Slots that have ended under runs of this node, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,
 }
@@ -267,7 +304,11 @@ impl Question {
     pub fn is_roots(&self) -> bool {
         matches!(
             self,
-            Question::Tell(_) | Question::Ended(_) | Question::Forget(_)
+            Question::Tell(_)
+                | Question::Ended(_)
+                | Question::Forget(_)
+                | Question::Slot(_)
+                | Question::Release { .. }
         )
     }
 
@@ -275,6 +316,7 @@ impl Question {
         let request = match self {
             Question::Fire { request, .. } => request,
             Question::Tell(told) => return told.check(),
+            Question::Slot(wish) => return wish.check(),
             Question::Ended(outcome) if !outcome.ends_a_run() => {
                 return Err(Malformed::new(format!("no run ends as {outcome}")));
             }
@@ -305,6 +347,16 @@ impl Question {
     }
 }
 
+impl Wish {
+    fn check(&self) -> Result<(), Malformed> {
+        if self.why.len() > MOST_WHY || !(1..=MOST_SLOTS).contains(&self.limit) || self.run.pid <= 1
+        {
+            return Err(Malformed::new("nobody can wait for such a slot"));
+        }
+        sentence(&self.why)
+    }
+}
+
 impl Answer {
     fn check(&self) -> Result<(), Malformed> {
         self.sentences().into_iter().try_for_each(sentence)
@@ -316,6 +368,8 @@ impl Answer {
             Answer::Failed(_, why)
             | Answer::LeftOut(why)
             | Answer::Refused(why)
+            | Answer::Waits(why)
+            | Answer::Away(why)
             | Answer::NotSeen(why) => vec![why],
             Answer::Said(summary) => [Some(&summary.engine), summary.away.as_ref()]
                 .into_iter()
@@ -326,6 +380,7 @@ impl Answer {
                 news: News::Told(_, why),
                 ..
             } => vec![why],
+            Answer::Slot(slot, _) => vec![&slot.why],
             Answer::Entry(entry) => {
                 let ways = entry.told.stopped.iter().map(|one| &*one.way);
                 ways.chain([&*entry.told.why]).collect()
@@ -333,7 +388,11 @@ impl Answer {
             Answer::How(how) => {
                 let some = [&how.take, &how.outbox.not_kept].into_iter().flatten();
                 let link = [&how.link.engine, &how.link.why];
-                let all = some.chain(link).chain([&how.version]).chain(&how.denied);
+                let all = some
+                    .chain(link)
+                    .chain([&how.version])
+                    .chain(&how.denied)
+                    .chain(&how.slots);
                 all.map(String::as_str).collect()
             }
             _ => Vec::new(),
@@ -431,6 +490,15 @@ mod tests {
         }
     }
 
+    fn wish() -> Wish {
+        Wish {
+            group: "puppetserver".parse().expect("a name"),
+            limit: 8,
+            run: Identity { pid: 7, start: 9 },
+            why: "process 7".to_owned(),
+        }
+    }
+
     fn how() -> How {
         How {
             version: "0.1.0".to_owned(),
@@ -452,6 +520,7 @@ mod tests {
             },
             take: Some("it did not answer".to_owned()),
             turned_away: 8,
+            slots: Vec::new(),
             ahead: Some(-6),
         }
     }
@@ -505,6 +574,9 @@ mod tests {
             Answer::Node(Box::new(inventory())),
             Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
+            Answer::Waits(", which has 3".to_owned()),
+            Answer::Away("the engine is not there".to_owned()),
+            Answer::Slot(Box::new(crate::wire::slot::tests::slot("lb1", 5, 8)), 6),
         ]
     }
 
@@ -539,6 +611,12 @@ mod tests {
             .chain([
                 Question::Tell(Box::new(inventory())),
                 Question::Forget(node("lb1")),
+                Question::Slot(wish()),
+                Question::Slots(None),
+                Question::Release {
+                    group: wish().group,
+                    node: node("lb1"),
+                },
             ])
             .chain([Question::Ended(Outcome::Changed)]);
         for question in all {
@@ -600,6 +678,17 @@ mod tests {
             (fire(|r| r.ttl = Span::ZERO), "a ttl of 0"),
             (fire(|r| r.run.0[0].path.clear()), "passed no node"),
             (Question::Ended(Outcome::Taken), "no run ends as taken"),
+            (
+                Question::Slot(Wish { limit: 0, ..wish() }),
+                "wait for such a slot",
+            ),
+            (
+                Question::Slot(Wish {
+                    why: "\n".to_owned(),
+                    ..wish()
+                }),
+                "control characters",
+            ),
             (
                 fire(|r| r.run.0[0].path = vec![node("a"); MOST_HOPS + 1]),
                 "21 hops",

@@ -53,6 +53,12 @@ pub enum Command {
     Nodes(Nodes),
     /// Remove a node that is gone for good from what is shown and selected
     Forget(Forget),
+    /// Wait until this run may start: one of a bounded number in the fleet; for Puppet's prerun_command
+    Slot(Slot),
+    /// Show who runs and who waits, of those that share slots
+    Slots(Slots),
+    /// Take away a node's place among those that share slots
+    Release(Release),
     /// See whether this node can fire and be fired at, and what to do where it cannot
     Check(Check),
     /// Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket
@@ -205,6 +211,39 @@ pub struct Events {
     /// Print the metrics of runs that have ended as Graphite reads them, below this name
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "puppet", conflicts_with_all = ["json", "kind", "failed"])]
     pub graphite: Option<String>,
+}
+
+/// `again-fleet slot`.
+#[derive(Debug, Args)]
+pub struct Slot {
+    /// The group whose slots are meant [default: slots_group of the settings; without, nothing is waited for]
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<Name>,
+    /// How long to wait at most [default: slots_max_wait of the settings, 30 minutes]
+    #[arg(long, value_name = "DURATION")]
+    pub max_wait: Option<Span>,
+}
+
+/// `again-fleet slots`.
+#[derive(Debug, Args)]
+pub struct Slots {
+    /// Of this group only
+    #[arg(value_name = "GROUP")]
+    pub group: Option<Name>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `again-fleet release`.
+#[derive(Debug, Args)]
+pub struct Release {
+    /// The group
+    #[arg(value_name = "GROUP")]
+    pub group: Name,
+    /// The node
+    #[arg(value_name = "NODE")]
+    pub node: Node,
 }
 
 /// `again-fleet check`.

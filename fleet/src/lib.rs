@@ -108,6 +108,9 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Nodes(args) => verbs::nodes::main(&flags, &around, &args),
         Command::Forget(args) => verbs::nodes::forget(&flags, &around, &args),
         Command::Tell(args) => verbs::tell::main(&flags, &around, &args),
+        Command::Slot(args) => verbs::slot::main(&flags, &around, &args),
+        Command::Slots(args) => verbs::slots::main(&flags, &around, &args),
+        Command::Release(args) => verbs::slots::release(&flags, &around, &args),
         Command::Check(args) => verbs::check::main(&flags, &around, &args),
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::Value;
 use crate::identity::authority::Authority;
 use crate::identity::files::Identity;
 use crate::identity::{Reason, Signer, Untrusted};
-use crate::policy::accept::Extensions;
+use crate::policy::accept::{Extensions, Who};
 use crate::policy::judge::Signed;
 use crate::settings::{Settings, Trust};
 use crate::step::model::{Content, Found};
@@ -23,6 +23,7 @@ use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::{Entry, Told};
+use crate::wire::slot::Slot;
 use crate::wire::trigger::Trigger;
 
 /// How long a value that was verified is believed without another look, unless certificates or revocation lists change.
@@ -290,6 +291,28 @@ impl Seals {
     /// It did not tell that.
     pub fn batch(&mut self, bytes: &[u8], key: &Key) -> Result<Batch, String> {
         self.stands(bytes, key, place_of_events)
+    }
+
+    /// Who runs or waits in a group, by its own word at this key.
+    ///
+    /// # Errors
+    /// It did not say that.
+    pub fn slot(&mut self, bytes: &[u8], key: &Key) -> Result<Slot, String> {
+        self.stands(bytes, key, |slot: &Slot| {
+            let (group, node) = (slot.group.clone(), slot.node.clone());
+            (Key::Slot { group, node }, &slot.node)
+        })
+    }
+
+    /// Whether this node is one of these.
+    pub fn am_among(&self, whom: &[Who]) -> bool {
+        let nothing = Extensions::new();
+        let signer = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.own().signer());
+        let extensions = signer.map_or(&nothing, |signer| &signer.extensions);
+        whom.iter().any(|who| who.is_met_by(&self.me, extensions))
     }
 
     /// Verifies values that will be asked for, on all processors, and believes those that hold; why another one does not is said when it

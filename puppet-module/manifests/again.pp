@@ -109,6 +109,10 @@
 #   Setting: what to do about a run that outlives its time and is in the way of a pending request: `report` shows it, `end` ends it. The
 #   helper's default is `report`.
 #
+# @param slots
+#   Setting: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
+#   `common::again::fleet` name the group and how many of its nodes run at a time. The helper's default is false.
+#
 # @param save_environment
 #   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, to have it after a reboot.
 #   The helper's default is true.
@@ -192,6 +196,7 @@ class common::again (
   Optional[Common::Again::Duration] $window = undef,
   Optional[Common::Again::OnCap] $on_cap = undef,
   Optional[Enum['report', 'end']] $stuck = undef,
+  Optional[Boolean] $slots = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
   Optional[Variant[Common::Again::Command, Sensitive[Common::Again::Command]]] $command = undef,
@@ -264,6 +269,7 @@ class common::again (
       'max_runs_total'             => $max_runs_total,
       'on_cap'                     => $on_cap,
       'stuck'                      => $stuck,
+      'slots'                      => $slots,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
       'command'                    => $command ? { Sensitive => $command.unwrap, default => $command },

@@ -182,6 +182,9 @@ fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
     if is_disabled {
         out.push("  again enable".to_owned());
     }
+    if order.slots {
+        out.push("  a slot of the fleet: 'again fleet slot'".to_owned());
+    }
     if let Some(path) = &order.paths.agent_disabled_lockfile
         && let Some(reason) = live::agent_disabled(&order.paths)
         && order.kind.is_agent()

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nix::errno::Errno;
@@ -10,12 +11,21 @@ use nix::unistd::execv;
 
 use crate::cli::Fleet;
 use crate::layout::complain;
-use crate::model::Exit;
+use crate::model::{Exit, Span};
+use crate::policy::delay;
 use crate::sys::attributes::{SignalState, set_signals};
 use crate::sys::spawn::own_program;
+use crate::toml;
 
 /// Where it is, unless it is beside this program: where the class puts it, and where its package does.
 const PLACES: [&str; 2] = ["/usr/local/bin", "/usr/bin"];
+
+/// The second program's settings, unless its environment names others.
+const SETTINGS: &str = "/etc/again-fleet.toml";
+/// How long a run waits, and goes ahead then, as where that program is there and nobody answers it. Runs that wait together do not go
+/// ahead together.
+const PATIENCE: Span = Span::from_secs(10);
+const SPREAD: Span = Span::from_secs(30);
 
 /// Becomes again-fleet, which gets the words as they are.
 ///
@@ -37,8 +47,21 @@ pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
             bail!("cannot execute {}: {}", program.display(), error.desc());
         }
     }
+    if args.words.first().is_some_and(|word| word == "slot") && !requires_slots() {
+        let wait = PATIENCE + delay::draw(SPREAD, &mut rand::rng());
+        std::thread::sleep(Duration::from_nanos(wait.nanos()));
+        complain("again: the run goes ahead without a slot: again-fleet is not installed");
+        return Ok(Exit::Success);
+    }
     complain(
         "again: error: again-fleet is not installed: it is neither beside this program nor in /usr/local/bin or /usr/bin; install its package, or include common::again::fleet",
     );
     Ok(Exit::Unavailable)
+}
+
+/// Whether a run is not to start without a slot, as far as that can be read.
+fn requires_slots() -> bool {
+    let named = std::env::var_os("AGAIN_FLEET_CONFIG").filter(|path| !path.is_empty());
+    let text = std::fs::read_to_string(named.unwrap_or_else(|| SETTINGS.into()));
+    text.is_ok_and(|text| toml::says(&text, "slots_required", "true"))
 }

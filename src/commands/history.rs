@@ -190,14 +190,14 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
     let took = || since(What::Started).map(|after| format!("took {after}"));
     let after = match entry.what {
         What::Ended | What::Failed => took().or_else(waited),
-        What::Started | What::Merged | What::Satisfied | What::Stopped => waited(),
+        What::Started | What::Merged | What::Satisfied | What::Stopped | What::Delayed => waited(),
         _ => None,
     };
     let tone = match (entry.what, entry.outcome) {
         (What::Ended, Some(Outcome::Failed | Outcome::Killed)) => Tone::Bad,
         (What::Ended, Some(Outcome::Unknown | Outcome::Skipped)) => Tone::Attention,
         (What::Ended | What::Satisfied, _) => Tone::Good,
-        (What::Refused | What::Stopped, _) => Tone::Attention,
+        (What::Refused | What::Stopped | What::Delayed, _) => Tone::Attention,
         (What::Failed | What::Lost, _) => Tone::Bad,
         _ => Tone::Plain,
     };

@@ -389,8 +389,12 @@ impl Look<'_> {
         }
         let title = waiter?.command;
         let words = title.strip_prefix(&format!("again: timer '{name}' "))?;
+        let (what, words) = match words.strip_prefix("is due, ") {
+            Some(slot) if slot.starts_with("waits for a slot") => (Obstacle::Slot, slot),
+            _ => (Obstacle::Other, words),
+        };
         (!words.starts_with("waits until")).then(|| Blocked {
-            what: Obstacle::Other,
+            what,
             holder: None,
             words: Some(words.to_owned()),
         })

@@ -323,6 +323,9 @@ fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
 fn obstacle_text(blocked: &Blocked, target: &Target, now: &Moment) -> String {
     let Some(holder) = &blocked.holder else {
         let words = blocked.words.as_deref();
+        if let (Obstacle::Slot, Some(words)) = (blocked.what, words) {
+            return format!("due, {words}");
+        }
         return words.unwrap_or("due, and starts now").to_owned();
     };
     let pid = holder.process.pid;
@@ -340,7 +343,7 @@ fn obstacle_text(blocked: &Blocked, target: &Target, now: &Moment) -> String {
             format!("due, waits for the run that holds Puppet's lock ({holder}){stuck}")
         }
         Obstacle::Rerun => format!("due, waits for a rerun to end ({holder}){stuck}"),
-        Obstacle::Run | Obstacle::Other => format!(" ({holder}){stuck}"),
+        Obstacle::Run | Obstacle::Slot | Obstacle::Other => format!(" ({holder}){stuck}"),
     }
 }
 

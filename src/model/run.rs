@@ -158,6 +158,8 @@ super::words::words! {
         AgentLock = "agent lock",
         /// A process that holds the lock of the target's record.
         RecordLock = "record lock",
+        /// Other nodes, which have all slots of the fleet.
+        Slot = "slot",
         /// Something that only the waiter's own words tell.
         Other = "other",
     }

@@ -25,6 +25,20 @@ pub enum Service {
     Away(Boottime),
 }
 
+/// A slot of the fleet: the right to run now, where a run needs one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    /// None is needed, or it is there.
+    Free,
+    /// It has to be asked for.
+    Wanted,
+    /// There was none, and it is asked for again then.
+    Denied(Boottime),
+}
+
+/// How long to wait before a slot is asked for again.
+pub const ASK_AGAIN: Span = Span::from_secs(60);
+
 /// How long a service may be away before it counts as stopped: systemd, or the person who
 /// restarts it, needs a moment between the old daemon's end and the new one's start.
 pub const RESTART: Span = Span::from_secs(5);
@@ -86,6 +100,8 @@ pub struct AtDue {
     pub usage: Use,
     /// What to do at the cap.
     pub on_cap: OnCap,
+    /// The slot of the fleet.
+    pub slot: Slot,
 }
 
 /// The next step.
@@ -113,10 +129,22 @@ pub enum Step {
     AwaitService(Boottime),
     /// Sleep until a file changes.
     Hold(Hold),
+    /// Ask for a slot and sleep until there is one; or until then, when it is asked for again.
+    AwaitSlot(Option<Boottime>),
     /// End, for this reason.
     Finish(Finish),
     /// Record the start, and become the rerun.
     Launch,
+}
+
+impl Step {
+    /// Whether it may last for hours, so that nobody should wait for it.
+    pub fn is_long(&self) -> bool {
+        matches!(
+            self,
+            Step::AwaitDue(_) | Step::AwaitForeign(_) | Step::Hold(_)
+        )
+    }
 }
 
 /// Why a waiter ends without a rerun.
@@ -208,7 +236,12 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
             })),
         };
     }
-    Step::Launch
+    // The last of all, so that nothing else is waited for with a slot.
+    match at_due.slot {
+        Slot::Free => Step::Launch,
+        Slot::Wanted => Step::AwaitSlot(None),
+        Slot::Denied(until) => Step::AwaitSlot(Some(until).filter(|until| now < *until)),
+    }
 }
 
 #[cfg(test)]
@@ -254,6 +287,7 @@ mod tests {
                 frees_in: Span::ZERO,
             },
             on_cap: OnCap::Fail,
+            slot: Slot::Free,
         }
     }
 
@@ -379,6 +413,20 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_asked_for_once_nothing_else_is_in_the_way_and_again_after_a_while() {
+        let slot = |slot| when_due(|a| a.slot = slot);
+        assert_eq!(slot(Slot::Free), Step::Launch);
+        assert_eq!(slot(Slot::Wanted), Step::AwaitSlot(None));
+        // At 100 s.
+        assert_eq!(slot(Slot::Denied(s(101))), Step::AwaitSlot(Some(s(101))));
+        assert_eq!(slot(Slot::Denied(s(100))), Step::AwaitSlot(None));
+        for slot in [Slot::Free, Slot::Wanted, Slot::Denied(s(101))] {
+            let held = when_due(|a| (a.slot, a.disabled) = (slot, Some(String::new())));
+            assert_eq!(held, Step::Hold(Hold::Again(String::new())));
+        }
+    }
+
+    #[test]
     fn the_cap_ends_it_or_puts_it_off() {
         let reached = Use {
             foreign: 0,
@@ -414,6 +462,10 @@ mod tests {
         disabled: (u64, u64),
         starts: Vec<Moment>,
         put_off: Option<u64>,
+        /// How long slots are waited for, each after the other: an odd one is not had.
+        slots: Vec<u64>,
+        needs_slot: bool,
+        slot: Slot,
     }
 
     impl World {
@@ -458,9 +510,25 @@ mod tests {
                         .then(String::new),
                     usage: usage(CAP, &self.starts, &now),
                     on_cap,
+                    slot: self.slot,
                     ..at_due()
                 }),
             }
+        }
+
+        /// What came of asking for a slot, unless something else happens before: the next look begins anew then.
+        fn ask(&mut self) -> u64 {
+            let wait = self.slots.pop().unwrap_or(0);
+            let answered = self.clock + wait * 1_000_000_000;
+            let held = self.disabled.0;
+            if (self.clock..answered).contains(&held) {
+                return held;
+            }
+            self.slot = match wait % 2 {
+                0 => Slot::Free,
+                _ => Slot::Denied(Boottime::from_nanos(answered) + ASK_AGAIN),
+            };
+            answered
         }
 
         /// Runs one waiter to its end; the time of its launch, if it comes to one.
@@ -468,6 +536,13 @@ mod tests {
             let mut looked = false;
             for _ in 0..200 {
                 let took = step(&self.look(delta, jitter, on_cap, looked));
+                if looked && !matches!(took, Step::Launch | Step::AwaitSlot(_)) {
+                    self.slot = if self.needs_slot {
+                        Slot::Wanted
+                    } else {
+                        Slot::Free
+                    };
+                }
                 looked = false;
                 let next = match took {
                     Step::AwaitRuns => self.run_ends,
@@ -490,6 +565,8 @@ mod tests {
                         return Err("waits for a stranger".into());
                     }
                     Step::Hold(_) => self.disabled.1,
+                    Step::AwaitSlot(None) => self.ask(),
+                    Step::AwaitSlot(Some(until)) => until.nanos(),
                     Step::Finish(_) => return Ok(None),
                     Step::Launch => {
                         self.starts.push(self.now());
@@ -517,6 +594,7 @@ mod tests {
             disabled in (0..150u64, 0..80u64),
             earlier in proptest::collection::vec(0..1u64, 0..4),
             waits in any::<bool>(),
+            slots in proptest::collection::vec(0..60u64, 0..4),
         ) {
             // One unit is a second, so that the cap's window matters.
             let unit = 1_000_000_000;
@@ -528,6 +606,9 @@ mod tests {
                 disabled: (disabled.0 * unit, (disabled.0 + disabled.1) * unit),
                 starts: Vec::new(),
                 put_off: None,
+                needs_slot: !slots.is_empty(),
+                slot: if slots.is_empty() { Slot::Free } else { Slot::Wanted },
+                slots,
             };
             for at in earlier {
                 let start = Moment { uptime: Boottime::from_nanos(at * unit), ..world.now() };
@@ -539,6 +620,7 @@ mod tests {
             let before = world.clone();
             let launched = world.live(delta * unit, jitter * unit, on_cap).map_err(TestCaseError::fail)?;
             if let Some(at) = launched {
+                prop_assert_eq!(world.slot, Slot::Free);
                 prop_assert!(at >= (run_ends + delta) * unit);
                 prop_assert!(stopped_at.is_none_or(|stop| at < stop * unit));
                 if let Some((from, to)) = before.other {

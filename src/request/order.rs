@@ -165,6 +165,7 @@ fn plan(
         paths,
         daemon: None,
         stuck: request.settings.stuck,
+        slots: request.settings.slots && kind != Kind::Command,
         log_dir: path(&request.settings.log_dir),
         logs: request.settings.logs,
     };

@@ -26,6 +26,8 @@ words! {
         Stopped = "stopped",
         /// It was due, and its rerun could not start.
         Failed = "failed",
+        /// It was due, and there was no slot of the fleet; it goes on waiting.
+        Delayed = "delayed",
         /// A converge driver began.
         Opened = "opened",
         /// A converge driver ended, and how.

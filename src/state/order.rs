@@ -52,6 +52,9 @@ pub struct Order {
     /// What to do about a run that holds the agent's lock for too long.
     #[serde(default)]
     pub stuck: Stuck,
+    /// Whether it waits for a slot of the fleet.
+    #[serde(default)]
+    pub slots: bool,
     /// Where logs of reruns go.
     pub log_dir: Bytes,
     /// How much of them is kept.
@@ -150,6 +153,7 @@ mod tests {
                     paths: Paths::default(),
                     daemon: None,
                     stuck: Stuck::End,
+                    slots: true,
                     log_dir: one,
                     logs: LogLimits::default(),
                 };

@@ -2,7 +2,7 @@
 //! `again log -f` wait. It polls neither for an end nor for a time, where pidfds exist.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -33,7 +33,7 @@ pub enum Wake {
     Hurry,
     /// [`NO_MORE`]: an operator wants no further run (`again stop`).
     NoMore,
-    /// A child has ended.
+    /// A child has ended, or said something.
     Child,
     /// The process that was waited for has ended.
     Ended,
@@ -141,6 +141,21 @@ impl Sleeper {
         until: Option<Boottime>,
         watch: Option<&Watch>,
     ) -> io::Result<Wake> {
+        self.sleep_and_hear(process, until, watch, None)
+    }
+
+    /// The same, or until a child says something, which the caller has to take, or closes
+    /// this output.
+    ///
+    /// # Errors
+    /// Those of [`Sleeper::sleep`].
+    pub fn sleep_and_hear(
+        &mut self,
+        process: Option<&Handle>,
+        until: Option<Boottime>,
+        watch: Option<&Watch>,
+        output: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Wake> {
         set_timer(&self.timer, until)?;
         loop {
             if let Some(wake) = self.take_signal()? {
@@ -157,6 +172,7 @@ impl Sleeper {
                 (process, Some(Wake::Ended)),
                 (Some(self.timer.as_fd()), Some(Wake::Time)),
                 (watch.map(|watch| watch.0.as_fd()), Some(Wake::Changed)),
+                (output, Some(Wake::Child)),
             ];
             let (mut polled, wakes): (Vec<_>, Vec<_>) = sources
                 .into_iter()

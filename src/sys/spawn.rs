@@ -12,7 +12,11 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{
+    ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid, setsid,
+};
 
 use super::attributes::{SignalState, set_signals};
 use super::process;
@@ -64,6 +68,28 @@ pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
             dup2_stderr(ready)?;
         }
         std::env::set_current_dir("/")
+    })
+}
+
+/// Starts a child that is killed when this process ends, whatever ends it: prctl(2),
+/// PR_SET_PDEATHSIG, which an exec(3) keeps. What it says goes into the pipe. Call while
+/// single-threaded.
+///
+/// # Errors
+/// Those of fork(2) and of building the arguments. A failed exec shows in the pipe: [`failed_exec`].
+pub fn start_below(image: &Image, output: &OwnedFd) -> io::Result<Identity> {
+    let image = Exec::new(image)?;
+    let (null, parent) = (null()?, getpid());
+    close_all_on_exec();
+    fork_exec(&image, SignalState::default(), output, || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        // It may have ended before that.
+        if getppid() != parent {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        dup2_stdin(&null)?;
+        dup2_stdout(output)?;
+        Ok(dup2_stderr(output)?)
     })
 }
 
@@ -158,7 +184,7 @@ pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
 /// Kills and reaps a child of ours. Until it is reaped, no other process can have its pid.
 pub fn end_child(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
-    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     let _ = nix::sys::wait::waitpid(pid, None);
 }
 

@@ -194,8 +194,7 @@ fn become_rerun(
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
     spawn::set_standard_descriptors(&input, log).context("cannot set the standard descriptors")?;
-    let environment = order.environment.clone().unwrap_or_else(clean_environment);
-    let mut variables: Vec<OsString> = environment.iter().map(Bytes::os).collect();
+    let mut variables = environment_of(order);
     variables.extend([
         format!("AGAIN_CHAIN={}", timer.chain).into(),
         format!("AGAIN_RUN={}", timer.run).into(),
@@ -216,6 +215,12 @@ fn become_rerun(
     };
     let (program, error) = spawn::become_image(&image, &world.lock);
     Err(error).with_context(|| format!("cannot execute {}", program.display()))
+}
+
+/// The environment of the rerun, but for what it is told of itself.
+pub fn environment_of(order: &Order) -> Vec<OsString> {
+    let environment = order.environment.clone().unwrap_or_else(clean_environment);
+    environment.iter().map(Bytes::os).collect()
 }
 
 /// The environment that a service manager would give, where none was kept.

@@ -6,7 +6,7 @@
 
 use crate::model::{Boottime, Identity, Moment, Span};
 use crate::policy::cap;
-use crate::policy::waiter::{AtDue, Blocker, Due, Service, View};
+use crate::policy::waiter::{AtDue, Blocker, Due, Service, Slot, View};
 use crate::state::order::Ticket;
 use crate::state::record::{Record, Running, Timer};
 use crate::state::standing::Standing;
@@ -204,6 +204,7 @@ impl Ledger {
             cap: timer.cap,
             usage: cap::usage(timer.cap, record.moments(), now),
             on_cap: timer.on_cap,
+            slot: Slot::Free,
         })
     }
 

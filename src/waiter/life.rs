@@ -1,21 +1,24 @@
 //! A waiter's life: look at the world, take one step, and look again after every sleep.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 use super::launch::launch;
 use super::ledger::Ledger;
+use super::question::Question;
+use super::start::{self, Arm, ScopeWish};
 use super::world::{World, may_pass};
 use crate::model::{Boottime, Bytes, Identity, Moment, Span};
-use crate::policy::waiter::{Finish, Step, step};
+use crate::policy::waiter::{ASK_AGAIN, Finish, Slot, Step, step};
 use crate::state::change::Change;
+use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::leaving;
-use crate::state::order::Order;
-use crate::state::record::Record;
+use crate::state::order::{Order, decode};
+use crate::state::record::{Record, Timer};
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
@@ -41,6 +44,13 @@ pub struct Life {
     shown: String,
     /// The run that was told to end, and its deadline.
     told: Option<(Identity, Boottime)>,
+    /// The question for a slot, while there is no answer.
+    question: Option<Question>,
+    /// Whether a slot was ever asked for: this process may have one, or a place among those
+    /// who wait, until it ends.
+    has_asked: bool,
+    /// Why there was no slot.
+    denied: String,
     /// How long to wait before the next attempt at what failed.
     pause: Span,
     /// The last failure that was logged.
@@ -68,6 +78,9 @@ impl Life {
             order: None,
             shown: String::new(),
             told: None,
+            question: None,
+            has_asked: false,
+            denied: String::new(),
             pause: FIRST_PAUSE,
             trouble: String::new(),
         }
@@ -125,9 +138,17 @@ impl Life {
         // None: not set yet. Some(None): it cannot be had.
         let mut watch: Option<Option<Watch>> = None;
         loop {
+            self.hear();
             let mut record = self.world.record()?;
             let next = self.decide(&record)?;
-            let is_held = matches!(next, Step::Hold(_));
+            if !matches!(next, Step::AwaitSlot(_) | Step::Launch) {
+                // No slot is waited for while there is something else to wait for.
+                (self.question, self.world.slot) = (None, Slot::Wanted);
+                if self.has_asked && next.is_long() && self.pass_on() {
+                    return Ok(());
+                }
+            }
+            let is_held = matches!(next, Step::Hold(_) | Step::AwaitSlot(_));
             if is_held && watch.is_none() {
                 watch = Some(self.watch());
                 // Looks once more, lest a change falls between.
@@ -231,9 +252,101 @@ impl Life {
                 rest.held = Some(reason.to_string());
                 format!("is due, held: {reason}")
             }
+            Step::AwaitSlot(until) => {
+                rest.until = until.or(again.filter(|_| is_blind));
+                match until {
+                    Some(_) => format!(
+                        "is due, waits for a slot, and asks again within a minute: {}",
+                        self.denied
+                    ),
+                    None => match self.ask() {
+                        Some(question) => format!("is due, {}", question.waits()),
+                        None => return Ok(None),
+                    },
+                }
+            }
             Step::PutOff(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
         };
         Ok(Some(rest))
+    }
+
+    /// Asks for a slot, unless that was done. None if it cannot be.
+    fn ask(&mut self) -> Option<&Question> {
+        if self.question.is_none() {
+            let order = self.order.as_ref()?;
+            self.has_asked = true;
+            match Question::ask(order) {
+                Ok(question) => self.question = Some(question),
+                Err(e) => self.answer(Err(format!("'again fleet slot' cannot be started: {e}"))),
+            }
+        }
+        self.question.as_ref()
+    }
+
+    /// Gives the timer to a new waiter, which has asked for no slot yet. Whether that is done:
+    /// this one ends then, and with it whatever slot it has, so that others need not wait for it.
+    fn pass_on(&mut self) -> bool {
+        let World { store, ticket, .. } = &self.world;
+        let pass = || -> Result<()> {
+            let order = self.order.as_ref().context("no order was read")?;
+            let mut locked = self.world.lock(&self.ledger)?;
+            let old = self.ledger.take(&mut locked.record, &moment());
+            let old = old.context("it is another's by now")?;
+            let kept = store.read_order(&ticket.target, &old.token)?;
+            let kept = decode(&kept).map_err(Error::msg)?.1;
+            let timer = Timer {
+                token: token(),
+                ..old.clone()
+            };
+            let arm = Arm {
+                name: &ticket.name,
+                timer,
+                order,
+                run: None,
+                save_environment: kept.environment.is_some(),
+                scope: ScopeWish::None,
+            };
+            let timer = start::arm(store, &mut locked, arm)?.timer;
+            store.remove_order(&ticket.target, &old.token);
+            let (target, name) = (&ticket.target, &ticket.name);
+            let resumed = Change::of_timer(target, name, &timer, What::Resumed, moment());
+            let why = "it does not start yet, and keeps no slot from others";
+            store.note(&resumed.because(why).entry);
+            Ok(())
+        };
+        pass()
+            .inspect_err(|e| tracing::warn!("a slot may be kept from others for now: {e:#}"))
+            .is_ok()
+    }
+
+    /// Hears what was said to the question for a slot.
+    fn hear(&mut self) {
+        if let Some(answer) = self.question.as_mut().and_then(Question::hear) {
+            self.question = None;
+            self.answer(answer);
+        }
+    }
+
+    /// Takes the answer. What keeps it from starting is said and kept once.
+    fn answer(&mut self, answer: Result<(), String>) {
+        let Err(why) = answer else {
+            self.world.slot = Slot::Free;
+            return;
+        };
+        self.world.slot = Slot::Denied(clock::boottime() + ASK_AGAIN);
+        if why == self.denied {
+            return;
+        }
+        let World { store, ticket, .. } = &self.world;
+        tracing::warn!("no slot, asks again within a minute: {why}");
+        if let Ok(Some(record)) = store.read(&ticket.target)
+            && let Some(timer) = self.ledger.timer(&record)
+        {
+            let name = &ticket.name;
+            let change = Change::of_timer(&ticket.target, name, timer, What::Delayed, moment());
+            store.note(&change.because(&why).entry);
+        }
+        self.denied = why;
     }
 
     /// Ends a run that has outlived its time: TERM, and KILL if that does not help. Returns
@@ -257,19 +370,23 @@ impl Life {
         Some(now + GRACE)
     }
 
-    /// Watches the directories of the files that can hold a timer, if they can be watched.
+    /// Watches the directories of the files that can hold a timer, or tell of another run, if
+    /// they can be watched.
     fn watch(&self) -> Option<Watch> {
+        let World { store, ticket, .. } = &self.world;
         let paths = self.order.as_ref().map(|order| &order.paths);
-        let disabled = paths.and_then(|paths| paths.agent_disabled_lockfile.as_ref());
-        let disabled = disabled.map(Bytes::path);
-        let directories = [
-            Some(self.world.store.root()),
-            disabled.as_deref().and_then(Path::parent),
-        ];
-        Watch::on(directories.into_iter().flatten())
+        let locks = paths.into_iter().flat_map(|paths| {
+            let disabled = paths.agent_disabled_lockfile.as_ref();
+            let locks = [disabled, paths.agent_catalog_run_lockfile.as_ref()];
+            locks.into_iter().flatten().map(Bytes::path)
+        });
+        let locks: Vec<PathBuf> = locks.collect();
+        let record = store.lock_path(&ticket.target);
+        let files = locks.iter().chain([&record]).map(PathBuf::as_path);
+        Watch::on(files.filter_map(Path::parent).chain([store.root()]))
             .inspect_err(|e| {
                 tracing::warn!(
-                    "is held, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
+                    "waits, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
                 );
             })
             .ok()
@@ -281,10 +398,14 @@ impl Life {
         until: Option<Boottime>,
         watch: Option<&Watch>,
     ) -> Result<()> {
-        let woken = self.sleeper.sleep(process, until, watch);
+        let output = self.question.as_ref().and_then(Question::output);
+        let woken = self.sleeper.sleep_and_hear(process, until, watch, output);
         // The sleeper knows whether it was told to end, and the next look tells the rest.
         if woken.context("cannot wait")? == Wake::Hurry {
             self.ledger.forget_put_off();
+            if let Slot::Denied(_) = self.world.slot {
+                self.world.slot = Slot::Wanted;
+            }
         }
         Ok(())
     }

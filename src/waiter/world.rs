@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::ledger::Ledger;
 use crate::model::{Boottime, Identity, Kind, Moment, Span, Stuck};
 use crate::policy::cap;
-use crate::policy::waiter::{AtDue, Blocker, Service, View};
+use crate::policy::waiter::{AtDue, Blocker, Service, Slot, View};
 use crate::puppet::live;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Record, Running, Timer};
@@ -30,6 +30,8 @@ pub struct World {
     pub runs: Vec<Rc<Handle>>,
     /// The order's file. Its lock is our sign of life, and then the rerun's.
     pub lock: File,
+    /// How far the slot is, if one is needed.
+    pub slot: Slot,
     order: File,
     /// Since when no agent daemon was seen to live.
     away: Option<Boottime>,
@@ -44,6 +46,7 @@ impl World {
             runs: run.into_iter().chain(others).map(Rc::new).collect(),
             ticket,
             lock,
+            slot: Slot::Wanted,
             order,
             away: None,
         }
@@ -187,6 +190,10 @@ impl World {
                 .flatten(),
             service,
             missing: missing(order),
+            slot: match order.slots {
+                true => self.slot,
+                false => Slot::Free,
+            },
             ..known
         })
     }

@@ -39,7 +39,7 @@ fn assert_wrong(done: &Ended, words: &[&str]) {
 #[test]
 fn an_error_names_file_line_and_key() {
     let scratch = Scratch::new();
-    let cases: [(&str, &[&str]); 20] = [
+    let cases: [(&str, &[&str]); 21] = [
         (
             "max_run = 3\n",
             &["line 1", "max_run", "known are", "max_runs"],
@@ -66,6 +66,7 @@ fn an_error_names_file_line_and_key() {
             "save_environment = \"yes\"\n",
             &["line 1", "save_environment"],
         ),
+        ("slots = 8\n", &["line 1", "slots", "true or false"]),
         ("scope = \"always\"\n", &["line 1", "scope", "always"]),
         ("command = \"puppet\"\n", &["line 1", "command"]),
         ("command = []\n", &["line 1", "command"]),
@@ -124,7 +125,7 @@ fn a_file_that_is_no_settings_file() {
 fn every_key_is_taken() {
     let scratch = Scratch::new();
     let file = format!(
-        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nmax_runs_total = 9\nstuck = \"end\"\nsave_environment = false\nscope = \"never\"\n\
+        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nmax_runs_total = 9\nstuck = \"end\"\nslots = true\nsave_environment = false\nscope = \"never\"\n\
          command = [\"/bin/true\"]\nstate_dir = \"{0}/s\"\nlog_dir = \"{0}/l\"\nkeep_logs = 5\nmax_log_size = \"1M\"\nmax_logs_size = 0\nagent_catalog_run_lockfile = \"/a\"\n\
          agent_disabled_lockfile = \"/b\"\nlastrunfile = \"/c\"\npidfile = \"/d\"\n",
         scratch.at("dirs")
@@ -193,6 +194,7 @@ fn an_environment_that_is_wrong() {
         ("AGAIN_MAX_RUNS", "many"),
         ("AGAIN_WINDOW", "1.5"),
         ("AGAIN_ON_CAP", "explode"),
+        ("AGAIN_SLOTS", "8"),
         ("AGAIN_SAVE_ENVIRONMENT", "perhaps"),
         ("AGAIN_SCOPE", "always"),
         ("AGAIN_STATE_DIR", "relative"),

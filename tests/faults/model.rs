@@ -730,7 +730,8 @@ impl World {
             | Step::AwaitHolder(..)
             | Step::EndHolder(..)
             | Step::AwaitForeign(_)
-            | Step::AwaitService(_) => self.write_down(at, record, None, death)?,
+            | Step::AwaitService(_)
+            | Step::AwaitSlot(_) => self.write_down(at, record, None, death)?,
             Step::Hold(hold) => self.write_down(at, record, Some(hold.to_string()), death)?,
             Step::LookAround => self.waiters[at].looked = true,
             Step::Launch => self.waiters[at].launches = true,

@@ -24,7 +24,7 @@ def cases():
         {},
         {"command": ["/x"]},
         {"command": ["/x"] + strings},
-        {"jitter": 0, "max_jitter": "5m", "max_runs": 6, "window": 315360000, "on_cap": "wait", "save_environment": False, "scope": "never",
+        {"jitter": 0, "max_jitter": "5m", "max_runs": 6, "window": 315360000, "on_cap": "wait", "slots": True, "save_environment": False, "scope": "never",
          "command": ["/opt/run", "agent"], "state_dir": "/srv/a b", "log_dir": "/l", "keep_logs": 0, "max_log_size": "1M", "agent_catalog_run_lockfile": "/1",
          "agent_disabled_lockfile": "/2", "lastrunfile": "/3", "pidfile": "/4"},
     ]

@@ -230,6 +230,7 @@ fn every_default_is_the_programs() {
         format!("max_runs Whole number, by default {runs}."),
         format!("window Duration, by default {} .", defaults.cap.window),
         format!("on_cap What to do when a cap is reached: {on_cap} refuse, exit 1; the default,"),
+        format!("slots {} the default or", defaults.slots),
         format!(
             "save_environment {} the default or",
             defaults.save_environment
@@ -315,6 +316,10 @@ fn every_default_is_the_programs() {
         ("max_runs", format!("The helper's default is {runs}.")),
         ("window", "The helper's default is one hour.".to_owned()),
         ("on_cap", format!("The helper's default is `{on_cap}`.")),
+        (
+            "slots",
+            format!("The helper's default is {}.", defaults.slots),
+        ),
         (
             "save_environment",
             format!("The helper's default is {}.", defaults.save_environment),

@@ -20,6 +20,8 @@ mod named;
 mod origin;
 /// Pids that are used again.
 mod recycled;
+/// What waits for a slot of the fleet.
+mod slots;
 /// `again stop`, in every phase.
 mod stop;
 /// When reruns start, and what they wait for.

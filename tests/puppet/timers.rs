@@ -3,7 +3,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 
 use crate::{changes_once, hold_until, until_held};
-use again_rig::{LONG, Process, SHORT, Scratch, text, wait_until};
+use again_rig::{LONG, Process, SHORT, Scratch, WAITS, assert_same_run, text, wait_until};
 
 /// Much more than three puppet runs one after the other take, on any machine that these tests are run on.
 const SOON: f64 = 60.0;
@@ -222,4 +222,27 @@ fn start_timer_now_counts_from_the_request() {
         panic!("{}", run.out)
     };
     assert!(line.contains("from now"), "{line}");
+}
+
+/// A rerun of the real Puppet starts with its slot and not before, and is the first run's equal.
+#[test]
+fn a_rerun_waits_for_its_slot() {
+    let scratch = Scratch::with_puppet();
+    scratch.settings("slots = true");
+    scratch.install_slots();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    scratch.write("work/site.pp", &manifest);
+    let run = scratch.puppet_apply(&["site.pp"]).env("RIG_LINGER", "0.4");
+    run.run().expect(&[0]);
+    scratch.blocked_by_slot(WAITS);
+    let (waiter, child) = (scratch.only_waiter(), scratch.question(1));
+    assert_eq!(child.parent(), waiter.pid);
+    assert_eq!(scratch.starts().len(), 1, "it waits");
+    scratch.answer_slot("0");
+    scratch.settle(LONG);
+    let starts = scratch.starts();
+    assert_eq!((starts.len(), scratch.catalogs().len()), (2, 2));
+    assert_same_run(&starts[0], &starts[1]);
+    assert_eq!(starts[1].process, waiter, "the run that asked");
+    assert_eq!(scratch.asked_for_slots().len(), 1);
 }

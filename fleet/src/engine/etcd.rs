@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, EventType, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper,
-    PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
+    PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+    WatchStream,
 };
 use futures_util::future::join_all;
 use rand::seq::IndexedRandom;
@@ -116,6 +117,76 @@ impl Etcd {
         }
     }
 
+    /// What stands below a prefix, in the order of keys; or up to this revision, in the order of revisions, until it is enough.
+    async fn pages(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let mut list = List::default();
+        let mut from = prefix.as_bytes().to_vec();
+        let (mut page, mut longest, mut least) = (PAGE, LONG_PAGE, 0);
+        loop {
+            let options = GetOptions::new()
+                .with_range(end(prefix))
+                .with_limit(page.max(1));
+            // All pages show the same moment.
+            let mut options = options.with_revision(signed(list.revision));
+            // One that is too long alone is none of ours, and only named.
+            if page == 0 {
+                options = options.with_keys_only();
+            }
+            if until > 0 {
+                options = options.with_sort(SortTarget::Mod, SortOrder::Ascend);
+                options = options.with_max_mod_revision(signed(until));
+                options = options.with_min_mod_revision(least);
+            }
+            let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
+            let answer = match self.read(client.get(from.clone(), Some(options))).await {
+                Err(Error::TooLarge) if page > 0 => {
+                    page /= PARTS;
+                    longest = page.max(1);
+                    continue;
+                }
+                answer => answer?,
+            };
+            if list.revision == 0 {
+                list.revision = answer
+                    .header()
+                    .map_or(0, |header| number(header.revision()));
+            }
+            list.values.extend(answer.kvs().iter().map(value));
+            match answer.kvs().last() {
+                Some(last) if answer.more() && list.values.len() < most => {
+                    if until > 0 {
+                        least = last.mod_revision() + 1;
+                    } else {
+                        from = [last.key(), &[0]].concat();
+                    }
+                    page = longest.min(i64::try_from(most).unwrap_or(longest));
+                    longest = LONG_PAGE.min(2 * longest);
+                }
+                _ => return Ok(list),
+            }
+        }
+    }
+
+    async fn watch(
+        &self,
+        prefix: &str,
+        after: u64,
+        filters: &[WatchFilterType],
+    ) -> Result<Following, Error> {
+        let client = self.client.watch_client();
+        let mut client = client.max_decoding_message_size(LONGEST);
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_fragment()
+            .with_filters(filters)
+            .with_start_revision(signed(after).saturating_add(1));
+        let stream = self.read(client.watch(prefix, Some(options))).await?;
+        Ok(Following {
+            stream,
+            ready: VecDeque::new(),
+        })
+    }
+
     async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -144,12 +215,12 @@ impl Etcd {
         if let Some(lease) = fits {
             return Ok(lease);
         }
-        let lease = self.lease(ttl + slack).await?;
+        let lease = self.new_lease(ttl + slack).await?;
         self.shared.borrow_mut().push((now + ttl + slack, lease));
         Ok(lease)
     }
 
-    async fn lease(&self, length: Duration) -> Result<i64, Error> {
+    async fn new_lease(&self, length: Duration) -> Result<i64, Error> {
         let seconds = i64::try_from(length.as_secs().max(1)).unwrap_or(i64::MAX);
         let mut client = self.client.clone();
         Ok(self.call(client.lease_grant(seconds, None)).await?.id())
@@ -189,61 +260,19 @@ impl Engine for Etcd {
     type Lease = Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        let mut list = List::default();
-        let mut from = prefix.as_bytes().to_vec();
-        let (mut page, mut longest) = (PAGE, LONG_PAGE);
-        loop {
-            let options = GetOptions::new()
-                .with_range(end(prefix))
-                .with_limit(page.max(1));
-            // One that is too long alone is none of ours, and only named.
-            let options = match page {
-                0 => options.with_keys_only(),
-                _ => options,
-            };
-            // All pages show the same moment.
-            let options = match list.revision {
-                0 => options,
-                revision => options.with_revision(i64::try_from(revision).unwrap_or(i64::MAX)),
-            };
-            let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
-            let answer = match self.read(client.get(from.clone(), Some(options))).await {
-                Err(Error::TooLarge) if page > 0 => {
-                    page /= PARTS;
-                    longest = page.max(1);
-                    continue;
-                }
-                answer => answer?,
-            };
-            if list.revision == 0 {
-                list.revision = answer
-                    .header()
-                    .map_or(0, |header| number(header.revision()));
-            }
-            list.values.extend(answer.kvs().iter().map(value));
-            match answer.kvs().last() {
-                Some(last) if answer.more() => {
-                    (from, page) = ([last.key(), &[0]].concat(), longest);
-                    longest = LONG_PAGE.min(2 * longest);
-                }
-                _ => return Ok(list),
-            }
-        }
+        self.pages(prefix, 0, usize::MAX).await
+    }
+
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        self.pages(prefix, until, most).await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
-        let client = self.client.watch_client();
-        let mut client = client.max_decoding_message_size(LONGEST);
-        let start = i64::try_from(after).unwrap_or(i64::MAX - 1) + 1;
-        let options = WatchOptions::new()
-            .with_prefix()
-            .with_fragment()
-            .with_start_revision(start);
-        let stream = self.read(client.watch(prefix, Some(options))).await?;
-        Ok(Following {
-            stream,
-            ready: VecDeque::new(),
-        })
+        self.watch(prefix, after, &[]).await
+    }
+
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Following, Error> {
+        self.watch(prefix, after, &[WatchFilterType::NoPut]).await
     }
 
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
@@ -274,20 +303,42 @@ impl Engine for Etcd {
             .map_err(|_| Error::Conflict)
     }
 
+    const HAS_PLACES: bool = true;
+
+    async fn replace(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        revision: u64,
+        lease: &Lease,
+    ) -> Result<u64, Error> {
+        let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
+        self.if_so(key, is_of(key, revision), put)
+            .await?
+            .map_err(|_| Error::Conflict)
+    }
+
+    fn number(&self, lease: &Lease) -> i64 {
+        lease.id
+    }
+
+    fn lease(&self, number: i64) -> Option<Lease> {
+        Some(Lease {
+            id: number,
+            renewals: RefCell::default(),
+        })
+    }
+
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
-        let is_this = Compare::mod_revision(
-            key,
-            CompareOp::Equal,
-            i64::try_from(revision).unwrap_or(i64::MAX),
-        );
-        match self.if_so(key, is_this, TxnOp::delete(key, None)).await? {
+        let delete = TxnOp::delete(key, None);
+        match self.if_so(key, is_of(key, revision), delete).await? {
             Ok(_) | Err(None) => Ok(()),
             Err(Some(_)) => Err(Error::Conflict),
         }
     }
 
     async fn grant(&self) -> Result<Lease, Error> {
-        let id = self.lease(self.times.lease).await?;
+        let id = self.new_lease(self.times.lease).await?;
         Ok(Lease {
             id,
             renewals: RefCell::default(),
@@ -295,13 +346,13 @@ impl Engine for Etcd {
     }
 
     async fn renew(&self, lease: &Lease) -> Result<(), Error> {
-        self.newest.set(None);
         let renewals = lease.renewals.take();
-        let renewals = self
+        let (renewals, newest) = self
             .call(async {
                 let Some((mut keeper, mut answers)) = renewals else {
                     // The first answer is waited for, and says no more than that.
-                    return self.client.clone().lease_keep_alive(lease.id).await;
+                    let renewals = self.client.clone().lease_keep_alive(lease.id).await?;
+                    return Ok((renewals, None));
                 };
                 keeper.keep_alive().await?;
                 let ended = || etcd_client::Error::LeaseKeepAliveError("no answer".to_owned());
@@ -310,10 +361,10 @@ impl Engine for Etcd {
                     return Err(ended());
                 }
                 let revision = answer.header().map(|header| number(header.revision()));
-                self.newest.set(revision);
-                Ok((keeper, answers))
+                Ok(((keeper, answers), revision))
             })
             .await?;
+        self.newest.set(newest);
         lease.renewals.replace(Some(renewals));
         Ok(())
     }
@@ -405,7 +456,14 @@ fn value(kv: &KeyValue) -> Value {
         key: text(kv),
         bytes: super::beginning(kv.value()),
         revision: number(kv.mod_revision()),
+        first: number(kv.create_revision()),
+        writes: number(kv.version()),
     }
+}
+
+/// Whether the value of this revision stands there.
+fn is_of(key: &str, revision: u64) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, signed(revision))
 }
 
 /// A key that is no text is none of ours, and is refused as that.
@@ -424,6 +482,10 @@ fn end(prefix: &str) -> Vec<u8> {
     }
     // To the end of all keys.
     vec![0]
+}
+
+fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
 fn number(revision: i64) -> u64 {

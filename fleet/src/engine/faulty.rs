@@ -125,6 +125,36 @@ impl<E: Engine> Engine for Faulty<E> {
         .await
     }
 
+    const HAS_PLACES: bool = E::HAS_PLACES;
+
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let oldest = self.engine.oldest(prefix, until, most);
+        call(&self.plan, Call::List, oldest).await
+    }
+
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
+        self.follow(prefix, after).await
+    }
+
+    async fn replace(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        revision: u64,
+        lease: &E::Lease,
+    ) -> Result<u64, Error> {
+        let replaced = self.engine.replace(key, bytes, revision, lease);
+        call(&self.plan, Call::Create, replaced).await
+    }
+
+    fn number(&self, lease: &E::Lease) -> i64 {
+        self.engine.number(lease)
+    }
+
+    fn lease(&self, number: i64) -> Option<E::Lease> {
+        self.engine.lease(number)
+    }
+
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         call(&self.plan, Call::Remove, self.engine.remove(key, revision)).await
     }

@@ -38,8 +38,7 @@ struct State {
 }
 
 struct Held {
-    bytes: Vec<u8>,
-    revision: u64,
+    value: Value,
     ends: Ends,
 }
 
@@ -122,21 +121,17 @@ impl State {
 
     fn put(&mut self, key: &str, bytes: &[u8], ends: Ends) -> u64 {
         self.revision += 1;
-        let (revision, bytes) = (self.revision, bytes.to_vec());
+        let revision = self.revision;
+        let before = self.values.get(key).map(|held| &held.value);
         let value = Value {
             key: key.to_owned(),
-            bytes: bytes.clone(),
+            bytes: bytes.to_vec(),
             revision,
+            first: before.map_or(revision, |value| value.first),
+            writes: before.map_or(1, |value| value.writes + 1),
         };
-        self.log.push_back(Change::Put(value));
-        self.values.insert(
-            key.to_owned(),
-            Held {
-                bytes,
-                revision,
-                ends,
-            },
-        );
+        self.log.push_back(Change::Put(value.clone()));
+        self.values.insert(key.to_owned(), Held { value, ends });
         revision
     }
 
@@ -169,13 +164,8 @@ impl Engine for Memory {
                 .values
                 .range(prefix.to_owned()..)
                 .take_while(|(key, _)| key.starts_with(prefix));
-            let value = |(key, held): (&String, &Held)| Value {
-                key: key.clone(),
-                bytes: held.bytes.clone(),
-                revision: held.revision,
-            };
             List {
-                values: below.map(value).collect(),
+                values: below.map(|(_, held)| held.value.clone()).collect(),
                 revision: state.revision,
             }
         }))
@@ -205,9 +195,48 @@ impl Engine for Memory {
         })
     }
 
+    const HAS_PLACES: bool = true;
+
+    async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+        let mut list = self.list(prefix).await?;
+        list.values.retain(|value| value.revision <= until);
+        list.values.sort_by_key(|value| value.revision);
+        list.values.truncate(most);
+        Ok(list)
+    }
+
+    async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Followed, Error> {
+        self.follow(prefix, after).await
+    }
+
+    async fn replace(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        revision: u64,
+        lease: &u64,
+    ) -> Result<u64, Error> {
+        fits(bytes)?;
+        self.with(|state| {
+            let before = state.values.get(key).map(|held| held.value.revision);
+            if before != Some(revision) || !state.leases.contains_key(lease) {
+                return Err(Error::Conflict);
+            }
+            Ok(state.put(key, bytes, Ends::With(*lease)))
+        })
+    }
+
+    fn number(&self, lease: &u64) -> i64 {
+        i64::try_from(*lease).unwrap_or(i64::MAX)
+    }
+
+    fn lease(&self, number: i64) -> Option<u64> {
+        u64::try_from(number).ok()
+    }
+
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         self.with(|state| match state.values.get(key) {
-            Some(held) if held.revision != revision => Err(Error::Conflict),
+            Some(held) if held.value.revision != revision => Err(Error::Conflict),
             _ => {
                 state.remove(key);
                 Ok(())

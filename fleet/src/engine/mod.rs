@@ -34,6 +34,24 @@ pub struct Value {
     pub bytes: Vec<u8>,
     /// Of its write.
     pub revision: u64,
+    /// Of the first write since nothing stood there, where the engine says it.
+    pub first: u64,
+    /// How many writes there were since then; 0 where the engine does not say it.
+    pub writes: u64,
+}
+
+impl Value {
+    /// One of an engine that says no more of it.
+    pub fn new(key: String, bytes: Vec<u8>, revision: u64) -> Value {
+        let (first, writes) = (0, 0);
+        Value {
+            key,
+            bytes,
+            revision,
+            first,
+            writes,
+        }
+    }
 }
 
 /// What stands below a prefix.
@@ -106,6 +124,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What an engine says that cannot rank those who wait.
+pub const NO_PLACES: &str = "slots need etcd: on NATS a key that is renewed loses its place";
+
+/// How long a lease lives without a renewal, in seconds.
+pub const LEASE: u64 = 60;
+
 /// How an engine is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
@@ -119,7 +143,7 @@ impl Default for Times {
     fn default() -> Self {
         Times {
             call: Duration::from_secs(5),
-            lease: Duration::from_secs(60),
+            lease: Duration::from_secs(LEASE),
         }
     }
 }
@@ -163,6 +187,42 @@ pub trait Engine {
 
     /// Writes a value where none is, for as long as the lease lives. Its revision; [`Error::Conflict`] where one is.
     async fn create(&self, key: &str, bytes: &[u8], lease: &Self::Lease) -> Result<u64, Error>;
+
+    /// Whether a key keeps its place while its lease is renewed; without that there are no slots.
+    const HAS_PLACES: bool = false;
+
+    /// Of what stands below a prefix and was not written after a revision, the values that were written first, in that order; about
+    /// so many, or all if they are fewer.
+    async fn oldest(&self, _prefix: &str, _until: u64, _most: usize) -> Result<List, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
+    /// What is removed below a prefix after a revision. What is written there may be told too.
+    async fn follow_removals(&self, _prefix: &str, _after: u64) -> Result<Self::Feed, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
+    /// Writes a value in the place of the one of this revision, for as long as the lease lives. Its revision;
+    /// [`Error::Conflict`] where another one stands, or none.
+    async fn replace(
+        &self,
+        _key: &str,
+        _bytes: &[u8],
+        _revision: u64,
+        _lease: &Self::Lease,
+    ) -> Result<u64, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
+    /// The number of a lease, by which another connection finds it again.
+    fn number(&self, _lease: &Self::Lease) -> i64 {
+        0
+    }
+
+    /// The lease of this number, whether it lives or not; none where leases have no numbers.
+    fn lease(&self, _number: i64) -> Option<Self::Lease> {
+        None
+    }
 
     /// Removes a value if it is the one of this revision or gone already; [`Error::Conflict`] if it is another.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error>;

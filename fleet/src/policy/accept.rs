@@ -86,7 +86,8 @@ impl FromStr for Who {
 }
 
 impl Who {
-    fn is_met_by(&self, signer: &Node, extensions: &Extensions) -> bool {
+    /// Whether a signer is one of them.
+    pub fn is_met_by(&self, signer: &Node, extensions: &Extensions) -> bool {
         match self {
             Who::Named(pattern) => pattern.is_met_by(signer),
             Who::With(extension, value) => extensions.get(extension) == Some(value),

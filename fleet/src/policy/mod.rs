@@ -18,6 +18,8 @@ mod pattern;
 pub mod rule;
 /// Which nodes are meant.
 pub mod select;
+/// Who of those that share slots may run.
+pub mod slots;
 /// What followed from an origin.
 pub mod story;
 /// Times that a wrong clock does not shorten.

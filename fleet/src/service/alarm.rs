@@ -12,6 +12,16 @@ use rustix::time::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// A descriptor, to wait until it is readable.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub fn waited_for(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is its own until it is dropped, with what it is registered with.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    fd.map_err(|e| e.into_parts().1)
+}
+
 const NEVER: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
@@ -28,9 +38,7 @@ impl Alarm {
     pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        // SAFETY: the descriptor is the timer's own until it is dropped, with what it is registered with.
-        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
-        Ok(Alarm(timer.map_err(|e| e.into_parts().1)?))
+        waited_for(timer).map(Alarm)
     }
 
     /// Sets it to a time, which may have passed, in place of the last one.

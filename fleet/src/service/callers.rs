@@ -34,6 +34,8 @@ enum Stage {
         follows: BTreeSet<Way>,
         early: Vec<(Way, News)>,
     },
+    /// Waits for a slot, for as long as that takes.
+    Stands,
     /// Hears what becomes of these.
     Follows(BTreeSet<Way>),
     /// Has been told everything.
@@ -56,7 +58,7 @@ impl Callers {
 
     /// Whether somebody has not been told yet what their request came to.
     pub fn is_owed(&self) -> bool {
-        let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_));
+        let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_) | Stage::Stands);
         !self.callers.values().all(follows)
     }
 
@@ -65,6 +67,13 @@ impl Callers {
         if let Some(caller) = self.callers.get_mut(&client) {
             let early = Vec::new();
             caller.stage = Stage::Waits { follows, early };
+        }
+    }
+
+    /// They wait for a slot.
+    pub fn stand(&mut self, client: Client) {
+        if let Some(caller) = self.callers.get_mut(&client) {
+            caller.stage = Stage::Stands;
         }
     }
 
@@ -126,7 +135,7 @@ impl Callers {
                     caller.news(way, news);
                     caller.end_if_idle();
                 }
-                Stage::Waits { .. } | Stage::Asks | Stage::Done => {}
+                Stage::Waits { .. } | Stage::Asks | Stage::Stands | Stage::Done => {}
             }
         }
     }

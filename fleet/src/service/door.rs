@@ -209,7 +209,7 @@ pub async fn converse(
                     if answer == Answer::End {
                         return Ok(());
                     }
-                    has_said_all |= matches!(answer, Answer::Said(_));
+                    has_said_all |= matches!(answer, Answer::Said(_) | Answer::Waits(_) | Answer::Away(_));
                 }
             },
             // Whoever closes one way may still listen, but nobody waits for long like that.

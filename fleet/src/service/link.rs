@@ -13,15 +13,16 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch::{self, Watch};
-use crate::engine::{Change, Engine, Error, List, Times, Value};
+use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -86,6 +87,20 @@ pub enum Call {
         /// How long.
         ttl: Duration,
     },
+    /// To do something with this node's place in a group.
+    Place {
+        /// The group.
+        group: Name,
+        /// What.
+        act: Act,
+    },
+    /// To remove what stands at a node's place in a group, for somebody on this machine. The answer is what is removed, or nothing.
+    Release {
+        /// For whom.
+        client: Client,
+        /// The place.
+        key: Key,
+    },
 }
 
 /// What came of a call; values of a list only.
@@ -99,6 +114,8 @@ pub enum Order {
     Beat,
     /// Connect in another way from now on.
     Access(Box<Access>),
+    /// Look at these lines from now on, whose keys begin with this prefix; what is told of it bears this number.
+    Look(u64, String, Vec<Line>),
     /// Say farewell; no more orders follow.
     End,
 }
@@ -112,6 +129,8 @@ pub enum News {
     Lost(String),
     /// Changes below `to/` and `result/`, and below `event/` where there are rules.
     Changes(Vec<Change>),
+    /// What is seen of the lines, by the number of the look.
+    Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
     /// Something that is not as it should be, and mends itself or not.
@@ -173,7 +192,7 @@ async fn aside<T>(
             done = &mut work => return ControlFlow::Continue(done),
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => unreached(news, call),
-                Some(Order::Beat) => {}
+                Some(Order::Beat | Order::Look(..)) => {}
                 Some(Order::Access(access)) => return ControlFlow::Break(End::Access(access)),
                 Some(Order::End) | None => return ControlFlow::Break(End::Farewell),
             }
@@ -230,30 +249,36 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         again,
     ) = (access, [Notify::new(), Notify::new()]);
     let (tell, mut told) = unbounded_channel();
-    let registers = watched(
-        engine,
-        Prefix::To(node).encode(namespace),
-        &again[0],
-        tell.clone(),
-    );
-    let results = watched(
-        engine,
-        Prefix::Results(node).encode(namespace),
-        &again[1],
-        tell.clone(),
-    );
-    // What is missing there for a while does no harm, and they are many: they are not listed with each beat.
+    // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
+    let look =
+        |prefix: Prefix<'_>, again| watched(engine, prefix.encode(namespace), again, tell.clone());
+    let registers = look(Prefix::To(node), &again[0]);
+    let results = look(Prefix::Results(node), &again[1]);
     let events = async {
         if !access.rules.is_empty() {
-            watched(engine, Prefix::AllEvents.encode(namespace), &never, tell).await;
+            look(Prefix::AllEvents, &never).await;
         }
     };
-    let mut watching = pin!(futures_util::future::join3(registers, results, events));
+    let lines = &Looks::default();
+    let others = async {
+        if E::HAS_PLACES {
+            let tell = |number, seen| drop(news.send(News::Seen(number, seen)));
+            lines.look(engine, tell).await;
+        }
+    };
+    let mut watching = pin!(futures_util::future::join4(
+        registers, results, events, others
+    ));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
-    let (mut lease, mut events) = (Some(lease), Vec::new());
+    let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
     let end = loop {
+        if std::mem::take(&mut is_due)
+            && let Some(lease) = lease.take()
+        {
+            beating = Box::pin(beat(engine, &alive, lease));
+        }
         tokio::select! {
             _ = &mut watching => {}
             _ = told.recv_many(&mut events, MOST_CHANGES) => {
@@ -261,11 +286,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
                     break End::Lost(why);
                 }
             }
-            Some(is_silent) = calls.next(news) => {
-                if is_silent && let Some(lease) = lease.take() {
-                    beating = Box::pin(beat(engine, &alive, lease));
-                }
-            }
+            Some(is_silent) = calls.next(news) => is_due = is_silent,
             beaten = &mut beating => {
                 beating = Box::pin(std::future::pending());
                 match beaten {
@@ -278,11 +299,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             }
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => calls.push(call),
-                Some(Order::Beat) => {
-                    if let Some(lease) = lease.take() {
-                        beating = Box::pin(beat(engine, &alive, lease));
-                    }
-                }
+                Some(Order::Beat) => is_due = true,
+                Some(Order::Look(number, prefix, all)) => lines.want(number, prefix, all),
                 Some(Order::Access(access)) => break End::Access(access),
                 Some(Order::End) | None => break End::Farewell,
             }
@@ -356,8 +374,8 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
 
 /// Keeps a lease alive, or begins another one.
 async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
-    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
+    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_)) => Ok(lease),
         Err(Error::Conflict) => enter(engine, alive).await,
@@ -365,7 +383,7 @@ async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::
     }
 }
 
-/// Removes what a node tells of itself, unless it is there. What was found.
+/// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
 async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
     for key in [alive, node] {
         let mut found = engine.list(key).await?.values;
@@ -385,6 +403,7 @@ struct Calls<'e, E: Engine> {
     engine: &'e E,
     node: &'e Node,
     namespace: &'e Namespace,
+    leases: Leases<E::Lease>,
     waiting: VecDeque<Call>,
     under_way: BTreeMap<u64, Call>,
     answers: FuturesUnordered<Answering<'e>>,
@@ -399,6 +418,7 @@ impl<'e, E: Engine> Calls<'e, E> {
             engine,
             node,
             namespace,
+            leases: Leases::default(),
             waiting: VecDeque::new(),
             under_way: BTreeMap::new(),
             answers: FuturesUnordered::new(),
@@ -463,6 +483,20 @@ impl<'e, E: Engine> Calls<'e, E> {
             Call::Forget { node, .. } => {
                 let keys = [Key::Alive(node.clone()), Key::Node(node.clone())];
                 let keys = keys.map(|key| key.encode(self.namespace));
+                Box::pin(async move { (number, forget(engine, &keys).await) })
+            }
+            Call::Place { .. } | Call::Release { .. } if !E::HAS_PLACES => {
+                let why = Error::Denied(NO_PLACES.to_owned());
+                Box::pin(async move { (number, Err(why)) })
+            }
+            Call::Place { group, act } => {
+                let (group, node) = (group.clone(), self.node.clone());
+                let key = Key::Slot { group, node }.encode(self.namespace);
+                let done = self.leases.clone().act(engine, key, act.clone());
+                Box::pin(async move { (number, done.await) })
+            }
+            Call::Release { key, .. } => {
+                let keys = [(); 2].map(|()| key.encode(self.namespace));
                 Box::pin(async move { (number, forget(engine, &keys).await) })
             }
             Call::List { prefixes, .. } => {

@@ -1,7 +1,6 @@
 //! The service of a node: it carries triggers to and from the engine, and hands those for this node to root's side. One thread;
 //! what it decides is decided in [`crate::step`].
 
-/// How the engine is reached.
 /// The timer.
 mod alarm;
 /// Who asks.
@@ -10,18 +9,26 @@ mod callers;
 mod door;
 /// Drives the steps.
 mod driver;
+/// Few values by their keys.
+mod few;
+/// Which processes have ended.
+mod holders;
 /// The outboxes.
 mod keep;
 /// The link to the engine.
 mod link;
 /// What of a run is told together.
 mod parcel;
+/// The leases of this node's places.
+mod places;
 /// To what this node still has to react.
 mod reactions;
 /// The way to root's side.
 mod root;
 /// When root's side is asked what became of triggers.
 mod runs;
+/// Who waits for a slot.
+mod slots;
 /// The files that runs leave.
 mod spool;
 /// When what runs have left is told.
@@ -221,17 +228,19 @@ impl<'a> Service<'a> {
         match note {
             Note::Came(guest) => self.driver.let_in(guest),
             Note::Asked(client, question) => self.driver.asked(client, question),
-            Note::Left(client) => self.driver.callers.leave(client),
+            Note::Left(client) => self.driver.left(client),
             Note::Handed(answers, why) => self.driver.handed(answers, why),
             Note::More => self.driver.show_more(),
             Note::Became(answers) => self.driver.became(answers),
             Note::Rung => self.driver.tell_events(),
+            Note::RunEnded(group, who) => self.driver.run_ended(&group, who),
         }
     }
 
     fn tick(&mut self) {
         let now = clock::boottime();
-        if self.beat <= now {
+        let is_beat = self.beat <= now;
+        if is_beat {
             self.beat = now + self.pace;
             let _ = self.orders.send(Order::Beat);
             self.driver.look_at_files();
@@ -243,6 +252,7 @@ impl<'a> Service<'a> {
             ]);
         }
         self.driver.look_at_runs();
+        self.driver.slots_go_on(is_beat);
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);
@@ -310,6 +320,7 @@ impl<'a> Service<'a> {
         let reactions = new.reactions().map_err(|e| e.to_string())?;
         self.driver.seals = Seals::new(&new)?;
         self.driver.health.engine = new.engine.to_string();
+        self.driver.operators.clone_from(&new.operators);
         self.settings = new;
         self.reactions.clone_from(&reactions);
         self.driver.rule(rules, reactions);

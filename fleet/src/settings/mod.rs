@@ -19,10 +19,10 @@ use crate::policy::judge::Rules;
 use crate::policy::rule::Rule;
 use crate::puppet;
 use crate::wire::Malformed;
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
-use value::{Hops, Setting, Skew, Spread, Table, Ttl, Words};
+use value::{Hops, MaxWait, Setting, Skew, Slots, Spread, Table, Ttl, Words};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
@@ -44,7 +44,7 @@ pub struct Settings {
     pub accept: Option<Vec<Who>>,
     /// Who may fire on behalf of whom.
     pub accept_for: Vec<(Who, Vec<Pattern>)>,
-    /// Who may take back what others have asked for. Nothing asks for it yet.
+    /// Who may take away the places of others among those that share slots.
     pub operators: Vec<Who>,
     /// What a trigger runs here.
     pub run_cmd: Vec<OsString>,
@@ -58,6 +58,14 @@ pub struct Settings {
     pub spread: Span,
     /// How many hops a trigger may have made.
     pub hop_limit: usize,
+    /// The group in which the runs of this node wait for a slot; none without.
+    pub slots_group: Option<Name>,
+    /// How many slots it has.
+    pub slots_limit: u32,
+    /// Whether nobody runs without one.
+    pub slots_required: bool,
+    /// How long a run waits for one.
+    pub slots_max_wait: Span,
     /// The program again.
     pub helper: PathBuf,
     /// Where the outbox and the numbers are kept.
@@ -134,6 +142,10 @@ layer! {
     skew: Skew, "AGAIN_FLEET_SKEW" => Skew(Span::from_secs(300));
     spread: Spread, "AGAIN_FLEET_SPREAD" => Spread(Span::from_nanos(50_000_000));
     hop_limit: Hops, "AGAIN_FLEET_HOP_LIMIT" => Hops(10);
+    slots_group: Name;
+    slots_limit: Slots => Slots(1);
+    slots_required: bool => false;
+    slots_max_wait: MaxWait => MaxWait(Span::from_secs(1800));
     helper: PathBuf, "AGAIN_FLEET_HELPER";
     state_dir: PathBuf, "AGAIN_FLEET_STATE_DIR" => "/var/lib/again-fleet".into();
     run_dir: PathBuf, "AGAIN_FLEET_RUN_DIR" => "/run/again-fleet".into();
@@ -261,6 +273,10 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
         skew: set.skew().0,
         spread: set.spread().0,
         hop_limit: set.hop_limit().0,
+        slots_limit: set.slots_limit().0,
+        slots_required: set.slots_required(),
+        slots_max_wait: set.slots_max_wait().0,
+        slots_group: set.slots_group.take(),
         helper: set.helper.take().unwrap_or(beside),
         state_dir: set.state_dir(),
         run_dir: set.run_dir(),
@@ -345,15 +361,25 @@ impl Settings {
     }
 }
 
-fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
+/// Whether the file says that runs wait for slots by all means, though it may say something else that cannot be used.
+pub fn requires_slots(flags: &Flags, around: &Surroundings) -> bool {
+    let text = std::fs::read_to_string(file(flags, around).0).unwrap_or_default();
+    toml::says(&text, "slots_required", "true")
+}
+
+/// The file, and whether it was named.
+fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
     let variable = || around.variable("AGAIN_FLEET_CONFIG").map(PathBuf::from);
     let named = flags.config.clone().or_else(variable);
-    let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+    let is_named = named.is_some();
+    (named.unwrap_or_else(|| PathBuf::from(FILE)), is_named)
+}
+
+fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
+    let (path, is_named) = file(flags, around);
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_file(&text).map_err(|e| format!("{}: {e}", path.display())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
-            Ok(Layer::default())
-        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_named => Ok(Layer::default()),
         Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
     }
 }
@@ -455,6 +481,10 @@ ttl = "2h"
 skew = 60
 spread = "100ms"
 hop_limit = 3
+slots_group = "puppetserver"
+slots_limit = 8
+slots_required = true
+slots_max_wait = "10m"
 helper = "/opt/again"
 state_dir = "/s"
 run_dir = "/n"
@@ -499,6 +529,12 @@ rules_dir = "/d"
         assert_eq!(set.run_cmd, ["puppet", "apply", "/site.pp"]);
         let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
         assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
+        let group = set.slots_group.as_ref().map(Name::as_str);
+        let wait = set.slots_max_wait.millis();
+        assert_eq!(
+            (group, set.slots_limit, set.slots_required, wait),
+            (Some("puppetserver"), 8, true, 600_000)
+        );
         let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir];
         let paths = [&[&set.helper, &set.state_dir], &directories[..]].concat();
         assert_eq!(
@@ -613,6 +649,9 @@ rules_dir = "/d"
                 &["line 1", "spread", "'50 ms' is not a duration"],
             ),
             ("hop_limit = 21", &["line 1", "hop_limit", "from 1 to 20"]),
+            ("slots_limit = 0", &["line 1", "slots_limit", "from 1 to"]),
+            ("slots_group = ''", &["line 1", "slots_group", "empty"]),
+            ("slots_max_wait = '2d'", &["slots_max_wait", "to 1d"]),
             (
                 "engine = 'zookeeper'",
                 &["line 1", "engine", "'zookeeper' is not one of etcd, nats"],

@@ -13,7 +13,8 @@ use crate::policy::rule::Resource;
 use crate::policy::select::Condition;
 use crate::wire::event::Change;
 use crate::wire::lineage::MOST_HOPS;
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
+use crate::wire::slot::MOST_SLOTS;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
 
 /// What carries triggers between the nodes.
@@ -159,6 +160,12 @@ impl Value for Pattern {
     }
 }
 
+impl Value for Name {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Name>().map_err(|e| e.to_string())
+    }
+}
+
 impl Value for Node {
     fn read(text: &str) -> Result<Self, String> {
         text.parse::<Node>().map_err(|e| e.to_string())
@@ -221,6 +228,7 @@ macro_rules! spans {
 spans! {
     Ttl Span::from_secs(1), Span::from_nanos(MOST_TTL * 1_000_000);
     Skew Span::ZERO, Span::from_secs(3600);
+    MaxWait Span::from_secs(1), Span::from_secs(86_400);
     Spread Span::ZERO, Span::from_secs(60);
     Delta Span::ZERO, Span::from_nanos(MOST_DELTA * 1_000_000);
     Timeout Span::from_secs(1), Span::from_secs(3600);
@@ -236,6 +244,20 @@ fn span(text: &str, least: Span, most: Span) -> Result<Span, String> {
         return Err(format!("'{text}' is not from {least} to {most}"));
     }
     Ok(span)
+}
+
+pub struct Slots(pub u32);
+
+impl Value for Slots {
+    const WANTED: &'static str = "a whole number";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let slots = text.parse().ok();
+        let slots = slots.filter(|slots| (1..=MOST_SLOTS).contains(slots));
+        slots
+            .map(Slots)
+            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to {MOST_SLOTS}"))
+    }
 }
 
 pub struct Hops(pub usize);

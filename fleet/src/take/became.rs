@@ -15,6 +15,8 @@ struct Line {
     at: String,
     what: String,
     request: String,
+    #[serde(default)]
+    timer: String,
     chain: String,
     run: u32,
     outcome: Option<String>,
@@ -107,15 +109,22 @@ fn follow(ran: &mut Ran, lines: &[Line]) {
         if is_later() != Some(true) {
             continue;
         }
+        let of_run = (line.run, line.timer.as_str());
+        let own = (of_run, line.request.as_str());
         match line.what.as_str() {
-            "requested" | "resumed" => drop(open.insert(&line.request)),
+            "requested" | "delayed" => drop(open.insert(own)),
+            // Its new waiter has a request of its own.
+            "resumed" => {
+                open.retain(|(of, _)| *of != of_run);
+                open.insert(own);
+            }
             "started" => {
                 begun.insert(line.run);
-                open.insert(&line.request);
+                open.insert(own);
             }
             _ => {
                 let outcome = outcome(line);
-                let was_open = open.remove(&line.request);
+                let was_open = open.remove(&own);
                 if was_open && ["ended", "failed", "lost"].contains(&line.what.as_str()) {
                     ran.last = outcome;
                 }
@@ -258,6 +267,19 @@ mod tests {
         };
         assert_eq!(ran(8), reruns(true));
         assert_eq!(ran(9), reruns(false));
+        // One that waits for a slot goes on waiting, and ends with the request of its newest waiter.
+        let slot = |told: &[String]| {
+            let told = [&history[..5], &[line_of(4, "delayed", "", "", &[])], told].concat();
+            let became = became(&told.join("\n"));
+            became[&Id::from_bits(1)].ran.clone().expect("a run").more
+        };
+        assert!(slot(&[]));
+        let newer = |what, outcome| {
+            line_of(4, what, outcome, "", &[]).replace("\"request\":\"", "\"request\":\"newer")
+        };
+        assert!(slot(&[newer("resumed", "")]));
+        let ends = [newer("started", ""), newer("ended", "changed")];
+        assert!(!slot(&[&[newer("resumed", "")][..], &ends].concat()));
         // What was never run has no log.
         let refused = became(&line("stopped", "", "", &[1]));
         assert_eq!(refused[&Id::from_bits(1)].ran, None);

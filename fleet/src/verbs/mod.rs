@@ -18,6 +18,10 @@ mod run;
 mod screen;
 /// The service, as a command speaks to it.
 mod service;
+/// `again-fleet slot`.
+pub mod slot;
+/// `again-fleet slots` and `again-fleet release`.
+pub mod slots;
 /// `again-fleet story`.
 pub mod story;
 /// `again-fleet tell`.

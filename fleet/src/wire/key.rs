@@ -49,6 +49,13 @@ pub enum Key {
         /// The number of the first event.
         first: u64,
     },
+    /// `slot/GROUP/NODE`: a node that runs, or waits until it may.
+    Slot {
+        /// The group.
+        group: Name,
+        /// The node, which signs this.
+        node: Node,
+    },
 }
 
 impl Key {
@@ -60,7 +67,8 @@ impl Key {
             Key::Node(node)
             | Key::Alive(node)
             | Key::Story { node, .. }
-            | Key::Event { node, .. } => node,
+            | Key::Event { node, .. }
+            | Key::Slot { node, .. } => node,
         }
     }
 
@@ -102,6 +110,9 @@ impl Key {
                 // In the order of their numbers.
                 &[node.as_str(), run.as_str(), &format!("{first:020}")],
             ),
+            Key::Slot { group, node } => {
+                written(namespace, "slot", &[group.as_str(), node.as_str()])
+            }
         }
     }
 
@@ -151,6 +162,10 @@ impl Key {
                     .and_then(|first| first.parse().ok())
                     .ok_or_else(wrong)?,
             },
+            ("slot", [group, node]) => Key::Slot {
+                group: group.parse()?,
+                node: node.parse()?,
+            },
             _ => return Err(wrong()),
         })
     }
@@ -175,6 +190,10 @@ pub enum Prefix<'a> {
     Events(&'a Node),
     /// What runs did on all nodes.
     AllEvents,
+    /// Who runs or waits in a group.
+    Slots(&'a Name),
+    /// Who runs or waits in any group.
+    AllSlots,
 }
 
 impl Prefix<'_> {
@@ -189,6 +208,8 @@ impl Prefix<'_> {
             Prefix::Alive => written(namespace, "alive", &[]),
             Prefix::Events(node) => written(namespace, "event", &[node.as_str()]),
             Prefix::AllEvents => written(namespace, "event", &[]),
+            Prefix::Slots(group) => written(namespace, "slot", &[group.as_str()]),
+            Prefix::AllSlots => written(namespace, "slot", &[]),
         };
         text.push('/');
         text
@@ -250,6 +271,7 @@ pub(crate) mod tests {
                 run,
                 first
             }),
+            (name(), node()).prop_map(|(group, node)| Key::Slot { group, node }),
         ]
     }
 
@@ -324,7 +346,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event|slot)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

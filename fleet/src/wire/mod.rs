@@ -45,6 +45,8 @@ pub mod met;
 pub mod name;
 /// What became of a trigger.
 pub mod outcome;
+/// The right to run now.
+pub mod slot;
 /// A request that Puppet runs on another node.
 pub mod trigger;
 

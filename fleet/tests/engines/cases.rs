@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use again_fleet::engine::watch::{Event, Watch};
-use again_fleet::engine::{Change, Engine, Error, Feed, List};
+use again_fleet::engine::{Change, Engine, Error, Feed, List, NO_PLACES};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Stage, TIMES};
@@ -360,6 +360,60 @@ pub async fn a_lease_that_has_ended_is_not_renewed(stage: &impl Stage) {
     }
     assert_eq!(engine.renew(&lease).await, Err(Error::Conflict));
     assert_eq!(count(stage, &engine, "alive/", 0).await, 0, "it is back");
+}
+
+/// What slots are made of: a place is a revision that nothing but its own lease moves or keeps. Where an engine has no places, it says so.
+pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S) {
+    let engine = stage.client().await;
+    let lease = engine.grant().await.expect("a lease");
+    let key = stage.key("slot/g/a");
+    let first = engine.create(&key, b"", &lease).await.expect("created");
+    if !S::HAS_PLACES {
+        let refused = engine.replace(&key, b"x", first, &lease).await;
+        assert_eq!(refused, Err(Error::Denied(NO_PLACES.to_owned())));
+        assert!(engine.lease(engine.number(&lease)).is_none());
+        return;
+    }
+    let written = async || {
+        let list = listed(stage, &engine, "slot/", |_| true).await;
+        let value = list.values.first().expect("a value");
+        (value.first, value.revision, value.writes)
+    };
+    assert_eq!(written().await, (first, first, 1));
+    let second = engine.replace(&key, b"x", first, &lease).await;
+    let second = second.expect("replaced");
+    assert!(first < second);
+    assert_eq!(written().await, (first, second, 2));
+    for conflicting in [
+        engine.replace(&key, b"y", first, &lease).await,
+        engine
+            .replace(&stage.key("slot/g/b"), b"y", first, &lease)
+            .await,
+    ] {
+        assert_eq!(conflicting, Err(Error::Conflict));
+    }
+    // Renewed for twice as long as it lives, by another connection, that found it by its number: the place is the same.
+    let other = stage.client().await;
+    let found = other.lease(engine.number(&lease)).expect("a lease");
+    drop(lease);
+    let since = Instant::now();
+    while since.elapsed() < TIMES.lease * 2 {
+        other.renew(&found).await.expect("renewed");
+        sleep(TIMES.lease / 4).await;
+    }
+    assert_eq!(written().await, (first, second, 2));
+    other.revoke(found).await.expect("revoked");
+    assert_eq!(count(stage, &engine, "slot/", 0).await, 0);
+    // Whoever puts the same there has another place, and has written once.
+    let again = engine.put(&key, b"x", None).await.expect("put");
+    assert_eq!(written().await, (again, again, 1));
+    let over = engine.grant().await.expect("a lease");
+    let number = engine.number(&over);
+    engine.revoke(over).await.expect("revoked");
+    let over = engine.lease(number).expect("a lease");
+    assert_eq!(engine.renew(&over).await, Err(Error::Conflict));
+    let late = engine.replace(&key, b"y", again, &over).await;
+    assert_eq!(late, Err(Error::Conflict));
 }
 
 pub async fn a_value_outlives_its_ttl_by_little_or_is_kept<S: Stage>(stage: &S) {

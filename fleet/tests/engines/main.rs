@@ -31,6 +31,8 @@ trait Stage {
     type Engine: Engine;
     /// Whether a value goes when its ttl is over; else its reader has to look at the time in it.
     const ENDS_VALUES: bool;
+    /// Whether a key keeps its place while its lease is renewed.
+    const HAS_PLACES: bool = true;
 
     /// Whether one server speaks for all: of many that create one key at once only one is told that it did, and a list knows all that
     /// was confirmed.
@@ -131,6 +133,7 @@ impl Stage for OnEtcd<'_> {
 impl Stage for OnNats<'_> {
     type Engine = Nats;
     const ENDS_VALUES: bool = false;
+    const HAS_PLACES: bool = false;
 
     fn speaks_for_all(&self) -> bool {
         !self.0.is_member
@@ -236,6 +239,7 @@ cases! {
     a_lease_takes_its_keys_along,
     a_renewed_lease_lives,
     a_lease_that_has_ended_is_not_renewed,
+    a_place_is_replaced_once_and_kept_by_its_lease,
     a_value_outlives_its_ttl_by_little_or_is_kept,
     what_is_too_large_is_said_and_nothing_breaks,
     a_long_list_is_whole,

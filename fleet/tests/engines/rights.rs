@@ -153,6 +153,17 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await
             .expect("alive");
+        // Who waits for a slot is seen by all. Rights are for ranges of keys, and a node's own are in as many as there are groups.
+        let place = key("slot/any group/web1=test");
+        let first = web1.create(&place, b"", &lease).await.expect("a place");
+        let second = web1.replace(&place, b"x", first, &lease).await;
+        let second = second.expect("a place");
+        assert_eq!(
+            web2.list(&key("slot/")).await.expect("places").values.len(),
+            1
+        );
+        web2.remove(&place, second).await.expect("released");
+        web1.renew(&lease).await.expect("renewed");
         let mut feed = web1
             .follow(&key("to/web2=test/"), 0)
             .await

@@ -3,28 +3,32 @@ use std::process::Stdio;
 use again_rig::Lab;
 use again_rig::lab::{Image, Run};
 use again_rig::net::{Host, Net};
+use serde_json::Value;
 
 use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
 
 /// What each node is. The engine knows its nodes from the CA, which is where the catalogs are compiled.
 const SITE: &str = "
-class { 'common::again': manage_binary => 'none' }
+class { 'common::again': manage_binary => 'none', slots => true }
 node 'server.test' {
   class { 'common::again::engine': permissions => true, namespaces => ['test'] }
   class { 'common::again::fleet':
     manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], firing_group => 'puppet',
-    require => Class['common::again::engine'],
+    operators => ['server.test'], require => Class['common::again::engine'],
   }
 }
 node 'web1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], events => true }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], events => true, SLOTS }
   exec { 'change': command => '/bin/true', onlyif => '/bin/rm /root/change' }
   ~> trigger { 'look again': hosts => ['lb1.test'] }
 }
 node 'lb1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'], events => true }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'], events => true, SLOTS }
 }
 ";
+
+/// One agent at a time, beside the server's own.
+const SLOTS: &str = "slots => { group => 'puppetserver', limit => 1 }";
 
 const CONF: &str = "[main]
 ssldir = /var/lib/puppet/ssl
@@ -48,12 +52,17 @@ fn machine(net: &Net, host: &Host<'_>, image: Image) -> Lab {
     lab
 }
 
+fn site(server: &Lab, slots: &str) {
+    let manifest = SITE.replace("SLOTS", slots);
+    server.write(
+        "/etc/puppet/code/environments/production/manifests/site.pp",
+        &manifest,
+    );
+}
+
 fn server(net: &Net) -> Lab {
     let lab = machine(net, &SERVER, Image::Server);
-    lab.write(
-        "/etc/puppet/code/environments/production/manifests/site.pp",
-        SITE,
-    );
+    site(&lab, SLOTS);
     // By TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run. Nobody looks for updates on the Internet.
     lab.sh(
         "sed -i 's/ssl-port: 8140/ssl-port: 8140, ssl-protocols: [TLSv1.2]/' /etc/puppet/puppetserver/conf.d/webserver.conf
@@ -208,4 +217,85 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
         "{said}"
     );
     has_run(&lb1, 4);
+    share_a_slot(&server, &web1, &lb1);
+}
+
+/// A process on the server has the only slot until it is let go.
+fn hold(server: &Lab) {
+    let words = "echo $$ >/root/holder; again-fleet slot --group puppetserver && touch /root/has; exec sleep 600";
+    // Its container ends with the test.
+    #[expect(clippy::zombie_processes)]
+    let _holder = server.spawn(&["sh", "-c", words], Stdio::null());
+    server.wait_until("its slot", 60, || {
+        let has = server.exec(&["test", "-e", "/root/has"]).status();
+        (has == 0).then_some(())
+    });
+}
+
+fn let_go(server: &Lab) {
+    server.sh("kill $(cat /root/holder); rm /root/has");
+}
+
+/// Waits until these run or wait, the first of them having the slot.
+#[track_caller]
+fn stand(server: &Lab, names: &[&str]) {
+    server.wait_until("all of them in line", 90, || {
+        let shown = server.sh("again-fleet slots puppetserver --json");
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        let nodes = shown["groups"][0]["nodes"].as_array();
+        let nodes = nodes.map_or(&[][..], Vec::as_slice);
+        let mut stand: Vec<_> = nodes.iter().map(|one| &one["node"]).collect();
+        stand
+            .get_mut(1..)
+            .unwrap_or_default()
+            .sort_by_key(|name| name.as_str());
+        (stand == names).then_some(())
+    });
+}
+
+/// The daemon's run, one by hand, one of cron's, and one that a trigger starts.
+fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
+    // On a terminal, with all that it shows in a file.
+    let by_hand = "exec script --quiet --return --flush --command 'puppet agent --test --color=false' /root/hand";
+    hold(server);
+    lb1.sh("systemctl kill --kill-who=main --signal=USR1 puppet");
+    let mut hand = web1.spawn(&["sh", "-c", by_hand], Stdio::null());
+    stand(server, &["server.test", "lb1.test", "web1.test"]);
+    let shown = server.sh("again-fleet slots");
+    assert!(
+        shown.contains("puppetserver: 1 of 1 slots taken"),
+        "{shown}"
+    );
+    assert!(shown.contains("web1.test  waits since "), "{shown}");
+    let hand_said = web1.read("/root/hand");
+    assert!(!hand_said.contains("Applying configuration"));
+    let why = "the run waits for a slot of group 'puppetserver', which has 1: ";
+    assert!(hand_said.contains(why), "{hand_said}");
+    let_go(server);
+    let ended = hand.wait().expect("its end");
+    assert!([Some(0), Some(2)].contains(&ended.code()), "{ended}");
+    assert!(web1.read("/root/hand").contains("Applying configuration"));
+    stand(server, &[]);
+
+    // The waiter of a triggered run, until an operator takes the slot from the one who has it.
+    hold(server);
+    let before = ran(lb1).len();
+    web1.sh("again-fleet trigger --to lb1.test");
+    lb1.wait_until("the words of its waiter", 60, || {
+        let status = lb1.exec(&["again", "status"]).out;
+        status.contains("waits for a slot").then_some(())
+    });
+    stand(server, &["server.test", "lb1.test"]);
+    server.sh("again-fleet release puppetserver server.test");
+    has_run(lb1, before + 1);
+    stand(server, &[]);
+    let_go(server);
+
+    // One parameter, and cron's runs wait for nobody.
+    site(server, &format!("{SLOTS}, slots_prerun => false"));
+    assert_eq!(agent(web1), 2);
+    hold(server);
+    web1.sh("timeout 90 puppet agent --onetime --no-daemonize");
+    stand(server, &["server.test"]);
+    let_go(server);
 }

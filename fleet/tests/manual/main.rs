@@ -6,6 +6,7 @@ use std::path::Path;
 
 use again_fleet::cli::Cli;
 use again_fleet::settings::{self, Flags, KEYS, Settings, Surroundings, VARIABLES};
+use again_fleet::wire::slot::MOST_SLOTS;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -196,6 +197,15 @@ fn every_default_is_the_programs() {
             "hop_limit Whole number, by default {} and at most 20.",
             set.hop_limit
         ),
+        format!(
+            "slots_limit Whole number, by default {} and at most {MOST_SLOTS}.",
+            set.slots_limit
+        ),
+        format!("can be asked; {} by default.", set.slots_required),
+        format!(
+            "slots_max_wait Duration, by default {} and at most 1d.",
+            set.slots_max_wait
+        ),
         format!("state_dir Path, by default {state}."),
         format!("run_dir Path, by default {run}."),
         format!("spool_dir Path, by default {spool}."),
@@ -206,11 +216,14 @@ fn every_default_is_the_programs() {
         );
     }
     assert!(set.endpoints.is_empty() && set.accept.is_none() && set.accept_for.is_empty());
+    assert!(set.slots_group.is_none());
     assert!(set.operators.is_empty() && set.facts.is_empty());
     for (most, more) in [
         ("ttl = '1d'", "ttl = 86401"),
         ("skew = '1h'", "skew = 3601"),
         ("hop_limit = 20", "hop_limit = 21"),
+        ("slots_limit = 100000", "slots_limit = 100001"),
+        ("slots_max_wait = '1d'", "slots_max_wait = 86401"),
     ] {
         assert!(with(most).is_ok() && with(more).is_err(), "{more}");
     }

@@ -39,6 +39,8 @@ mod rules;
 #[allow(dead_code)]
 #[path = "../support/servers.rs"]
 mod servers;
+/// Runs that share slots.
+mod slots;
 #[path = "../support/straight.rs"]
 mod straight;
 #[allow(

@@ -121,7 +121,7 @@ impl Straight {
 }
 
 /// Whatever it says, whoever signed it.
-fn read<T: Content>(bytes: &[u8]) -> T {
+pub fn read<T: Content>(bytes: &[u8]) -> T {
     let namespace = "test".parse().expect("a namespace");
     let envelope = Envelope::parse(bytes).expect("an envelope");
     let opened = envelope.open::<T, (), Malformed>(&namespace, |_| Ok(()));

@@ -43,6 +43,7 @@ fn how() -> How {
         },
         take: None,
         turned_away: 0,
+        slots: Vec::new(),
         ahead: Some(3),
     }
 }
@@ -79,13 +80,16 @@ fn only_error(checks: &[Value]) -> String {
 #[test]
 fn a_good_node_has_nothing_to_do() {
     let etcd = Server::start(Kind::Etcd);
-    let node = node("etcd", etcd.port, "");
+    let slots = "slots_group = 'puppetserver'\nslots_limit = 8\n";
+    let node = node("etcd", etcd.port, slots);
     let (done, checks) = checked(&node, how());
     assert_eq!(
         (done.status, are(&checks, "error")),
         (0, vec![]),
         "{done:?}"
     );
+    let waits = "slots: runs wait for a slot of group 'puppetserver', which has 8";
+    assert!(are(&checks, "ok").contains(&waits.to_owned()), "{checks:?}");
     let names: Vec<&str> = checks
         .iter()
         .map(|one| one["name"].as_str().expect("text"))
@@ -93,6 +97,7 @@ fn a_good_node_has_nothing_to_do() {
     let expected = [
         "settings",
         "accept",
+        "slots",
         "again",
         "trust",
         "certificate",
@@ -187,6 +192,9 @@ fn nats_is_checked_and_has_to_have_jetstream() {
         engine.is_some_and(|engine| engine.starts_with("engine: nats 2.")),
         "{checks:?}"
     );
+    let (_, checks) = checked(&node("nats", nats.port, "slots_group = 'g'\n"), how());
+    let no_places = "slots: slots need etcd: on NATS a key that is renewed loses its place";
+    assert_eq!(only_error(&checks), no_places);
 
     let user = r#"authorization { users = [ { user: "web1.test" } ] }"#;
     // Of what is set twice the last counts.

@@ -10,6 +10,7 @@ use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
+use again_fleet::wire::slot::Slot;
 use again_fleet::wire::trigger::Trigger;
 use serde_json::{Value, json};
 
@@ -41,6 +42,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("result.1", result),
         ("story.1", story),
         ("event.1", of("event/NODE/RUN/FIRST")),
+        ("slot.1", of("slot/GROUP/NODE")),
     ])
 }
 
@@ -149,6 +151,14 @@ fn whole() -> Vec<Vec<u8>> {
         told: told.clone(),
         origin,
     };
+    let slot = Slot {
+        group: "puppetserver".parse().expect("a name"),
+        node: self::name("web1.test"),
+        first: 1,
+        limit: 8,
+        since: 1,
+        why: "process 7".to_owned(),
+    };
     let by = "web1.test";
     vec![
         sealed_as(by, &events),
@@ -156,6 +166,7 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &fired),
         sealed_as(by, &told),
         sealed_as(by, &entry),
+        sealed_as(by, &slot),
     ]
 }
 

@@ -18,7 +18,7 @@
 #   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
 #
 # @param operators
-#   Who may take back what others have asked for. Nothing asks for it in this version: only its sender takes a trigger back.
+#   Who may take away the places of other nodes among those that share slots.
 #
 # @param engine
 #   What carries triggers: etcd, or NATS with JetStream.
@@ -128,6 +128,17 @@
 #   message, but never what is Sensitive or redacted, nor of what has `show_diff => false`. The message of an Exec tells its command then.
 #   Puppet knows what is corrective in runs of the agent only.
 #
+# @param slots
+#   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each goes
+#   by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is 30
+#   minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it goes
+#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::slots`.
+#
+# @param slots_prerun
+#   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
+#   applies it. A masterless `puppet apply` waits for nothing, unless `again` starts it. Where something else writes puppet.conf as a whole,
+#   set `false`, and have its `prerun_command` call `again-fleet slot`.
+#
 # @param unit_dir
 #   Directory of systemd's units.
 #
@@ -149,6 +160,13 @@
 #     endpoints => ['etcd1.example.com'],
 #     accept    => [],
 #     events    => { types => ['Service'] },
+#   }
+#
+# @example No more than eight nodes run Puppet at a time
+#   class { 'common::again::fleet':
+#     endpoints => ['etcd1.example.com'],
+#     accept    => ['web*.example.com'],
+#     slots     => { group => 'puppetserver', limit => 8 },
 #   }
 #
 # @api public
@@ -189,6 +207,8 @@ class common::again::fleet (
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
   Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
   Common::Again::Events $events = false,
+  Optional[Common::Again::Slots] $slots = undef,
+  Boolean $slots_prerun = true,
   Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
@@ -215,6 +235,10 @@ class common::again::fleet (
       fail("${title}: no server of ${engine} is known: set ${title}::endpoints")
     }
 
+    if $slots and $engine != 'etcd' {
+      fail("${title}: slots need etcd: on NATS a key that is renewed loses its place. Unset ${title}::slots")
+    }
+
     include common::again
 
     $paths = { 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }.reduce({}) |$known, $pair| {
@@ -231,7 +255,9 @@ class common::again::fleet (
     }
 
     # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
-    $durations = { 'ttl' => $ttl, 'skew' => $skew, 'spread' => $spread }.reduce({}) |$all, $pair| {
+    $slots_settings = $slots.lest || { {} }
+    $times = { 'ttl' => $ttl, 'skew' => $skew, 'spread' => $spread, 'slots_max_wait' => $slots_settings['max_wait'] }
+    $durations = $times.reduce({}) |$all, $pair| {
       $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
     }
     $command = $run_cmd ? {
@@ -252,9 +278,12 @@ class common::again::fleet (
         'run_cmd'    => $command,
         'facts'      => $published_facts,
     } + $durations + {
-        'hop_limit' => $hop_limit,
-        'helper'    => $common::again::binary_path,
-        'rules_dir' => $rules_dir ? { '/etc/again-fleet.d' => undef, default => $rules_dir },
+        'hop_limit'      => $hop_limit,
+        'slots_group'    => $slots_settings['group'],
+        'slots_limit'    => $slots_settings['limit'],
+        'slots_required' => $slots_settings['required'],
+        'helper'         => $common::again::binary_path,
+        'rules_dir'      => $rules_dir ? { '/etc/again-fleet.d' => undef, default => $rules_dir },
     }).filter |$_key, $value| { $value =~ NotUndef }
   }
 
@@ -483,6 +512,18 @@ class common::again::fleet (
       subscribe => $program + [File[$config_file, "${unit_dir}/again-fleet.service"]],
     }
 
+    $prerun = ($slots =~ NotUndef and $slots_prerun) ? {
+      true    => 'present',
+      default => 'absent',
+    }
+    again_prerun { 'a slot':
+      ensure   => $prerun,
+      program  => $binary_path,
+      required => $slots_settings['required'] == true,
+      require  => Service['again-fleet.service'],
+      *        => $settings_file,
+    }
+
     # A rule that has left the manifest leaves the node.
     file { $rules_dir:
       ensure  => 'directory',
@@ -506,6 +547,12 @@ class common::again::fleet (
       },
     }
   } else {
+    # Before the program goes: no run starts without what it calls first.
+    again_prerun { 'a slot':
+      ensure => 'absent',
+      before => Service[$services + $sockets],
+    }
+
     service { $services + $sockets:
       ensure   => 'stopped',
       enable   => false,

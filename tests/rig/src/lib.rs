@@ -29,6 +29,8 @@ mod record;
 mod same;
 mod scratch;
 mod server;
+/// The stand-in for what waits for a slot of the fleet.
+mod slot;
 /// The stand-in for Puppet: how its runs are started, and what they noted.
 mod stand_in;
 
@@ -44,6 +46,7 @@ pub use record::{Kind, Record};
 pub use same::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
 pub use scratch::{Scratch, is_waiter, timers};
 pub use server::{Enrolled, Server};
+pub use slot::WAITS;
 pub use stand_in::{Asked, Past, Stamp};
 
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use crate::policy::books::Which;
 use crate::service::link::{Answer, Call, News, OURSELVES};
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
-use crate::wire::key::Key;
+use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
 
 /// How many values of a list are verified together: some milliseconds of work.
@@ -80,8 +80,15 @@ impl Driver {
             ) => {
                 self.nodes_told(&prefixes, answer);
             }
-            News::Answered(Call::List { client, .. }, answer) => self.listed(client, answer),
+            News::Answered(Call::List { client, prefixes }, answer) => {
+                self.listed(client, &prefixes, answer);
+            }
             News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
+            News::Answered(Call::Place { group, act }, answer) => {
+                self.placed(&group, &act, answer);
+            }
+            News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
+            News::Seen(number, seen) => self.watched(number, seen),
         }
     }
 
@@ -97,6 +104,8 @@ impl Driver {
         self.retell(&[]);
         self.feed(Event::Reached);
         self.events_go_on();
+        let deeds = self.slots().reached();
+        self.do_all(deeds);
     }
 
     fn lost(&mut self, why: String) {
@@ -111,13 +120,15 @@ impl Driver {
                 health.engine
             ));
         }
-        if std::mem::take(&mut health.is_up) {
+        let was_up = std::mem::take(&mut health.is_up);
+        health.why = why;
+        if was_up {
             health.since = clock::walltime();
-            health.why = why;
             self.feed(Event::Lost);
-        } else {
-            health.why = why;
         }
+        let why = ask::words(&self.health.why);
+        let deeds = self.slots().lost(&why);
+        self.do_all(deeds);
     }
 
     /// Something is written, or gone, below `to/`, `result/` and `event/`.
@@ -182,13 +193,25 @@ impl Driver {
     }
 
     /// Tells somebody what stands in the engine, as far as it is signed by whom it names.
-    fn listed(&mut self, client: Client, answer: Answer) {
+    fn listed(&mut self, client: Client, prefixes: &[String], answer: Answer) {
         self.look_at_files();
+        let slots = Prefix::AllSlots.encode(&self.namespace);
+        let is_coming = |value: &Value| value.bytes.is_empty() && value.key.starts_with(&slots);
         let values = match answer {
-            Ok(values) => values,
+            Ok(mut values) => {
+                values.retain(|value| !is_coming(value));
+                values
+            }
             Err(e) => {
-                let why = ask::words(&format!("{} {e}", self.health.engine));
-                return self.callers.answer(client, ask::Answer::NotSeen(why));
+                let mut why = self.not_seen(&e);
+                let own = self.slots.own(false);
+                if let ask::Answer::NotSeen(why) = &mut why
+                    && prefixes.iter().any(|prefix| prefix.starts_with(&slots))
+                    && !own.is_empty()
+                {
+                    *why = ask::words(&format!("{why}; here {}", own.join("; ")));
+                }
+                return self.callers.answer(client, why);
             }
         };
         self.lists.push_back((client, values.into_iter()));
@@ -243,9 +266,14 @@ impl Driver {
                 "{node} is alive: its service would tell of it again; stop it there first, and wait for up to a minute where it was killed"
             )),
             Ok(None) => ask::Answer::Refused(format!("{node} has told nothing of itself")),
-            Err(e) => ask::Answer::NotSeen(ask::words(&format!("{} {e}", self.health.engine))),
+            Err(e) => self.not_seen(&e),
         };
         self.callers.answer(client, said);
+    }
+
+    /// The engine did not show or do something.
+    pub(super) fn not_seen(&self, e: &Error) -> ask::Answer {
+        ask::Answer::NotSeen(ask::words(&format!("{} {e}", self.health.engine)))
     }
 
     /// A value of a list, as somebody is told of it.
@@ -260,6 +288,13 @@ impl Driver {
             Key::Story { .. } => {
                 let entry = self.seals.entry(&value.bytes, &key)?;
                 Ok(ask::Answer::Entry(Box::new(entry)))
+            }
+            Key::Slot { .. } => {
+                let standing = self.stands(value, &key)?;
+                Ok(ask::Answer::Slot(
+                    Box::new(standing.slot),
+                    standing.revision,
+                ))
             }
             Key::To { .. } | Key::Result { .. } | Key::Event { .. } => {
                 Err("nobody asked for it".to_owned())

@@ -10,6 +10,8 @@ mod node;
 mod people;
 /// Events that meet rules.
 mod rules;
+/// Runs that wait for a slot.
+mod slots;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,22 +21,25 @@ use std::time::Duration;
 use std::vec::IntoIter;
 
 use again::layout::complain;
-use again::model::{Boottime, Usage, Walltime};
+use again::model::{Boottime, Identity, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::callers::Callers;
 use super::door::Guest;
+use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
 use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
+use super::slots::Slots;
 use super::spool::Spool;
 use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
+use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
 use crate::policy::rule::Rule;
@@ -45,7 +50,7 @@ use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Name, Namespace, Node};
 use crate::wire::outcome::{Outcome, Told};
 
 /// How long a value stays at least.
@@ -70,6 +75,8 @@ pub enum Note {
     Became(io::Result<Vec<(Which, handover::Answer)>>),
     /// A run has left events.
     Rung,
+    /// A run that had a slot of this group, or waited for one, has ended.
+    RunEnded(Name, Identity),
 }
 
 /// Where a driver reaches out to.
@@ -80,6 +87,14 @@ pub struct Ways {
     pub notes: UnboundedSender<Note>,
     /// The socket of root's side.
     pub take: PathBuf,
+}
+
+impl Ways {
+    /// Tells that a run has ended.
+    fn run_ended(&self, group: &Name, who: Identity) -> holders::Ended {
+        let (notes, group) = (self.notes.clone(), group.clone());
+        Box::new(move || drop(notes.send(Note::RunEnded(group, who))))
+    }
 }
 
 /// The service's state, and all that its steps act upon.
@@ -105,6 +120,10 @@ pub struct Driver {
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
     reactions: Reactions,
+    slots: Slots,
+    slots_file: holders::File,
+    /// Who may take places away.
+    pub operators: Vec<Who>,
 }
 
 struct Register {
@@ -159,7 +178,13 @@ impl Driver {
         // The service before this one may have had something taken.
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
+        let directory = settings.state_dir.join("serve");
+        let (slots_file, slots) =
+            holders::File::open(&directory, |group, run| ways.run_ended(group, run.who));
         Ok(Driver {
+            slots,
+            slots_file,
+            operators: settings.operators.clone(),
             state,
             health: Health {
                 engine: settings.engine.to_string(),
@@ -188,6 +213,7 @@ impl Driver {
         let events = self.telling.wakes().filter(|_| self.health.is_up);
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
+        let others = others.chain(self.slots.wakes());
         wakes(&self.state).into_iter().chain(others).min()
     }
 

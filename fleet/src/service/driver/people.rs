@@ -30,6 +30,12 @@ impl Driver {
         });
     }
 
+    /// Somebody is gone.
+    pub fn left(&mut self, client: Client) {
+        self.callers.leave(client);
+        self.slots.leave(client);
+    }
+
     /// Somebody asks for something.
     pub fn asked(&mut self, client: Client, question: Question) {
         match question {
@@ -62,6 +68,14 @@ impl Driver {
             Question::Tell(told) => self.began(client, *told),
             Question::Ended(outcome) => self.ended(client, outcome),
             Question::Forget(node) => self.order(Call::Forget { client, node }),
+            Question::Slot(wish) => self.wish(client, &wish),
+            Question::Slots(group) => {
+                if self.has_places(client) {
+                    let prefix = group.as_ref().map_or(Prefix::AllSlots, Prefix::Slots);
+                    self.look(client, &[prefix]);
+                }
+            }
+            Question::Release { group, node } => self.release(client, group, node),
             Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
@@ -140,6 +154,7 @@ impl Driver {
             outbox: waiting,
             take: health.take.as_deref().map(ask::words),
             turned_away: health.turned_away,
+            slots: self.slots.own(true),
             ahead: self.state.ahead(),
         }
     }

@@ -31,6 +31,13 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
             "'journalctl -u again-fleet' names each, and why",
         ));
     }
+    for slot in &how.slots {
+        found.push(Finding::warning(
+            "slots",
+            slot.clone(),
+            "have the service reach the engine: a run that begins then has a slot again",
+        ));
+    }
     let is_same = settings.certname().is_ok_and(|name| *name == how.node)
         && settings.namespace == how.namespace;
     if !is_same {
@@ -171,6 +178,7 @@ mod tests {
             },
             take: None,
             turned_away: 0,
+            slots: Vec::new(),
             ahead: Some(20),
         }
     }
@@ -232,6 +240,8 @@ mod tests {
             grade == Grade::Warning && words.starts_with("engine: 3 values"),
             "{words}"
         );
+        let (grade, words) = one(|how| how.slots = vec!["it has ended".to_owned()]);
+        assert_eq!((grade, &*words), (Grade::Warning, "slots: it has ended"));
         let (_, words) = one(|how| how.node = "web2".parse().expect("a certname"));
         assert!(words.contains("it is web2 of fleet 'default'"), "{words}");
     }

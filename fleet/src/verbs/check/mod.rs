@@ -22,7 +22,8 @@ use super::service::{Conversation, Heard, PATIENCE, socket};
 use super::{Exit, Problem};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
-use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+use crate::engine::NO_PLACES;
+use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 
 /// Looks at everything, and says what it found.
 ///
@@ -103,6 +104,18 @@ fn set(settings: &Settings) -> Vec<Finding> {
         }
         Err(e) => Finding::error("accept", e.0, "until then nothing is taken here"),
     });
+    if let Some(group) = &settings.slots_group {
+        let limit = settings.slots_limit;
+        found.push(match settings.engine {
+            Engine::Etcd => Finding::ok(
+                "slots",
+                format!("runs wait for a slot of group '{group}', which has {limit}"),
+            ),
+            Engine::Nats => {
+                Finding::error("slots", NO_PLACES, "use etcd, or leave slots_group out")
+            }
+        });
+    }
     if let Err(e) = settings.reactions() {
         let todo = "until then nothing is taken here, and the service does not start";
         found.push(Finding::error("rules", e.0, todo));

@@ -181,6 +181,40 @@ describe 'common::again::fleet' do
     it { expect(catalogue.resource('Again_inventory', 'this node')[:facts]).to include('role' => 'frontend') }
   end
 
+  context 'with slots' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:slots) { { group: 'puppetserver', limit: 8 } }
+    let(:params) { least.merge(slots: slots) }
+
+    it { is_expected.to compile.with_all_deps }
+
+    it 'has every run of the agent wait for one' do
+      expect(written).to include("\nslots_group = \"puppetserver\"\nslots_limit = 8\n")
+      expect(written).not_to match(%r{slots_(required|max_wait)})
+      is_expected.to contain_again_prerun('a slot').with(ensure: 'present', program: '/usr/local/bin/again-fleet', config: nil, required: false)
+                                                   .that_requires('Service[again-fleet.service]')
+    end
+
+    context 'of which no run starts without' do
+      let(:params) { least.merge(slots: slots.merge(required: true, max_wait: '20'), slots_prerun: true, config_file: '/srv/fleet.toml') }
+
+      it { is_expected.to contain_again_prerun('a slot').with(required: true, config: '/srv/fleet.toml') }
+      it { is_expected.to contain_file('/srv/fleet.toml').with_content(%r{^slots_max_wait = 20\n.*slots_required = true$}m) }
+    end
+
+    context 'but not before every run' do
+      let(:params) { least.merge(slots: slots, slots_prerun: false) }
+
+      it { is_expected.to contain_again_prerun('a slot').with_ensure('absent') }
+    end
+
+    context 'on NATS' do
+      let(:params) { least.merge(slots: slots, engine: 'nats') }
+
+      it { is_expected.to compile.and_raise_error(%r{slots need etcd: on NATS a key that is renewed loses its place}) }
+    end
+  end
+
   context 'with everything set' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) do
@@ -292,6 +326,8 @@ describe 'common::again::fleet' do
   context 'when absent' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) { { ensure: 'absent' } }
+
+    it { is_expected.to contain_again_prerun('a slot').with_ensure('absent').that_comes_before('Service[again-fleet.service]') }
 
     it { is_expected.to compile.with_all_deps }
     it { is_expected.not_to contain_class('common::again') }

@@ -1,0 +1,290 @@
+//! Runs that wait for a slot, and this node's places among those that share slots.
+
+use again::layout::complain;
+use again::model::Identity;
+use again::sys::clock;
+
+use super::Driver;
+use crate::ask::{self, Wish};
+use crate::engine::{Error, NO_PLACES, Value};
+use crate::policy::slots::{Lease, Standing};
+use crate::service::holders::{hold, tell_end};
+use crate::service::link::{Answer, Call, Order};
+use crate::service::places::{Act, Line, Seen};
+use crate::service::slots::{Deed, Run, Slots};
+use crate::step::model::Client;
+use crate::wire::envelope::Draft;
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::{Name, Node};
+use crate::wire::slot::Slot;
+
+impl Driver {
+    /// The runs that wait, or have slots, as of now.
+    pub fn slots(&mut self) -> &mut Slots {
+        self.slots.now = clock::boottime();
+        &mut self.slots
+    }
+
+    /// Whether places can be had with this engine; if not, somebody is told so.
+    pub fn has_places(&mut self, client: Client) -> bool {
+        let has_places = self.health.engine != "nats";
+        if !has_places {
+            let why = ask::Answer::Refused(NO_PLACES.to_owned());
+            self.callers.answer(client, why);
+        }
+        has_places
+    }
+
+    /// Somebody wants a slot for a run.
+    pub fn wish(&mut self, client: Client, wish: &Wish) {
+        if !self.has_places(client) {
+            return;
+        }
+        let begun = hold(wish.run).and_then(|(fd, file)| {
+            tell_end(fd, self.ways.run_ended(&wish.group, wish.run))?;
+            Ok(Run {
+                who: wish.run,
+                file,
+                since: clock::walltime().millis(),
+                why: wish.why.clone(),
+            })
+        });
+        let begun = begun.map_err(|e| format!("the run cannot be watched: {e}"));
+        self.callers.stand(client);
+        match begun.and_then(|run| self.slots().want(client, wish, run)) {
+            Ok(deeds) => self.do_all(deeds),
+            Err(why) => {
+                let why = ask::Answer::Refused(ask::words(&why));
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// A run has ended.
+    pub fn run_ended(&mut self, group: &Name, who: Identity) {
+        let deeds = self.slots().ended(group, who);
+        self.do_all(deeds);
+    }
+
+    /// Some time has passed; where it is a beat, places are kept alive.
+    pub fn slots_go_on(&mut self, is_beat: bool) {
+        let mut deeds = self.slots().tick();
+        if is_beat {
+            deeds.extend(self.slots.beat());
+        }
+        self.do_all(deeds);
+    }
+
+    /// Something came of what was done with a place.
+    pub fn placed(&mut self, group: &Name, act: &Act, answer: Answer) {
+        let value = answer.map(|found| found.into_iter().next());
+        let place = self.slots.group(group).and_then(|one| one.place);
+        let is_of = |lease: &Lease| place.is_some_and(|place| place.lease == *lease);
+        // It was about a place that is not this node's any more.
+        if let Act::Sign { lease, .. } | Act::Resume(lease) | Act::Leave(lease) = act
+            && !is_of(lease)
+        {
+            return;
+        }
+        self.slots();
+        let deeds = match (act, value) {
+            (
+                Act::Enter,
+                Ok(Some(Value {
+                    bytes, revision, ..
+                })),
+            ) => {
+                let lease = bytes.try_into().map_or(0, i64::from_be_bytes);
+                self.slots.entered(group, revision, lease)
+            }
+            (Act::Sign { .. }, Ok(Some(value))) => self.slots.stands(group, Some(value.revision)),
+            (Act::Resume(_), Ok(_)) => self.slots.stands(group, None),
+            (Act::Leave(lease), Ok(_) | Err(Error::Conflict)) => self.slots.left(group, *lease),
+            (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => {
+                self.slots.gone(group, false)
+            }
+            (_, Err(e)) => {
+                if let Error::Denied(_) | Error::TooLarge = e
+                    && self.health.denied.insert(e.to_string())
+                {
+                    complain(&format!(
+                        "again-fleet: no slot in group '{group}': the engine {e}"
+                    ));
+                }
+                self.slots
+                    .failed(group, ask::words(&format!("the engine {e}")))
+            }
+            (_, Ok(None)) => Vec::new(),
+        };
+        self.do_all(deeds);
+    }
+
+    /// What is seen of the lines in which this node stands.
+    pub fn watched(&mut self, number: u64, seen: Seen) {
+        if number != self.slots().round() {
+            return;
+        }
+        let deeds = match seen {
+            Seen::Line(group, values, is_all) => {
+                let (mut line, mut stands) = (Vec::new(), false);
+                let place = self.slots.group(&group).and_then(|one| one.place);
+                for value in values {
+                    match self.standing(&value) {
+                        Ok(None) => {
+                            stands |= place.is_some_and(|one| one.revision == value.revision)
+                        }
+                        Ok(standing) => line.extend(standing),
+                        Err(why) => {
+                            self.turn_away(&format!("{} is not believed: {why}", value.key));
+                        }
+                    }
+                }
+                self.slots.saw(&group, line, is_all, stands)
+            }
+            Seen::Gone(key) => match Key::decode(&key, &self.namespace) {
+                Ok(Key::Slot { group, node }) => self.slots.saw_go(&group, &node, &self.me),
+                _ => return,
+            },
+            Seen::Lost(Error::Denied(why)) => {
+                if self.health.denied.insert(why.clone()) {
+                    complain(&format!(
+                        "again-fleet: the engine does not let this node see who waits for slots: {why}"
+                    ));
+                }
+                return;
+            }
+            Seen::Lost(_) => return,
+        };
+        self.do_all(deeds);
+    }
+
+    /// Who stands there, by its own word; nobody where that is this node, or somebody who comes, whose first write is empty.
+    fn standing(&mut self, value: &Value) -> Result<Option<Standing>, String> {
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
+        let Key::Slot { node, .. } = &key else {
+            return Ok(None);
+        };
+        if *node == self.me || value.bytes.is_empty() {
+            return Ok(None);
+        }
+        self.stands(value, &key).map(Some)
+    }
+
+    /// The same, whoever it is.
+    pub fn stands(&mut self, value: &Value, key: &Key) -> Result<Standing, String> {
+        let slot = self.seals.slot(&value.bytes, key)?;
+        let standing = Standing::new(slot, value.revision, value.first, value.writes);
+        standing.ok_or_else(|| "it was put there another time".to_owned())
+    }
+
+    /// What this node says where it stands.
+    fn slot(&self, name: &Name) -> Option<Slot> {
+        let group = self.slots.group(name)?;
+        let run = group.runs.first()?;
+        Some(Slot {
+            group: name.clone(),
+            node: self.me.clone(),
+            first: group.place?.first,
+            limit: group.limit,
+            since: run.since,
+            why: run.why.clone(),
+        })
+    }
+
+    /// Has a place taken away.
+    pub fn release(&mut self, client: Client, group: Name, node: Node) {
+        if !self.has_places(client) {
+            return;
+        }
+        if !self.seals.am_among(&self.operators) {
+            let why = format!(
+                "{} takes no places away: the setting operators does not list it",
+                self.me
+            );
+            return self.callers.answer(client, ask::Answer::Refused(why));
+        }
+        let key = Key::Slot { group, node };
+        self.order(Call::Release { client, key });
+    }
+
+    /// Tells somebody whether a place was taken away.
+    pub fn released(&mut self, client: Client, answer: Answer) {
+        let said = match answer {
+            Ok(found) if !found.is_empty() => return self.callers.end(client),
+            Ok(_) => ask::Answer::Refused("it neither runs nor waits there".to_owned()),
+            Err(e) => self.not_seen(&e),
+        };
+        self.callers.answer(client, said);
+    }
+
+    /// Does what is to be done about places.
+    pub fn do_all(&mut self, deeds: Vec<Deed>) {
+        let place = |group, act| Call::Place { group, act };
+        let mut is_kept = true;
+        for deed in deeds {
+            match deed {
+                Deed::Save => is_kept = false,
+                Deed::Enter(group) => self.order(place(group, Act::Enter)),
+                Deed::Sign(group) => self.sign(group),
+                Deed::Resume(group, lease) => self.order(place(group, Act::Resume(lease))),
+                Deed::Leave(group, lease) => self.order(place(group, Act::Leave(lease))),
+                Deed::Look => self.look_at_lines(),
+                Deed::Tell(client, (what, is_away)) => {
+                    let say = if is_away {
+                        ask::Answer::Away
+                    } else {
+                        ask::Answer::Waits
+                    };
+                    self.callers.tell(client, say(what));
+                }
+                Deed::Turn(client) => self.callers.end(client),
+                Deed::Say(text) => complain(&format!("again-fleet: {text}")),
+            }
+        }
+        if !is_kept && let Err(e) = self.slots_file.write(&self.slots) {
+            complain(&format!("again-fleet: a restart would lose slots: {e}"));
+        }
+    }
+
+    fn sign(&mut self, group: Name) {
+        let (Some(slot), Some(place)) = (
+            self.slot(&group),
+            self.slots.group(&group).and_then(|group| group.place),
+        ) else {
+            return;
+        };
+        let draft = Draft::new(&self.namespace, &slot);
+        let sealed = draft.and_then(|draft| self.seals.seal(&[draft]));
+        match sealed.map(|mut sealed| sealed.pop().unwrap_or_default()) {
+            Ok(bytes) => {
+                let (first, lease) = (place.first, place.lease);
+                let act = Act::Sign {
+                    first,
+                    lease,
+                    bytes,
+                };
+                self.order(Call::Place { group, act });
+            }
+            Err(e) => {
+                let deeds = self.slots().failed(&group, ask::words(&e.to_string()));
+                self.do_all(deeds);
+            }
+        }
+    }
+
+    fn look_at_lines(&self) {
+        let line = |(group, revision, most): (&Name, _, _)| Line {
+            group: group.clone(),
+            prefix: Prefix::Slots(group).encode(&self.namespace),
+            revision,
+            most,
+        };
+        let lines: Vec<Line> = self.slots.lines().map(line).collect();
+        let prefix = match &lines[..] {
+            [line] => line.prefix.clone(),
+            _ => Prefix::AllSlots.encode(&self.namespace),
+        };
+        let look = Order::Look(self.slots.round(), prefix, lines);
+        let _ = self.ways.orders.send(look);
+    }
+}

@@ -1,0 +1,77 @@
+//! The processes that this node's slots are for: what outlives a service of them, and when they have ended.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use again::model::Identity;
+use again::sys::{clock, process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::alarm::waited_for;
+use super::slots::{Run, Slots};
+use crate::wire::name::Name;
+
+/// What is done when a process has ended.
+pub type Ended = Box<dyn FnOnce() + Send>;
+
+/// Where is kept what outlives a service: it is about processes of one boot, which the first line names.
+pub struct File(PathBuf);
+
+impl File {
+    /// In this directory, with what is kept there; ends of runs are told from now on.
+    pub fn open(directory: &Path, ended: impl Fn(&Name, &Run) -> Ended) -> (File, Slots) {
+        let path = directory.join("slots");
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        let (boot, kept) = kept.split_once('\n').unwrap_or_default();
+        let (mut slots, is_same) = (Slots::read(kept), boot == clock::boot_id());
+        slots.now = clock::boottime();
+        slots.begin(|group, run| {
+            let held = if is_same { hold(run.who).ok() } else { None };
+            let held = held.filter(|(_, file)| *file == run.file);
+            held.is_some_and(|(fd, _)| tell_end(fd, ended(group, run)).is_ok())
+        });
+        (File(path), slots)
+    }
+
+    /// Writes them down.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write(&self, slots: &Slots) -> io::Result<()> {
+        let text = format!("{}\n{}", clock::boot_id(), slots.written());
+        let new = self.0.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.0)
+    }
+}
+
+/// A process, and the number of the pidfd's file. Where /proc does not show it, its start cannot be compared.
+///
+/// # Errors
+/// It has ended.
+pub fn hold(who: Identity) -> io::Result<(OwnedFd, u64)> {
+    let pid = Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
+    let fd = pidfd_open(pid, PidfdFlags::empty())?;
+    match process::identify(who.pid) {
+        Ok(now) if now != who => Err(io::ErrorKind::NotFound.into()),
+        _ => {
+            let file = rustix::fs::fstat(&fd)?.st_ino;
+            Ok((fd, file))
+        }
+    }
+}
+
+/// Tells when a process has ended.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub fn tell_end(fd: OwnedFd, ended: Ended) -> io::Result<()> {
+    let fd = waited_for(fd)?;
+    tokio::spawn(async move {
+        let _ = fd.readable().await;
+        ended();
+    });
+    Ok(())
+}

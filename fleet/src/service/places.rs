@@ -1,0 +1,217 @@
+//! The leases under which this node's places among those that share slots stand in the engine.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::few::Few;
+use crate::engine::{Change, Engine, Error, Feed, Value};
+use crate::policy::slots::Lease;
+use crate::wire::name::Name;
+
+/// After what has failed, within which the moment for the next look is drawn.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Within which it is looked anew though nothing has failed: old etcds lose some of what they should tell.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+
+/// A line in which this node stands.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// The group.
+    pub group: Name,
+    /// As the keys of it begin.
+    pub prefix: String,
+    /// This node's place: who stands behind it is nothing to it.
+    pub revision: u64,
+    /// About how many it wants to know of.
+    pub most: usize,
+}
+
+/// What is seen.
+#[derive(Debug)]
+pub enum Seen {
+    /// The first of those that stand in this group up to this node's place, and whether those are all.
+    Line(Name, Vec<Value>, bool),
+    /// Nothing stands there any more.
+    Gone(String),
+    /// It cannot look at present.
+    Lost(Error),
+}
+
+/// The lines that are looked at, which may be others, or none, from one moment to the next.
+#[derive(Default)]
+pub struct Looks {
+    wanted: RefCell<(u64, String, Vec<Line>)>,
+    again: Notify,
+}
+
+impl Looks {
+    /// From now on these, by this number; all their keys begin with the prefix.
+    pub fn want(&self, number: u64, prefix: String, lines: Vec<Line>) {
+        self.wanted.replace((number, prefix, lines));
+        self.again.notify_one();
+    }
+
+    /// Tells what is seen.
+    pub async fn look<E: Engine>(&self, engine: &E, tell: impl Fn(u64, Seen)) {
+        loop {
+            let (number, prefix, lines) = self.wanted.borrow().clone();
+            let looking = async {
+                if let Err(e) = look(engine, &prefix, lines, |seen| tell(number, seen)).await {
+                    tell(number, Seen::Lost(e));
+                    sleep(drawn(Duration::ZERO, PAUSE)).await;
+                }
+            };
+            tokio::select! {
+                () = looking => {}
+                () = self.again.notified() => {}
+            }
+        }
+    }
+}
+
+/// Lists them, and tells from there what goes, for a while.
+async fn look<E: Engine>(
+    engine: &E,
+    prefix: &str,
+    lines: Vec<Line>,
+    tell: impl Fn(Seen),
+) -> Result<(), Error> {
+    if lines.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut after = u64::MAX;
+    for line in lines {
+        let (revision, most) = (line.revision, line.most);
+        let list = engine.oldest(&line.prefix, revision, most).await?;
+        after = after.min(list.revision);
+        let is_all = list.values.len() < most;
+        tell(Seen::Line(line.group, list.values, is_all));
+    }
+    let mut feed = engine.follow_removals(prefix, after).await?;
+    let until = Instant::now() + drawn(LOOK_AGAIN / 2, LOOK_AGAIN);
+    while let Ok(change) = timeout_at(until, feed.next()).await {
+        if let Change::Removed { key, .. } = change? {
+            tell(Seen::Gone(key));
+        }
+    }
+    Ok(())
+}
+
+fn drawn(least: Duration, most: Duration) -> Duration {
+    rand::rng().random_range(least..=most)
+}
+
+/// What is done with a place.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// A first write where nothing stands then, under a new lease. The answer has its revision, and the number of the lease in place of
+    /// bytes.
+    Enter,
+    /// The second one, in its place; the answer has its revision.
+    Sign {
+        /// The revision of the first.
+        first: u64,
+        /// Of the place.
+        lease: Lease,
+        /// What is written.
+        bytes: Vec<u8>,
+    },
+    /// To keep its lease alive, which may be that of an earlier connection.
+    Resume(Lease),
+    /// To end it, and with it the place.
+    Leave(Lease),
+}
+
+/// The leases under which places stand, by their numbers.
+pub struct Leases<L>(Rc<RefCell<Few<Lease, Rc<L>>>>);
+
+impl<L> Clone for Leases<L> {
+    fn clone(&self) -> Self {
+        Leases(Rc::clone(&self.0))
+    }
+}
+
+impl<L> Default for Leases<L> {
+    fn default() -> Self {
+        Leases(Rc::default())
+    }
+}
+
+impl<L> Leases<L> {
+    /// Does something with a place.
+    ///
+    /// # Errors
+    /// The engine's; a conflict means that the place, or its lease, is not there any more.
+    pub async fn act<E: Engine<Lease = L>>(
+        self,
+        engine: &E,
+        key: String,
+        act: Act,
+    ) -> Result<Vec<Value>, Error> {
+        let mut value = Value::new(key, Vec::new(), 0);
+        let gone = || Error::Conflict;
+        match act {
+            Act::Enter => {
+                let lease = engine.grant().await?;
+                value.revision = enter(engine, &value.key, &lease).await?;
+                let number = engine.number(&lease);
+                value.bytes = number.to_be_bytes().to_vec();
+                self.0.borrow_mut().insert(number, Rc::new(lease));
+            }
+            Act::Sign {
+                first,
+                lease,
+                bytes,
+            } => {
+                let lease = self.0.borrow().get(&lease).cloned().ok_or_else(gone)?;
+                value.revision = engine.replace(&value.key, &bytes, first, &lease).await?;
+            }
+            Act::Resume(number) => {
+                let kept = self.0.borrow().get(&number).cloned();
+                let lease = kept.or_else(|| engine.lease(number).map(Rc::new));
+                let lease = lease.ok_or_else(gone)?;
+                match engine.renew(&lease).await {
+                    // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
+                    Err(Error::Conflict) if stands(engine, &value.key).await? => {
+                        return Err(Error::Unknown("it does not know the lease yet".to_owned()));
+                    }
+                    renewed => renewed?,
+                }
+                self.0.borrow_mut().insert(number, lease);
+            }
+            Act::Leave(number) => {
+                self.0.borrow_mut().remove(&number);
+                if let Some(lease) = engine.lease(number) {
+                    engine.revoke(lease).await?;
+                }
+            }
+        }
+        Ok(vec![value])
+    }
+}
+
+/// Whether something stands there.
+async fn stands<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
+    let found = engine.list(key).await?.values;
+    Ok(found.iter().any(|value| value.key == key))
+}
+
+/// The first write; what this node has left there, or somebody else has put there, goes.
+async fn enter<E: Engine>(engine: &E, key: &str, lease: &E::Lease) -> Result<u64, Error> {
+    match engine.create(key, b"", lease).await {
+        Err(Error::Conflict) => {
+            let mut found = engine.list(key).await?.values;
+            found.retain(|value| value.key == key);
+            for value in found {
+                engine.remove(key, value.revision).await?;
+            }
+            engine.create(key, b"", lease).await
+        }
+        created => created,
+    }
+}

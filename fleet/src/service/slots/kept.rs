@@ -1,0 +1,84 @@
+//! What outlives a service: the groups, this node's places in them, and its runs.
+
+use again::model::Identity;
+
+use super::{Group, Place, Run, Slots};
+
+impl Slots {
+    /// What outlives a service, in lines: a group, and its runs.
+    pub fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, group) in &self.groups.0 {
+            let Place {
+                lease,
+                first,
+                revision,
+            } = group.place.unwrap_or_default();
+            let flags = [group.place.is_some(), group.had_turn, group.is_over];
+            let flags = flags.map(u8::from);
+            let [has_place, had_turn, is_over] = flags;
+            text += &format!(
+                "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
+                group.limit
+            );
+            for run in &group.runs {
+                let (
+                    Identity { pid, start },
+                    Run {
+                        file, since, why, ..
+                    },
+                ) = (run.who, run);
+                text += &format!("run {pid} {start} {file} {since} {why}\n");
+            }
+        }
+        text
+    }
+
+    /// The same from its lines. What cannot be read is passed over.
+    pub fn read(text: &str) -> Slots {
+        let mut slots = Slots::default();
+        for line in text.lines() {
+            let _ = slots.read_line(line);
+        }
+        slots
+    }
+
+    fn read_line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.splitn(9, ' ');
+        let is_group = words.next()? == "group";
+        if !is_group {
+            words = line.splitn(6, ' ');
+            words.next();
+        }
+        let mut number = || words.next()?.parse::<i64>().ok();
+        if is_group {
+            let limit = u32::try_from(number()?).ok()?;
+            let place = Place {
+                lease: number()?,
+                first: number()?.cast_unsigned(),
+                revision: number()?.cast_unsigned(),
+            };
+            let group = Group {
+                limit,
+                place: Some(place).filter(|_| number() == Some(1)),
+                had_turn: number()? == 1,
+                is_over: number()? == 1,
+                ..Group::default()
+            };
+            self.groups.insert(words.next()?.parse().ok()?, group);
+        } else {
+            let run = Run {
+                who: Identity {
+                    pid: i32::try_from(number()?).ok()?,
+                    start: number()?.cast_unsigned(),
+                },
+                file: number()?.cast_unsigned(),
+                since: number()?.cast_unsigned(),
+                why: words.next()?.to_owned(),
+            };
+            let (_, group) = self.groups.0.last_mut()?;
+            group.runs.push(run);
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,285 @@
+//! `again-fleet slot`: waits until this run may start. Puppet calls it before a run (prerun_command), and does not run if it fails.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::os::unix::net::UnixDatagram;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use again::layout::{complain, say};
+use again::model::{Boottime, Identity, Span};
+use again::sys::clock::boottime;
+use again::sys::process;
+use rand::RngExt;
+use rustix::fs::{Mode, OFlags};
+
+use super::service::{Conversation, Heard, socket};
+use super::{Exit, Problem, clean};
+use crate::ask::{Answer, Question, Wish};
+use crate::cli::Slot;
+use crate::settings::{self, Flags, Surroundings};
+use crate::wire::name::Name;
+
+/// How long the service, or the engine, may be away until the run goes ahead.
+const PATIENCE: Span = Span::from_secs(10);
+/// Within which the moment for that is drawn: where an engine is away, it is away for many.
+const SPREAD: Span = Span::from_secs(30);
+/// Before a service that is not there is asked again.
+const PAUSE: Span = Span::from_nanos(500_000_000);
+/// How long at most until it sees what time it is: the system's own waits stand still while a machine is suspended.
+const NAP: Span = Span::from_secs(60);
+
+/// A run that waits.
+struct Waiting {
+    group: Name,
+    since: Boottime,
+    /// Since when nobody says what it waits for, and why.
+    away: Option<(Boottime, String)>,
+    /// What was said of it last.
+    said: String,
+    /// Where it is said besides.
+    terminal: Option<File>,
+}
+
+/// What came of a conversation.
+enum Came {
+    Turn,
+    Refused(String),
+    /// Nobody says anything any more, or for now.
+    Away,
+    /// The wait is over.
+    Over,
+}
+
+/// Waits.
+///
+/// # Errors
+/// Its turn has not come in time.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
+    let settings = match settings::settings(flags, around) {
+        Ok(settings) => settings,
+        Err(e) if settings::requires_slots(flags, around) => return Err(e.into()),
+        // The run may be the one that mends them, and many may have them.
+        Err(e) => {
+            sleep(until(boottime() + drawn(PATIENCE + SPREAD)));
+            return Ok(goes_ahead(None, "", &e.0));
+        }
+    };
+    let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
+        return Ok(Exit::Done);
+    };
+    let run = match above() {
+        Err(Problem::Failed(why)) if !settings.slots_required => {
+            return Ok(goes_ahead(None, "", &why));
+        }
+        run => run?,
+    };
+    let question = Question::Slot(Wish {
+        group: group.clone(),
+        limit: settings.slots_limit,
+        run,
+        why: format!("process {}", run.pid),
+    });
+    let wait = args.max_wait.unwrap_or(settings.slots_max_wait);
+    let since = boottime();
+    let end = since + wait;
+    let mut waiting = Waiting {
+        group,
+        since,
+        away: Some((since, "the service of this node says nothing".to_owned())),
+        said: String::new(),
+        terminal: terminal_of(run),
+    };
+    let path = socket(&settings);
+    while boottime() < end {
+        let soon = end.min(boottime() + PATIENCE);
+        let begun = Conversation::begin(&path, &question, Instant::now() + until(soon));
+        let came = begun.and_then(|one| waiting.hear(one, end, settings.slots_required));
+        let came = match came {
+            Ok(came) => came,
+            Err(Problem::Failed(why)) => {
+                waiting.is_away(why);
+                Came::Away
+            }
+            Err(e) => return Err(e),
+        };
+        match came {
+            Came::Turn => {
+                waiting.turn();
+                return Ok(Exit::Done);
+            }
+            Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
+            Came::Refused(why) => {
+                return Ok(goes_ahead(waiting.terminal.as_ref(), "", &why));
+            }
+            Came::Away if waiting.gives_up(settings.slots_required) => {
+                return Ok(waiting.go_ahead(end));
+            }
+            Came::Away => sleep(until(end.min(boottime() + PAUSE))),
+            Came::Over => {}
+        }
+    }
+    Err(waiting.not_in_time(wait))
+}
+
+/// How long it is until then, or until the time has to be seen again.
+fn until(at: Boottime) -> Duration {
+    Duration::from_nanos(at.since(boottime()).min(NAP).nanos())
+}
+
+/// A time of up to this.
+fn drawn(most: Span) -> Span {
+    Span::from_nanos(rand::rng().random_range(0..=most.nanos()))
+}
+
+/// The process that called this one.
+fn above() -> Result<Identity, Problem> {
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    match process::identify(parent) {
+        Ok(run) if run.pid > 1 => Ok(run),
+        _ => Err(Problem::Failed(
+            "the run that waits has ended, or is the first process of a container".to_owned(),
+        )),
+    }
+}
+
+fn goes_ahead(terminal: Option<&File>, how: &str, why: &str) -> Exit {
+    let line = format!("again-fleet: the run goes ahead without a slot{how}: {why}");
+    complain(&line);
+    tell_also(terminal, &line);
+    Exit::Done
+}
+
+/// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal, and
+/// everybody by the log of the system.
+fn tell_also(terminal: Option<&File>, line: &str) {
+    if let Some(mut terminal) = terminal {
+        let _ = writeln!(terminal, "{line}");
+    }
+    if !std::io::stdout().is_terminal()
+        && let Ok(log) = UnixDatagram::unbound()
+    {
+        let _ = log.set_nonblocking(true);
+        // A notice of a daemon: syslog(3).
+        let _ = log.send_to(format!("<29>{line}").as_bytes(), "/dev/log");
+    }
+}
+
+/// The terminal to which a process writes its errors, unless what this one says is seen as well.
+fn terminal_of(run: Identity) -> Option<File> {
+    let path = format!("/proc/{}/fd/2", run.pid);
+    let device = std::fs::read_link(&path).ok()?;
+    let device = device.to_string_lossy();
+    let is_one = device.starts_with("/dev/pts/") || device.starts_with("/dev/tty");
+    if !is_one || std::io::stdout().is_terminal() {
+        return None;
+    }
+    // Nobody waits for a terminal that somebody has stopped.
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(path, flags, Mode::empty());
+    terminal.ok().map(File::from).filter(File::is_terminal)
+}
+
+impl Waiting {
+    /// Hears why it waits, until that is over.
+    fn hear(
+        &mut self,
+        mut conversation: Conversation,
+        end: Boottime,
+        is_required: bool,
+    ) -> Result<Came, Problem> {
+        loop {
+            let give_up = self.away.as_ref().filter(|_| !is_required);
+            let give_up = give_up.map_or(end, |(since, _)| end.min(*since + PATIENCE));
+            match conversation.next(Instant::now() + until(give_up))? {
+                Heard::Answer(Answer::End) => return Ok(Came::Turn),
+                Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
+                Heard::Answer(Answer::Away(why)) => self.is_away(why),
+                // Its place is on its way.
+                Heard::Answer(Answer::Waits(what)) if what.is_empty() => {
+                    self.is_silent("the engine has given it no place yet".to_owned());
+                }
+                Heard::Answer(Answer::Waits(what)) => {
+                    self.away = None;
+                    self.say(&what);
+                }
+                Heard::Answer(_) => {
+                    return Err(conversation.problem("answered something else than was asked"));
+                }
+                Heard::Silence if boottime() >= end => return Ok(Came::Over),
+                Heard::Silence if boottime() >= give_up => return Ok(Came::Away),
+                Heard::Silence => {}
+                Heard::End => {
+                    self.is_away("the service of this node has ended".to_owned());
+                    return Ok(Came::Away);
+                }
+            }
+        }
+    }
+
+    fn is_away(&mut self, why: String) {
+        self.say(&format!(": {}", clean(&why)));
+        self.is_silent(why);
+    }
+
+    fn is_silent(&mut self, why: String) {
+        let since = self
+            .away
+            .as_ref()
+            .map_or_else(boottime, |(since, _)| *since);
+        self.away = Some((since, why));
+    }
+
+    /// Says why it waits, whenever that is something else. It waits all the same where nobody reads that.
+    fn say(&mut self, why: &str) {
+        if self.said != why {
+            why.clone_into(&mut self.said);
+            let group = &self.group;
+            self.tell(&format!(
+                "again-fleet: the run waits for a slot of group '{group}'{why}"
+            ));
+        }
+    }
+
+    fn turn(&self) {
+        if !self.said.is_empty() {
+            let (group, waited) = (&self.group, boottime().since(self.since).nanos());
+            let waited = Span::from_secs(waited / 1_000_000_000);
+            self.tell(&format!(
+                "again-fleet: the run has a slot of group '{group}' after {waited}"
+            ));
+        }
+    }
+
+    fn tell(&self, line: &str) {
+        let _ = say(line);
+        tell_also(self.terminal.as_ref(), line);
+    }
+
+    /// Whether nobody has said for too long what it waits for.
+    fn gives_up(&self, is_required: bool) -> bool {
+        let away = self.away.as_ref();
+        !is_required && away.is_some_and(|(since, _)| *since + PATIENCE <= boottime())
+    }
+
+    fn go_ahead(&self, end: Boottime) -> Exit {
+        let pause = drawn(SPREAD.min(end.since(boottime())));
+        let (group, seconds) = (&self.group, pause.nanos() / 1_000_000_000);
+        let how = format!(" of group '{group}', {seconds} s from now");
+        let done = goes_ahead(self.terminal.as_ref(), &how, &self.why());
+        sleep(until(boottime() + pause));
+        done
+    }
+
+    fn why(&self) -> String {
+        let why = self.away.as_ref().map(|(_, why)| clean(why));
+        why.unwrap_or_else(|| "others run".to_owned())
+    }
+
+    fn not_in_time(&self, wait: Span) -> Problem {
+        let (group, why) = (&self.group, self.why());
+        Problem::Failed(format!(
+            "no slot of group '{group}' within {wait}: {why}; 'again-fleet slots' shows who runs and who waits"
+        ))
+    }
+}

@@ -1,0 +1,105 @@
+//! The right to run now: a node says that it runs, or waits until it may.
+
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::body::{Content, at_most};
+use super::name::{Name, Node};
+
+/// How many slots a group may have.
+pub const MOST_SLOTS: u32 = 100_000;
+/// The longest reason, in bytes.
+pub const MOST_WHY: usize = 128;
+
+/// What stands at `slot/GROUP/NODE`.
+///
+/// A node writes there twice: first nothing, by which it learns the revision, then this, which names that revision. So a value counts in
+/// one place only, and nobody can put it there again when the node has gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The group.
+    pub group: Name,
+    /// The node, which signs this.
+    pub node: Node,
+    /// The revision of the first write there.
+    pub first: u64,
+    /// How many slots the group has, as far as this node knows.
+    pub limit: u32,
+    /// Since when it waits, milliseconds of its wall clock after 1970.
+    pub since: u64,
+    /// What for, in its own words.
+    pub why: String,
+}
+
+impl Content for Slot {
+    const KIND: &'static str = "slot.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        at_most("bytes of a reason", self.why.len(), MOST_WHY)?;
+        if self.why.chars().any(char::is_control) {
+            return Err(Malformed::new("a reason has control characters"));
+        }
+        if (1..=MOST_SLOTS).contains(&self.limit) {
+            return Ok(());
+        }
+        let limit = self.limit;
+        Err(Malformed::new(format!(
+            "{limit} slots: 1 to {MOST_SLOTS} are allowed"
+        )))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::body::{decode, encode};
+
+    pub fn slot(node: &str, first: u64, limit: u32) -> Slot {
+        Slot {
+            group: "puppetserver".parse().expect("a name"),
+            node: node.parse().expect("a certname"),
+            first,
+            limit,
+            since: 1000,
+            why: "process 7".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_neither_written_nor_read() {
+        let good = slot("web1", 5, 3);
+        assert_eq!(decode(&encode(&good).expect("written")), Ok(good));
+        let why = |why: String| Slot {
+            why,
+            ..slot("web1", 5, 3)
+        };
+        for bad in [
+            slot("web1", 5, 0),
+            slot("web1", 5, MOST_SLOTS + 1),
+            why("a\nb".to_owned()),
+            why("x".repeat(MOST_WHY + 1)),
+        ] {
+            assert!(encode(&bad).is_err(), "{bad:?}");
+            assert!(decode::<Slot>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_comes_back_or_is_refused(first: u64, limit: u32, since: u64, why in "\\PC{0,140}") {
+            let slot = Slot { since, why, ..slot("web1", first, limit) };
+            if let Ok(bytes) = encode(&slot) {
+                prop_assert_eq!(decode(&bytes), Ok(slot));
+            } else {
+                prop_assert!(decode::<Slot>(&serde_json::to_vec(&slot).expect("JSON")).is_err());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80), json in "[{}\":,a-z0-9]{0,60}") {
+            let _ = (decode::<Slot>(&bytes), decode::<Slot>(json.as_bytes()));
+        }
+    }
+}

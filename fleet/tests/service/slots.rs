@@ -1,0 +1,743 @@
+//! Runs that share slots, over a real etcd: each is a process of its own that calls `again-fleet slot`, as Puppet does before a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use again_fleet::wire::slot::Slot;
+
+use crate::dice::Dice;
+use crate::fired::sealed_as;
+use crate::node::{Node, until};
+use crate::relay::Relay;
+use crate::servers::{Kind, Server};
+use crate::straight::{self, Straight};
+
+/// How long a lease lives after it was renewed last.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// It waits, writes into the file of all, and goes on until nothing holds it.
+const RUN: &str = r"#!/bin/sh
+FLEET slot >>DIR/said 2>&1 || exit 1
+echo begin NAME >>ALL
+while [ -e DIR/hold ]; do sleep 0.05; done
+sleep 0.2
+echo end NAME >>ALL
+";
+
+struct Site {
+    server: Server,
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(kind: Kind) -> Site {
+        let server = Server::start(kind);
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("all"), "").expect("written");
+        Site { server, dir }
+    }
+
+    /// A node whose runs wait for one of so many slots, and go on until they are let go.
+    fn node(&self, name: &'static str, limit: u32) -> Node {
+        let node = Node::off(name, &self.server);
+        node.set_also("slots_group = 'g'");
+        node.set_also(&format!("slots_limit = {limit}"));
+        let all = self.dir.path().join("all");
+        let run = RUN.replace("ALL", all.to_str().expect("a plain path"));
+        node.program("waits", &run.replace("NAME", name));
+        node.write("hold", "");
+        node.start();
+        node.is_linked(true);
+        node
+    }
+
+    /// What the runs have written, in its order.
+    fn all(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.dir.path().join("all")).expect("a file");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn has(&self, line: &str) {
+        until(line, || self.all().contains(&line.to_owned()));
+    }
+
+    /// `again-fleet slots --json`, as this node sees it: who stands there, and whether it runs.
+    fn line(&self, node: &Node) -> Vec<(String, bool)> {
+        let shown = output(node, &["slots", "g", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+        let nodes = shown["groups"][0]["nodes"].as_array().cloned();
+        let nodes = nodes.unwrap_or_default();
+        let name = |one: &serde_json::Value| one["node"].as_str().expect("a name").to_owned();
+        let one = |one| (name(one), one["runs"] == true);
+        nodes.iter().map(one).collect()
+    }
+
+    /// Until so many stand there.
+    #[track_caller]
+    fn stand(&self, node: &Node, count: usize) -> Vec<(String, bool)> {
+        until("all of them in line", || self.line(node).len() == count);
+        self.line(node)
+    }
+}
+
+fn run(node: &Node) -> Child {
+    let mut command = Command::new(node.path("waits"));
+    command.stdin(Stdio::null()).spawn().expect("a run")
+}
+
+fn let_go(node: &Node) {
+    let _ = fs::remove_file(node.path("hold"));
+}
+
+fn output(node: &Node, words: &[&str]) -> Output {
+    node.command(words).output().expect("again-fleet")
+}
+
+fn said(output: &Output) -> String {
+    let all = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8(all).expect("UTF-8")
+}
+
+#[track_caller]
+fn ends(mut run: Child) {
+    until("its end", || run.try_wait().expect("a child").is_some());
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The nodes in the order in which the engine took their words.
+fn order(server: &Server) -> Vec<String> {
+    let values = Straight::at(server, "web1.test").ever();
+    let signed = values
+        .iter()
+        .filter(|value| value.key.starts_with("again/v1/test/slot/g/") && value.writes == 2);
+    let node = |key: &str| key.rsplit('/').next().expect("a node").replace('=', ".");
+    signed.map(|value| node(&value.key)).collect()
+}
+
+#[test]
+fn twelve_runs_share_three_slots_in_the_order_in_which_they_came() {
+    let site = Site::new(Kind::Etcd);
+    let names = (1..=12).map(|n| &*format!("n{n:02}.test").leak());
+    let nodes: Vec<Node> = names.map(|name| site.node(name, 3)).collect();
+    nodes.iter().for_each(let_go);
+    let runs: Vec<Child> = nodes.iter().map(run).collect();
+    runs.into_iter().for_each(ends);
+    let order = order(&site.server);
+    assert_eq!(order.len(), 12, "{order:?}");
+    let place: BTreeMap<&str, usize> = order
+        .iter()
+        .enumerate()
+        .map(|(n, one)| (&**one, n))
+        .collect();
+    let (mut running, mut ended, mut most) = (0, vec![false; 12], 0);
+    for line in site.all() {
+        let (what, name) = line.split_once(' ').expect("two words");
+        let place = place[name];
+        if what == "begin" {
+            running += 1;
+            most = most.max(running);
+            // Of those that came before, all but two have ended.
+            let before = ended[..place].iter().filter(|ended| !**ended).count();
+            assert!(before <= 2, "{name} began as {place} of {order:?}");
+        } else {
+            running -= 1;
+            ended[place] = true;
+        }
+    }
+    assert!(ended.iter().all(|ended| *ended));
+    assert_eq!((running, most), (0, 3));
+    until("an empty line", || site.line(&nodes[0]).is_empty());
+    let waited = nodes.iter().filter(|node| {
+        let said = read(&node.path("said"));
+        said.contains("waits for a slot of group 'g', which has 3: ") && said.contains("has a slot")
+    });
+    assert!(waited.count() >= 6);
+    // Whoever waits is told anew when that changes.
+    let words = |node: &Node| read(&node.path("said")).matches("the run waits").count();
+    assert!(nodes.iter().map(words).max() > Some(2));
+}
+
+#[test]
+fn what_a_killed_run_had_is_free_at_once() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    let mut first = run(&one);
+    site.has("begin n01.test");
+    // A second run of the same node shares what the first one has.
+    let second = run(&one);
+    until("a second run", || site.all().len() == 2);
+    let other = run(&two);
+    let line = [
+        ("n01.test".to_owned(), true),
+        ("n02.test".to_owned(), false),
+    ];
+    assert_eq!(site.stand(&two, 2), line);
+    let since = Instant::now();
+    first.kill().and_then(|()| first.wait()).expect("its end");
+    let mut second = second;
+    assert_eq!(site.line(&two), line, "one of its runs is left");
+    second.kill().and_then(|()| second.wait()).expect("its end");
+    site.has("begin n02.test");
+    assert!(since.elapsed() < LEASE / 2, "{:?}", since.elapsed());
+    let_go(&two);
+    ends(other);
+    let shown = said(&output(&two, &["slots"]));
+    until("an empty line", || {
+        said(&output(&two, &["slots"])).contains("nobody runs or waits")
+    });
+    assert!(!shown.contains("n01.test"), "{shown}");
+}
+
+#[test]
+fn a_service_that_is_killed_keeps_the_place_until_its_lease_ends() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two, three] = ["n01.test", "n02.test", "n03.test"].map(|name| site.node(name, 1));
+    let first = run(&one);
+    site.has("begin n01.test");
+    let (second, third) = (run(&two), run(&three));
+    site.stand(&three, 3);
+    let before = order(&site.server);
+    // Killed and started, or stopped and started: the place is the same.
+    one.start_anew();
+    one.is_linked(true);
+    one.stop();
+    one.start();
+    one.is_linked(true);
+    let waiting = if before[1] == "n02.test" {
+        &two
+    } else {
+        &three
+    };
+    waiting.start_anew();
+    waiting.is_linked(true);
+    std::thread::sleep(LEASE + Duration::from_secs(5));
+    assert_eq!(
+        order(&site.server),
+        before,
+        "nobody went to the end of the line"
+    );
+    assert_eq!(site.all(), ["begin n01.test"]);
+    // What has ended while the service was away is free when it is back.
+    one.kill();
+    let_go(&one);
+    ends(first);
+    one.start();
+    site.has(&format!("begin {}", before[1]));
+    // One that does not come back: the lease ends.
+    waiting.kill();
+    let since = Instant::now();
+    site.has(&format!("begin {}", before[2]));
+    assert!(since.elapsed() > LEASE / 4, "{:?}", since.elapsed());
+    let_go(&two);
+    let_go(&three);
+    ends(second);
+    ends(third);
+    // A lease that has ended under a run: it goes on without, and that is said.
+    waiting.start();
+}
+
+#[test]
+fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    site.server.kill();
+    one.is_linked(false);
+    two.is_linked(false);
+    let_go(&one);
+    two.set_also("slots_required = true");
+    let since = Instant::now();
+    let run = run(&one);
+    let refused = output(&two, &["slot", "--max-wait", "3s"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = said(&refused);
+    assert!(
+        why.contains("error: no slot of group 'g' within 3s: the engine is not there: "),
+        "{why}"
+    );
+    site.has("end n01.test");
+    // It was patient, and did not go when the others do.
+    let ahead = read(&one.path("said"));
+    let (_, words) = ahead.split_once("group 'g', ").expect("words");
+    let (seconds, _) = words.split_once(" s from now").expect("a number");
+    let pause = Duration::from_secs(10 + seconds.parse::<u64>().expect("a number"));
+    assert!(
+        since.elapsed() >= pause,
+        "{ahead} after {:?}",
+        since.elapsed()
+    );
+    assert!(
+        ahead.contains("the run goes ahead without a slot of group 'g', "),
+        "{ahead}"
+    );
+    assert!(ahead.contains("the engine is not there"), "{ahead}");
+    ends(run);
+    // Nor a service.
+    two.kill();
+    let refused = output(&two, &["slot", "--max-wait", "2s"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("the service of this node cannot be asked"),
+        "{}",
+        said(&refused)
+    );
+    two.set_also("slots_required = false");
+    let done = output(&two, &["slot"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("goes ahead"), "{}", said(&done));
+}
+
+/// For longer than a lease, of one node, while its run goes on.
+#[test]
+fn one_more_runs_where_a_node_loses_the_engine_for_long_and_the_limit_holds_again() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two, three] = ["n01.test", "n02.test", "n03.test"].map(|name| site.node(name, 1));
+    let relay = Relay::to(site.server.port);
+    one.set_also(&format!("endpoints = ['localhost:{}']", relay.port));
+    one.start_anew();
+    one.is_linked(true);
+    let first = run(&one);
+    site.has("begin n01.test");
+    let second = run(&two);
+    site.stand(&two, 2);
+    relay.cut();
+    let since = Instant::now();
+    site.has("begin n02.test");
+    assert!(since.elapsed() > LEASE / 4, "{:?}", since.elapsed());
+    let ended = "the slot in group 'g' has ended with its lease; the run here goes on, and one more may run";
+    until("a word of it", || one.log().contains(ended));
+    assert_eq!(site.all(), ["begin n01.test", "begin n02.test"]);
+    assert!(read(&two.path("said")).contains("has a slot of group 'g'"));
+    // What the node knows without the engine.
+    let shown = said(&output(&one, &["slots"]));
+    assert!(shown.contains("etcd ") && shown.contains(ended), "{shown}");
+    let checked = said(&output(&one, &["check"]));
+    assert!(checked.contains(ended), "{checked}");
+    relay.mend_without_connections();
+    one.is_linked(true);
+    until("nothing of it", || {
+        !said(&output(&one, &["check"])).contains("with its lease")
+    });
+    // Its next run waits as all others do.
+    let_go(&one);
+    ends(first);
+    let (third, fourth) = (run(&one), run(&three));
+    let line = site.stand(&three, 3);
+    assert_eq!(line[0], ("n02.test".to_owned(), true));
+    assert!(line[1..].iter().all(|(_, runs)| !runs), "{line:?}");
+    [&two, &three].into_iter().for_each(let_go);
+    [second, third, fourth].into_iter().for_each(ends);
+    let all = site.all();
+    let all: Vec<&str> = all[3..].iter().map(|line| &line[..3]).collect();
+    assert_eq!(all, ["end", "beg", "end", "beg", "end"], "{:?}", site.all());
+    assert_eq!(one.log().matches(ended).count(), 1);
+}
+
+/// The run may be the one that mends them.
+#[test]
+fn where_settings_cannot_be_read_a_run_goes_ahead_unless_a_slot_is_required() {
+    let site = Site::new(Kind::Etcd);
+    let one = site.node("n01.test", 1);
+    one.set_also("no_setting = 1");
+    one.set_also("slots_required = true");
+    let refused = output(&one, &["slot"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    one.set_also("slots_required = false");
+    let done = output(&one, &["slot"]);
+    let words = "the run goes ahead without a slot: the settings cannot be used: ";
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains(words), "{}", said(&done));
+}
+
+#[test]
+fn whoever_does_not_get_a_slot_in_time_does_not_start() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    let first = run(&one);
+    site.has("begin n01.test");
+    let late = output(&two, &["slot", "--max-wait", "2s"]);
+    assert_eq!(late.status.code(), Some(1));
+    assert!(
+        said(&late).contains("no slot of group 'g' within 2s: others run"),
+        "{}",
+        said(&late)
+    );
+    // Another group has slots of its own, and no group nothing to wait for.
+    let other = output(&two, &["slot", "--group", "other"]);
+    assert!(
+        other.status.success() && said(&other).is_empty(),
+        "{}",
+        said(&other)
+    );
+    let_go(&one);
+    ends(first);
+}
+
+#[test]
+fn slots_are_refused_on_nats() {
+    let site = Site::new(Kind::Nats);
+    let one = site.node("n01.test", 1);
+    let done = output(&one, &["slot"]);
+    assert!(done.status.success());
+    let sentence = "slots need etcd: on NATS a key that is renewed loses its place";
+    assert!(
+        said(&done).contains(&format!("the run goes ahead without a slot: {sentence}")),
+        "{}",
+        said(&done)
+    );
+    one.set_also("slots_required = true");
+    one.set_also("operators = ['n01.test']");
+    for words in [&["slot"][..], &["slots"], &["release", "g", "n01.test"]] {
+        let refused = output(&one, words);
+        assert_eq!(refused.status.code(), Some(1), "{words:?}");
+        assert!(
+            said(&refused).contains(sentence),
+            "{words:?}: {}",
+            said(&refused)
+        );
+    }
+}
+
+/// Unsigned, signed by another, signed for another place, and what the node itself has signed at another time.
+#[test]
+fn what_a_node_has_not_put_there_counts_for_nothing() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    let first = run(&one);
+    site.has("begin n01.test");
+    let straight = Straight::at(&site.server, "web1.test");
+    let own = straight.list("slot/g/").remove(0);
+    let_go(&one);
+    ends(first);
+    until("an empty line", || straight.list("slot/g/").is_empty());
+    let slot = |node: &str| Slot {
+        group: "g".parse().expect("a name"),
+        node: node.parse().expect("a certname"),
+        first: 1,
+        limit: 1,
+        since: 1,
+        why: "nothing".to_owned(),
+    };
+    for (node, bytes) in [
+        ("n01=test", own.bytes.clone()),
+        ("n03=test", b"{}".to_vec()),
+        ("n04=test", sealed_as("web1.test", &slot("n04.test"))),
+        ("n05=test", sealed_as("n05.test", &slot("n06.test"))),
+    ] {
+        let key = format!("slot/g/{node}");
+        // Twice, as whoever stands there writes.
+        straight.put(&key, b"").expect("put");
+        straight.put(&key, &bytes).expect("put");
+    }
+    let run = run(&two);
+    site.has("begin n02.test");
+    assert_eq!(site.line(&two), [("n02.test".to_owned(), true)]);
+    let log = two.log();
+    for word in [
+        "put there another time",
+        "signed it in the name of",
+        "told it elsewhere",
+    ] {
+        assert!(log.contains(word), "{log}");
+    }
+    // Written over by another: the run goes on, and that is said once it is seen.
+    let theirs = straight.list("slot/g/n02=test").remove(0);
+    straight.put("slot/g/n02=test", &theirs.bytes).expect("put");
+    assert!(site.line(&two).is_empty());
+    two.start_anew();
+    until("a word of it", || {
+        two.log().contains("the slot in group 'g' is gone")
+    });
+    assert!(site.line(&two).is_empty());
+    let_go(&two);
+    ends(run);
+}
+
+#[test]
+fn an_operator_takes_a_place_away() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    let first = run(&one);
+    site.has("begin n01.test");
+    let second = run(&two);
+    site.stand(&two, 2);
+    let words = ["release", "g", "n01.test"];
+    let refused = output(&two, &words);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("operators does not list it"),
+        "{}",
+        said(&refused)
+    );
+    two.set_also("operators = ['n02.test']");
+    two.signal("-HUP");
+    until("other settings", || two.log().contains("read anew"));
+    let done = output(&two, &words);
+    assert!(done.status.success(), "{}", said(&done));
+    site.has("begin n02.test");
+    until("a word of it", || {
+        one.log().contains("the slot in group 'g' is gone")
+    });
+    assert_eq!(site.line(&two), [("n02.test".to_owned(), true)]);
+    let nobody = output(&two, &words);
+    assert!(
+        said(&nobody).contains("neither runs nor waits"),
+        "{}",
+        said(&nobody)
+    );
+    [&one, &two].into_iter().for_each(let_go);
+    [first, second].into_iter().for_each(ends);
+}
+
+/// Real Puppet calls it before the run, and does not run without.
+#[test]
+fn puppet_waits_before_its_run() {
+    let site = Site::new(Kind::Etcd);
+    let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
+    let first = run(&one);
+    site.has("begin n01.test");
+    two.write("site.pp", "file { 'DIR/made': content => 'by puppet' }");
+    two.program("prerun", "#!/bin/sh\nexec FLEET slot >>DIR/said 2>&1\n");
+    let puppet = |more: &[&str]| {
+        let words = two.puppet();
+        let mut command = Command::new(&words[0]);
+        let prerun = format!("{}{}", two.at("prerun"), more.concat());
+        command
+            .args(&words[1..])
+            .args(["--prerun_command", &prerun]);
+        command
+    };
+    let run = puppet(&[]).stdout(Stdio::null()).spawn().expect("puppet");
+    let line = site.stand(&two, 2);
+    assert!(line.contains(&("n02.test".to_owned(), false)), "{line:?}");
+    until("a reason", || {
+        read(&two.path("said")).contains("1 before it: n01.test")
+    });
+    let shown = said(&output(&one, &["slots"]));
+    let why = "n02.test  waits since ";
+    assert!(
+        shown.contains("g: 1 of 1 slots taken") && shown.contains(why),
+        "{shown}"
+    );
+    assert!(shown.contains(&format!("process {}", run.id())), "{shown}");
+    assert!(!two.path("made").exists());
+    let_go(&one);
+    ends(first);
+    ends(run);
+    assert!(two.path("made").exists());
+    until("an empty line", || site.line(&one).is_empty());
+    // Not in time: no run.
+    fs::remove_file(two.path("made")).expect("removed");
+    one.write("hold", "");
+    let first = crate::slots::run(&one);
+    until("another run", || {
+        site.line(&one) == [("n01.test".to_owned(), true)]
+    });
+    two.set_also("slots_max_wait = 2");
+    let failed = puppet(&[]).output().expect("puppet");
+    assert!(!failed.status.success());
+    assert!(!two.path("made").exists(), "{}", said(&failed));
+    assert!(read(&two.path("said")).contains("within 2s"));
+    let_go(&one);
+    ends(first);
+}
+
+/// A run of those that are many, with its process and the time at which it began and ended.
+const ONE_OF_MANY: &str = r#"#!/bin/sh
+FLEET slot >>DIR/said 2>&1 || exit 1
+read up rest </proc/uptime
+echo "begin NAME $$ $up" >>ALL
+sleep 0.$((($$ % 4) + 1))
+read up rest </proc/uptime
+echo "end NAME $$ $up" >>ALL
+"#;
+
+/// How many times a service, a member of the engine or a run is killed, or a service stops for a while; at night, a thousand times
+/// (tests/tools/sweep).
+fn faults() -> u64 {
+    let text = std::env::var("AGAIN_FLEET_SLOT_FAULTS");
+    text.map_or(40, |text| text.parse().expect("a number"))
+}
+
+/// Twenty nodes that run all the time share five slots of an engine with three members.
+struct Many {
+    servers: [Server; 3],
+    dir: tempfile::TempDir,
+    nodes: Vec<Node>,
+    /// The run of each.
+    runs: Vec<Mutex<Option<Child>>>,
+}
+
+const SLOTS: usize = 5;
+
+impl Many {
+    fn new() -> Many {
+        let servers = Server::cluster(Kind::Etcd);
+        let dir = tempfile::tempdir().expect("a directory");
+        let all = dir.path().join("all");
+        fs::write(&all, "").expect("written");
+        let ports = servers.iter().map(|one| format!("localhost:{}", one.port));
+        let endpoints: Vec<String> = ports.collect();
+        let names = (1..=20).map(|n| &*format!("n{n:02}.test").leak());
+        let node = |name: &'static str| {
+            let node = Node::off(name, &servers[0]);
+            node.set_also(&format!("endpoints = {endpoints:?}"));
+            node.set_also("slots_group = 'g'");
+            node.set_also(&format!("slots_limit = {SLOTS}"));
+            // Nobody goes ahead without one.
+            node.set_also("slots_required = true");
+            let run = ONE_OF_MANY.replace("ALL", all.to_str().expect("a plain path"));
+            node.program("waits", &run.replace("NAME", name));
+            node.start();
+            node
+        };
+        let nodes: Vec<Node> = names.map(node).collect();
+        let runs = nodes.iter().map(|_| Mutex::default()).collect();
+        Many {
+            servers,
+            dir,
+            nodes,
+            runs,
+        }
+    }
+
+    fn write(&self, line: &str) {
+        let mut options = fs::File::options();
+        let file = options.append(true).open(self.dir.path().join("all"));
+        writeln!(file.expect("a file"), "{line}").expect("written");
+    }
+
+    /// One run of this node after the other, until they are to end.
+    fn keep_running(&self, n: usize, is_over: &AtomicBool) {
+        let mine = || self.runs[n].lock().expect("alone");
+        while !is_over.load(Ordering::Relaxed) {
+            *mine() = Some(run(&self.nodes[n]));
+            until("the end of a run", || {
+                let mut run = mine();
+                let run = run.as_mut().expect("a run");
+                run.try_wait().expect("a child").is_some()
+            });
+            let ended = mine().take().expect("a run").wait().expect("its end");
+            let was_killed = ended.code().is_none();
+            assert!(was_killed || ended.success(), "{}", self.nodes[n].name);
+        }
+    }
+
+    /// Ends a run at once. That is written down before it frees anything.
+    fn kill_run(&self, n: usize) {
+        if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
+            && run.try_wait().expect("a child").is_none()
+        {
+            self.write(&format!("end {} {} 0", self.nodes[n].name, run.id()));
+            run.kill().expect("killed");
+        }
+    }
+
+    fn fault(&self, dice: &mut Dice) {
+        let n = usize::try_from(dice.below(20)).expect("a number");
+        let node = &self.nodes[n];
+        match dice.below(10) {
+            0..5 => node.start_anew(),
+            5..7 => self.kill_run(n),
+            7..9 => {
+                node.signal("-STOP");
+                thread::sleep(Duration::from_millis(dice.below(300)));
+                node.signal("-CONT");
+            }
+            _ => {
+                let member = &self.servers[n % 3];
+                member.kill();
+                thread::sleep(Duration::from_millis(dice.below(1000)));
+                member.run();
+            }
+        }
+        thread::sleep(Duration::from_millis(dice.below(2000)));
+    }
+
+    /// The last place of each run, by what the engine has ever held.
+    fn places(&self) -> BTreeMap<String, u64> {
+        let straight = Straight::at(&self.servers[0], "web1.test");
+        let mut places = BTreeMap::new();
+        for value in straight.ever() {
+            if value.key.starts_with("again/v1/test/slot/g/") && value.writes == 2 {
+                let slot: Slot = straight::read(&value.bytes);
+                let pid = slot.why.strip_prefix("process ").expect("a process");
+                places.insert(format!("{} {pid}", slot.node), value.revision);
+            }
+        }
+        places
+    }
+}
+
+/// What is written down: never more than the slots at once, never one before those who came first, and no slot unused for longer than
+/// it takes a lease to end and the nodes to hear of it.
+fn judge(all: &str, places: &BTreeMap<String, u64>) {
+    let (mut running, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    let (mut began, mut full) = (0, 0.0);
+    for line in all.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, name, pid, up] = words[..] else {
+            panic!("{line}");
+        };
+        let (run, up): (_, f64) = (format!("{name} {pid}"), up.parse().expect("a time"));
+        if what == "end" {
+            if running.len() == SLOTS && up > 0.0 {
+                full = up;
+            }
+            running.remove(&run);
+            ended.insert(run);
+        } else if !ended.contains(&run) {
+            began += 1;
+            let place = places[&run];
+            let before = places
+                .iter()
+                .filter(|(run, other)| **other < place && !ended.contains(*run));
+            let before: Vec<_> = before.collect();
+            assert!(before.len() < SLOTS, "{line}, at {place}: after {before:?}");
+            running.insert(run);
+            assert!(running.len() <= SLOTS, "{line}: {running:?}");
+            if running.len() == SLOTS {
+                assert!(
+                    full == 0.0 || up - full < 2.0 * LEASE.as_secs_f64(),
+                    "{line}: a slot was lost since {full}"
+                );
+                full = up;
+            }
+        }
+    }
+    println!("{began} runs, {} places", places.len());
+    assert!(began > 0 && full > 0.0);
+}
+
+#[test]
+fn no_slot_is_given_twice_or_lost_whatever_is_killed() {
+    let many = Many::new();
+    let (is_over, mut dice) = (AtomicBool::new(false), Dice::new(11));
+    thread::scope(|scope| {
+        for n in 0..many.nodes.len() {
+            let (many, is_over) = (&many, &is_over);
+            scope.spawn(move || many.keep_running(n, is_over));
+        }
+        for _ in 0..faults() {
+            many.fault(&mut dice);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    judge(&read(&many.dir.path().join("all")), &many.places());
+    for node in &many.nodes {
+        assert!(!node.log().contains("is gone"), "a place was lost");
+    }
+    until("an empty line", || {
+        said(&output(&many.nodes[0], &["slots"])).contains("nobody runs or waits")
+    });
+}

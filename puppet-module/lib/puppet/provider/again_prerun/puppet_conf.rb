@@ -1,0 +1,55 @@
+# frozen_string_literal: true
+
+require 'puppet/settings/ini_file'
+
+Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
+  desc 'Writes the puppet.conf that this run was started with.'
+
+  def exists?
+    resource[:ensure] == :absent ? !own.nil? : own == resource.command
+  end
+
+  def create
+    theirs = foreign
+    if theirs
+      raise Puppet::Error, "#{file} has a prerun_command already ('#{theirs}'): have it call 'again-fleet slot', " \
+                           'and set slots_prerun of common::again::fleet to false'
+    end
+    write { |ini| ini.set('agent', 'prerun_command', resource.command) }
+  end
+
+  def destroy
+    write { |ini| ini.delete('agent', 'prerun_command') }
+  end
+
+  private
+
+  def file
+    Puppet[:config]
+  end
+
+  def parsed
+    @parsed ||= Puppet::Settings::IniFile.parse(File.exist?(file) ? File.read(file, encoding: 'UTF-8') : +'')
+  end
+
+  # What this type wrote, with whatever paths.
+  def own
+    value = parsed.setting('agent', 'prerun_command')&.value
+    value if value&.start_with?(resource.class.mark)
+  end
+
+  # What somebody else wrote, where the agent reads it.
+  def foreign
+    ours = own
+    values = %w[agent main].map { |section| parsed.setting(section, 'prerun_command')&.value }
+    values.find { |value| value && !value.empty? && value != ours }
+  end
+
+  # All of it or nothing, with the owner and mode that it has, in the place of the file itself and not of a link to it.
+  def write
+    yield Puppet::Settings::IniFile::Manipulator.new(parsed)
+    path = File.exist?(file) ? File.realpath(file) : file
+    Puppet::Util.replace_file(path, 0o644) { |out| parsed.write(out) }
+    @parsed = nil
+  end
+end
