@@ -416,6 +416,62 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     assert_eq!(late, Err(Error::Conflict));
 }
 
+/// However many are behind it, and however their keys are ordered.
+pub async fn those_before_a_place_are_listed_in_their_order_and_who_goes_is_told<S: Stage>(
+    stage: &S,
+) {
+    let engine = stage.client().await;
+    let prefix = stage.key("slot/g/");
+    if !S::HAS_PLACES {
+        let refused = engine.oldest(&prefix, 1, 1).await;
+        assert_eq!(refused, Err(Error::Denied(NO_PLACES.to_owned())));
+        return;
+    }
+    let key = |n: u64| format!("{prefix}{:03}", 999 - n);
+    let mut places = Vec::new();
+    for n in 0..150 {
+        places.push(engine.put(&key(n), b"x", None).await.expect("put"));
+    }
+    for (until, most, is) in [
+        (119, 1000, 0..120),
+        (119, 121, 0..120),
+        (10, 20, 0..11),
+        (149, 1000, 0..150),
+    ] {
+        let list = engine.oldest(&prefix, places[until], most).await;
+        let values = list.expect("listed").values;
+        let listed: Vec<u64> = values.iter().map(|value| value.revision).collect();
+        assert_eq!(listed, places[is], "{until} {most}");
+    }
+    // No more than a page more than was asked for, the oldest.
+    let list = engine
+        .oldest(&prefix, places[149], 20)
+        .await
+        .expect("listed");
+    let listed: Vec<u64> = list.values.iter().map(|value| value.revision).collect();
+    assert!((20..=40).contains(&listed.len()), "{listed:?}");
+    assert_eq!(listed, places[..listed.len()]);
+    let after = list.revision;
+    let mut feed = engine
+        .follow_removals(&prefix, after)
+        .await
+        .expect("a feed");
+    engine.put(&key(200), b"x", None).await.expect("put");
+    engine.remove(&key(3), places[3]).await.expect("removed");
+    loop {
+        match feed.next().await.expect("a change") {
+            Change::Removed {
+                key: gone,
+                revision,
+            } => {
+                assert!(gone == key(3) && revision > after, "{gone} {revision}");
+                break;
+            }
+            Change::Put(value) => assert_eq!(value.key, key(200)),
+        }
+    }
+}
+
 pub async fn a_value_outlives_its_ttl_by_little_or_is_kept<S: Stage>(stage: &S) {
     let engine = stage.client().await;
     let (short, long) = (
