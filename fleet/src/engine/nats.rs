@@ -420,7 +420,11 @@ impl Nats {
         let change = if is_removal(message.headers.as_ref()) {
             Change::Removed { key, revision }
         } else {
-            Change::Put(Value::new(key, super::beginning(&message.payload), revision))
+            Change::Put(Value::new(
+                key,
+                super::beginning(&message.payload),
+                revision,
+            ))
         };
         Ok((change, count))
     }
