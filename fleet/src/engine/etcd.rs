@@ -347,7 +347,7 @@ impl Engine for Etcd {
 
     async fn renew(&self, lease: &Lease) -> Result<(), Error> {
         let renewals = lease.renewals.take();
-        let (renewals, newest) = self
+        let renewed = self
             .call(async {
                 let Some((mut keeper, mut answers)) = renewals else {
                     // The first answer is waited for, and says no more than that.
@@ -363,9 +363,10 @@ impl Engine for Etcd {
                 let revision = answer.header().map(|header| number(header.revision()));
                 Ok(((keeper, answers), revision))
             })
-            .await?;
-        self.newest.set(newest);
-        lease.renewals.replace(Some(renewals));
+            .await;
+        self.newest
+            .set(renewed.as_ref().map_or(None, |(_, newest)| *newest));
+        lease.renewals.replace(Some(renewed?.0));
         Ok(())
     }
 
