@@ -1,7 +1,7 @@
 //! A waiter's life: look at the world, take one step, and look again after every sleep.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context, Error, Result};
@@ -375,15 +375,20 @@ impl Life {
     fn watch(&self) -> Option<Watch> {
         let World { store, ticket, .. } = &self.world;
         let paths = self.order.as_ref().map(|order| &order.paths);
-        let locks = paths.into_iter().flat_map(|paths| {
-            let disabled = paths.agent_disabled_lockfile.as_ref();
-            let locks = [disabled, paths.agent_catalog_run_lockfile.as_ref()];
-            locks.into_iter().flatten().map(Bytes::path)
-        });
-        let locks: Vec<PathBuf> = locks.collect();
-        let record = store.lock_path(&ticket.target);
-        let files = locks.iter().chain([&record]).map(PathBuf::as_path);
-        Watch::on(files.filter_map(Path::parent).chain([store.root()]))
+        let has_slots = self.order.as_ref().is_some_and(|order| order.slots);
+        let mut files: Vec<PathBuf> = Vec::new();
+        if let Some(paths) = paths {
+            let run = paths.agent_catalog_run_lockfile.as_ref();
+            let run = run.filter(|_| has_slots);
+            let locks = [paths.agent_disabled_lockfile.as_ref(), run];
+            files.extend(locks.into_iter().flatten().map(Bytes::path));
+        }
+        // A wait for a slot ends also with what another run does.
+        if has_slots {
+            files.push(store.lock_path(&ticket.target));
+        }
+        let directories = files.iter().filter_map(|file| file.parent());
+        Watch::on(directories.chain([store.root()]))
             .inspect_err(|e| {
                 tracing::warn!(
                     "waits, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"

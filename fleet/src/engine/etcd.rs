@@ -122,6 +122,10 @@ impl Etcd {
         let mut list = List::default();
         let mut from = prefix.as_bytes().to_vec();
         let (mut page, mut longest, mut least) = (PAGE, LONG_PAGE, 0);
+        if until > 0 {
+            // Each page of these costs the engine a look at all that stands there.
+            page = LONG_PAGE.min(i64::try_from(most).unwrap_or(LONG_PAGE));
+        }
         loop {
             let options = GetOptions::new()
                 .with_range(end(prefix))

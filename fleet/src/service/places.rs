@@ -14,7 +14,7 @@ use crate::policy::slots::Lease;
 use crate::wire::name::Name;
 
 /// After what has failed, within which the moment for the next look is drawn.
-const PAUSE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(3);
 /// Within which it is looked anew though nothing has failed: old etcds lose some of what they should tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
@@ -29,6 +29,8 @@ pub struct Line {
     pub revision: u64,
     /// About how many it wants to know of.
     pub most: usize,
+    /// Whether it was looked at before: all who see that it has become short look again, and not at once.
+    pub is_known: bool,
 }
 
 /// What is seen.
@@ -83,6 +85,9 @@ async fn look<E: Engine>(
 ) -> Result<(), Error> {
     if lines.is_empty() {
         return std::future::pending().await;
+    }
+    if lines.iter().all(|line| line.is_known) {
+        sleep(drawn(Duration::ZERO, PAUSE)).await;
     }
     let mut after = u64::MAX;
     for line in lines {
@@ -158,7 +163,13 @@ impl<L> Leases<L> {
         match act {
             Act::Enter => {
                 let lease = engine.grant().await?;
-                value.revision = enter(engine, &value.key, &lease).await?;
+                match enter(engine, &value.key, &lease).await {
+                    Ok(revision) => value.revision = revision,
+                    Err(e) => {
+                        let _ = engine.revoke(lease).await;
+                        return Err(e);
+                    }
+                }
                 let number = engine.number(&lease);
                 value.bytes = number.to_be_bytes().to_vec();
                 self.0.borrow_mut().insert(number, Rc::new(lease));

@@ -19,8 +19,9 @@ const MOST_NAMED: usize = 5;
 const MOST_GROUPS: usize = 64;
 /// How many of those before it a node wants to know of, beside as many as there are slots.
 const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
-/// Before what has failed is tried again: less than a run waits for a service that says nothing.
+/// Before what has failed is tried again: less than a run waits for a service that says nothing. It doubles so many times.
 const PAUSE: Span = Span::from_secs(2);
+const DOUBLED: u32 = 5;
 
 /// A run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +85,10 @@ pub struct Group {
     line: Option<Vec<Standing>>,
     /// Whether those are all.
     is_all: bool,
+    /// Whether they are looked at anew.
+    is_looking: bool,
+    /// How often those were too few who stand there by their own word, and twice as many were to be known.
+    doubled: u32,
     /// Who waits to be told, and what they were told last.
     callers: Few<Client, Option<Waits>>,
 }
@@ -122,8 +127,9 @@ pub struct Slots {
     groups: Few<Name, Group>,
     /// The number of the look that counts.
     round: u64,
-    /// When what has failed is tried again.
+    /// When what has failed is tried again, and how often in a row it has.
     due: Option<Boottime>,
+    failures: u32,
     /// Why the engine cannot be asked; nothing if it can.
     away: Option<String>,
 }
@@ -154,13 +160,13 @@ impl Slots {
     }
 
     /// The lines in which this node stands: the group, its place, and about how many are to be known.
-    pub fn lines(&self) -> impl Iterator<Item = (&Name, u64, usize)> {
+    pub fn lines(&self) -> impl Iterator<Item = (&Name, u64, usize, bool)> {
         let standing = self.groups.0.iter();
         let standing = standing.filter(|(_, group)| group.stage == Stage::Stands);
         standing.filter_map(|(name, group)| {
             let slots = usize::try_from(group.limit).unwrap_or(usize::MAX);
-            let most = slots.saturating_add(MOST_BEFORE);
-            Some((name, group.place?.revision, most))
+            let most = slots.saturating_add(MOST_BEFORE << group.doubled);
+            Some((name, group.place?.revision, most, group.line.is_some()))
         })
     }
 
@@ -253,10 +259,8 @@ impl Slots {
     }
 
     fn look_anew(&mut self, deeds: &mut Vec<Deed>) {
+        // What is known of a line counts until then: nobody comes before this node.
         self.round += 1;
-        for (_, group) in &mut self.groups.0 {
-            group.line = None;
-        }
         deeds.push(Deed::Look);
     }
 
@@ -337,6 +341,7 @@ impl Slots {
         self.round += 1;
         for (name, group) in &mut self.groups.0 {
             (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
+            group.is_looking = false;
             if was_there && group.had_turn && !group.runs.is_empty() {
                 deeds.push(Deed::Say(format!(
                     "the slot in group '{name}' ends with its lease, a minute after it was renewed last, unless the engine is back before: one more may run then"
@@ -385,6 +390,7 @@ impl Slots {
         }
         let stood = group.stage == Stage::Stands;
         (group.stage, group.trouble) = (Stage::Stands, None);
+        self.failures = 0;
         if group.is_over {
             self.give_up(name, &mut deeds);
         } else if stood {
@@ -400,7 +406,9 @@ impl Slots {
         if let Some(group) = self.groups.get_mut(name) {
             (group.stage, group.trouble, group.asked) = (Stage::Idle, Some(why), None);
         }
-        self.due = Some(self.now + PAUSE);
+        let pause = PAUSE.nanos() << self.failures.min(DOUBLED);
+        self.failures += 1;
+        self.due = Some(self.now + Span::from_nanos(pause));
         self.look()
     }
 
@@ -444,6 +452,7 @@ impl Slots {
             )));
         }
         (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
+        group.is_looking = false;
         if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
             self.groups.remove(name);
             self.look_anew(&mut deeds);
@@ -468,7 +477,14 @@ impl Slots {
             if is_all && !stands {
                 return self.gone(name, true);
             }
-            (group.line, group.is_all) = (Some(line), is_all);
+            let is_short =
+                !is_all && line.len() < usize::try_from(group.limit).unwrap_or(usize::MAX);
+            group.doubled = if is_short {
+                DOUBLED.min(group.doubled + 1)
+            } else {
+                0
+            };
+            (group.line, group.is_all, group.is_looking) = (Some(line), is_all, false);
         }
         self.look()
     }
@@ -518,7 +534,8 @@ impl Slots {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
                 } else {
-                    is_enough = false;
+                    waits.0 = before(line, limit, false);
+                    is_enough &= std::mem::replace(&mut group.is_looking, true);
                 }
             }
             if group.had_turn && is_sure {
@@ -562,6 +579,7 @@ impl Group {
             deeds.push(Deed::Leave(name.clone(), place.lease));
         }
         (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
+        (self.line, self.is_looking, self.doubled) = (None, false, 0);
         self.asked = Some(now);
         deeds.push(Deed::Enter(name.clone()));
     }
@@ -1241,6 +1259,45 @@ mod tests {
         }
         assert!((3..=6).contains(&looks), "{looks} looks");
         assert_eq!(world.nodes[29].runs, Some(true));
+    }
+
+    /// What others have put there, and is not believed, takes up room in what is seen.
+    #[test]
+    fn where_too_few_of_those_seen_count_twice_as_many_are_looked_at_later() {
+        let mut slots = Slots::default();
+        slots.reached();
+        slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+        slots.entered(&group(), 20, 1);
+        slots.stands(&group(), Some(21));
+        let wanted = |slots: &Slots| slots.lines().map(|line| (line.2, line.3)).next();
+        assert_eq!(wanted(&slots), Some((3 + MOST_BEFORE, false)));
+        for n in 1..=7 {
+            let deeds = slots.saw(&group(), Vec::new(), false, false);
+            assert!(deeds.contains(&Deed::Look), "{deeds:?}");
+            assert!(!deeds.contains(&Deed::Turn(1)), "{deeds:?}");
+            // Not looked at again before that is answered.
+            assert_eq!(slots.look(), []);
+            let most = 3 + (MOST_BEFORE << n.min(DOUBLED));
+            assert_eq!(wanted(&slots), Some((most, true)));
+        }
+        let deeds = slots.saw(&group(), Vec::new(), true, true);
+        assert_eq!(deeds, [Deed::Save, Deed::Turn(1)]);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_less_and_less_often() {
+        let mut slots = Slots::default();
+        slots.reached();
+        slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            slots.failed(&group(), "denied".to_owned());
+            let due = slots.due.expect("later");
+            pauses.push(due.since(slots.now).nanos() / 1_000_000_000);
+            slots.now = due;
+            assert!(slots.tick().contains(&Deed::Enter(group())));
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 64]);
     }
 
     /// Those behind it name what they like.

@@ -113,11 +113,14 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
                 return Ok(goes_ahead(waiting.terminal.as_ref(), "", &why));
             }
             Came::Away if waiting.gives_up(settings.slots_required) => {
-                return Ok(waiting.go_ahead(end));
+                return Ok(waiting.go_ahead());
             }
             Came::Away => sleep(until(end.min(boottime() + PAUSE))),
             Came::Over => {}
         }
+    }
+    if !settings.slots_required && waiting.away.is_some() {
+        return Ok(waiting.go_ahead());
     }
     Err(waiting.not_in_time(wait))
 }
@@ -197,7 +200,7 @@ impl Waiting {
                 Heard::Answer(Answer::Away(why)) => self.is_away(why),
                 // Its place is on its way.
                 Heard::Answer(Answer::Waits(what)) if what.is_empty() => {
-                    self.is_silent("the engine has given it no place yet".to_owned());
+                    self.is_silent("this node does not see its place in line yet".to_owned());
                 }
                 Heard::Answer(Answer::Waits(what)) => {
                     self.away = None;
@@ -262,8 +265,8 @@ impl Waiting {
         !is_required && away.is_some_and(|(since, _)| *since + PATIENCE <= boottime())
     }
 
-    fn go_ahead(&self, end: Boottime) -> Exit {
-        let pause = drawn(SPREAD.min(end.since(boottime())));
+    fn go_ahead(&self) -> Exit {
+        let pause = drawn(SPREAD);
         let (group, seconds) = (&self.group, pause.nanos() / 1_000_000_000);
         let how = format!(" of group '{group}', {seconds} s from now");
         let done = goes_ahead(self.terminal.as_ref(), &how, &self.why());

@@ -292,7 +292,7 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
         said(&refused)
     );
     two.set_also("slots_required = false");
-    let done = output(&two, &["slot"]);
+    let done = output(&two, &["slot", "--max-wait", "2s"]);
     assert!(done.status.success(), "{}", said(&done));
     assert!(said(&done).contains("goes ahead"), "{}", said(&done));
 }

@@ -181,13 +181,16 @@ impl Driver {
         let directory = settings.state_dir.join("serve");
         let (slots_file, slots) =
             holders::File::open(&directory, |group, run| ways.run_ended(group, run.who));
+        let engine = settings.engine.to_string();
+        // What another engine held is left to its leases.
+        let has_places = engine != "nats";
         Ok(Driver {
-            slots,
+            slots: has_places.then_some(slots).unwrap_or_default(),
             slots_file,
             operators: settings.operators.clone(),
             state,
             health: Health {
-                engine: settings.engine.to_string(),
+                engine,
                 since: began,
                 why: "it was not reached yet".to_owned(),
                 ..Health::default()

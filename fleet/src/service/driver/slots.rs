@@ -40,6 +40,21 @@ impl Driver {
         if !self.has_places(client) {
             return;
         }
+        let known = self.slots.group(&wish.group);
+        let known = known.and_then(|group| group.runs.iter().find(|run| run.who == wish.run));
+        let begun = known.cloned().map_or_else(|| self.watched_run(wish), Ok);
+        self.callers.stand(client);
+        match begun.and_then(|run| self.slots().want(client, wish, run)) {
+            Ok(deeds) => self.do_all(deeds),
+            Err(why) => {
+                let why = ask::Answer::Refused(ask::words(&why));
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// A run, whose end is watched for from now on.
+    fn watched_run(&self, wish: &Wish) -> Result<Run, String> {
         let begun = hold(wish.run).and_then(|(fd, file)| {
             tell_end(fd, self.ways.run_ended(&wish.group, wish.run))?;
             Ok(Run {
@@ -49,15 +64,7 @@ impl Driver {
                 why: wish.why.clone(),
             })
         });
-        let begun = begun.map_err(|e| format!("the run cannot be watched: {e}"));
-        self.callers.stand(client);
-        match begun.and_then(|run| self.slots().want(client, wish, run)) {
-            Ok(deeds) => self.do_all(deeds),
-            Err(why) => {
-                let why = ask::Answer::Refused(ask::words(&why));
-                self.callers.answer(client, why);
-            }
-        }
+        begun.map_err(|e| format!("the run cannot be watched: {e}"))
     }
 
     /// A run has ended.
@@ -273,11 +280,12 @@ impl Driver {
     }
 
     fn look_at_lines(&self) {
-        let line = |(group, revision, most): (&Name, _, _)| Line {
+        let line = |(group, revision, most, is_known): (&Name, _, _, _)| Line {
             group: group.clone(),
             prefix: Prefix::Slots(group).encode(&self.namespace),
             revision,
             most,
+            is_known,
         };
         let lines: Vec<Line> = self.slots.lines().map(line).collect();
         let prefix = match &lines[..] {

@@ -22,13 +22,13 @@ Puppet::Type.newtype(:again_prerun) do
   newparam(:program) do
     desc 'The path of the program again-fleet.'
 
-    validate { |value| raise ArgumentError, "#{value.inspect} is not a path without quotes" unless %r{\A/[\w./+-]+\z}.match?(value.to_s) }
+    validate { |value| raise ArgumentError, "#{value.inspect} is not a path without quotes" unless %r{\A/[[:alnum:]_.,:@+~/-]+\z}.match?(value.to_s) }
   end
 
   newparam(:config) do
     desc 'The path of its settings, if they are not in /etc/again-fleet.toml.'
 
-    validate { |value| raise ArgumentError, "#{value.inspect} is not a path without quotes" unless %r{\A/[\w./+-]+\z}.match?(value.to_s) }
+    validate { |value| raise ArgumentError, "#{value.inspect} is not a path without quotes" unless %r{\A/[[:alnum:]_.,:@+~/-]+\z}.match?(value.to_s) }
   end
 
   newparam(:required) do
