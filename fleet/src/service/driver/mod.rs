@@ -185,7 +185,7 @@ impl Driver {
         // What another engine held is left to its leases.
         let has_places = engine != "nats";
         Ok(Driver {
-            slots: has_places.then_some(slots).unwrap_or_default(),
+            slots: if has_places { slots } else { Slots::default() },
             slots_file,
             operators: settings.operators.clone(),
             state,
