@@ -1,3 +1,4 @@
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -80,6 +81,15 @@ fn while_another_run_holds_the_agents_lock() {
     scratch.assert_nothing_left();
 }
 
+/// What a process watches by inotify(7), a line each: proc_pid_fdinfo(5).
+fn watched_by(pid: i64) -> String {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process");
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+    let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    let watches = lines.filter(|line| line.starts_with("inotify "));
+    watches.map(|line| line + "\n").collect()
+}
+
 #[test]
 fn while_the_agent_is_disabled() {
     let scratch = Scratch::new();
@@ -91,6 +101,20 @@ fn while_the_agent_is_disabled() {
     start(&mut scratch.agent("site", &format!("ask('run', {words}) if NTH == 1"))).finish();
     let timer = scratch.wait_for_state("again", "held");
     assert_eq!(timer["reason"], "the puppet agent is disabled: on holiday");
+    // What its wait hangs on, and nothing that any other run writes to: the directories of the lock and of the switch, which comes last.
+    let waiter = timer["waiter"]["pid"].as_i64().expect("a waiter");
+    let inode = |path| std::fs::metadata(scratch.path(path)).expect("there").ino();
+    let switch = format!("ino:{:x} ", inode("state"));
+    let mut watched = String::new();
+    wait_until("the waiter to watch", SHORT, || {
+        watched = watched_by(waiter);
+        watched.contains(&switch)
+    });
+    assert!(
+        watched.contains(&format!("ino:{:x} ", inode("."))),
+        "{watched}"
+    );
+    assert_eq!(watched.lines().count(), 2, "{watched}");
     assert_stops(&scratch, 1);
     std::fs::remove_file(scratch.path("lock")).expect("enabled");
     scratch.assert_nothing_left();

@@ -20,9 +20,17 @@ pub type Ended = Box<dyn FnOnce() + Send>;
 pub struct File(PathBuf);
 
 impl File {
-    /// In this directory, with what is kept there; ends of runs are told from now on.
-    pub fn open(directory: &Path, ended: impl Fn(&Name, &Run) -> Ended) -> (File, Slots) {
+    /// In this directory, with what is kept there; ends of runs are told from now on. What another engine holds, where this one has
+    /// no places, is left to its leases.
+    pub fn open(
+        directory: &Path,
+        has_places: bool,
+        ended: impl Fn(&Name, &Run) -> Ended,
+    ) -> (File, Slots) {
         let path = directory.join("slots");
+        if !has_places {
+            let _ = fs::remove_file(&path);
+        }
         let kept = fs::read_to_string(&path).unwrap_or_default();
         let (boot, kept) = kept.split_once('\n').unwrap_or_default();
         let (mut slots, is_same) = (Slots::read(kept), boot == clock::boot_id());

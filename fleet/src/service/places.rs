@@ -226,3 +226,28 @@ async fn enter<E: Engine>(engine: &E, key: &str, lease: &E::Lease) -> Result<u64
         created => created,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Times;
+    use crate::engine::faulty::{Call, Fault, Faulty, Plan};
+    use crate::engine::memory::Memory;
+
+    /// The engine has made the place, and nobody has heard of it.
+    #[tokio::test(start_paused = true)]
+    async fn the_lease_of_a_place_that_nobody_knows_of_is_given_back() {
+        let memory = Memory::new(Times::default());
+        let plan: Plan = Rc::new(RefCell::new(|call| match call {
+            Call::Create => Fault::Unanswered,
+            _ => Fault::None,
+        }));
+        let engine = Faulty::new(memory.clone(), plan);
+        let entered = Leases::default().act(&engine, "slot/g/a".to_owned(), Act::Enter);
+        assert!(matches!(entered.await, Err(Error::Unknown(_))));
+        assert_eq!(memory.list("slot/").await.expect("listed").values, []);
+        let entered = Leases::default().act(&memory, "slot/g/a".to_owned(), Act::Enter);
+        assert_eq!(entered.await.expect("entered").len(), 1);
+        assert_eq!(memory.list("slot/").await.expect("listed").values.len(), 1);
+    }
+}

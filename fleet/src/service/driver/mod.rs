@@ -179,13 +179,13 @@ impl Driver {
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
         let directory = settings.state_dir.join("serve");
-        let (slots_file, slots) =
-            holders::File::open(&directory, |group, run| ways.run_ended(group, run.who));
         let engine = settings.engine.to_string();
-        // What another engine held is left to its leases.
         let has_places = engine != "nats";
+        let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
+            ways.run_ended(group, run.who)
+        });
         Ok(Driver {
-            slots: if has_places { slots } else { Slots::default() },
+            slots,
             slots_file,
             operators: settings.operators.clone(),
             state,

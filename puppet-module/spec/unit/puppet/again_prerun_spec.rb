@@ -83,7 +83,10 @@ describe Puppet::Type.type(:again_prerun) do
     end
   end
 
-  it 'takes no path that a shell reads in another way' do
+  it 'takes each path that Common::Again::Path is, and none that a shell reads in another way' do
+    # Whoever has no slots declares it, too.
+    at = '/opt/fleet@prod,1:2~x+é.toml'
+    expect(described_class.new(name: 'a slot', ensure: :absent, program: at, config: at)[:config]).to eq(at)
     ['again-fleet', '/opt/a b', '/opt/$x', "/opt/a'b"].each do |path|
       expect { described_class.new(name: 'a slot', program: path) }.to raise_error(Puppet::Error, %r{not a path without quotes})
     end
