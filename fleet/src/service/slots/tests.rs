@@ -1,0 +1,786 @@
+//! Lines, leases and whose turn it is; and a hundred nodes that share slots, whatever fails.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::wire::slot::Slot;
+
+fn group() -> Name {
+    "g".parse().expect("a name")
+}
+
+fn name_of(n: usize) -> Node {
+    format!("n{n}").parse().expect("a certname")
+}
+
+fn run(pid: i32) -> Run {
+    Run {
+        who: Identity { pid, start: 1 },
+        file: 1,
+        since: 1,
+        why: format!("process {pid}"),
+    }
+}
+
+fn wish(pid: i32, limit: u32) -> Wish {
+    let Run { who, why, .. } = run(pid);
+    Wish {
+        group: group(),
+        limit,
+        run: who,
+        why,
+    }
+}
+
+/// What stands in the engine.
+#[derive(Clone)]
+struct Held {
+    lease: Lease,
+    first: u64,
+    revision: u64,
+    slot: Option<Slot>,
+}
+
+impl Held {
+    fn standing(&self) -> Option<Standing> {
+        let writes = if self.slot.is_some() { 2 } else { 1 };
+        Standing::new(self.slot.clone()?, self.revision, self.first, writes)
+    }
+}
+
+/// An engine, to which everybody's orders come in any order.
+#[derive(Default)]
+struct Store {
+    now: u64,
+    revision: u64,
+    values: BTreeMap<usize, Held>,
+    /// When each ends.
+    leases: BTreeMap<Lease, u64>,
+    log: Vec<(usize, Option<Held>)>,
+}
+
+/// Seconds.
+const BEAT: u64 = 27;
+
+impl Store {
+    fn put(&mut self, n: usize, held: Held) {
+        self.log.push((n, Some(held.clone())));
+        self.values.insert(n, held);
+    }
+
+    fn remove(&mut self, n: usize) {
+        if self.values.remove(&n).is_some() {
+            self.revision += 1;
+            self.log.push((n, None));
+        }
+    }
+
+    fn enter(&mut self, n: usize) -> (u64, Lease) {
+        self.remove(n);
+        self.revision += 1;
+        let (first, lease) = (self.revision, self.revision as Lease);
+        self.leases.insert(lease, self.now + LEASE);
+        let slot = None;
+        self.put(
+            n,
+            Held {
+                lease,
+                first,
+                revision: first,
+                slot,
+            },
+        );
+        (first, lease)
+    }
+
+    fn sign(&mut self, n: usize, slot: Slot, lease: Lease) -> Option<u64> {
+        let held = self.values.get(&n)?.clone();
+        if held.revision != slot.first || !self.leases.contains_key(&lease) {
+            return None;
+        }
+        self.revision += 1;
+        let (first, revision, slot) = (held.first, self.revision, Some(slot));
+        self.put(
+            n,
+            Held {
+                lease,
+                first,
+                revision,
+                slot,
+            },
+        );
+        Some(revision)
+    }
+
+    fn renew(&mut self, lease: Lease) -> bool {
+        let ends = self.leases.get_mut(&lease);
+        ends.map(|ends| *ends = self.now + LEASE).is_some()
+    }
+
+    fn revoke(&mut self, lease: Lease) {
+        self.leases.remove(&lease);
+        let gone = self.values.iter().filter(|(_, held)| held.lease == lease);
+        let gone: Vec<usize> = gone.map(|(n, _)| *n).collect();
+        gone.into_iter().for_each(|n| self.remove(n));
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += seconds;
+        let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
+        let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
+        over.into_iter().for_each(|lease| self.revoke(lease));
+    }
+
+    /// Of those that stand there by their own word, before this revision.
+    fn before(&self, revision: u64) -> usize {
+        let standing = self.values.values().filter_map(Held::standing);
+        standing.filter(|one| one.revision < revision).count()
+    }
+}
+
+/// A node: its service, and a run that waits or goes on.
+#[derive(Default)]
+struct Stand {
+    slots: Slots,
+    /// What is on its disk.
+    kept: String,
+    is_up: bool,
+    /// Ordered, and not answered.
+    orders: Vec<Deed>,
+    /// How far its look is in the log; none before it has listed.
+    look: Option<(u64, Option<usize>)>,
+    beat: u64,
+    client: Client,
+    pid: i32,
+    /// Whether its run has begun.
+    runs: Option<bool>,
+    done: usize,
+}
+
+/// All of them.
+struct World {
+    store: Store,
+    nodes: Vec<Stand>,
+    limit: u32,
+    dice: StdRng,
+    /// Whether what is ordered may fail.
+    fails: bool,
+}
+
+impl World {
+    fn new(seed: u64, count: usize, limit: u32) -> World {
+        let mut world = World {
+            store: Store::default(),
+            nodes: Vec::new(),
+            limit,
+            dice: StdRng::seed_from_u64(seed),
+            fails: false,
+        };
+        for n in 0..count {
+            world.nodes.push(Stand::default());
+            world.start(n);
+        }
+        world
+    }
+
+    /// The runs of a node, as of now.
+    fn slots(&mut self, n: usize) -> &mut Slots {
+        let slots = &mut self.nodes[n].slots;
+        slots.now = Boottime::from_nanos(self.store.now * 1_000_000_000);
+        slots
+    }
+
+    /// As the driver does it.
+    fn doing(&mut self, n: usize, deeds: Vec<Deed>) {
+        let mut is_kept = true;
+        for deed in deeds {
+            let node = &mut self.nodes[n];
+            match deed {
+                Deed::Save => is_kept = false,
+                Deed::Look => node.look = Some((node.slots.round, None)),
+                Deed::Turn(client) if client == node.client => {
+                    if node.runs == Some(false) {
+                        node.runs = Some(true);
+                        self.begins(n);
+                    }
+                }
+                Deed::Turn(_) | Deed::Tell(..) | Deed::Say(_) => {}
+                order => node.orders.push(order),
+            }
+        }
+        if !is_kept {
+            let node = &mut self.nodes[n];
+            node.kept = node.slots.written();
+        }
+    }
+
+    /// Never more than the limit, nor before those who came first, nor by a lease that has ended: by what the engine holds at that
+    /// moment.
+    fn begins(&self, n: usize) {
+        let place = self.nodes[n].slots.group(&group()).expect("a group").place;
+        let place = place.expect("a place").revision;
+        let held = self.store.values.get(&n).expect("a lease that lives");
+        assert_eq!(held.revision, place, "n{n}");
+        let before = self.store.before(place);
+        assert!(before < self.limit as usize, "n{n} after {before}");
+        let running = |(n, node): &(usize, &Stand)| {
+            node.runs == Some(true) && self.store.values.contains_key(n)
+        };
+        let count = self.nodes.iter().enumerate().filter(running).count();
+        assert!(count <= self.limit as usize, "{count} run");
+    }
+
+    fn wants(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        if node.runs.is_none() {
+            (node.pid, node.runs) = (node.pid + 1, Some(false));
+        }
+        node.client += 1;
+        let (wish, run) = (wish(node.pid, self.limit), run(node.pid));
+        let client = node.client;
+        let deeds = self.slots(n).want(client, &wish, run).expect("wanted");
+        self.doing(n, deeds);
+    }
+
+    fn ends(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        if node.runs.take() == Some(true) {
+            node.done += 1;
+        }
+        let who = run(node.pid).who;
+        let deeds = self.slots(n).ended(&group(), who);
+        self.doing(n, deeds);
+    }
+
+    /// Kills the service of a node, and starts it.
+    fn start(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.slots = Slots::read(&node.kept);
+        let lives = node.runs.is_some().then_some(node.pid);
+        self.slots(n).begin(|_, run| Some(run.who.pid) == lives);
+        self.unlinked(n);
+        if self.nodes[n].runs == Some(false) {
+            self.wants(n);
+        }
+    }
+
+    fn unlinked(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.is_up = false;
+        node.look = None;
+        node.orders.clear();
+    }
+
+    /// The connection breaks; what is under way may be done, and is not answered.
+    fn breaks(&mut self, n: usize) {
+        for _ in 0..self.dice.random_range(0..3) {
+            if !self.nodes[n].orders.is_empty() {
+                self.ordered(n, false);
+            }
+        }
+        self.unlinked(n);
+        let deeds = self.slots(n).lost("gone");
+        self.doing(n, deeds);
+    }
+
+    fn reached(&mut self, n: usize) {
+        self.nodes[n].is_up = true;
+        self.nodes[n].beat = self.store.now + BEAT;
+        let deeds = self.slots(n).reached();
+        self.doing(n, deeds);
+    }
+
+    /// Something that was ordered is done.
+    fn ordered(&mut self, n: usize, is_answered: bool) {
+        let fails = self.fails && self.dice.random_bool(0.1);
+        self.slots(n);
+        let node = &mut self.nodes[n];
+        let at = self.dice.random_range(0..node.orders.len());
+        let order = node.orders.remove(at);
+        let (store, slots) = (&mut self.store, &mut node.slots);
+        let place = slots.group(&group()).and_then(|group| group.place);
+        let is_of = |lease| place.is_some_and(|place| place.lease == lease);
+        let deeds = match order {
+            Deed::Enter(name) => {
+                let (first, lease) = store.enter(n);
+                match is_answered {
+                    true if fails => slots.failed(&name, "no answer".to_owned()),
+                    true => slots.entered(&name, first, lease),
+                    false => return,
+                }
+            }
+            Deed::Sign(name) => {
+                let Some(place) = place else {
+                    return;
+                };
+                let slot = Slot {
+                    group: name.clone(),
+                    node: name_of(n),
+                    first: place.first,
+                    limit: self.limit,
+                    since: 1,
+                    why: String::new(),
+                };
+                match store.sign(n, slot, place.lease) {
+                    _ if !is_answered => return,
+                    _ if fails => slots.failed(&name, "no answer".to_owned()),
+                    Some(revision) => slots.stands(&name, Some(revision)),
+                    None => slots.gone(&name, false),
+                }
+            }
+            Deed::Resume(name, lease) => match store.renew(lease) {
+                _ if !is_answered || !is_of(lease) => return,
+                _ if fails => slots.failed(&name, "no answer".to_owned()),
+                true => slots.stands(&name, None),
+                false => slots.gone(&name, false),
+            },
+            Deed::Leave(name, lease) => {
+                if !fails {
+                    store.revoke(lease);
+                }
+                match is_answered && is_of(lease) {
+                    true if fails => slots.failed(&name, "no answer".to_owned()),
+                    true => slots.left(&name, lease),
+                    false => return,
+                }
+            }
+            other => panic!("{other:?}"),
+        };
+        self.doing(n, deeds);
+    }
+
+    /// The look of a node tells something of what it has not told: first those up to its place, then who goes.
+    fn watched(&mut self, n: usize) {
+        self.slots(n);
+        let node = &mut self.nodes[n];
+        let Some((round, at)) = node.look else {
+            return;
+        };
+        let end = self.store.log.len();
+        let to = at.map_or(end, |at| self.dice.random_range(at..=end));
+        node.look = Some((round, Some(to)));
+        let lines: Vec<(u64, usize)> = node.slots.lines().map(|one| (one.1, one.2)).collect();
+        if round != node.slots.round || lines.is_empty() {
+            return;
+        }
+        let Some(at) = at else {
+            let (place, most) = lines[0];
+            let values = self.store.values.iter();
+            let mut listed: Vec<_> = values.filter(|(_, held)| held.revision <= place).collect();
+            listed.sort_by_key(|(_, held)| held.revision);
+            listed.truncate(most);
+            let is_all = listed.len() < most;
+            let stands = listed
+                .iter()
+                .any(|(one, held)| **one == n && held.revision == place);
+            let others = listed.iter().filter(|(one, _)| **one != n);
+            let line = others.filter_map(|(_, held)| held.standing()).collect();
+            let deeds = self.slots(n).saw(&group(), line, is_all, stands);
+            return self.doing(n, deeds);
+        };
+        for at in at..to {
+            let (other, held) = &self.store.log[at];
+            let (other, is_gone) = (*other, held.is_none());
+            // What it has led to may be another look.
+            if is_gone && self.nodes[n].slots.round == round {
+                let slots = self.slots(n);
+                let deeds = slots.saw_go(&group(), &name_of(other), &name_of(n));
+                self.doing(n, deeds);
+            }
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.store.pass(seconds);
+        for n in 0..self.nodes.len() {
+            let deeds = self.slots(n).tick();
+            self.doing(n, deeds);
+            let node = &mut self.nodes[n];
+            if !node.is_up || node.beat > self.store.now {
+                continue;
+            }
+            node.beat = self.store.now + BEAT;
+            let deeds = self.slots(n).beat();
+            self.doing(n, deeds);
+        }
+    }
+
+    /// Everything goes on for a while without harm: what is under way is done, what is told is heard.
+    fn settles(&mut self) {
+        for n in 0..self.nodes.len() {
+            if !self.nodes[n].is_up {
+                self.reached(n);
+            }
+            while !self.nodes[n].orders.is_empty() {
+                self.ordered(n, true);
+            }
+            for _ in 0..4 {
+                self.watched(n);
+            }
+        }
+    }
+
+    /// One thing that may happen.
+    fn step(&mut self) {
+        let n = self.dice.random_range(0..self.nodes.len());
+        let node = &self.nodes[n];
+        match self.dice.random_range(0..100) {
+            0..30 if !node.orders.is_empty() => self.ordered(n, true),
+            0..55 => self.watched(n),
+            55..75 if node.runs.is_none() => self.wants(n),
+            55..65 if node.runs == Some(true) => self.ends(n),
+            65..67 => self.ends(n),
+            75..80 => self.start(n),
+            80..83 if node.is_up => self.breaks(n),
+            80..95 if !node.is_up => self.reached(n),
+            95.. => {
+                let seconds = self.dice.random_range(1..30);
+                self.pass(seconds);
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing breaks any more, and no run comes: in the end nobody stands there.
+    fn ends_well(&mut self) {
+        self.fails = false;
+        let waits = |world: &World| world.nodes.iter().any(|node| node.runs.is_some());
+        // What is left of those that were killed goes with its lease.
+        let mut rounds = (LEASE + BEAT) / 5 + 2 + self.nodes.len() as u64;
+        while waits(self) || !self.store.values.is_empty() {
+            rounds -= 1;
+            assert!(rounds > 0, "a slot is lost");
+            self.settles();
+            for n in 0..self.nodes.len() {
+                if self.nodes[n].runs == Some(true) {
+                    self.ends(n);
+                }
+            }
+            self.pass(5);
+        }
+        self.pass(LEASE);
+        assert!(self.store.leases.is_empty(), "{:?}", self.store.leases);
+    }
+}
+
+/// Until a node stands in the engine, and has heard of it.
+fn standing(count: usize, limit: u32) -> World {
+    let mut world = World::new(1, count, limit);
+    for n in 0..count {
+        world.reached(n);
+        world.wants(n);
+    }
+    (0..3).for_each(|_| world.settles());
+    world
+}
+
+#[test]
+fn a_hundred_nodes_share_five_slots() {
+    let mut world = standing(100, 5);
+    let runs = world.nodes.iter().filter(|node| node.runs == Some(true));
+    assert_eq!(runs.count(), 5);
+    world.ends_well();
+    assert!(world.nodes.iter().all(|node| node.done == 1));
+}
+
+/// Services are killed, connections break, leases end, orders are done and not answered, watches lag: never more than the limit have
+/// a slot, and none is lost.
+#[test]
+fn whatever_breaks_no_slot_is_given_twice_or_lost() {
+    for seed in 0..30 {
+        let (count, limit) = [(100, 5), (12, 3), (3, 1)][seed as usize % 3];
+        let mut world = World::new(seed, count, limit);
+        world.fails = true;
+        for _ in 0..4000 {
+            world.step();
+        }
+        world.ends_well();
+    }
+}
+
+#[test]
+fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives() {
+    let mut world = standing(2, 1);
+    let place = world.nodes[0].slots.group(&group()).expect("a group").place;
+    for _ in 0..50 {
+        world.start(0);
+        world.reached(0);
+        let lease = place.expect("a place").lease;
+        assert_eq!(world.nodes[0].orders, [Deed::Resume(group(), lease)]);
+        world.settles();
+        world.pass(5);
+        assert_eq!(
+            world.nodes[0].slots.group(&group()).expect("a group").place,
+            place
+        );
+    }
+    assert_eq!(world.nodes[1].runs, Some(false));
+    // It has ended while there was no service; another one that has come since does not get its place.
+    world.nodes[0].runs = None;
+    world.start(0);
+    world.reached(0);
+    world.breaks(0);
+    world.wants(0);
+    world.reached(0);
+    let lease = place.expect("a place").lease;
+    assert_eq!(world.nodes[0].orders, [Deed::Leave(group(), lease)]);
+    (0..3).for_each(|_| world.settles());
+    assert_eq!(world.nodes[0].runs, Some(false));
+    assert_eq!(world.nodes[1].runs, Some(true));
+}
+
+#[test]
+fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
+    let mut world = standing(2, 1);
+    let node = &mut world.nodes[0];
+    let deeds = node.slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+    assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
+    assert_eq!(node.slots.ended(&group(), run(1).who), [Deed::Save]);
+    let last = node.slots.ended(&group(), run(7).who);
+    assert!(
+        matches!(last[..], [Deed::Leave(..), Deed::Save]),
+        "{last:?}"
+    );
+}
+
+/// A second run of the node goes to the end of the line.
+#[test]
+fn a_run_that_has_begun_goes_on_without_its_place() {
+    let mut world = standing(1, 1);
+    let slots = &mut world.nodes[0].slots;
+    assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
+    // What this node remembers is nothing to begin by.
+    let deeds = slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+    assert!(
+        matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]),
+        "{deeds:?}"
+    );
+    let deeds = slots.reached();
+    assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
+    let deeds = slots.gone(&group(), false);
+    let [Deed::Leave(..), Deed::Say(why), Deed::Enter(_), Deed::Save] = &deeds[..] else {
+        panic!("{deeds:?}");
+    };
+    assert!(why.contains("the run here goes on"), "{why}");
+    slots.leave(50);
+    assert!(slots.ended(&group(), run(7).who).contains(&Deed::Save));
+    // Without one, nothing is left to be freed.
+    let mut world = standing(1, 1);
+    let slots = &mut world.nodes[0].slots;
+    slots.gone(&group(), false);
+    assert!(slots.groups.0.is_empty());
+    assert_eq!(slots.ended(&group(), run(1).who), []);
+}
+
+/// It is said when that is so, once, and what comes then has no part in it.
+#[test]
+fn a_slot_ends_with_its_lease_whether_the_engine_is_there_or_not() {
+    let mut world = standing(2, 1);
+    assert_eq!(world.nodes[0].slots.own(true), [""; 0]);
+    world.breaks(0);
+    let ends = world.nodes[0].slots.wakes().expect("an end");
+    assert_eq!(ends.nanos(), LEASE * 1_000_000_000);
+    world.store.now = LEASE - 1;
+    assert_eq!(world.slots(0).tick(), []);
+    world.store.now = LEASE;
+    let said = ended(&group());
+    assert_eq!(world.slots(0).tick(), [Deed::Say(said.clone())]);
+    assert_eq!(
+        (world.slots(0).tick(), world.slots(0).wakes()),
+        (Vec::new(), None)
+    );
+    let own = [world.slots(0).own(true), world.slots(0).own(false)];
+    assert_eq!(own, [[said.as_str()], [said.as_str()]]);
+    let waits = ["process 1 waits in group 'g'"];
+    assert_eq!(world.slots(1).own(false), waits);
+    // It was told already.
+    assert!(matches!(world.slots(0).reached()[..], [Deed::Resume(..)]));
+    let deeds = world.slots(0).gone(&group(), false);
+    assert!(
+        !deeds.iter().any(|deed| matches!(deed, Deed::Say(_))),
+        "{deeds:?}"
+    );
+}
+
+/// A machine that was suspended hears at once of all that has happened meanwhile, and last that its own lease has ended.
+#[test]
+fn no_turn_comes_by_a_lease_that_may_have_ended() {
+    let mut world = standing(2, 1);
+    world.store.now = LEASE - 1;
+    let go = |world: &mut World| {
+        let slots = world.slots(1);
+        slots.saw_go(&group(), &name_of(0), &name_of(1))
+    };
+    let mut late = World {
+        nodes: std::mem::take(&mut world.nodes),
+        ..world
+    };
+    late.store.now = LEASE;
+    let deeds = go(&mut late);
+    assert!(
+        !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+        "{deeds:?}"
+    );
+    // Once it was kept alive, counted from when that was asked for.
+    let deeds = late.slots(1).beat();
+    assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
+    assert_eq!(late.slots(1).beat(), [], "one at a time");
+    late.store.now += LEASE - 1;
+    let deeds = late.slots(1).stands(&group(), None);
+    assert!(
+        deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+        "{deeds:?}"
+    );
+}
+
+/// Nobody is sent more of a long line than it needs to know.
+#[test]
+fn a_long_line_is_seen_in_parts() {
+    let mut world = standing(30, 2);
+    let known = |world: &World| {
+        let group = world.nodes[29].slots.group(&group()).expect("a group");
+        (group.line.as_ref().map(Vec::len), group.is_all)
+    };
+    assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
+    let told = world.nodes[29].slots.groups.0[0].1.callers.0[0].1.clone();
+    let what = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
+    assert_eq!(told, Some((what.to_owned(), false)));
+    let mut looks = 0;
+    for n in 0..29 {
+        let round = world.nodes[29].slots.round;
+        (0..3).for_each(|_| world.settles());
+        assert_eq!(world.nodes[n].runs, Some(true), "n{n}");
+        world.ends(n);
+        (0..3).for_each(|_| world.settles());
+        looks += world.nodes[29].slots.round - round;
+    }
+    assert!((3..=6).contains(&looks), "{looks} looks");
+    assert_eq!(world.nodes[29].runs, Some(true));
+}
+
+/// What others have put there, and is not believed, takes up room in what is seen.
+#[test]
+fn where_too_few_of_those_seen_count_twice_as_many_are_looked_at_later() {
+    let mut slots = Slots::default();
+    slots.reached();
+    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    slots.entered(&group(), 20, 1);
+    slots.stands(&group(), Some(21));
+    let wanted = |slots: &Slots| slots.lines().map(|line| (line.2, line.3)).next();
+    assert_eq!(wanted(&slots), Some((3 + MOST_BEFORE, false)));
+    for n in 1..=7 {
+        let deeds = slots.saw(&group(), Vec::new(), false, false);
+        assert!(deeds.contains(&Deed::Look), "{deeds:?}");
+        assert!(!deeds.contains(&Deed::Turn(1)), "{deeds:?}");
+        // Not looked at again before that is answered.
+        assert_eq!(slots.look(), []);
+        let most = 3 + (MOST_BEFORE << n.min(DOUBLED));
+        assert_eq!(wanted(&slots), Some((most, true)));
+    }
+    let deeds = slots.saw(&group(), Vec::new(), true, true);
+    assert_eq!(deeds, [Deed::Save, Deed::Turn(1)]);
+}
+
+#[test]
+fn what_fails_is_tried_again_less_and_less_often() {
+    let mut slots = Slots::default();
+    slots.reached();
+    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        slots.failed(&group(), "denied".to_owned());
+        let due = slots.due.expect("later");
+        pauses.push(due.since(slots.now).nanos() / 1_000_000_000);
+        slots.now = due;
+        assert!(slots.tick().contains(&Deed::Enter(group())));
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 64]);
+}
+
+/// Those behind it name what they like.
+#[test]
+fn the_smallest_number_of_those_before_it_and_its_own_counts() {
+    let mut slots = Slots::default();
+    slots.reached();
+    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    slots.entered(&group(), 20, 1);
+    slots.stands(&group(), Some(21));
+    let standing = |n: u64, limit| {
+        let slot = Slot {
+            group: group(),
+            node: name_of(1),
+            first: n,
+            limit,
+            since: 1,
+            why: String::new(),
+        };
+        Standing::new(slot, n + 1, n, 2).expect("its own")
+    };
+    let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
+    let waits = |deeds: &[Deed]| match deeds {
+        [Deed::Tell(1, (what, false))] => what.clone(),
+        other => panic!("{other:?}"),
+    };
+    let line = vec![standing(1, 2), standing(3, 8)];
+    assert!(waits(&told(line)).starts_with(", which has 2: 2 before it"));
+    let line = vec![standing(1, 9), standing(3, 9), standing(5, 8)];
+    assert!(waits(&told(line)).starts_with(", which has 3: 3 before it"));
+    let deeds = told(vec![standing(3, 9), standing(5, 8)]);
+    assert!(
+        matches!(deeds[..], [Deed::Save, Deed::Turn(1)]),
+        "{deeds:?}"
+    );
+}
+
+#[test]
+fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
+    let mut world = standing(5, 1);
+    let told = |world: &World| {
+        let callers = &world.nodes[4]
+            .slots
+            .group(&group())
+            .expect("a group")
+            .callers;
+        let told = callers.0.first().and_then(|(_, told)| told.clone());
+        told.expect("told")
+    };
+    let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
+    assert_eq!(told(&world), (what, false));
+    world.ends(0);
+    world.settles();
+    let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
+    assert_eq!(told(&world), (what, false));
+    assert_eq!(world.slots(4).look(), [], "nothing is told twice");
+    world.breaks(4);
+    let what = "the engine is not there: gone".to_owned();
+    assert_eq!(told(&world), (what, true));
+}
+
+#[test]
+fn what_is_kept_comes_back_and_any_text_is_taken() {
+    let mut world = standing(3, 2);
+    let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
+    assert!(deeds.is_ok());
+    for node in &world.nodes {
+        let text = node.slots.written();
+        let (read, group) = (
+            Slots::read(&text),
+            node.slots.group(&group()).expect("a group"),
+        );
+        let again = read.group(&super::tests::group()).expect("a group");
+        assert_eq!(
+            (&again.runs, again.place, again.had_turn),
+            (&group.runs, group.place, group.had_turn)
+        );
+        assert_eq!(read.written(), text);
+        // Cut anywhere, or with a word that is none.
+        for at in 0..text.len() {
+            let _ = Slots::read(&text[..at]).written();
+            let _ = Slots::read(&text.replacen(&text[at..=at], "x", 3)).written();
+        }
+    }
+    let _ = Slots::read("run 7 1 1 1 x\ngroup\nrun\n\n\u{0}group 1 2 3 4 5 6 7 \n");
+}
