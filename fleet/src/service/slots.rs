@@ -164,8 +164,7 @@ impl Slots {
         let standing = self.groups.0.iter();
         let standing = standing.filter(|(_, group)| group.stage == Stage::Stands);
         standing.filter_map(|(name, group)| {
-            let slots = usize::try_from(group.limit).unwrap_or(usize::MAX);
-            let most = slots.saturating_add(MOST_BEFORE << group.doubled);
+            let most = group.limit as usize + (MOST_BEFORE << group.doubled);
             Some((name, group.place?.revision, most, group.line.is_some()))
         })
     }
@@ -477,8 +476,7 @@ impl Slots {
             if is_all && !stands {
                 return self.gone(name, true);
             }
-            let is_short =
-                !is_all && line.len() < usize::try_from(group.limit).unwrap_or(usize::MAX);
+            let is_short = !is_all && line.len() < group.limit as usize;
             group.doubled = if is_short {
                 DOUBLED.min(group.doubled + 1)
             } else {
@@ -528,7 +526,7 @@ impl Slots {
             {
                 let limits = line.iter().map(|one| one.slot.limit);
                 let limit = limits.fold(group.limit, u32::min);
-                if line.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+                if line.len() >= limit as usize {
                     waits.0 = before(line, limit, group.is_all);
                 } else if group.is_all {
                     group.had_turn = true;

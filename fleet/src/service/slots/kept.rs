@@ -15,8 +15,7 @@ impl Slots {
                 revision,
             } = group.place.unwrap_or_default();
             let flags = [group.place.is_some(), group.had_turn, group.is_over];
-            let flags = flags.map(u8::from);
-            let [has_place, had_turn, is_over] = flags;
+            let [has_place, had_turn, is_over] = flags.map(u8::from);
             text += &format!(
                 "group {} {lease} {first} {revision} {has_place} {had_turn} {is_over} {name}\n",
                 group.limit
