@@ -18,6 +18,7 @@ use again_rig::{binary_under_test, now, wait_until};
 use anyhow::{Context, Result, ensure};
 
 use crate::chain::charges;
+use crate::crowd;
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
 use crate::runs;
 use crate::start::{as_exec_does, words};
@@ -31,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody has this name: what is for it starts nothing.
 const NOBODY: &str = "db1.test";
 
-/// How many other nodes have told what they are.
-fn crowd() -> usize {
+/// How many other nodes there are.
+pub fn crowd() -> usize {
     many(1000, 100)
 }
 
@@ -45,23 +46,27 @@ pub fn stamp(path: &str) -> Result<()> {
 }
 
 /// The program that is measured.
-fn program() -> String {
+pub fn program() -> String {
     let path = std::env::var("AGAIN_FLEET_BIN").unwrap_or_else(|_| "dist/again-fleet".to_owned());
     let path = fs::canonicalize(&path).unwrap_or_else(|_| path.into());
     path.display().to_string()
 }
 
 /// A directory with a CA, an etcd and two nodes.
-struct Scene {
+pub struct Scene {
     dir: PathBuf,
     port: u16,
     /// etcd, and for each node root's side and the service.
     cast: Vec<Ended>,
 }
 
-pub fn measure(table: &mut Table) -> Result<()> {
+pub fn measure(room: &str, table: &mut Table) -> Result<()> {
     if let Some(dir) = std::env::var_os(ON_STAGE) {
-        return play(Scene::new(dir.into())?, table);
+        let mut scene = Scene::new(dir.into())?;
+        return match room {
+            "crowd" => crowd::play(&mut scene, table),
+            _ => play(&scene, table),
+        };
     }
     let dir = tempfile::tempdir()?;
     let made = Command::new("ruby")
@@ -81,7 +86,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
     // The helper finds its settings by the environment, which every program of the scene inherits.
     // It prints the rows itself.
     let played = Command::new(std::env::current_exe()?)
-        .arg("fleet")
+        .arg(room)
         .env(ON_STAGE, dir.path())
         .env("AGAIN_CONFIG", settings)
         .status()?;
@@ -108,8 +113,36 @@ impl Scene {
         Ok(scene)
     }
 
-    fn at(&self, name: &str) -> String {
+    pub fn at(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
+    }
+
+    /// Something of a node's: its `toml`, `log`, `run` directory.
+    pub fn path(&self, name: &str, what: &str) -> PathBuf {
+        self.dir.join(format!("{name}.{what}"))
+    }
+
+    /// The resident memory of the engine, in kB.
+    pub fn engine_memory(&self) -> Result<u64> {
+        Ok(needs(self.cast[0].0.id())?.resident)
+    }
+
+    /// How long the engine has kept a processor busy, in seconds: utime and stime of proc_pid_stat(5), in hundredths.
+    pub fn engine_busy(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.cast[0].0.id()))?;
+        let (_, fields) = stat.rsplit_once(')').context("stat")?;
+        let both = fields.split_whitespace().skip(11).take(2);
+        let ticks: f64 = both.filter_map(|field| field.parse::<f64>().ok()).sum();
+        Ok(ticks / 100.0)
+    }
+
+    /// Kills the engine, and begins it again with what it has on disk.
+    pub fn engine_anew(&mut self) -> Result<()> {
+        drop(self.cast.remove(0));
+        self.etcd()?;
+        let engine = self.cast.pop().context("an engine")?;
+        self.cast.insert(0, engine);
+        Ok(())
     }
 
     fn begin(&mut self, command: &mut Command, log: &str) -> Result<()> {
@@ -147,30 +180,38 @@ impl Scene {
         format!("https://localhost:{}", self.port)
     }
 
-    /// The settings of a node, and its two processes. What it runs is a stamp.
-    fn node(&mut self, name: &str) -> Result<()> {
+    /// Writes the settings of a node, and makes its directory for sockets. What it runs is a stamp.
+    pub fn settings(&self, name: &str, key: &str) -> Result<String> {
         let (bench, stamp) = (std::env::current_exe()?, self.at("stamp"));
         let files = [
             ("cert", self.at(&format!("{name}.pem"))),
-            ("key", self.at(&format!("{name}.key"))),
+            ("key", self.at(key)),
             ("ca", self.at("ca.pem")),
             ("crl", self.at("crl.pem")),
             ("helper", binary_under_test().display().to_string()),
             ("run_dir", self.at(&format!("{name}.run"))),
             ("state_dir", self.at(&format!("{name}.state"))),
+            ("spool_dir", self.at(&format!("{name}.spool"))),
         ];
         let mut text = format!(
             "engine = 'etcd'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test']\n\
-             spread = 0\nrun_cmd = [{bench:?}, '{STAMP}', {stamp:?}]\n",
-            self.port
+             spread = 0\nslots_group = 'bench'\nslots_limit = {}\nrun_cmd = [{bench:?}, '{STAMP}', {stamp:?}]\n",
+            self.port,
+            crowd::SLOTS
         );
         for (key, path) in files {
             text += &format!("{key} = {path:?}\n");
         }
         let settings = self.at(&format!("{name}.toml"));
         fs::write(&settings, text)?;
-        let run = self.dir.join(format!("{name}.run"));
-        fs::create_dir(&run)?;
+        fs::create_dir(self.path(name, "run"))?;
+        Ok(settings)
+    }
+
+    /// The two processes of a node.
+    fn node(&mut self, name: &str) -> Result<()> {
+        let settings = self.settings(name, &format!("{name}.key"))?;
+        let run = self.path(name, "run");
         let mut take = Command::new("systemd-socket-activate");
         take.arg("--listen")
             .arg(run.join("take"))
@@ -185,7 +226,7 @@ impl Scene {
         serve.args(["--config", &settings, "serve"]);
         self.begin(&mut serve, &format!("{name}.log"))?;
         wait_until(name, PATIENCE, || {
-            let log = fs::read_to_string(self.dir.join(format!("{name}.log")));
+            let log = fs::read_to_string(self.path(name, "log"));
             log.is_ok_and(|log| log.contains("is reached"))
         });
         Ok(())
@@ -218,13 +259,12 @@ impl Scene {
 }
 
 /// On the stage: measures, and prints the rows.
-fn play(scene: Scene, table: &mut Table) -> Result<()> {
+fn play(scene: &Scene, table: &mut Table) -> Result<()> {
     // Before anything has been fired.
-    idle(&scene, table)?;
-    charge(&scene, table)?;
-    way(&scene, table)?;
-    throng(&scene, table)?;
-    Ok(())
+    idle(scene, table)?;
+    charge(scene, table)?;
+    way(scene, table)?;
+    throng(scene, table)
 }
 
 fn idle(scene: &Scene, table: &mut Table) -> Result<()> {

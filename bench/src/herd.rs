@@ -135,6 +135,34 @@ fn at_once(nodes: usize, delta: Span, spread: Spread) -> Seen {
     serve(arrivals, capacity(nodes))
 }
 
+/// How long one core of the server compiles one catalog.
+const COMPILES: f64 = 3.0;
+/// How many runs a core of the server is meant to have at a time: one that compiles for each that many that apply what they have, and
+/// no more.
+const PER_CORE: usize = 10;
+
+/// The same, with slots: a run waits for one before it asks for its catalog, and has it until it ends.
+fn with_slots(nodes: usize, delta: Span, per_core: usize) -> Seen {
+    let mut dice = StdRng::seed_from_u64(nodes as u64);
+    let spread = Spread::Again;
+    let mut due: Vec<f64> = (0..nodes)
+        .map(|_| dice.random_range(0.0..1.0) + delta.secs_f64() + spread.draw(delta, 1, &mut dice))
+        .collect();
+    due.sort_by(f64::total_cmp);
+    let capacity = capacity(nodes);
+    let slots = (capacity * COMPILES).ceil() as usize * per_core;
+    let mut server = Server::new(capacity);
+    let nanos = |seconds: f64| (seconds * 1e9) as u64;
+    // When each of the slots is free, in nanoseconds.
+    let mut free: BinaryHeap<Reverse<u64>> = (0..slots).map(|_| Reverse(0)).collect();
+    for due in due {
+        let at = free.pop().map_or(0, |Reverse(at)| at);
+        let begins = due.max(at as f64 / 1e9);
+        free.push(Reverse(nanos(server.arrive(begins) + RUN)));
+    }
+    server.seen()
+}
+
 /// An orchestrator starts the nodes, a hundred at a time, the next one when one has ended; a run takes 20 to 60 s, and
 /// asks for the next at its end.
 fn orchestrated(nodes: usize, spread: Spread) -> Seen {
@@ -489,6 +517,37 @@ fn once(table: &mut Table, delta: Span) {
     }
 }
 
+/// Slots, beside the same fleets without.
+fn slots(table: &mut Table, delta: Span) {
+    let of = |seen: &Seen| {
+        format!(
+            "queue {}, waits there {} s; all catalogs after {} s",
+            short(seen.queue as f64),
+            short(seen.waits.median()),
+            short(seen.done),
+        )
+    };
+    let cores = |nodes| short((capacity(nodes) * COMPILES).ceil());
+    for &nodes in sizes() {
+        let what = format!(
+            "{} nodes ask within a second, delta 120, {} cores: with {PER_CORE} slots for each core; without",
+            short(nodes as f64),
+            cores(nodes)
+        );
+        let with = of(&with_slots(nodes, delta, PER_CORE));
+        let [jitter, _, splay] = SPREADS.map(|spread| of(&at_once(nodes, delta, spread)));
+        table.add(&what, &with, &format!("jitter alone: {jitter}"), &splay, "");
+    }
+    for per_core in [1, 2, 5, PER_CORE, 15, 20, 50] {
+        let seen = with_slots(10_000, delta, per_core);
+        let what = format!(
+            "{per_core} slots for each core, 10,000 nodes, {} cores",
+            cores(10_000)
+        );
+        table.add(&what, &of(&seen), "", "", "");
+    }
+}
+
 /// A small cluster on a server that is there for ten thousand: what the jitter itself costs.
 fn jitters(table: &mut Table, delta: Span) {
     for (name, spread) in [
@@ -633,6 +692,7 @@ fn plots(to: &Path, delta: Span) -> Result<()> {
 pub fn measure(table: &mut Table) -> Result<()> {
     let delta = Span::from_secs(120);
     once(table, delta);
+    slots(table, delta);
     jitters(table, delta);
     unsettled(table);
     real_waiters(table)?;

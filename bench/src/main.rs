@@ -1,7 +1,7 @@
 //! Measures `again`, most figures beside a floor, and where a script does the same, beside that as a peer; both are
 //! measured in the same run.
 //!
-//!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size fleet
+//!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size fleet crowd
 //!
 //! `make bench` makes the tables of what it prints. `QUICK=1` takes few samples, to see that the
 //! programs themselves work. Times that are compared are taken alternately; what waits, waits at the same time; the
@@ -9,6 +9,7 @@
 
 mod chain;
 mod cost;
+mod crowd;
 mod exit;
 mod fleet;
 mod herd;
@@ -45,7 +46,7 @@ fn main() -> Result<()> {
             "chain" => chain::measure(&mut table)?,
             "scale" => scale::measure(&mut table)?,
             "herd" => herd::measure(&mut table)?,
-            "fleet" => fleet::measure(&mut table)?,
+            "fleet" | "crowd" => fleet::measure(room, &mut table)?,
             _ => bail!("there is no room {room}"),
         }
     }

@@ -20,8 +20,8 @@ pub struct Options {
     rooms: Vec<String>,
 }
 
-const ROOMS: [&str; 9] = [
-    "charge", "cost", "waiter", "exit", "chain", "scale", "herd", "size", "fleet",
+const ROOMS: [&str; 10] = [
+    "charge", "cost", "waiter", "exit", "chain", "scale", "herd", "size", "fleet", "crowd",
 ];
 
 /// Which rooms' rows each table has, what its columns are, and which of a row's columns these are.
@@ -53,7 +53,7 @@ const TABLES: [Table; 4] = [
     },
     Table {
         file: "fleet.md",
-        rooms: &["fleet"],
+        rooms: &["fleet", "crowd"],
         head: "| what | again-fleet | floor | peer | bar |",
         columns: &[0, 1, 2, 3, 4],
     },
@@ -82,7 +82,8 @@ pub fn bench(options: &Options) -> Result<()> {
         false => options.rooms.iter().map(String::as_str).collect(),
     };
     run(Command::new("tests/tools/build").args(["x86_64", "again"]))?;
-    if rooms.contains(&"fleet") && std::env::var_os("AGAIN_FLEET_BIN").is_none() {
+    let is_fleet = |room: &&str| matches!(*room, "fleet" | "crowd");
+    if rooms.iter().any(is_fleet) && std::env::var_os("AGAIN_FLEET_BIN").is_none() {
         run(Command::new("tests/tools/build").args(["x86_64", "again-fleet"]))?;
     }
     run(Command::new("cargo").args([
@@ -145,7 +146,7 @@ fn program(room: &str, seconds: u32) -> Command {
 /// The binary that a room measures.
 fn binary(room: &str) -> PathBuf {
     let (variable, file) = match room {
-        "fleet" => ("AGAIN_FLEET_BIN", "dist/again-fleet"),
+        "fleet" | "crowd" => ("AGAIN_FLEET_BIN", "dist/again-fleet"),
         _ => ("AGAIN_BIN", "dist/again"),
     };
     std::env::var_os(variable).map_or_else(|| repository().join(file), PathBuf::from)

@@ -109,7 +109,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "lab",
         run: Run::Tests("lab", 4),
-        load: 6,
+        load: 4,
         needs: PROTOC,
         // Packages of both programs.
         before: &["tests/lab/setup", "tests/lab/image", "tests/tools/build"],
@@ -119,7 +119,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "fleet-lab",
         run: Run::Fleet("lab", 3),
-        load: 6,
+        load: 4,
         limit: 2400,
         // One more gives the processes of a machine another clock.
         needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli libfaketime",
@@ -129,7 +129,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "module",
         run: Run::Script(&["tests/module/run"]),
-        load: 8,
+        load: 5,
         needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
                 puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
@@ -137,7 +137,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "puppet",
         run: Run::Tests("puppet", 3),
-        load: 8,
+        load: 7,
         needs: "puppet-agent puppetserver",
         ..ROOM
     },
@@ -168,7 +168,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "process",
         run: Run::Tests("process", 4),
-        load: 5,
+        load: 3,
         needs: "ruby util-linux",
         when: When::Check,
         ..ROOM
@@ -177,7 +177,7 @@ pub const ROOMS: &[Room] = &[
         name: "faults",
         // No more at a time: it starts hundreds of processes at once.
         run: Run::Tests("faults", 2),
-        load: 4,
+        load: 3,
         needs: "util-linux xfsprogs libcap2-bin",
         ..ROOM
     },
