@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -35,48 +35,75 @@ pub fn main(global: &Global) -> Result<Exit> {
     for metric in METRICS {
         metric.write(&report, &tally, &mut out);
     }
-    if let Ok(text) = read_regular(Path::new(EVENTS), 4096, nix::libc::O_NOFOLLOW) {
-        events(&text, &mut out);
+    if let Ok(text) = read_regular(&fleet_file(), 4096, nix::libc::O_NOFOLLOW) {
+        fleet(&text, report.now.wall, &mut out);
     }
     say(out.trim_end())?;
     Ok(Exit::Success)
 }
 
-/// Where the service of `again-fleet` writes how many events it has told; again-fleet.toml(5), spool_dir.
-const EVENTS: &str = "/var/spool/again-fleet/counts.json";
+/// Where the service of `again-fleet` writes how it does: in its state directory, which the same variable sets for both programs.
+fn fleet_file() -> PathBuf {
+    let directory = std::env::var_os("AGAIN_FLEET_STATE_DIR");
+    let directory = directory.unwrap_or_else(|| "/var/lib/again-fleet".into());
+    Path::new(&directory).join("serve/counts.json")
+}
 
-/// Writes what the service has counted; nothing if that cannot be read.
-fn events(text: &[u8], out: &mut String) {
-    let Ok(counts) = json::read::<BTreeMap<String, u64>>(text) else {
+/// How a number of the service's becomes a sample.
+enum Of {
+    /// It is one.
+    Number,
+    /// So many since ever.
+    Total,
+    /// A time in milliseconds, in seconds.
+    Time,
+    /// The time since then; 0 for none.
+    Age,
+}
+
+/// The numbers of the service: what it calls one, its metric, its help, and how it becomes that.
+#[rustfmt::skip]
+const FLEET: &[(&str, &str, &str, Of)] = &[
+    ("at", "written_timestamp_seconds", "When the service of again-fleet wrote these numbers; it does so every half minute.", Of::Time),
+    ("down", "engine_down_seconds", "How long the engine has not been reached; 0 while it is.", Of::Age),
+    ("triggers", "outbox_triggers", "Triggers of this node that wait for their nodes.", Of::Number),
+    ("results", "outbox_results", "Results of this node that wait to be sent.", Of::Number),
+    ("oldest", "outbox_oldest_age_seconds", "Time since the oldest of these triggers was fired; 0 for none.", Of::Age),
+    ("running", "slots_running", "Runs of this node that have a slot.", Of::Number),
+    ("waiting", "slots_waiting", "Runs of this node that wait for a slot.", Of::Number),
+    ("since", "slots_oldest_wait_seconds", "How long the oldest of these has waited; 0 for none.", Of::Age),
+    ("turned_away", "turned_away_total", "Values in the engine that nobody may have put there, since the service began.", Of::Total),
+    ("troubles", "troubles", "What 'again-fleet check' names: what the engine denies, the disk, root's side.", Of::Number),
+    ("sent", "events_sent_total", "Events of runs that the engine was told.", Of::Total),
+    ("spooled", "events_spooled_bytes", "Bytes of events that wait to be told.", Of::Number),
+    ("dropped", "events_dropped_total", "Events that were never told, and runs that were dropped whole.", Of::Total),
+];
+
+/// Writes the numbers of the service; nothing of what cannot be read.
+#[allow(clippy::cast_precision_loss)]
+fn fleet(text: &[u8], now: Walltime, out: &mut String) {
+    let Ok(numbers) = json::read::<BTreeMap<String, u64>>(text) else {
         return;
     };
-    for (key, name, kind, help) in [
-        (
-            "sent",
-            "sent_total",
-            "counter",
-            "Events of runs that the engine was told.",
-        ),
-        (
-            "spooled",
-            "spooled_bytes",
-            "gauge",
-            "Bytes of events that wait to be told.",
-        ),
-        (
-            "dropped",
-            "dropped_total",
-            "counter",
-            "Events that were never told, and runs that were dropped whole.",
-        ),
-    ] {
-        if let Some(count) = counts.get(key) {
-            let name = format!("again_fleet_events_{name}");
-            let _ = writeln!(
-                out,
-                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {count}"
-            );
-        }
+    for (key, name, help, of) in FLEET {
+        let Some(number) = numbers.get(*key).copied() else {
+            continue;
+        };
+        let kind = if let Of::Total = of {
+            "counter"
+        } else {
+            "gauge"
+        };
+        let value = match of {
+            Of::Number | Of::Total => number as f64,
+            Of::Time => number as f64 / 1000.0,
+            Of::Age if number == 0 => 0.0,
+            Of::Age => now.since(Walltime::from_millis(number)).secs_f64(),
+        };
+        let _ = writeln!(
+            out,
+            "# HELP again_fleet_{name} {help}\n# TYPE again_fleet_{name} {kind}\nagain_fleet_{name} {value}"
+        );
     }
 }
 
@@ -239,24 +266,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_counted_where_some_are_told() {
+    fn what_the_service_of_a_fleet_has_written_is_told_as_far_as_it_can_be_read() {
         let told = |text: &str| {
             let mut out = String::new();
-            events(text.as_bytes(), &mut out);
+            fleet(text.as_bytes(), Walltime::from_millis(90_500), &mut out);
             out
         };
-        let out = told(r#"{"sent":5,"spooled":70,"dropped":1,"later":2}"#);
-        for line in ["sent_total 5", "spooled_bytes 70", "dropped_total 1"] {
-            assert!(
-                out.contains(&format!("\nagain_fleet_events_{line}\n")),
-                "{out}"
-            );
-        }
-        assert_eq!(out.lines().count(), 9);
-        assert_eq!(
-            (told("{}"), told("garbage")),
-            (String::new(), String::new())
+        let out = told(
+            r#"{"at":90000,"down":60000,"oldest":0,"since":91000,"sent":5,"spooled":70,"later":2}"#,
         );
+        for line in [
+            "written_timestamp_seconds 90",
+            "engine_down_seconds 30.5",
+            "outbox_oldest_age_seconds 0",
+            "slots_oldest_wait_seconds 0",
+            "events_sent_total 5",
+            "events_spooled_bytes 70",
+        ] {
+            assert!(out.contains(&format!("\nagain_fleet_{line}\n")), "{out}");
+        }
+        assert_eq!(out.lines().count(), 18);
+        for nothing in ["{}", "garbage", r#"{"sent":-1}"#] {
+            assert_eq!(told(nothing), "");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ mod logging;
 mod manual;
 /// `again metrics`, by the real promtool.
 mod metrics;
+/// The rules and the dashboard for a monitoring, by a real Prometheus.
+mod monitoring;
 /// `again now`.
 mod now;
 /// What is said when something is in the way, lost, or not there.

@@ -31,6 +31,8 @@ mod runs;
 mod slots;
 /// The files that runs leave.
 mod spool;
+/// How the service does, in numbers.
+mod tally;
 /// When what runs have left is told.
 mod telling;
 
@@ -190,7 +192,7 @@ impl<'a> Service<'a> {
         self.door.abort();
         // Whoever has asked is told what is true.
         let answered = timeout(FAREWELL, self.attend(true)).await;
-        self.driver.count_events();
+        self.driver.count(true);
         let _ = self.orders.send(Order::End);
         answered.unwrap_or(Ok(()))
     }
@@ -220,6 +222,7 @@ impl<'a> Service<'a> {
                 }
             }
             self.driver.flush();
+            self.driver.count(false);
         }
         Ok(())
     }
@@ -245,7 +248,7 @@ impl<'a> Service<'a> {
             let _ = self.orders.send(Order::Beat);
             self.driver.look_at_files();
             self.look_at_access();
-            self.driver.count_events();
+            self.driver.count(true);
             tell_systemd(&[
                 NotifyState::Watchdog,
                 NotifyState::Status(&self.driver.status()),

@@ -12,8 +12,6 @@ use crate::wire::name::Id;
 
 /// How much of a file is read at a time. No line is longer.
 pub const LONGEST_READ: usize = 256 << 10;
-/// Where it is written how much was told, for `again metrics`.
-const COUNTS: &str = "counts.json";
 /// How many files are looked at; those who write leave fewer.
 const MOST_FILES: usize = 1000;
 
@@ -152,32 +150,6 @@ impl Spool {
     /// It stays, and will be told again.
     pub fn remove(&self, left: &Left) -> io::Result<()> {
         fs::remove_file(self.0.join(left.name()))
-    }
-
-    /// What was written of how much was told.
-    pub fn counts(&self) -> Option<Vec<u8>> {
-        let path = self.0.join(COUNTS);
-        again::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32).ok()
-    }
-
-    /// Writes how much was told; readers see the old text or the new one.
-    ///
-    /// # Errors
-    /// Those of writing; where no run leaves events there is nothing to write.
-    pub fn count(&self, text: &[u8]) -> io::Result<()> {
-        let new = self.0.join("counts.json.new");
-        match fs::remove_file(&new) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut options = File::options();
-        let file = options.write(true).create_new(true).mode(0o644).open(&new);
-        let file = match file {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            file => file?,
-        };
-        file.write_all_at(text, 0)?;
-        fs::rename(new, self.0.join(COUNTS))
     }
 
     /// The directory.

@@ -1,7 +1,7 @@
 //! When what of the spool is told: one parcel at a time, not too many bytes in an hour, and not too soon after a failure.
 
-use again::model::{Boottime, Span, json};
-use serde::{Deserialize, Serialize};
+use again::model::{Boottime, Span};
+use serde::Deserialize;
 
 use super::parcel::{Parcel, Piece, cut};
 use super::spool::{LONGEST_READ, Left, Spool};
@@ -16,7 +16,7 @@ const PAUSE: Span = Span::from_secs(10);
 const HOURLY: u64 = 8 << 20;
 
 /// How much was told, for `again metrics`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Counts {
     /// Events and ends of runs that the engine has.
     pub sent: u64,
@@ -45,7 +45,6 @@ pub struct Telling {
     spool: Spool,
     /// How much was told.
     counts: Counts,
-    written: Counts,
     /// What is on its way.
     under_way: Option<Sent>,
     /// Nothing is told before.
@@ -82,14 +81,11 @@ impl Budget {
 }
 
 impl Telling {
-    /// Of this spool.
-    pub fn new(spool: Spool, now: Boottime) -> Telling {
-        let counts = spool.counts().and_then(|text| json::read(&text).ok());
-        let counts: Counts = counts.unwrap_or_default();
+    /// Of this spool, where so much was told before.
+    pub fn new(spool: Spool, counts: Counts, now: Boottime) -> Telling {
         Telling {
             spool,
             counts,
-            written: counts,
             under_way: None,
             not_before: now,
             waits: false,
@@ -267,19 +263,12 @@ impl Telling {
         self.not_before = now;
     }
 
-    /// Writes down how much was told, if that has changed.
-    ///
-    /// # Errors
-    /// It cannot.
-    pub fn write_counts(&mut self) -> std::io::Result<()> {
+    /// How much was told, and how much waits.
+    pub fn counts(&mut self) -> Counts {
         if let Ok((_, waiting)) = self.spool.left() {
             self.counts.spooled = waiting;
         }
-        if self.counts != self.written {
-            self.spool.count(&serde_json::to_vec(&self.counts)?)?;
-            self.written = self.counts;
-        }
-        Ok(())
+        self.counts
     }
 }
 
@@ -322,7 +311,7 @@ mod tests {
     }
 
     fn telling(directory: &Path) -> Telling {
-        Telling::new(Spool(directory.to_owned()), at(0))
+        Telling::new(Spool(directory.to_owned()), Counts::default(), at(0))
     }
 
     /// The numbers of what is told next.
@@ -451,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_outlive_a_service_and_what_others_put_there_is_left_alone() {
+    fn what_others_put_there_is_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("notes"), "x").expect("written");
         std::os::unix::fs::symlink(
@@ -467,13 +456,10 @@ mod tests {
         );
         // Said once.
         assert_eq!(one.next(at(20)), Ok(None));
-        one.counts.sent = 5;
-        one.write_counts().expect("written");
-        assert_eq!(telling(dir.path()).counts.sent, 5);
         assert!(names(dir.path()).contains(&"notes".to_owned()));
         let nowhere = dir.path().join("none");
         let mut none = telling(&nowhere);
         assert_eq!((none.next(at(1)), none.wakes()), (Ok(None), None));
-        assert!(none.write_counts().is_ok());
+        assert_eq!(none.counts(), Counts::default());
     }
 }

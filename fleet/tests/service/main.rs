@@ -26,6 +26,8 @@ mod many;
 #[allow(dead_code, reason = "the commands are for the room of the verbs")]
 #[path = "../support/node.rs"]
 mod node;
+/// What is told in numbers.
+mod numbers;
 #[allow(dead_code, reason = "what ends a feed is for the room of the engines")]
 #[path = "../support/operator.rs"]
 mod operator;

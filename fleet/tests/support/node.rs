@@ -250,6 +250,7 @@ impl Node {
     pub fn again(&self, words: &[&str]) -> Output {
         let mut command = Command::new(helper());
         command.env("AGAIN_CONFIG", self.path("again.toml"));
+        command.env("AGAIN_FLEET_STATE_DIR", self.path("state"));
         command.args(words).output().expect("the helper")
     }
 

@@ -38,6 +38,41 @@ fn the_architecture_names_files_that_exist() {
     assert!(wrong.is_empty(), "no such files: {wrong:?}");
 }
 
+/// Whether a test's file of this name has a function whose name begins so.
+fn has_test(file: &str, name: &str, below: &Path) -> bool {
+    let entries = std::fs::read_dir(below).expect("a directory of tests");
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.any(|path| {
+        let is_it = path.file_name().is_some_and(|own| own == file);
+        (path.is_dir() && has_test(file, name, &path))
+            || (is_it && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(name)))
+    })
+}
+
+/// What these pages claim is shown by tests that there are.
+#[test]
+fn the_tests_that_are_named_as_evidence_exist() {
+    for page in ["doc/compare.md", "SECURITY.md"] {
+        let text = std::fs::read_to_string(repository().join(page)).expect("a page");
+        let words = text.split('`').skip(1).step_by(2);
+        let named: Vec<_> = words
+            .filter_map(|word| word.split_once("::"))
+            .filter(|(_, name)| {
+                name.chars()
+                    .all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c))
+            })
+            .filter(|(file, _)| *file != "common")
+            .collect();
+        assert!(named.len() > 10, "{page} names no tests: {named:?}");
+        for (file, name) in named {
+            let (file, name) = (format!("{file}.rs"), format!("fn {name}"));
+            let rooms = ["tests", "fleet/tests"].map(|below| repository().join(below));
+            let is_there = rooms.iter().any(|below| has_test(&file, &name, below));
+            assert!(is_there, "{page}: no {name} in {file}");
+        }
+    }
+}
+
 #[test]
 fn the_readme_is_read_in_one_sitting() {
     let text = std::fs::read_to_string(repository().join("README.md")).expect("README.md");

@@ -81,16 +81,6 @@ impl Driver {
         }
     }
 
-    /// Writes down how many events were told.
-    pub fn count_events(&mut self) {
-        if let Err(e) = self.telling.write_counts() {
-            let why = format!("the events that were told cannot be counted: {e}");
-            if self.health.denied.insert(why.clone()) {
-                complain(&format!("again-fleet: {why}"));
-            }
-        }
-    }
-
     /// There is a connection again.
     pub fn events_go_on(&mut self) {
         self.telling.reached(clock::boottime());

@@ -12,6 +12,8 @@ mod people;
 mod rules;
 /// Runs that wait for a slot.
 mod slots;
+/// How the service does, in numbers.
+mod tally;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,6 +37,7 @@ use super::root::{self, Handed};
 use super::runs::{self, Runs};
 use super::slots::Slots;
 use super::spool::Spool;
+use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Value;
@@ -119,6 +122,7 @@ pub struct Driver {
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
+    tally: Tally,
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
@@ -179,6 +183,7 @@ impl Driver {
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
         let directory = settings.state_dir.join("serve");
+        let (tally, told) = Tally::open(&directory);
         let engine = settings.engine.to_string();
         let has_places = engine != "nats";
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
@@ -206,7 +211,8 @@ impl Driver {
             outgoing: Vec::new(),
             runs,
             lists: VecDeque::new(),
-            telling: Telling::new(Spool(settings.spool_dir.clone()), clock::boottime()),
+            telling: Telling::new(Spool(settings.spool_dir.clone()), told, clock::boottime()),
+            tally,
             reactions: Reactions::default(),
         })
     }

@@ -176,7 +176,7 @@ impl Driver {
     }
 
     /// What waits to be sent.
-    fn waiting(&self) -> Waiting {
+    pub(super) fn waiting(&self) -> Waiting {
         let mut waiting = Waiting {
             triggers: 0,
             results: self.state.untold(),

@@ -1,4 +1,4 @@
-//! What outlives a service: the groups, this node's places in them, and its runs.
+//! What outlives a service: the groups, this node's places in them, and its runs; and how many they are.
 
 use again::model::Identity;
 
@@ -79,5 +79,22 @@ impl Slots {
             group.runs.push(run);
         }
         Some(())
+    }
+}
+
+impl Slots {
+    /// How many runs of this node have a slot, how many wait, and since when the oldest of these does; 0 for none.
+    pub fn counts(&self) -> [u64; 3] {
+        let [mut running, mut waiting, mut since] = [0, 0, u64::MAX];
+        for (_, group) in &self.groups.0 {
+            let many = group.runs.len() as u64;
+            if group.had_turn && !group.is_over {
+                running += many;
+            } else if let Some(run) = group.runs.first() {
+                waiting += many;
+                since = since.min(run.since);
+            }
+        }
+        [running, waiting, if waiting > 0 { since } else { 0 }]
     }
 }

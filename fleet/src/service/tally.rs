@@ -1,0 +1,122 @@
+//! How the service does, in numbers, written down for `again metrics`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use again::model::{Boottime, Span, Walltime, json};
+use rustix::fs::OFlags;
+
+use super::telling::Counts;
+
+/// What the numbers are of. Times are milliseconds of the wall clock after 1970, and 0 where there is none.
+const KEYS: [&str; 12] = [
+    "sent",
+    "spooled",
+    "dropped",
+    "down",
+    "triggers",
+    "results",
+    "oldest",
+    "running",
+    "waiting",
+    "since",
+    "turned_away",
+    "troubles",
+];
+/// As many numbers.
+pub type Numbers = [u64; KEYS.len()];
+/// Between two looks, but for beats.
+const PAUSE: Span = Span::from_secs(5);
+
+/// Where they are written. Its time tells that the service lives.
+pub struct Tally {
+    path: PathBuf,
+    written: Numbers,
+    next: Boottime,
+}
+
+impl Tally {
+    /// In this directory, with what services before this one have told.
+    pub fn open(directory: &Path) -> (Tally, Counts) {
+        let path = directory.join("counts.json");
+        let text = again::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
+        let counts = text.ok().and_then(|text| json::read(&text).ok());
+        let tally = Tally {
+            path,
+            written: [u64::MAX; KEYS.len()],
+            next: Boottime::default(),
+        };
+        (tally, counts.unwrap_or_default())
+    }
+
+    /// Whether the numbers are looked at now: at a beat, or some seconds after the last look.
+    pub fn is_due(&mut self, is_beat: bool, now: Boottime) -> bool {
+        let is_due = is_beat || self.next <= now;
+        if is_due {
+            self.next = now + PAUSE;
+        }
+        is_due
+    }
+
+    /// Writes them down at a beat, and where they have changed. Readers see the old text or the new one.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write(&mut self, numbers: Numbers, is_beat: bool, at: Walltime) -> io::Result<()> {
+        if !is_beat && numbers == self.written {
+            return Ok(());
+        }
+        let mut text = format!("{{\"at\":{}", at.millis());
+        for (key, number) in KEYS.iter().zip(numbers) {
+            text += &format!(",\"{key}\":{number}");
+        }
+        text.push('}');
+        let new = self.path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.path)?;
+        self.written = numbers;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_changed_is_written_at_a_beat_or_soon_and_is_known_to_the_next_service() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut tally, counts) = Tally::open(directory.path());
+        assert_eq!(counts, Counts::default());
+        let at = |seconds| Boottime::from_nanos(0) + Span::from_secs(seconds);
+        assert!(tally.is_due(false, at(100)));
+        assert!(!tally.is_due(false, at(104)) && tally.is_due(true, at(104)));
+        assert!(!tally.is_due(false, at(108)) && tally.is_due(false, at(109)));
+
+        let read = || {
+            let text = fs::read(directory.path().join("counts.json")).expect("written");
+            json::read::<BTreeMap<String, u64>>(&text).expect("numbers")
+        };
+        let mut numbers = Numbers::default();
+        let mut write = |numbers, is_beat, millis| {
+            let at = Walltime::from_millis(millis);
+            tally.write(numbers, is_beat, at).expect("written");
+        };
+        write(numbers, false, 1);
+        write(numbers, false, 2);
+        assert_eq!(read()["at"], 1);
+        write(numbers, true, 3);
+        assert_eq!(read()["at"], 3);
+        numbers[..3].copy_from_slice(&[5, 70, 1]);
+        write(numbers, false, 4);
+        assert_eq!((read()["at"], read()["sent"], read().len()), (4, 5, 13));
+
+        let (_, counts) = Tally::open(directory.path());
+        assert_eq!((counts.sent, counts.dropped), (5, 1));
+        fs::write(directory.path().join("counts.json"), "garbage").expect("written");
+        assert_eq!(Tally::open(directory.path()).1, Counts::default());
+    }
+}
