@@ -9,6 +9,7 @@ use again::model::{Boottime, Identity, Span};
 use super::few::Few;
 use crate::ask::Wish;
 use crate::engine::LEASE;
+use crate::policy::books::Which;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
@@ -23,12 +24,21 @@ const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
 const PAUSE: Span = Span::from_secs(2);
 const DOUBLED: u32 = 5;
 
-/// A run.
+/// What a place is held for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A run: its process.
+    Process(Identity),
+    /// A trigger that is part of a rolling run.
+    Trigger(Which),
+}
+
+/// A run, or a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Its process.
-    pub who: Identity,
-    /// The number of its pidfd's file, by which newer kernels know a process.
+    /// Which.
+    pub who: Holder,
+    /// The number of its process's pidfd's file, by which newer kernels know a process.
     pub file: u64,
     /// Since when it waits, milliseconds of the wall clock after 1970.
     pub since: u64,
@@ -219,11 +229,22 @@ impl Slots {
         }
     }
 
+    /// The triggers that have places or wait for them, and in which groups.
+    pub fn triggers(&self) -> impl Iterator<Item = (&Name, &Which)> {
+        let groups = self.groups.0.iter();
+        groups.flat_map(|(name, group)| {
+            group.runs.iter().filter_map(move |run| match &run.who {
+                Holder::Trigger(which) => Some((name, which)),
+                Holder::Process(_) => None,
+            })
+        })
+    }
+
     /// A run has ended.
-    pub fn ended(&mut self, name: &Name, who: Identity) -> Vec<Deed> {
+    pub fn ended(&mut self, name: &Name, who: &Holder) -> Vec<Deed> {
         let mut deeds = Vec::new();
         if let Some(group) = self.groups.get_mut(name) {
-            group.runs.retain(|run| run.who != who);
+            group.runs.retain(|run| run.who != *who);
             if group.runs.is_empty() {
                 group.is_over = true;
                 // They were a part of it.

@@ -6,6 +6,8 @@ mod engine;
 mod events;
 /// What this node tells of itself.
 mod node;
+/// Triggers that wait for their turn in a rolling run.
+mod rolling;
 /// Who asks, and what they are told.
 mod people;
 /// Events that meet rules.
@@ -27,6 +29,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::callers::Callers;
 use super::door::Guest;
+use super::few::Few;
 use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
@@ -122,6 +125,10 @@ pub struct Driver {
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
+    /// The triggers that wait for their turn in a rolling run.
+    turns: Few<Client, Which>,
+    /// Those that came, and how many run at a time.
+    queued: Vec<(Which, u32)>,
     /// Who may take places away.
     pub operators: Vec<Who>,
 }
@@ -182,7 +189,7 @@ impl Driver {
         let engine = settings.engine.to_string();
         let has_places = engine != "nats";
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
-            ways.run_ended(group, run.who)
+            ways.run_ended(group, run)
         });
         Ok(Driver {
             slots,
@@ -208,6 +215,8 @@ impl Driver {
             lists: VecDeque::new(),
             telling: Telling::new(Spool(settings.spool_dir.clone()), clock::boottime()),
             reactions: Reactions::default(),
+            turns: Few::default(),
+            queued: Vec::new(),
         })
     }
 
@@ -264,6 +273,7 @@ impl Driver {
                 }
             }
             Action::HandOver(places) => self.hand_over(&places),
+            Action::Queue(which, at_once) => self.queued.push((which, at_once)),
             Action::Remove { place, revision } => self.order(Call::Remove { place, revision }),
             Action::Say(client, said) => {
                 let Health {
@@ -406,6 +416,7 @@ impl Driver {
 
     /// Signs all that is to be put, once, and sends it off.
     pub fn flush(&mut self) {
+        self.roll();
         while !self.outgoing.is_empty() {
             let (mut ready, mut drafts) = (Vec::new(), Vec::new());
             for mut one in std::mem::take(&mut self.outgoing) {
