@@ -18,8 +18,9 @@ impl State {
     pub fn waiting(&self, which: &Which) -> Option<&Trigger> {
         let register = self.register(which)?;
         match &register.found {
-            Found::Good(Signed { trigger, .. }) if register.stage == Stage::Waits => Some(trigger)
-                .filter(|_| register.is(which)),
+            Found::Good(Signed { trigger, .. }) if register.stage == Stage::Waits => {
+                Some(trigger).filter(|_| register.is(which))
+            }
             _ => None,
         }
     }
@@ -32,7 +33,11 @@ impl State {
     /// Whether a trigger needs its place in a rolling run no longer: the engine has all that became of it, so that whoever comes next
     /// sees that, or it does not run now. What has neither a register nor a result counts only where all registers `are_seen`.
     pub fn is_over(&self, which: &Which, are_seen: bool) -> bool {
-        if self.handed.as_ref().is_some_and(|all| all.contains_key(which)) {
+        if self
+            .handed
+            .as_ref()
+            .is_some_and(|all| all.contains_key(which))
+        {
             return false;
         }
         let letter = self.letters.get(&LetterId::Told(which.clone()));
@@ -48,8 +53,7 @@ impl State {
         };
         match self.register(which) {
             Some(register) if register.is(which) => {
-                !has_turn
-                    && !matches!(register.stage, Stage::New | Stage::Waits | Stage::Handed)
+                !has_turn && !matches!(register.stage, Stage::New | Stage::Waits | Stage::Handed)
             }
             // A newer one stands there.
             Some(_) if !has_turn => true,

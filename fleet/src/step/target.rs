@@ -439,7 +439,13 @@ pub(super) struct News<'a> {
 }
 
 /// Tells what became of a trigger, if that is new or asked for again.
-pub(super) fn tell(state: &mut State, which: &Which, news: &News, now: &Moment, out: &mut Vec<Action>) {
+pub(super) fn tell(
+    state: &mut State,
+    which: &Which,
+    news: &News,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
     let id = LetterId::Told(which.clone());
     let why = outcome::words(news.why);
     let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
@@ -449,7 +455,9 @@ pub(super) fn tell(state: &mut State, which: &Which, news: &News, now: &Moment, 
         ran = ran.or_else(|| told.ran.clone());
         let is_same = told.outcome == news.outcome
             && told.ran == ran
-            && (told.why == why || ![&*told.why, &why].contains(&TURN) && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
+            && (told.why == why
+                || ![&*told.why, &why].contains(&TURN)
+                    && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
         if is_same || rank(news.outcome) < rank(told.outcome) {
             if news.again {
                 letter.left = letter.content.keys();

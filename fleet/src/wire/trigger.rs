@@ -119,7 +119,9 @@ pub fn check_rolling(at_once: u32, stop_after: u32) -> Result<(), Malformed> {
         )));
     }
     if at_once == 0 && stop_after > 0 {
-        return Err(Malformed::new("what begins all together cannot stop after failures"));
+        return Err(Malformed::new(
+            "what begins all together cannot stop after failures",
+        ));
     }
     Ok(())
 }
@@ -305,7 +307,10 @@ pub(crate) mod tests {
             stop_after: 2,
             ..trigger()
         };
-        let text = text.replace(r#""targets":1,"#, r#""targets":1,"at_once":5,"stop_after":2,"#);
+        let text = text.replace(
+            r#""targets":1,"#,
+            r#""targets":1,"at_once":5,"stop_after":2,"#,
+        );
         assert_eq!(
             String::from_utf8(encode(&rolling).expect("written")).expect("UTF-8"),
             text

@@ -6,10 +6,10 @@ mod engine;
 mod events;
 /// What this node tells of itself.
 mod node;
-/// Triggers that wait for their turn in a rolling run.
-mod rolling;
 /// Who asks, and what they are told.
 mod people;
+/// Triggers that wait for their turn in a rolling run.
+mod rolling;
 /// Events that meet rules.
 mod rules;
 /// Runs that wait for a slot.

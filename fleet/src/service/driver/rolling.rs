@@ -104,7 +104,10 @@ impl Driver {
         let Some(which) = self.turns.get(&client).cloned() else {
             return;
         };
-        let most = self.state.waiting(&which).map(|one| one.stop_after as usize);
+        let most = self
+            .state
+            .waiting(&which)
+            .map(|one| one.stop_after as usize);
         match answer {
             Err(e) => {
                 let why = format!("what others have told cannot be read: the engine {e}");

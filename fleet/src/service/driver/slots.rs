@@ -41,7 +41,12 @@ impl Driver {
             return;
         }
         let known = self.slots.group(&wish.group);
-        let known = known.and_then(|group| group.runs.iter().find(|run| run.who == Holder::Process(wish.run)));
+        let known = known.and_then(|group| {
+            group
+                .runs
+                .iter()
+                .find(|run| run.who == Holder::Process(wish.run))
+        });
         let begun = known.cloned().map_or_else(|| self.watched_run(wish), Ok);
         self.callers.stand(client);
         match begun.and_then(|run| self.slots().want(client, wish, run)) {

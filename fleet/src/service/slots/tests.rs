@@ -263,7 +263,8 @@ impl World {
         let node = &mut self.nodes[n];
         node.slots = Slots::read(&node.kept);
         let lives = node.runs.is_some().then_some(node.pid);
-        self.slots(n).begin(|_, run| lives.is_some_and(|pid| run.who == Holder::Process(who(pid))));
+        self.slots(n)
+            .begin(|_, run| lives.is_some_and(|pid| run.who == Holder::Process(who(pid))));
         self.unlinked(n);
         if self.nodes[n].runs == Some(false) {
             self.wants(n);

@@ -56,7 +56,10 @@ fn it_waits_for_its_turn_and_its_place_is_free_when_the_engine_has_how_it_ended(
     let trigger = rolls(&lb1, 2_000_000_000);
     let which = Which::from(&trigger);
     let actions = lb1.sees(&trigger, 7);
-    assert_eq!((handed(&actions), queued(&actions)), (0, vec![(which.clone(), 3)]));
+    assert_eq!(
+        (handed(&actions), queued(&actions)),
+        (0, vec![(which.clone(), 3)])
+    );
     assert_eq!(lb1.state.waiting(&which), Some(&trigger));
     // Others do not wait for that.
     let other = Trigger {
@@ -144,7 +147,9 @@ fn whoever_waits_is_told_seldom() {
         outcome: Outcome::Held,
         why: "disabled".to_owned(),
     }]);
-    assert!(matches!(&kept(&lb1.does(held)).content, Content::Told { told, .. } if told.why == "disabled"));
+    assert!(
+        matches!(&kept(&lb1.does(held)).content, Content::Told { told, .. } if told.why == "disabled")
+    );
     // It gives its place up, and goes to the end of the line.
     assert!(is_over(&lb1, &trigger));
     let actions = lb1.passes(60);
