@@ -20,6 +20,7 @@ use crate::wire::trigger::tests::trigger;
 use crate::wire::trigger::{Ask, Trigger};
 
 /// Triggers that are part of a rolling run.
+#[path = "rolling/tests.rs"]
 mod rolling;
 
 const CLIENT: Client = 5;
