@@ -1,10 +1,14 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
+/// What places are held for.
+mod held;
 /// What outlives a service, as it is written down.
 mod kept;
 
-use again::model::{Boottime, Identity, Span};
+use again::model::{Boottime, Span};
+
+pub use held::{Holder, Run};
 
 use super::few::Few;
 use crate::ask::Wish;
@@ -23,28 +27,6 @@ const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
 /// Before what has failed is tried again: less than a run waits for a service that says nothing. It doubles so many times.
 const PAUSE: Span = Span::from_secs(2);
 const DOUBLED: u32 = 5;
-
-/// What a place is held for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// A run: its process.
-    Process(Identity),
-    /// A trigger that is part of a rolling run.
-    Trigger(Which),
-}
-
-/// A run, or a trigger.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    /// Which.
-    pub who: Holder,
-    /// The number of its process's pidfd's file, by which newer kernels know a process.
-    pub file: u64,
-    /// Since when it waits, milliseconds of the wall clock after 1970.
-    pub since: u64,
-    /// What it is, in words.
-    pub why: String,
-}
 
 /// Where this node stands in a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -231,12 +213,9 @@ impl Slots {
 
     /// The triggers that have places or wait for them, and in which groups.
     pub fn triggers(&self) -> impl Iterator<Item = (&Name, &Which)> {
-        let groups = self.groups.0.iter();
-        groups.flat_map(|(name, group)| {
-            group.runs.iter().filter_map(move |run| match &run.who {
-                Holder::Trigger(which) => Some((name, which)),
-                Holder::Process(_) => None,
-            })
+        self.groups.0.iter().flat_map(|(name, group)| {
+            let all = group.runs.iter().filter_map(|run| run.who.trigger());
+            all.map(move |which| (name, which))
         })
     }
 

@@ -3,22 +3,6 @@
 use again::model::Identity;
 
 use super::{Group, Holder, Place, Run, Slots};
-use crate::policy::books::Which;
-use crate::wire::outcome::cut;
-use crate::wire::slot::MOST_WHY;
-
-impl Run {
-    /// A trigger that waits since then, in milliseconds of the wall clock after 1970.
-    pub fn of(which: Which, since: u64) -> Run {
-        let why = format!("trigger '{}' of {}", which.name, which.sender);
-        Run {
-            why: cut(&why, MOST_WHY),
-            who: Holder::Trigger(which),
-            file: 0,
-            since,
-        }
-    }
-}
 
 impl Slots {
     /// What outlives a service, in lines: a group, and its runs.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use again::model::Identity;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
