@@ -421,7 +421,7 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__trigger)
-            opts="-h --to --where --class --environment --name --delta --ttl --wait --for --job-id --engine --json --config --state-dir --help"
+            opts="-h --to --where --class --environment --name --delta --at-once --stop-after-failures --ttl --wait --for --job-id --engine --json --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -448,6 +448,14 @@ _again__fleet() {
                     return 0
                     ;;
                 --delta)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --at-once)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stop-after-failures)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

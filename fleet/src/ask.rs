@@ -28,7 +28,7 @@ use crate::wire::inventory::Inventory;
 use crate::wire::name::{Id, Name, Namespace, Node};
 use crate::wire::outcome::{Entry, Outcome};
 use crate::wire::slot::{MOST_SLOTS, MOST_WHY, Slot};
-use crate::wire::trigger::{MOST_DELTA, MOST_TTL, Trigger};
+use crate::wire::trigger::{MOST_DELTA, MOST_TTL, Trigger, check_rolling};
 use crate::wire::{Malformed, outcome};
 
 /// How long the first part of a question or an answer is, in bytes.
@@ -340,6 +340,7 @@ impl Question {
         };
         bound("delta", request.delta.millis(), 0, MOST_DELTA)?;
         bound("ttl", request.ttl.millis(), 1, MOST_TTL)?;
+        check_rolling(request.at_once, request.stop_after)?;
         if request.run.0.is_empty() {
             return Ok(());
         }
@@ -478,6 +479,8 @@ mod tests {
             }]),
             delta: Span::from_secs(2),
             ttl: Span::from_secs(3600),
+            at_once: 0,
+            stop_after: 0,
         }
     }
 

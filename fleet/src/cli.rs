@@ -1,5 +1,6 @@
 //! The command line. No environment, files or clock here.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use again::model::Span;
@@ -86,7 +87,13 @@ pub struct Trigger {
     /// How long each node waits at least before it runs
     #[arg(long, value_name = "DURATION")]
     pub delta: Option<Span>,
-    /// How long a node that is away may take it [default: ttl of the settings, an hour]
+    /// How many of the nodes run at a time; the next begins when one has told how it ended [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    pub at_once: Option<NonZero<u32>>,
+    /// Once so many of them have failed, those that have not begun do not
+    #[arg(long, value_name = "NUMBER", requires = "at_once")]
+    pub stop_after_failures: Option<NonZero<u32>>,
+    /// How long a node that is away may take it [default: ttl of the settings, an hour; with --at-once a day]
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Span>,
     /// Wait until each node has told how its run ended, at most for the ttl and the delta

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::lineage::{self, TooFar};
 use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::name::{Id, Name, Node};
-use crate::wire::trigger::{Ask, MOST_TTL, Trigger};
+use crate::wire::trigger::{self, Ask, MOST_TTL, Trigger};
 
 /// What was asked for on this node: by a run, a report, or a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,12 @@ pub struct Request {
     pub delta: Span,
     /// How long a target may take it.
     pub ttl: Span,
+    /// How many targets may run at a time; 0 for all.
+    #[serde(default, skip_serializing_if = "trigger::is_none")]
+    pub at_once: u32,
+    /// How many have failed when the rest no longer begins; 0 for any number.
+    #[serde(default, skip_serializing_if = "trigger::is_none")]
+    pub stop_after: u32,
 }
 
 /// Nothing of a request may go on.
@@ -90,6 +96,8 @@ pub fn trigger(
         ttl: request.ttl.millis(),
         delta: request.delta.millis(),
         targets: u32::try_from(request.targets.len()).unwrap_or(u32::MAX),
+        at_once: request.at_once,
+        stop_after: request.stop_after,
         lineage: within.lineage,
     };
     Ok((trigger, within.too_far))
@@ -145,6 +153,8 @@ pub(crate) mod tests {
             run: lineage(run),
             delta: Span::ZERO,
             ttl: Span::from_secs(3600),
+            at_once: 0,
+            stop_after: 0,
         }
     }
 

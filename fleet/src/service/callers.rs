@@ -51,6 +51,12 @@ impl Callers {
         self.last
     }
 
+    /// A number that nobody has or will have, for the service's own use.
+    pub fn stranger(&mut self) -> Client {
+        self.last += 1;
+        self.last
+    }
+
     /// They are gone.
     pub fn leave(&mut self, client: Client) {
         self.callers.remove(&client);

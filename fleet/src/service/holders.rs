@@ -10,7 +10,7 @@ use again::sys::{clock, process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::alarm::waited_for;
-use super::slots::{Run, Slots};
+use super::slots::{Holder, Slots};
 use crate::wire::name::Name;
 
 /// What is done when a process has ended.
@@ -20,12 +20,12 @@ pub type Ended = Box<dyn FnOnce() + Send>;
 pub struct File(PathBuf);
 
 impl File {
-    /// In this directory, with what is kept there; ends of runs are told from now on. What another engine holds, where this one has
+    /// In this directory, with what is kept there; ends of processes are told from now on. What another engine holds, where this one has
     /// no places, is left to its leases.
     pub fn open(
         directory: &Path,
         has_places: bool,
-        ended: impl Fn(&Name, &Run) -> Ended,
+        ended: impl Fn(&Name, Identity) -> Ended,
     ) -> (File, Slots) {
         let path = directory.join("slots");
         if !has_places {
@@ -36,9 +36,12 @@ impl File {
         let (mut slots, is_same) = (Slots::read(kept), boot == clock::boot_id());
         slots.now = clock::boottime();
         slots.begin(|group, run| {
-            let held = if is_same { hold(run.who).ok() } else { None };
+            let Holder::Process(who) = run.who else {
+                return true;
+            };
+            let held = if is_same { hold(who).ok() } else { None };
             let held = held.filter(|(_, file)| *file == run.file);
-            held.is_some_and(|(fd, _)| tell_end(fd, ended(group, run)).is_ok())
+            held.is_some_and(|(fd, _)| tell_end(fd, ended(group, who)).is_ok())
         });
         (File(path), slots)
     }

@@ -1,14 +1,19 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
+/// What places are held for.
+mod held;
 /// What outlives a service, as it is written down.
 mod kept;
 
-use again::model::{Boottime, Identity, Span};
+use again::model::{Boottime, Span};
+
+pub use held::{Holder, Run};
 
 use super::few::Few;
 use crate::ask::Wish;
 use crate::engine::LEASE;
+use crate::policy::books::Which;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
@@ -22,19 +27,6 @@ const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
 /// Before what has failed is tried again: less than a run waits for a service that says nothing. It doubles so many times.
 const PAUSE: Span = Span::from_secs(2);
 const DOUBLED: u32 = 5;
-
-/// A run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    /// Its process.
-    pub who: Identity,
-    /// The number of its pidfd's file, by which newer kernels know a process.
-    pub file: u64,
-    /// Since when it waits, milliseconds of the wall clock after 1970.
-    pub since: u64,
-    /// What it is, in words.
-    pub why: String,
-}
 
 /// Where this node stands in a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -219,11 +211,19 @@ impl Slots {
         }
     }
 
+    /// The triggers that have places or wait for them, and in which groups.
+    pub fn triggers(&self) -> impl Iterator<Item = (&Name, &Which)> {
+        self.groups.0.iter().flat_map(|(name, group)| {
+            let all = group.runs.iter().filter_map(|run| run.who.trigger());
+            all.map(move |which| (name, which))
+        })
+    }
+
     /// A run has ended.
-    pub fn ended(&mut self, name: &Name, who: Identity) -> Vec<Deed> {
+    pub fn ended(&mut self, name: &Name, who: &Holder) -> Vec<Deed> {
         let mut deeds = Vec::new();
         if let Some(group) = self.groups.get_mut(name) {
-            group.runs.retain(|run| run.who != who);
+            group.runs.retain(|run| run.who != *who);
             if group.runs.is_empty() {
                 group.is_over = true;
                 // They were a part of it.

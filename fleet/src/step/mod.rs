@@ -16,6 +16,8 @@ mod letters;
 pub mod model;
 /// What this node tells of itself.
 mod node;
+/// Triggers that are part of a rolling run.
+mod rolling;
 /// The half that fires.
 mod sender;
 /// The half that runs.
@@ -81,6 +83,9 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             why,
             ran,
         } => target::ran(state, &which, &lineage, (outcome, why, ran), now, out),
+        Event::Turn(which) => rolling::turn(state, &which, now, out),
+        Event::NoTurn(answer) => rolling::no_turn(state, answer, now, out),
+        Event::Waits(which, words) => rolling::waits(state, &which, &words, now, out),
         Event::Changed => target::look_again(state, now, out),
         Event::Tick => tick(state, now, out),
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use again::model::{Boottime, Moment, Walltime};
+use again::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::books::Which;
@@ -20,6 +20,9 @@ use crate::wire::trigger::Trigger;
 
 /// Someone on this machine who waits for an answer.
 pub type Client = u64;
+
+/// What is written down of a trigger, and told nobody, when its turn in a rolling run has come: it may be taken from then on.
+pub(super) const TURN: &str = "its turn has come";
 
 /// Where a register for this node stands: below its own name in the engine, whose and which.
 pub type Place = (Node, Name);
@@ -102,6 +105,12 @@ pub enum Event {
         /// The run that did its job.
         ran: Option<Ran>,
     },
+    /// The turn of a trigger has come that is part of a rolling run.
+    Turn(Which),
+    /// It does not come, for this reason; or not now.
+    NoTurn(Answer),
+    /// It has not come yet; who is before it, in words.
+    Waits(Which, String),
     /// What held triggers back may have changed here.
     Changed,
     /// It is time.
@@ -177,6 +186,9 @@ pub enum Action {
     },
     /// Give these registers to those who take; answered by `Answers` or `NotHanded`.
     HandOver(Vec<(Place, u64)>),
+    /// See when the turn of this trigger comes, which is part of a rolling run of so many at a time; answered by `Turn` or `NoTurn`,
+    /// and before that by any number of `Waits`. Asked for again, it has the place that it had.
+    Queue(Which, u32),
     /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the engine that is reached only:
     /// to another one the revision means something else.
     Remove {
@@ -400,6 +412,8 @@ pub(super) struct Register {
 pub(super) enum Stage {
     /// To be handed over.
     New,
+    /// Its turn in a rolling run has not come.
+    Waits,
     /// Those who take have it.
     Handed,
     /// To be looked at again then.
@@ -414,6 +428,15 @@ impl Register {
     /// Whether it is this trigger.
     pub fn is(&self, which: &Which) -> bool {
         matches!(&self.found, Found::Good(signed) if Which::from(&signed.trigger) == *which)
+    }
+
+    /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.
+    pub fn left(&self, skew: Span, now: &Moment) -> Option<Span> {
+        let Found::Good(signed) = &self.found else {
+            return None;
+        };
+        let until = signed.trigger.expires() + skew;
+        Some(until.since(now.wall)).filter(|_| now.wall < until)
     }
 }
 

@@ -10,7 +10,7 @@ use again::model::{Moment, Span, Walltime};
 use super::letters;
 use super::model::{
     Action, Answer, Content, Draft, Found, Letter, LetterId, Place, Register, Sight, Stage, State,
-    result_key,
+    TURN, result_key,
 };
 use crate::policy::books::Which;
 use crate::policy::judge::{self, Signed, Unfit};
@@ -18,7 +18,7 @@ use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome, Ran, Stopped, Told};
-use crate::wire::trigger::Trigger;
+use crate::wire::trigger::{Ask, Trigger};
 
 /// How long what is held waits to be judged again, if nothing changes before.
 const LOOK_AGAIN: Span = Span::from_secs(60);
@@ -73,7 +73,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
             Unfit::Foreign(format!("{} signed it for another place", signed.signer))
         }
         Found::Good(signed) => match judge::admit(&state.rules, signed) {
-            Ok(()) => return,
+            Ok(()) => return queue(state, place, now, out),
             Err(unfit) => unfit,
         },
         Found::Bad(why) => Unfit::Foreign(why.clone()),
@@ -115,6 +115,41 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
     remove(state, place, out);
 }
 
+/// What is part of a rolling run waits for its turn, unless that came before, or its time is over: whoever takes it says what is so.
+fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
+    let skew = state.rules.skew;
+    let Some(register) = state.registers.get_mut(place) else {
+        return;
+    };
+    let (Some(left), Found::Good(signed)) = (register.left(skew, now), &register.found) else {
+        return;
+    };
+    let trigger = &signed.trigger;
+    if trigger.at_once == 0 || trigger.ask != Ask::Run {
+        return;
+    }
+    let which = Which::from(trigger);
+    let letter = state.letters.get(&LetterId::Told(which.clone()));
+    match letter.map(|letter| &letter.content) {
+        Some(Content::Told { told, .. }) if told.outcome == Outcome::Halted => {
+            let (outcome, why, trigger) = (told.outcome, told.why.clone(), trigger.clone());
+            let answer = Answer {
+                which,
+                outcome,
+                why,
+            };
+            return settle(state, answer, &trigger, now, out);
+        }
+        Some(Content::Told { told, .. }) if told.outcome != Outcome::Held || told.why == TURN => {
+            return;
+        }
+        _ => {}
+    }
+    register.stage = Stage::Waits;
+    out.push(Action::Queue(which, trigger.at_once));
+    state.wake_at(now.uptime + left);
+}
+
 fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
     let until = now.uptime + pause;
     if let Some(register) = state.registers.get_mut(place) {
@@ -143,7 +178,7 @@ fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
 }
 
 /// Hands over all that is new, unless something is in hand already.
-fn hand_over(state: &mut State, out: &mut Vec<Action>) {
+pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
     if state.handed.is_some() {
         return;
     }
@@ -178,7 +213,8 @@ pub(super) fn answered(
     hand_over(state, out);
 }
 
-fn settle(
+/// What was judged is told, and removed or held.
+pub(super) fn settle(
     state: &mut State,
     answer: Answer,
     trigger: &Trigger,
@@ -365,6 +401,14 @@ fn wake_held(state: &mut State, all: bool, now: &Moment, out: &mut Vec<Action>) 
             }
             Stage::Settled(until) if until <= now.uptime => remove(state, &place, out),
             Stage::Held(until) | Stage::Settled(until) => state.wake_at(until),
+            Stage::Waits if all => {
+                register.stage = Stage::New;
+                look(state, &place, now, out);
+            }
+            Stage::Waits => match register.left(state.rules.skew, now) {
+                Some(left) => state.wake_at(now.uptime + left),
+                None => register.stage = Stage::New,
+            },
             Stage::New | Stage::Handed | Stage::Leaving => {}
         }
     }
@@ -383,19 +427,25 @@ fn rank(outcome: Outcome) -> u8 {
 }
 
 /// What there is to tell of a trigger.
-struct News<'a> {
-    lineage: &'a Lineage,
-    outcome: Outcome,
-    why: &'a str,
-    ran: Option<Ran>,
+pub(super) struct News<'a> {
+    pub lineage: &'a Lineage,
+    pub outcome: Outcome,
+    pub why: &'a str,
+    pub ran: Option<Ran>,
     /// How long the sender may ask again by putting the same number.
-    until: Walltime,
+    pub until: Walltime,
     /// Whether it asks again.
-    again: bool,
+    pub again: bool,
 }
 
 /// Tells what became of a trigger, if that is new or asked for again.
-fn tell(state: &mut State, which: &Which, news: &News, now: &Moment, out: &mut Vec<Action>) {
+pub(super) fn tell(
+    state: &mut State,
+    which: &Which,
+    news: &News,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
     let id = LetterId::Told(which.clone());
     let why = outcome::words(news.why);
     let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
@@ -405,7 +455,9 @@ fn tell(state: &mut State, which: &Which, news: &News, now: &Moment, out: &mut V
         ran = ran.or_else(|| told.ran.clone());
         let is_same = told.outcome == news.outcome
             && told.ran == ran
-            && (told.why == why || now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
+            && (told.why == why
+                || ![&*told.why, &why].contains(&TURN)
+                    && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
         if is_same || rank(news.outcome) < rank(told.outcome) {
             if news.again {
                 letter.left = letter.content.keys();

@@ -19,6 +19,10 @@ use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::trigger::tests::trigger;
 use crate::wire::trigger::{Ask, Trigger};
 
+/// Triggers that are part of a rolling run.
+#[path = "rolling/tests.rs"]
+mod rolling;
+
 const CLIENT: Client = 5;
 
 /// A service and its clocks.

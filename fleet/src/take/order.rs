@@ -49,7 +49,7 @@ fn order<'a>(members: Vec<&'a Taken>, pace: &Pace, skew: Span) -> Order<'a> {
     // Whoever need not wait any longer runs for all.
     let jitter = members
         .iter()
-        .map(|one| pace::range(pace, delta, one.trigger.targets, one.lineage.hops()))
+        .map(|one| pace::range(pace, delta, one.trigger.together(), one.lineage.hops()))
         .min();
     let origins = merged(members.iter().map(|one| &one.lineage));
     let numbered = members

@@ -65,7 +65,11 @@ impl State {
     fn sum_of_cancel(self) -> Sum {
         match self {
             State::Told(
-                Outcome::Cancelled | Outcome::Superseded | Outcome::Refused | Outcome::Expired,
+                Outcome::Cancelled
+                | Outcome::Superseded
+                | Outcome::Refused
+                | Outcome::Expired
+                | Outcome::Halted,
             ) => Sum::Done,
             State::Silent | State::NoAnswer | State::Told(Outcome::Held) => Sum::NotInTime,
             _ => Sum::Failed,
@@ -79,7 +83,11 @@ impl State {
             ) => Sum::Done,
             State::NotFired
             | State::Told(
-                Outcome::Failed | Outcome::Refused | Outcome::Cancelled | Outcome::Superseded,
+                Outcome::Failed
+                | Outcome::Refused
+                | Outcome::Cancelled
+                | Outcome::Superseded
+                | Outcome::Halted,
             ) => Sum::Failed,
             State::Silent
             | State::NoAnswer
@@ -371,7 +379,7 @@ mod tests {
                     Exit::Done
                 }
                 Outcome::Failed | Outcome::Refused => Exit::Failed,
-                Outcome::Cancelled | Outcome::Superseded => Exit::Failed,
+                Outcome::Cancelled | Outcome::Superseded | Outcome::Halted => Exit::Failed,
                 _ => Exit::NotInTime,
             };
             assert_eq!(board.exit(), expected, "{outcome}");

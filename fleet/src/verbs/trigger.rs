@@ -1,6 +1,7 @@
 //! `again-fleet trigger`: fires at other nodes, and says what is true of it.
 
 use std::collections::BTreeSet;
+use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use again::layout::{Look, complain, say};
@@ -22,7 +23,7 @@ use crate::policy::fire::Request;
 use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::name::{Id, Node};
-use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
+use crate::wire::trigger::{MOST_DELTA, MOST_TTL, check_rolling};
 
 /// What a newer firing of nobody's in particular replaces.
 const NAME: &str = "again";
@@ -169,8 +170,14 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
     }
     let (delta, ttl) = (
         args.delta.unwrap_or_default(),
-        args.ttl.unwrap_or(settings.ttl),
+        args.ttl.unwrap_or(match args.at_once {
+            Some(_) => Span::from_nanos(MOST_TTL * 1_000_000),
+            None => settings.ttl,
+        }),
     );
+    let [at_once, stop_after] =
+        [args.at_once, args.stop_after_failures].map(|number| number.map_or(0, NonZero::get));
+    check_rolling(at_once, stop_after).map_err(|e| Problem::Usage(e.to_string()))?;
     if delta.millis() > MOST_DELTA {
         return usage(format!("a delta of {delta} is too long: 1d is allowed"));
     }
@@ -192,6 +199,8 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
         run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
         delta,
         ttl,
+        at_once,
+        stop_after,
     })
 }
 

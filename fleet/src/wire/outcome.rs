@@ -7,6 +7,8 @@ use super::body::{Content, at_most};
 use super::lineage::{MOST_ORIGINS, Origin};
 use super::name::{Id, Name, Node};
 
+/// As the sentence of a result begins that waits for its turn in a rolling run.
+pub const WAITS: &str = "waits for its turn";
 /// The longest sentence of a result, in bytes.
 const MOST_WORDS: usize = 1000;
 /// The longest name of a log, in bytes.
@@ -41,6 +43,8 @@ words! {
         Expired = "expired",
         /// A program is going to be called for it: its call is on disk.
         Called = "called",
+        /// Its turn in a rolling run came when too many others had failed.
+        Halted = "halted",
     }
 }
 

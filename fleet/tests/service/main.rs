@@ -35,6 +35,8 @@ mod operator;
 mod relay;
 /// Runs that fire.
 mod ring;
+/// Rolling runs.
+mod rolling;
 /// What happens elsewhere, and rules.
 mod rules;
 // The rest of it is for the engines' own tests.

@@ -277,6 +277,8 @@ impl World {
             run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
             delta: Span::from_secs(delta),
             ttl: Span::from_nanos(ttl * 1_000_000),
+            at_once: u32::from(self.dice.permille(250)),
+            stop_after: 0,
         };
         self.feed(n, Event::Fire { client, request });
     }

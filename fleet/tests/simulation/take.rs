@@ -43,7 +43,7 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
                 let range = pace::range(
                     &Pace::default(),
                     Span::ZERO,
-                    trigger.targets,
+                    trigger.together(),
                     lineage.hops(),
                 );
                 let extra = world.dice.below(range.millis() + 1);

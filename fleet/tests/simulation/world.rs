@@ -423,6 +423,12 @@ impl World {
                     }
                 }
             }
+            // Whose turn it is the engine says, which is not simulated here.
+            Action::Queue(which, _) => {
+                self.promises.count("queued");
+                let delay = self.dice.below(5 * SECOND);
+                self.after(delay, n, Ev::Service(life, Event::Turn(which)));
+            }
             Action::Progress { .. } | Action::Note(_) | Action::TurnedAway(_) => {}
         }
     }

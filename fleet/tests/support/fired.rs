@@ -31,6 +31,8 @@ pub fn trigger(sender: &str) -> Trigger {
         ttl: 3_600_000,
         delta: 0,
         targets: 1,
+        at_once: 0,
+        stop_after: 0,
         lineage: Lineage(vec![Origin {
             id: Id::from_bits(u128::from(now)),
             cause: Cause::Refresh,

@@ -102,6 +102,8 @@ fn whole() -> Vec<Vec<u8>> {
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),
+        at_once: 5,
+        stop_after: 2,
         ..trigger("web1.test")
     };
     let Trigger {
@@ -116,6 +118,8 @@ fn whole() -> Vec<Vec<u8>> {
         ttl: _,
         delta: _,
         targets: _,
+        at_once: _,
+        stop_after: _,
         lineage,
     } = fired.clone();
     let origin = Origin {

@@ -80,6 +80,11 @@ impl Driver {
             ) => {
                 self.nodes_told(&prefixes, answer);
             }
+            News::Answered(Call::List { client, .. }, answer)
+                if self.turns.get(&client).is_some() =>
+            {
+                self.counted(client, answer);
+            }
             News::Answered(Call::List { client, prefixes }, answer) => {
                 self.listed(client, &prefixes, answer);
             }

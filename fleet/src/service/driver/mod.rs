@@ -8,6 +8,8 @@ mod events;
 mod node;
 /// Who asks, and what they are told.
 mod people;
+/// Triggers that wait for their turn in a rolling run.
+mod rolling;
 /// Events that meet rules.
 mod rules;
 /// Runs that wait for a slot.
@@ -29,6 +31,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::callers::Callers;
 use super::door::Guest;
+use super::few::Few;
 use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
@@ -126,6 +129,10 @@ pub struct Driver {
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
+    /// The triggers that wait for their turn in a rolling run.
+    turns: Few<Client, Which>,
+    /// Those that came, and how many run at a time.
+    queued: Vec<(Which, u32)>,
     /// Who may take places away.
     pub operators: Vec<Who>,
 }
@@ -187,7 +194,7 @@ impl Driver {
         let engine = settings.engine.to_string();
         let has_places = engine != "nats";
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
-            ways.run_ended(group, run.who)
+            ways.run_ended(group, run)
         });
         Ok(Driver {
             slots,
@@ -214,6 +221,8 @@ impl Driver {
             telling: Telling::new(Spool(settings.spool_dir.clone()), told, clock::boottime()),
             tally,
             reactions: Reactions::default(),
+            turns: Few::default(),
+            queued: Vec::new(),
         })
     }
 
@@ -270,6 +279,7 @@ impl Driver {
                 }
             }
             Action::HandOver(places) => self.hand_over(&places),
+            Action::Queue(which, at_once) => self.queued.push((which, at_once)),
             Action::Remove { place, revision } => self.order(Call::Remove { place, revision }),
             Action::Say(client, said) => {
                 let Health {
@@ -412,6 +422,7 @@ impl Driver {
 
     /// Signs all that is to be put, once, and sends it off.
     pub fn flush(&mut self) {
+        self.roll();
         while !self.outgoing.is_empty() {
             let (mut ready, mut drafts) = (Vec::new(), Vec::new());
             for mut one in std::mem::take(&mut self.outgoing) {

@@ -39,6 +39,7 @@ impl Driver {
     /// Somebody asks for something.
     pub fn asked(&mut self, client: Client, question: Question) {
         match question {
+            Question::Fire { request, .. } if request.at_once > 0 && !self.has_places(client) => {}
             Question::Fire { request, wait } => {
                 let ways = request
                     .targets
@@ -86,7 +87,7 @@ impl Driver {
     }
 
     /// Has the engine asked for all that stands below these.
-    fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
+    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
         self.order(Call::List {

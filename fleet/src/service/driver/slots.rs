@@ -11,7 +11,7 @@ use crate::policy::slots::{Lease, Standing};
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
 use crate::service::places::{Act, Line, Seen};
-use crate::service::slots::{Deed, Run, Slots};
+use crate::service::slots::{Deed, Holder, Run, Slots};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -41,7 +41,12 @@ impl Driver {
             return;
         }
         let known = self.slots.group(&wish.group);
-        let known = known.and_then(|group| group.runs.iter().find(|run| run.who == wish.run));
+        let known = known.and_then(|group| {
+            group
+                .runs
+                .iter()
+                .find(|run| run.who == Holder::Process(wish.run))
+        });
         let begun = known.cloned().map_or_else(|| self.watched_run(wish), Ok);
         self.callers.stand(client);
         match begun.and_then(|run| self.slots().want(client, wish, run)) {
@@ -58,7 +63,7 @@ impl Driver {
         let begun = hold(wish.run).and_then(|(fd, file)| {
             tell_end(fd, self.ways.run_ended(&wish.group, wish.run))?;
             Ok(Run {
-                who: wish.run,
+                who: Holder::Process(wish.run),
                 file,
                 since: clock::walltime().millis(),
                 why: wish.why.clone(),
@@ -69,7 +74,7 @@ impl Driver {
 
     /// A run has ended.
     pub fn run_ended(&mut self, group: &Name, who: Identity) {
-        let deeds = self.slots().ended(group, who);
+        let deeds = self.slots().ended(group, &Holder::Process(who));
         self.do_all(deeds);
     }
 
@@ -242,9 +247,15 @@ impl Driver {
                     } else {
                         ask::Answer::Waits
                     };
-                    self.callers.tell(client, say(what));
+                    match self.turns.get(&client).cloned() {
+                        Some(which) => self.waits(which, &what, is_away),
+                        None => self.callers.tell(client, say(what)),
+                    }
                 }
-                Deed::Turn(client) => self.callers.end(client),
+                Deed::Turn(client) => match self.turns.get(&client).cloned() {
+                    Some(which) => self.turn(client, which),
+                    None => self.callers.end(client),
+                },
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
             }
         }

@@ -2,7 +2,7 @@
 
 use again::model::Identity;
 
-use super::{Group, Place, Run, Slots};
+use super::{Group, Holder, Place, Run, Slots};
 
 impl Slots {
     /// What outlives a service, in lines: a group, and its runs.
@@ -21,13 +21,21 @@ impl Slots {
                 group.limit
             );
             for run in &group.runs {
-                let (
-                    Identity { pid, start },
-                    Run {
-                        file, since, why, ..
-                    },
-                ) = (run.who, run);
-                text += &format!("run {pid} {start} {file} {since} {why}\n");
+                let Run {
+                    who,
+                    file,
+                    since,
+                    why,
+                } = run;
+                text += &match who {
+                    Holder::Process(Identity { pid, start }) => {
+                        format!("run {pid} {start} {file} {since} {why}\n")
+                    }
+                    Holder::Trigger(which) => {
+                        let which = serde_json::to_string(which).unwrap_or_default();
+                        format!("trigger {since} {which}\n")
+                    }
+                };
             }
         }
         text
@@ -44,7 +52,15 @@ impl Slots {
 
     fn read_line(&mut self, line: &str) -> Option<()> {
         let mut words = line.splitn(9, ' ');
-        let is_group = words.next()? == "group";
+        let kind = words.next()?;
+        let is_group = kind == "group";
+        if kind == "trigger" {
+            let (since, which) = line.split_once(' ')?.1.split_once(' ')?;
+            let (_, group) = self.groups.0.last_mut()?;
+            let which = again::model::json::read(which.as_bytes()).ok()?;
+            group.runs.push(Run::of(which, since.parse().ok()?));
+            return Some(());
+        }
         if !is_group {
             words = line.splitn(6, ' ');
             words.next();
@@ -67,10 +83,10 @@ impl Slots {
             self.groups.insert(words.next()?.parse().ok()?, group);
         } else {
             let run = Run {
-                who: Identity {
+                who: Holder::Process(Identity {
                     pid: i32::try_from(number()?).ok()?,
                     start: number()?.cast_unsigned(),
-                },
+                }),
                 file: number()?.cast_unsigned(),
                 since: number()?.cast_unsigned(),
                 why: words.next()?.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use again::model::Identity;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -16,9 +17,13 @@ fn name_of(n: usize) -> Node {
     format!("n{n}").parse().expect("a certname")
 }
 
+fn who(pid: i32) -> Identity {
+    Identity { pid, start: 1 }
+}
+
 fn run(pid: i32) -> Run {
     Run {
-        who: Identity { pid, start: 1 },
+        who: Holder::Process(who(pid)),
         file: 1,
         since: 1,
         why: format!("process {pid}"),
@@ -26,12 +31,11 @@ fn run(pid: i32) -> Run {
 }
 
 fn wish(pid: i32, limit: u32) -> Wish {
-    let Run { who, why, .. } = run(pid);
     Wish {
         group: group(),
         limit,
-        run: who,
-        why,
+        run: who(pid),
+        why: run(pid).why,
     }
 }
 
@@ -251,7 +255,7 @@ impl World {
             node.done += 1;
         }
         let who = run(node.pid).who;
-        let deeds = self.slots(n).ended(&group(), who);
+        let deeds = self.slots(n).ended(&group(), &who);
         self.doing(n, deeds);
     }
 
@@ -260,7 +264,8 @@ impl World {
         let node = &mut self.nodes[n];
         node.slots = Slots::read(&node.kept);
         let lives = node.runs.is_some().then_some(node.pid);
-        self.slots(n).begin(|_, run| Some(run.who.pid) == lives);
+        self.slots(n)
+            .begin(|_, run| lives.is_some_and(|pid| run.who == Holder::Process(who(pid))));
         self.unlinked(n);
         if self.nodes[n].runs == Some(false) {
             self.wants(n);
@@ -538,8 +543,8 @@ fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
     let node = &mut world.nodes[0];
     let deeds = node.slots.want(50, &wish(7, 1), run(7)).expect("wanted");
     assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
-    assert_eq!(node.slots.ended(&group(), run(1).who), [Deed::Save]);
-    let last = node.slots.ended(&group(), run(7).who);
+    assert_eq!(node.slots.ended(&group(), &run(1).who), [Deed::Save]);
+    let last = node.slots.ended(&group(), &run(7).who);
     assert!(
         matches!(last[..], [Deed::Leave(..), Deed::Save]),
         "{last:?}"
@@ -566,13 +571,13 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
     };
     assert!(why.contains("the run here goes on"), "{why}");
     slots.leave(50);
-    assert!(slots.ended(&group(), run(7).who).contains(&Deed::Save));
+    assert!(slots.ended(&group(), &run(7).who).contains(&Deed::Save));
     // Without one, nothing is left to be freed.
     let mut world = standing(1, 1);
     let slots = &mut world.nodes[0].slots;
     slots.gone(&group(), false);
     assert!(slots.groups.0.is_empty());
-    assert_eq!(slots.ended(&group(), run(1).who), []);
+    assert_eq!(slots.ended(&group(), &run(1).who), []);
 }
 
 /// It is said when that is so, once, and what comes then has no part in it.
@@ -764,6 +769,17 @@ fn what_is_kept_comes_back_and_any_text_is_taken() {
     let mut world = standing(3, 2);
     let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
     assert!(deeds.is_ok());
+    let which = Which {
+        sender: "web 1".parse().expect("a certname"),
+        name: "x\" \\ ".repeat(20).parse().expect("a name"),
+        number: u64::MAX,
+        id: crate::wire::name::Id::from_bits(7),
+    };
+    let slots = &mut world.nodes[1].slots;
+    let deeds = slots.want(51, &wish(7, 1), Run::of(which.clone(), 9));
+    assert!(deeds.is_ok());
+    let triggers: Vec<_> = slots.triggers().collect();
+    assert_eq!(triggers, [(&group(), &which)]);
     for node in &world.nodes {
         let text = node.slots.written();
         let (read, group) = (

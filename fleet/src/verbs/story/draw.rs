@@ -92,7 +92,7 @@ fn tone(state: State) -> Tone {
     };
     match outcome {
         Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => Tone::Good,
-        Outcome::Failed | Outcome::Refused => Tone::Bad,
+        Outcome::Failed | Outcome::Refused | Outcome::Halted => Tone::Bad,
         Outcome::Taken | Outcome::Started => Tone::Plain,
         _ => Tone::Attention,
     }

@@ -65,9 +65,12 @@ describe 'the type trigger' do
       'an environment that is none' => [{ environment: 'a/b' }, %r{"a/b" is not the name of an environment}],
       'a delta that is no duration' => [{ hosts: 'a', delta: 'soon' }, %r{"soon" is not a duration}],
       'a delta that the program does not read' => [{ hosts: 'a', delta: '1.5' }, %r{"1.5" is not a duration}],
-      'what this version does not have yet' => [
-        { hosts: 'a', at_once: 5 },
-        %r{fires at all nodes together, not with at_once},
+      'a rolling run over NATS' => [{ hosts: 'a', at_once: 5, provider: :nats }, %r{at_once needs etcd}],
+      'a stop without a rolling run' => [{ hosts: 'a', stop_after_failures: 2 }, %r{stop_after_failures needs at_once}],
+      'a stop after no failure' => [{ hosts: 'a', at_once: 2, stop_after_failures: 0 }, %r{0 is not a number of nodes}],
+      'a rolling run by another program' => [
+        { hosts: 'a', at_once: 5, stop_after_failures: 2, provider: :command, command: ['/bin/echo', '%{hosts}'] },
+        %r{the provider command knows hosts only, not at_once, stop_after_failures},
       ],
       'a ttl that is no duration' => [{ hosts: 'a', ttl: -1 }, %r{-1 is not a duration}],
       'none at once' => [{ hosts: 'a', at_once: 0 }, %r{0 is not a number of nodes}],
@@ -128,6 +131,13 @@ describe 'the type trigger' do
     fire(hosts: 'lb1', delta: 30, ttl: '2h', wait: true, provider: :nats)
     expect(arguments).to eq(
       ['trigger', '--engine=nats', '--name=refresh load balancers', '--to=lb1', '--delta=30', '--ttl=2h', '--wait'],
+    )
+  end
+
+  it 'asks for a rolling run' do
+    fire(where: 'role=shop', at_once: '5', stop_after_failures: 2)
+    expect(arguments).to eq(
+      ['trigger', '--engine=etcd', '--name=refresh load balancers', '--where=role=shop', '--at-once=5', '--stop-after-failures=2'],
     )
   end
 

@@ -60,9 +60,9 @@ Puppet::Type.type(:trigger).provide(:fleet) do
   # The options of `again-fleet trigger`, in a fixed order.
   def options
     hosts = Array(resource[:hosts]).map { |host| "--to=#{host}" }
-    times = [:delta, :ttl].filter_map { |key| "--#{key}=#{resource[key]}" unless resource[key].nil? }
+    limits = [:delta, :ttl, :at_once, :stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
     wait = ['--wait'] if resource.wait?
-    ["--engine=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *times, *wait]
+    ["--engine=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *limits, *wait]
   end
 
   private

@@ -1,0 +1,152 @@
+//! Triggers that are part of a rolling run wait for their turn in a group of slots of their own, which the id of the trigger names.
+
+use std::collections::BTreeSet;
+
+use again::model::Identity;
+use again::sys::clock;
+
+use super::Driver;
+use crate::ask::{self, Wish};
+use crate::engine::{NO_PLACES, Value};
+use crate::policy::books::Which;
+use crate::service::link::Answer;
+use crate::service::slots::{Holder, Run};
+use crate::step::model::{self, Client, Event};
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::Node;
+use crate::wire::outcome::Outcome;
+
+/// How many of those that have failed are named.
+const MOST_NAMED: usize = 5;
+
+impl Driver {
+    /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
+    pub(super) fn roll(&mut self) {
+        for (which, at_once) in std::mem::take(&mut self.queued) {
+            self.queue(which, at_once);
+        }
+        let health = &self.health;
+        let up = clock::walltime().since(health.since);
+        let are_seen = health.is_up && up.secs() >= 60;
+        let is_over = |(_, which): &(_, &Which)| self.state.is_over(which, are_seen);
+        let over: Vec<_> = self.slots.triggers().filter(is_over).collect();
+        let over: Vec<_> = over
+            .into_iter()
+            .map(|(group, which)| (group.clone(), which.clone()))
+            .collect();
+        for (group, which) in over {
+            self.turns.0.retain(|(_, one)| *one != which);
+            let deeds = self.slots().ended(&group, &Holder::Trigger(which));
+            self.do_all(deeds);
+        }
+    }
+
+    fn queue(&mut self, which: Which, at_once: u32) {
+        if self.health.engine == "nats" {
+            return self.no_turn(which, Outcome::Refused, NO_PLACES);
+        }
+        let known = self.turns.0.iter().find(|(_, one)| *one == which);
+        let client = known.map_or_else(|| self.callers.stranger(), |(client, _)| *client);
+        self.turns.insert(client, which.clone());
+        let wanted = format!("at once {}", which.id).parse().map(|group| Wish {
+            group,
+            limit: at_once,
+            run: Identity { pid: 0, start: 0 },
+            why: String::new(),
+        });
+        let run = Run::of(which.clone(), clock::walltime().millis());
+        let wanted = wanted.map_err(|e| e.to_string());
+        match wanted.and_then(|wish| self.slots().want(client, &wish, run)) {
+            Ok(deeds) => self.do_all(deeds),
+            Err(why) => self.no_turn(which, Outcome::Held, &why),
+        }
+    }
+
+    fn no_turn(&mut self, which: Which, outcome: Outcome, why: &str) {
+        let why = ask::words(why);
+        self.feed(Event::NoTurn(model::Answer {
+            which,
+            outcome,
+            why,
+        }));
+    }
+
+    /// It has not come.
+    pub(super) fn waits(&mut self, which: Which, words: &str, is_away: bool) {
+        // How many run at a time is said by the trigger.
+        let before = words.split_once(": ").map(|(_, before)| before);
+        let why = if is_away { Some(words) } else { before };
+        // Where the engine is away nobody could be told.
+        if let Some(why) = why.filter(|_| self.health.is_up) {
+            self.feed(Event::Waits(which, why.to_owned()));
+        }
+    }
+
+    /// It has come; but those that have failed may be too many.
+    pub(super) fn turn(&mut self, client: Client, which: Which) {
+        match self.state.waiting(&which) {
+            Some(trigger) if trigger.stop_after > 0 => {
+                let origins = trigger.lineage.0.iter();
+                let stories: Vec<_> = origins.map(|origin| Prefix::Story(&origin.id)).collect();
+                self.look(client, &stories);
+            }
+            _ => self.begins(client, which),
+        }
+    }
+
+    fn begins(&mut self, client: Client, which: Which) {
+        self.turns.remove(&client);
+        self.feed(Event::Turn(which));
+    }
+
+    /// What all have told so far.
+    pub(super) fn counted(&mut self, client: Client, answer: Answer) {
+        let Some(which) = self.turns.get(&client).cloned() else {
+            return;
+        };
+        let most = self
+            .state
+            .waiting(&which)
+            .map(|one| one.stop_after as usize);
+        match answer {
+            Err(e) => {
+                let why = format!("what others have told cannot be read: the engine {e}");
+                self.no_turn(which, Outcome::Held, &why);
+            }
+            Ok(values) => {
+                let failed = self.failed(&which, &values);
+                if most.is_none_or(|most| failed.len() < most) {
+                    return self.begins(client, which);
+                }
+                let mut names: Vec<&str> = failed.iter().map(Node::as_str).collect();
+                if names.len() > MOST_NAMED {
+                    names.truncate(MOST_NAMED);
+                    names.push("...");
+                }
+                let (count, names) = (failed.len(), names.join(", "));
+                let why = format!("{count} of its targets have failed: {names}");
+                self.no_turn(which, Outcome::Halted, &why);
+            }
+        }
+    }
+
+    /// The targets that have failed, by what each has signed; only of those that say so a signature is looked at.
+    fn failed(&mut self, which: &Which, values: &[Value]) -> BTreeSet<Node> {
+        let mut failed = BTreeSet::new();
+        for value in values {
+            let is_meant = self.seals.glance_at_entry(&value.bytes).is_ok_and(|one| {
+                (&one.told.id, &one.told.sender) == (&which.id, &which.sender)
+                    && one.told.outcome == Outcome::Failed
+            });
+            let key = Key::decode(&value.key, &self.namespace);
+            let (true, Ok(key)) = (is_meant, key) else {
+                continue;
+            };
+            match self.seals.entry(&value.bytes, &key) {
+                Ok(entry) => drop(failed.insert(entry.told.target)),
+                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            }
+        }
+        failed
+    }
+}

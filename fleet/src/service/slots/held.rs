@@ -1,0 +1,52 @@
+//! What places are held for: runs, and triggers that are part of a rolling run.
+
+use again::model::Identity;
+
+use crate::policy::books::Which;
+use crate::wire::outcome::cut;
+use crate::wire::slot::MOST_WHY;
+
+/// What a place is held for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A run: its process.
+    Process(Identity),
+    /// A trigger that is part of a rolling run.
+    Trigger(Which),
+}
+
+impl Holder {
+    /// The trigger, if it is one.
+    pub fn trigger(&self) -> Option<&Which> {
+        match self {
+            Holder::Trigger(which) => Some(which),
+            Holder::Process(_) => None,
+        }
+    }
+}
+
+/// A run, or a trigger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Which.
+    pub who: Holder,
+    /// The number of its process's pidfd's file, by which newer kernels know a process.
+    pub file: u64,
+    /// Since when it waits, milliseconds of the wall clock after 1970.
+    pub since: u64,
+    /// What it is, in words.
+    pub why: String,
+}
+
+impl Run {
+    /// A trigger that waits since then, in milliseconds of the wall clock after 1970.
+    pub fn of(which: Which, since: u64) -> Run {
+        let why = format!("trigger '{}' of {}", which.name, which.sender);
+        Run {
+            why: cut(&why, MOST_WHY),
+            who: Holder::Trigger(which),
+            file: 0,
+            since,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Triggers that are part of a rolling run: each waits at its target for its turn among all targets.
+//!
+//! Before it is handed over it is written down, in the place of what was told, that its turn has come: a service that begins again
+//! hands it over at once, for it may have been taken. Whether others have failed counts before that, and not after it.
+
+use again::model::Moment;
+
+use super::model::{Action, Answer, Content, LetterId, Register, Stage, State, TURN};
+use super::target::{self, News};
+use crate::policy::books::Which;
+use crate::policy::judge::Signed;
+use crate::step::model::Found;
+use crate::wire::outcome::{Outcome, WAITS};
+use crate::wire::trigger::Trigger;
+
+impl State {
+    /// The trigger, if it waits for its turn.
+    pub fn waiting(&self, which: &Which) -> Option<&Trigger> {
+        let register = self.register(which)?;
+        match &register.found {
+            Found::Good(Signed { trigger, .. }) if register.stage == Stage::Waits => {
+                Some(trigger).filter(|_| register.is(which))
+            }
+            _ => None,
+        }
+    }
+
+    fn register(&self, which: &Which) -> Option<&Register> {
+        let place = (which.sender.clone(), which.name.clone());
+        self.registers.get(&place)
+    }
+
+    /// Whether a trigger needs its place in a rolling run no longer: the engine has all that became of it, so that whoever comes next
+    /// sees that, or it does not run now. What has neither a register nor a result counts only where all registers `are_seen`.
+    pub fn is_over(&self, which: &Which, are_seen: bool) -> bool {
+        if self
+            .handed
+            .as_ref()
+            .is_some_and(|all| all.contains_key(which))
+        {
+            return false;
+        }
+        let letter = self.letters.get(&LetterId::Told(which.clone()));
+        let told = letter.and_then(|letter| match &letter.content {
+            Content::Told { told, .. } => Some((told, letter.left.is_empty())),
+            _ => None,
+        });
+        let has_turn = match told {
+            Some((told, is_told)) if told.outcome.is_final() => return is_told,
+            Some((told, _)) if told.outcome != Outcome::Held => return false,
+            Some((told, _)) => told.why == TURN,
+            None => false,
+        };
+        match self.register(which) {
+            Some(register) if register.is(which) => {
+                !has_turn && !matches!(register.stage, Stage::New | Stage::Waits | Stage::Handed)
+            }
+            // A newer one stands there.
+            Some(_) if !has_turn => true,
+            _ => are_seen,
+        }
+    }
+}
+
+/// Its turn has come: it is handed over.
+pub(super) fn turn(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Action>) {
+    let Some(trigger) = state.waiting(which).cloned() else {
+        return;
+    };
+    say(state, which, &trigger, TURN, now, out);
+    if let Some(letter) = state.letters.get_mut(&LetterId::Told(which.clone())) {
+        letter.left.clear();
+    }
+    let place = (trigger.sender, trigger.name);
+    if let Some(register) = state.registers.get_mut(&place) {
+        register.stage = Stage::New;
+    }
+    target::hand_over(state, out);
+}
+
+/// It does not begin, or not now.
+pub(super) fn no_turn(state: &mut State, answer: Answer, now: &Moment, out: &mut Vec<Action>) {
+    if let Some(trigger) = state.waiting(&answer.which).cloned() {
+        target::settle(state, answer, &trigger, now, out);
+    }
+}
+
+/// Its sender is told that it waits; but not with each change, and not in place of what those who take have said.
+pub(super) fn waits(
+    state: &mut State,
+    which: &Which,
+    words: &str,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let Some(trigger) = state.waiting(which).cloned() else {
+        return;
+    };
+    let letter = state.letter(&LetterId::Told(which.clone()));
+    let is_told = |content: &Content| matches!(content, Content::Told { told, .. } if !told.why.starts_with(WAITS));
+    if !letter.is_some_and(is_told) {
+        let why = format!("{WAITS}, {} at once: {words}", trigger.at_once);
+        say(state, which, &trigger, &why, now, out);
+    }
+}
+
+fn say(
+    state: &mut State,
+    which: &Which,
+    trigger: &Trigger,
+    why: &str,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let news = News {
+        lineage: &trigger.lineage,
+        outcome: Outcome::Held,
+        why,
+        ran: None,
+        until: trigger.expires() + state.rules.skew,
+        again: false,
+    };
+    target::tell(state, which, &news, now, out);
+}

@@ -1,0 +1,225 @@
+//! Rolling runs over a real etcd: as many targets run at a time as the trigger says, whoever is killed meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use std::thread;
+use std::time::Duration;
+
+use again_fleet::policy::fire::Request;
+use again_fleet::wire::name::Id;
+use again_fleet::wire::outcome::{Entry, Outcome};
+
+use crate::dice::Dice;
+use crate::node::{Node, request, until};
+use crate::servers::{Kind, Server};
+use crate::straight::{self, Straight};
+
+/// It writes into the file of all, and takes a while.
+const RUN: &str = r"#!/bin/sh
+DIR/note
+echo begin NAME >>ALL
+sleep 0.5
+echo end NAME >>ALL
+[ ! -e DIR/fails ]
+";
+
+/// The same by Puppet, which tells how it ended.
+const MANIFEST: &str = "exec { '/bin/sh \"DIR/puppet it\"': }";
+
+struct Site {
+    server: Server,
+    dir: tempfile::TempDir,
+    nodes: Vec<Node>,
+}
+
+impl Site {
+    /// With so many nodes, whose processes run.
+    fn new(count: usize, is_puppet: bool) -> Site {
+        let server = Server::start(Kind::Etcd);
+        let dir = tempfile::tempdir().expect("a directory");
+        let all = dir.path().join("all");
+        fs::write(&all, "").expect("written");
+        let names = (1..=count).map(|n| &*format!("n{n:02}.test").leak());
+        let node = |name: &'static str| {
+            let node = Node::off(name, &server);
+            let run = RUN.replace("ALL", all.to_str().expect("a plain path"));
+            node.program("puppet it", &run.replace("NAME", name));
+            if is_puppet {
+                node.runs_puppet(MANIFEST);
+                node.set(&server);
+            }
+            node.take();
+            node.start();
+            node
+        };
+        let nodes: Vec<Node> = names.map(node).collect();
+        nodes.iter().for_each(|node| node.is_linked(true));
+        Site { server, dir, nodes }
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.nodes.iter().map(|node| node.name).collect()
+    }
+
+    /// The most that ran at a time, by what they wrote.
+    fn most(&self) -> usize {
+        most(&self.dir.path().join("all"))
+    }
+}
+
+fn most(all: &Path) -> usize {
+    let text = fs::read_to_string(all).expect("a file");
+    let mut running = BTreeSet::new();
+    let counts = text.lines().map(|line| {
+        let (what, name) = line.split_once(' ').expect("two words");
+        let is_news = match what {
+            "begin" => running.insert(name),
+            _ => running.remove(name),
+        };
+        assert!(is_news, "{name} ran twice: {text}");
+        running.len()
+    });
+    counts.max().unwrap_or(0)
+}
+
+/// What each has told of a trigger, in the order in which the engine took it.
+fn told(server: &Server, id: &Id) -> Vec<(String, Outcome)> {
+    let values = Straight::at(server, "web1.test").ever();
+    let stories = values.iter().filter(|value| {
+        let is_story = value.key.starts_with("again/v1/test/story/");
+        is_story && value.key.ends_with(id.as_str())
+    });
+    let told = stories.map(|value| straight::read::<Entry>(&value.bytes).told);
+    told.map(|told| (told.target.to_string(), told.outcome))
+        .collect()
+}
+
+/// The most that were between their turn and their end at a time, by the engine's history; and how each has ended.
+fn by_history(server: &Server, id: &Id) -> (usize, BTreeMap<String, Outcome>) {
+    let (mut turns, mut ends, mut most) = (BTreeSet::new(), BTreeMap::new(), 0);
+    for (node, outcome) in told(server, id) {
+        if outcome.is_final() {
+            turns.remove(&node);
+            ends.entry(node).or_insert(outcome);
+        } else if outcome != Outcome::Held && !ends.contains_key(&node) {
+            turns.insert(node);
+            most = most.max(turns.len());
+        }
+    }
+    (most, ends)
+}
+
+fn said(output: &Output) -> String {
+    let all = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8(all).expect("UTF-8")
+}
+
+#[test]
+fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
+    let site = Site::new(12, false);
+    // One of them is off, and holds nobody up.
+    let (off, on) = site.nodes.split_last().expect("nodes");
+    off.kill();
+    let request = Request {
+        at_once: 3,
+        ..request("again", &site.names())
+    };
+    let id = &request.id;
+    on[0].fire(&request);
+    until("the first of them", || site.most() > 0);
+    let group = format!("at once {id}");
+    let shown = || said(&on[0].command(&["slots", &group]).output().expect("shown"));
+    until("three places", || {
+        let shown = shown();
+        shown.contains("3 of 3 slots taken") && shown.contains("trigger 'again' of n01.test")
+    });
+    let mut dice = Dice::new(17);
+    let is_done = || on.iter().all(|node| node.ran().contains(id));
+    let mut kills = 0;
+    while !is_done() || kills < 6 {
+        on[dice.below(on.len() as u64) as usize].start_anew();
+        kills += 1;
+        thread::sleep(Duration::from_millis(dice.below(1500)));
+    }
+    let straight = Straight::at(&site.server, "web1.test");
+    let ended = || {
+        let all = straight.list("story/");
+        let told = all
+            .iter()
+            .map(|one| straight::read::<Entry>(&one.bytes).told);
+        told.filter(|told| told.outcome.ends_a_run()).count()
+    };
+    until("how each has ended", || ended() == 11);
+    off.start();
+    until("the last", || ended() == 12);
+    let (most, ends) = by_history(&site.server, id);
+    assert!(most == 3 && site.most() <= 3, "{most}, {}", site.most());
+    assert_eq!(ends.len(), 12, "{ends:?}");
+    for node in &site.nodes {
+        assert_eq!(node.ran(), [id.clone()], "{}: {}", node.name, node.log());
+    }
+    until("free places", || straight.list("slot/").is_empty());
+    println!("{kills} services were killed; at most {most} at a time");
+}
+
+#[test]
+fn two_that_fail_stop_the_rest() {
+    let site = Site::new(8, true);
+    for node in &site.nodes[..3] {
+        node.write("fails", "");
+    }
+    let more = ["--at-once", "1", "--stop-after-failures", "2", "--wait"];
+    let words = [&["trigger", "--to"], &site.names()[..], &more].concat();
+    let done = site.nodes[7].command(&words).output().expect("waited for");
+    let text = said(&done);
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("held: waits for its turn, 1 at once: "),
+        "{text}"
+    );
+    let table = |word: &str| -> BTreeSet<&str> {
+        let rows = text.lines().filter(|line| line.starts_with("  n"));
+        let mut rows: Vec<Vec<&str>> = rows.map(|row| row.split_whitespace().collect()).collect();
+        rows.retain(|row| row[1] == word);
+        rows.into_iter().map(|row| row[0]).collect()
+    };
+    let (failed, halted) = (table("failed"), table("halted"));
+    let failing = BTreeSet::from(["n01.test", "n02.test", "n03.test"]);
+    assert_eq!(failed.len(), 2, "{text}");
+    assert!(failed.is_subset(&failing) && !halted.is_empty(), "{text}");
+    assert_eq!(table("changed").len() + halted.len(), 6, "{text}");
+    let named: Vec<&str> = failed.iter().copied().collect();
+    let why = format!("2 of its targets have failed: {}", named.join(", "));
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with("  n") && line.contains(&why));
+    assert_eq!(rows.count(), halted.len(), "{text}");
+    for node in &site.nodes {
+        let runs = usize::from(!halted.contains(node.name));
+        assert_eq!(node.runs().len(), runs, "{}", node.name);
+    }
+    assert_eq!(site.most(), 1);
+    // What was halted is over.
+    let straight = Straight::at(&site.server, "web1.test");
+    until("free places", || straight.list("slot/").is_empty());
+    assert!(straight.list("to/").is_empty());
+}
+
+#[test]
+fn on_nats_it_is_refused_with_the_reason() {
+    let server = Server::start(Kind::Nats);
+    let one = Node::off("n01.test", &server);
+    one.start();
+    one.is_linked(true);
+    let words = ["trigger", "--to", "n02.test", "--at-once", "2"];
+    let done = one.command(&words).output().expect("refused");
+    assert_eq!(done.status.code(), Some(1));
+    let sentence = "on NATS a key that is renewed loses its place";
+    assert!(said(&done).contains(sentence), "{}", said(&done));
+    assert!(Straight::at(&server, "web1.test").list("to/").is_empty());
+    let words = ["trigger", "--to", "n02.test", "--stop-after-failures", "2"];
+    let done = one.command(&words).output().expect("refused");
+    assert_eq!(done.status.code(), Some(2), "{}", said(&done));
+}
