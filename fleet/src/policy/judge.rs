@@ -8,6 +8,7 @@ use again::model::{Moment, Span};
 use super::accept::{Accept, Extensions};
 use super::books::Books;
 use super::lineage::{self, TooFar};
+use super::lock::{self, Lock};
 use super::term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Node;
@@ -25,6 +26,8 @@ pub struct Rules {
     pub skew: Span,
     /// How many hops an origin may make.
     pub hop_limit: usize,
+    /// The locks for which it is a candidate.
+    pub locks: Vec<Lock>,
 }
 
 /// A trigger whose signature holds, and who signed it.
@@ -69,6 +72,9 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
     }
     // What this node's own runs did, where a rule of its own wants that.
     if trigger.name.is_of_a_rule() && *signer == rules.me {
+        return Ok(());
+    }
+    if trigger.on_behalf.is_none() && lock::is_change(&rules.locks, &trigger.name, signer) {
         return Ok(());
     }
     rules
@@ -165,6 +171,7 @@ mod tests {
             },
             skew: SKEW,
             hop_limit: 3,
+            locks: vec![],
         }
     }
 

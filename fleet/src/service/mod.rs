@@ -27,6 +27,8 @@ mod reactions;
 mod root;
 /// When root's side is asked what became of triggers.
 mod runs;
+/// Which locks this node holds.
+mod locks;
 /// Who waits for a slot.
 mod slots;
 /// The files that runs leave.
@@ -93,6 +95,8 @@ struct Service<'a> {
     settings: Settings,
     /// The rules by which this node reacts to events.
     reactions: Vec<Rule>,
+    /// Whether it is a candidate for any lock.
+    has_locks: bool,
     access: Access,
     /// What stood in the way of another access, when it was said last.
     trouble: Option<String>,
@@ -137,6 +141,7 @@ impl<'a> Service<'a> {
         let reactions = settings.reactions().map_err(io::Error::other)?;
         let access = Access {
             rules: reactions.clone(),
+            has_locks: !rules.locks.is_empty(),
             ..Access::new(&settings).map_err(io::Error::other)?
         };
         fs::create_dir_all(&settings.state_dir)?;
@@ -162,6 +167,7 @@ impl<'a> Service<'a> {
         let service = Service {
             driver,
             reactions,
+            has_locks: access.has_locks,
             door: tokio::spawn(guard(sockets, tell)),
             alarm: Alarm::new()?,
             beat: clock::boottime(),
@@ -253,6 +259,7 @@ impl<'a> Service<'a> {
         }
         self.driver.look_at_runs();
         self.driver.slots_go_on(is_beat);
+        self.driver.locks_go_on(is_beat);
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);
@@ -268,8 +275,12 @@ impl<'a> Service<'a> {
             ));
         }
         self.trouble = trouble;
-        let rules = self.reactions.clone();
-        let access = access.map(|access| Access { rules, ..access });
+        let (rules, has_locks) = (self.reactions.clone(), self.has_locks);
+        let access = access.map(|access| Access {
+            rules,
+            has_locks,
+            ..access
+        });
         if let Ok(access) = access
             && !access.is(&self.access)
         {
@@ -323,6 +334,7 @@ impl<'a> Service<'a> {
         self.driver.operators.clone_from(&new.operators);
         self.settings = new;
         self.reactions.clone_from(&reactions);
+        self.has_locks = !rules.locks.is_empty();
         self.driver.rule(rules, reactions);
         Ok(())
     }

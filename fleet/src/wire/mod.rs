@@ -41,6 +41,8 @@ pub mod key;
 pub mod lineage;
 /// An event that met a rule, as it is handed over.
 pub mod met;
+/// Which of some nodes it is.
+pub mod lock;
 /// Names that may stand in a key.
 pub mod name;
 /// What became of a trigger.

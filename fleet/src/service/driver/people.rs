@@ -76,6 +76,8 @@ impl Driver {
                 }
             }
             Question::Release { group, node } => self.release(client, group, node),
+            Question::Locks { own } => self.show_locks(client, own),
+            Question::Pass { lock, token, to } => self.pass(client, lock, token, to),
             Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
@@ -86,7 +88,7 @@ impl Driver {
     }
 
     /// Has the engine asked for all that stands below these.
-    fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
+    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
         self.order(Call::List {
