@@ -270,6 +270,7 @@ impl Locks {
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         for (name, one) in &mut self.all.0 {
             (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
+            one.rests = now;
             if !one.is_mine(&me) {
                 one.seen = Seen::Unknown;
             }
