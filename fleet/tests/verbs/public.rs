@@ -99,6 +99,7 @@ fn whole() -> Vec<Vec<u8>> {
         pending: 1,
         disabled: false,
         cap: Some((5, 2)),
+        tokens: BTreeMap::new(),
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),

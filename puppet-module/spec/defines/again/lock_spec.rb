@@ -51,6 +51,22 @@ describe 'common::again::lock' do
     it { is_expected.to contain_file('/srv/fleet.toml').with_content(%r{^locks_dir = "/srv/locks"$}) }
   end
 
+  # The example, on a node whose service says this.
+  {
+    'that holds it' => [{ 'is_mine' => true, 'holder' => 'db1.example.com', 'token' => 7 }, %w[promote\ with\ token\ 7]],
+    'that does not' => [{ 'is_mine' => false, 'holder' => 'db2.example.com', 'token' => 8 }, %w[follow\ db2.example.com]],
+    'that is not certain' => [{ 'is_mine' => false, 'why' => 'nobody holds it' }, []],
+  }.each do |what, (lock, execs)|
+    context "with the example on a node #{what}" do
+      let(:pre_condition) { super() + File.read(File.expand_path('../../../examples/lock.pp', __dir__)) }
+      let(:title) { 'another' }
+      let(:facts) { super().merge('again_fleet' => { 'certname' => 'db1.example.com', 'paths' => ssl, 'locks' => { 'db-master' => lock } }) }
+
+      it { is_expected.to compile.with_all_deps }
+      it { expect(catalogue.resources.select { |one| one.type == 'Exec' && one.title =~ %r{promote|follow} }.map(&:title)).to eq(execs) }
+    end
+  end
+
   context 'when absent' do
     let(:params) { { 'candidates' => ['db9.example.com'], 'ensure' => 'absent' } }
 
