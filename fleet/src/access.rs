@@ -55,7 +55,7 @@ impl Access {
         })
     }
 
-    /// Whether a connection that was made by the other would be made in the same way by this.
+    /// Whether a connection that was made by the other does for this.
     pub fn is(&self, other: &Access) -> bool {
         let parts = |one: &Access| {
             let tls = one
@@ -66,7 +66,7 @@ impl Access {
         };
         parts(self) == parts(other)
             && self.rules == other.rules
-            && self.has_locks == other.has_locks
+            && (!self.has_locks || other.has_locks)
     }
 }
 

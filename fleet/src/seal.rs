@@ -327,7 +327,9 @@ impl Seals {
         })?;
         let Pass { lock, node, .. } = pass.clone();
         let nothing = Extensions::new();
-        let extensions = signer.as_ref().map_or(&nothing, |signer| &signer.extensions);
+        let extensions = signer
+            .as_ref()
+            .map_or(&nothing, |signer| &signer.extensions);
         if signer.as_ref().is_some_and(|signer| signer.node != node) {
             return Err(format!("another one signed it in the name of {node}"));
         }

@@ -225,6 +225,35 @@ mod tests {
     }
 
     #[test]
+    fn a_candidate_of_a_lock_says_that_it_has_another_holder_and_nothing_else() {
+        let mut rules = rules();
+        rules.locks = vec![super::lock::tests::lock(&["lb1", "db1"], &[])];
+        let admitted = |name: &str, signer: &str, on_behalf: Option<&str>| {
+            admit(
+                &rules,
+                &signed(|s| {
+                    s.signer = node(signer);
+                    s.trigger.sender = node(signer);
+                    s.trigger.name = name.parse().expect("a name");
+                    s.trigger.on_behalf = on_behalf.map(node);
+                }),
+            )
+        };
+        assert_eq!(admitted("lock db", "db1", None), Ok(()));
+        // Itself too; no other lock, no other trigger, no other node, and in nobody's name.
+        assert_eq!(admitted("lock db", "lb1", None), Ok(()));
+        for (name, signer, on_behalf) in [
+            ("lock other", "db1", None),
+            ("db", "db1", None),
+            ("lock db", "db2", None),
+            ("lock db", "db1", Some("web1")),
+        ] {
+            let refused = admitted(name, signer, on_behalf);
+            assert!(matches!(refused, Err(Unfit::Refused(_))), "{name} {signer}");
+        }
+    }
+
+    #[test]
     fn a_trigger_is_taken_in_its_time() {
         let books = Books::default();
         let take = Verdict::Take(trigger().lineage);

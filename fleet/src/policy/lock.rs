@@ -99,7 +99,10 @@ pub(crate) mod tests {
     fn those_that_are_preferred_try_first() {
         let lock = lock(&["a", "b", "c", "d", "e", "f"], &["c", "a", "d", "b"]);
         let pause = |name: &str| lock.pause(&name.parse().expect("a certname")).secs();
-        assert_eq!(["c", "a", "d", "b", "e", "f"].map(pause), [0, 2, 4, 6, 6, 6]);
+        assert_eq!(
+            ["c", "a", "d", "b", "e", "f"].map(pause),
+            [0, 2, 4, 6, 6, 6]
+        );
         let none = super::tests::lock(&["a", "b"], &[]);
         assert_eq!(none.pause(&"b".parse().expect("a certname")).secs(), 0);
         assert_eq!(none.trigger().as_str(), "lock db");

@@ -255,12 +255,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         ControlFlow::Break(end) => return end,
     };
     let _ = news.send(News::Reached);
-    let (
-        Access {
-            node, namespace, ..
-        },
-        again,
-    ) = (access, [(); 4].map(|()| Notify::new()));
+    let (node, namespace) = (&access.node, &access.namespace);
+    let again = [(); 4].map(|()| Notify::new());
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
@@ -274,9 +270,9 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         }
     };
     let locks = async {
+        let (held, passed) = (Prefix::Locks, Prefix::Passes);
+        let (held, passed) = (look(held, &again[2]), look(passed, &again[3]));
         if E::HAS_PLACES && access.has_locks {
-            let (held, passed) = (Prefix::Locks, Prefix::Passes);
-            let (held, passed) = (look(held, &again[2]), look(passed, &again[3]));
             futures_util::future::join(held, passed).await;
         }
     };

@@ -1,13 +1,17 @@
 //! The locks for which this node is a candidate: which one holds each, and what this node does so that somebody does. What is to be done
 //! about them is said here, and done elsewhere.
 
+/// What outlives a service, as it is written down.
+mod kept;
+/// What there is to say of them.
+mod shown;
+
 use std::collections::BTreeMap;
 
 use again::model::{Boottime, Span};
 
 use super::few::Few;
 use super::slots::Place;
-use crate::ask::Held;
 use crate::engine::LEASE;
 use crate::policy::lock::Lock;
 use crate::policy::slots::Lease;
@@ -120,58 +124,6 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Those of this node, with what an earlier service has written down: for each lock the highest token, the one with which all
-    /// candidates were had to run, and its place. What cannot be read is passed over.
-    pub fn read(me: Node, text: &str) -> Locks {
-        let mut all = Few::default();
-        for line in text.lines() {
-            let mut words = line.splitn(6, ' ');
-            let mut number = || words.next()?.parse::<i64>().ok();
-            let mut one = || {
-                let [token, fired, lease, first, revision] =
-                    [number()?, number()?, number()?, number()?, number()?];
-                let place = Place {
-                    lease,
-                    first: first.cast_unsigned(),
-                    revision: revision.cast_unsigned(),
-                };
-                Some(One {
-                    token: token.cast_unsigned().min(MOST_TOKEN),
-                    fired: fired.cast_unsigned(),
-                    place: Some(place).filter(|place| place.lease != 0),
-                    ..One::default()
-                })
-            };
-            if let Some(one) = one()
-                && let Some(name) = words.next().and_then(|name| name.parse().ok())
-            {
-                all.insert(name, one);
-            }
-        }
-        Locks {
-            now: Boottime::default(),
-            jitter: Span::ZERO,
-            me,
-            all,
-            away: Some("the engine was not reached yet".to_owned()),
-        }
-    }
-
-    /// What outlives a service, in lines.
-    pub fn written(&self) -> String {
-        let mut text = String::new();
-        for (name, one) in &self.all.0 {
-            let Place {
-                lease,
-                first,
-                revision,
-            } = one.place.unwrap_or_default();
-            let (token, fired) = (one.token, one.fired);
-            text += &format!("{token} {fired} {lease} {first} {revision} {name}\n");
-        }
-        text
-    }
-
     /// From now on these. One that is not among them any more is given up.
     pub fn set(&mut self, locks: &[Lock]) -> Vec<Deed> {
         if locks.is_empty() && self.all.0.is_empty() {
@@ -194,6 +146,7 @@ impl Locks {
                 let is_new = one.lock.replace(lock.clone()).is_none();
                 if is_new && !is_away {
                     one.due = Some(now + PAUSE);
+                    deeds.push(Deed::Look(lock.name.clone()));
                 }
             }
         }
@@ -219,40 +172,6 @@ impl Locks {
     /// The highest token that this node knows of.
     pub fn token(&self, name: &Name) -> u64 {
         self.all.get(name).map_or(0, |one| one.token)
-    }
-
-    /// What there is to say of each lock for which this node is a candidate.
-    pub fn held(&self) -> Vec<Held> {
-        let held = |(_, one): &(Name, One)| {
-            let lock = one.lock.as_ref()?;
-            let is_mine = one.is_mine(&self.me);
-            let is_sure = is_mine && self.now < one.ends;
-            let why = match (&one.seen, &self.away) {
-                _ if is_sure => "",
-                (_, Some(away)) => away,
-                _ if is_mine => "the lease of this node may have ended",
-                (Seen::Held(word), _) if word.node == self.me => "this node is giving it up",
-                (Seen::Held(_), _) => "",
-                (Seen::Unknown, _) => "it was not looked at yet",
-                (Seen::Nobody, _) => "nobody holds it",
-                (Seen::Coming, _) => "somebody is taking it",
-                (Seen::Nothing(why), _) => why,
-            };
-            let word = match &one.seen {
-                Seen::Held(word) if why.is_empty() => Some(word),
-                _ => None,
-            };
-            Some(Held {
-                lock: lock.name.clone(),
-                candidates: lock.candidates.clone(),
-                holder: word.map(|word| word.node.clone()),
-                token: word.map(|word| word.token),
-                since: word.map(|word| word.since),
-                is_mine: is_sure,
-                why: crate::ask::words(why),
-            })
-        };
-        self.all.0.iter().filter_map(held).collect()
     }
 
     /// When something is to be done.
@@ -348,7 +267,13 @@ impl Locks {
     }
 
     /// Something stands there, or nothing, as of this revision; where it was listed, it stood there after all that was answered before.
-    pub fn saw(&mut self, name: &Name, seen: Seen, revision: Option<u64>, is_list: bool) -> Vec<Deed> {
+    pub fn saw(
+        &mut self,
+        name: &Name,
+        seen: Seen,
+        revision: Option<u64>,
+        is_list: bool,
+    ) -> Vec<Deed> {
         let mut deeds = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         let Some(one) = self.all.get_mut(name).filter(|one| one.lock.is_some()) else {
@@ -465,7 +390,9 @@ impl Locks {
                     deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
                 } else {
                     one.leave(name, &mut deeds);
-                    deeds.push(Deed::Say(format!("the tokens of lock '{name}' are used up")));
+                    deeds.push(Deed::Say(format!(
+                        "the tokens of lock '{name}' are used up"
+                    )));
                 }
             }
             Stage::Telling(until) => {
@@ -566,7 +493,11 @@ impl Locks {
 
     /// What was to be written down was not: nothing may be taken.
     pub fn not_kept(&mut self) -> Vec<Deed> {
-        let names = self.all.0.iter().filter(|(_, one)| one.stage != Stage::Idle);
+        let names = self
+            .all
+            .0
+            .iter()
+            .filter(|(_, one)| one.stage != Stage::Idle);
         let names: Vec<Name> = names.map(|(name, _)| name.clone()).collect();
         names.iter().flat_map(|name| self.failed(name)).collect()
     }
@@ -575,7 +506,10 @@ impl Locks {
 impl One {
     /// Whether this node holds it, as far as it knows.
     fn is_mine(&self, me: &Node) -> bool {
-        let first = self.place.filter(|place| place.revision > 0).map(|place| place.first);
+        let first = self
+            .place
+            .filter(|place| place.revision > 0)
+            .map(|place| place.first);
         matches!(&self.seen, Seen::Held(word) if word.node == *me && Some(word.first) == first)
     }
 
@@ -586,7 +520,9 @@ impl One {
 
     /// Whether it holds it by a lease of which it was not said that it has ended.
     fn can_end(&self) -> bool {
-        !self.has_ended && self.place.is_some_and(|place| place.revision > 0) && self.ends > Boottime::default()
+        !self.has_ended
+            && self.place.is_some_and(|place| place.revision > 0)
+            && self.ends > Boottime::default()
     }
 
     /// The engine has done what was asked for: the lease lives from then on.
@@ -622,7 +558,9 @@ impl One {
             && to != me
             && self.is_mine(me)
         {
-            deeds.push(Deed::Say(format!("an operator passes the lock '{name}' on to {to}")));
+            deeds.push(Deed::Say(format!(
+                "an operator passes the lock '{name}' on to {to}"
+            )));
             self.leave(name, deeds);
         }
     }

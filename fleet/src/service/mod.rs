@@ -17,6 +17,8 @@ mod holders;
 mod keep;
 /// The link to the engine.
 mod link;
+/// Which locks this node holds.
+mod locks;
 /// What of a run is told together.
 mod parcel;
 /// The leases of this node's places.
@@ -27,8 +29,6 @@ mod reactions;
 mod root;
 /// When root's side is asked what became of triggers.
 mod runs;
-/// Which locks this node holds.
-mod locks;
 /// Who waits for a slot.
 mod slots;
 /// The files that runs leave.

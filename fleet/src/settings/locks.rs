@@ -83,7 +83,11 @@ fn nodes(written: Written) -> Result<Vec<Node>, String> {
         let count = nodes.len();
         return Err(format!("{count} nodes: {MOST_CANDIDATES} are allowed"));
     }
-    match nodes.iter().enumerate().find(|(n, node)| nodes[..*n].contains(node)) {
+    match nodes
+        .iter()
+        .enumerate()
+        .find(|(n, node)| nodes[..*n].contains(node))
+    {
         Some((_, node)) => Err(format!("{node} is named twice")),
         None => Ok(nodes),
     }
@@ -94,7 +98,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: &str = "name = 'db-master'\ncandidates = ['db1', 'db2', 'db3']\nprefer = ['db2', 'db1']\n";
+    const ALL: &str =
+        "name = 'db-master'\ncandidates = ['db1', 'db2', 'db3']\nprefer = ['db2', 'db1']\n";
 
     #[test]
     fn all_that_can_be_set_is_read() {
@@ -110,9 +115,18 @@ mod tests {
         for (file, words) in [
             ("candidates = ['a']", &["'name'", "missing"][..]),
             ("name = 'x'", &["'candidates'", "nobody is named"]),
-            ("name = 'a b'\ncandidates = ['a']", &["line 1", "'name'", "letters, digits"]),
-            ("name = 'x'\ncandidates = ['A']", &["line 2", "'candidates'", "no certname"]),
-            ("name = 'x'\ncandidates = ['a', 'a']", &["line 2", "a is named twice"]),
+            (
+                "name = 'a b'\ncandidates = ['a']",
+                &["line 1", "'name'", "letters, digits"],
+            ),
+            (
+                "name = 'x'\ncandidates = ['A']",
+                &["line 2", "'candidates'", "no certname"],
+            ),
+            (
+                "name = 'x'\ncandidates = ['a', 'a']",
+                &["line 2", "a is named twice"],
+            ),
             (
                 "name = 'x'\ncandidates = ['a']\nprefer = ['b']",
                 &["line 3", "'prefer'", "b is no candidate"],

@@ -19,8 +19,10 @@ use crate::wire::name::{Name, Node};
 
 /// How long it may take until a lock has gone on: as long as what a service that is away holds.
 const LONGEST: Duration = Duration::from_secs(75);
+/// How long somebody is waited for who is about to hold one.
+const SOON: Duration = Duration::from_secs(2);
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// All locks, and the nodes whose services are there.
 struct All {
@@ -54,7 +56,17 @@ fn all(settings: &Settings, own: bool) -> Result<All, Problem> {
 /// The service could not be asked, or does not see the engine.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
-    let All { locks, alive } = all(&settings, args.own)?;
+    let until = Instant::now() + SOON;
+    let mut found = all(&settings, args.own)?;
+    // A run that begins as the service does, or as the holder changes, need not miss it.
+    while args.own
+        && found.locks.values().any(|held| held.holder.is_none())
+        && Instant::now() < until
+    {
+        thread::sleep(PAUSE);
+        found = all(&settings, true)?;
+    }
+    let All { locks, alive } = found;
     if args.json {
         let locks: serde_json::Map<String, Value> = locks
             .iter()
@@ -108,7 +120,8 @@ fn json(held: &Held) -> Value {
 pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let (lock, node) = (&args.lock, &args.node);
-    let failed = |why: String| Problem::Failed(format!("the lock '{lock}' is not passed on: {why}"));
+    let failed =
+        |why: String| Problem::Failed(format!("the lock '{lock}' is not passed on: {why}"));
     let All { mut locks, alive } = all(&settings, false)?;
     let held = locks.remove(lock);
     let held = held.ok_or_else(|| failed("nobody holds such a lock".to_owned()))?;
@@ -116,14 +129,18 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
         return Err(failed(held.why));
     };
     if holder == *node {
-        say(&format!("again-fleet: {node} holds the lock '{lock}' already"))?;
+        say(&format!(
+            "again-fleet: {node} holds the lock '{lock}' already"
+        ))?;
         return Ok(Exit::Done);
     }
     if !held.candidates.contains(node) {
         return Err(failed(format!("{node} is no candidate")));
     }
     if !alive.contains(node) {
-        return Err(failed(format!("{node} is away: its service is not connected")));
+        return Err(failed(format!(
+            "{node} is away: its service is not connected"
+        )));
     }
     let (lock_name, to) = (lock.clone(), node.clone());
     done(

@@ -125,9 +125,7 @@ impl Key {
                 written(namespace, "slot", &[group.as_str(), node.as_str()])
             }
             Key::Lock(lock) => written(namespace, "lock", &[lock.as_str()]),
-            Key::Pass { lock, node } => {
-                written(namespace, "pass", &[lock.as_str(), node.as_str()])
-            }
+            Key::Pass { lock, node } => written(namespace, "pass", &[lock.as_str(), node.as_str()]),
         }
     }
 

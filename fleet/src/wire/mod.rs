@@ -39,10 +39,10 @@ pub mod inventory;
 pub mod key;
 /// What a trigger carries of its past.
 pub mod lineage;
-/// An event that met a rule, as it is handed over.
-pub mod met;
 /// Which of some nodes it is.
 pub mod lock;
+/// An event that met a rule, as it is handed over.
+pub mod met;
 /// Names that may stand in a key.
 pub mod name;
 /// What became of a trigger.

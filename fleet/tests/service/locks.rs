@@ -26,7 +26,12 @@ const NAMES: [&str; 3] = ["n01.test", "n02.test", "n03.test"];
 /// As a manifest would see it.
 const RUN: &str = "#!/bin/sh\nFLEET locks --own --json >>DIR/seen 2>&1\n";
 
-fn candidate(name: &'static str, server: &Server, more: &str) -> Node {
+fn candidate(
+    name: &'static str,
+    server: &Server,
+    more: &str,
+    endpoints: Option<&[String]>,
+) -> Node {
     let node = Node::off(name, server);
     // Nobody is accepted: that there is another holder is heard all the same.
     node.set_also("accept = []");
@@ -36,13 +41,19 @@ fn candidate(name: &'static str, server: &Server, more: &str) -> Node {
     fs::create_dir(node.path("locks.d")).expect("made");
     let lock = format!("name = 'db'\ncandidates = {NAMES:?}\n{more}");
     node.write("locks.d/db.toml", &lock);
+    if let Some(endpoints) = endpoints {
+        node.set_also(&format!("endpoints = {endpoints:?}"));
+    }
     node.take();
     node.start();
     node
 }
 
+/// Makes what stands there, by the revision of the first write.
+type Make = Box<dyn Fn(u64) -> Vec<u8>>;
+
 fn three(server: &Server) -> [Node; 3] {
-    NAMES.map(|name| candidate(name, server, ""))
+    NAMES.map(|name| candidate(name, server, "", None))
 }
 
 fn output(node: &Node, words: &[&str]) -> Output {
@@ -96,14 +107,20 @@ fn all_run(nodes: &[&Node], holder: &(String, u64)) {
 }
 
 fn of<'n>(nodes: &'n [Node; 3], name: &str) -> &'n Node {
-    nodes.iter().find(|node| node.name == name).expect("a candidate")
+    nodes
+        .iter()
+        .find(|node| node.name == name)
+        .expect("a candidate")
 }
 
 /// The words that ever stood there, in the order in which the engine took them.
 fn words(server: &Server) -> Vec<Lock> {
     let all = Straight::at(server, "web1.test").ever();
     let mut words: Vec<Lock> = Vec::new();
-    for value in all.iter().filter(|value| value.key == "again/v1/test/lock/db" && !value.bytes.is_empty()) {
+    for value in all
+        .iter()
+        .filter(|value| value.key == "again/v1/test/lock/db" && !value.bytes.is_empty())
+    {
         let word: Lock = straight::read(&value.bytes);
         assert_eq!((word.first, value.writes), (value.first, 2), "{word:?}");
         words.push(word);
@@ -122,7 +139,10 @@ fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
     assert_eq!(own(holder)["is_mine"], true);
     let shown = said(&output(all[0], &["locks"]));
     let line = format!("db: {} holds it since ", first.0);
-    assert!(shown.contains(&line) && shown.contains(&format!("with token {}", first.1)), "{shown}");
+    assert!(
+        shown.contains(&line) && shown.contains(&format!("with token {}", first.1)),
+        "{shown}"
+    );
     // Killed and started, or stopped and started, it is the same one.
     holder.start_anew();
     assert_eq!(agree(&all, 0), first);
@@ -135,7 +155,11 @@ fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
     assert_eq!(words(&server).len(), 1);
     holder.kill();
     let since = Instant::now();
-    let others: Vec<&Node> = all.iter().copied().filter(|node| node.name != first.0).collect();
+    let others: Vec<&Node> = all
+        .iter()
+        .copied()
+        .filter(|node| node.name != first.0)
+        .collect();
     let second = agree(&others, first.1);
     all_run(&others, &second);
     let took = since.elapsed();
@@ -159,19 +183,28 @@ fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
 fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
     let server = Server::start(Kind::Etcd);
     let prefer = "prefer = ['n03.test']\n";
-    let nodes = NAMES.map(|name| candidate(name, &server, prefer));
+    let nodes = NAMES.map(|name| candidate(name, &server, prefer, None));
     let all: Vec<&Node> = nodes.iter().collect();
     let first = agree(&all, 0);
     assert_eq!(first.0, "n03.test");
     let pass = |node: &Node, to: &str| output(node, &["pass", "db", to]);
     let refused = pass(&nodes[0], "n01.test");
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said(&refused).contains("operators does not list it"), "{}", said(&refused));
-    for (to, why) in [("web1.test", "web1.test is no candidate"), ("n03.test", "holds the lock 'db' already")] {
+    assert!(
+        said(&refused).contains("operators does not list it"),
+        "{}",
+        said(&refused)
+    );
+    for (to, why) in [
+        ("web1.test", "web1.test is no candidate"),
+        ("n03.test", "holds the lock 'db' already"),
+    ] {
         let refused = pass(&nodes[1], to);
         assert!(said(&refused).contains(why), "{}", said(&refused));
     }
-    assert!(said(&output(&nodes[1], &["pass", "x", "n01.test"])).contains("nobody holds such a lock"));
+    assert!(
+        said(&output(&nodes[1], &["pass", "x", "n01.test"])).contains("nobody holds such a lock")
+    );
     let passed = pass(&nodes[1], "n01.test");
     assert!(passed.status.success(), "{}", said(&passed));
     let second = agree(&all, first.1);
@@ -219,10 +252,16 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         assert!(shown.contains("is not believed"), "{shown}");
         server.etcdctl("web1.test", &["del", "again/v1/test/lock/db"]);
     };
-    let makes: [(&str, Box<dyn Fn(u64) -> Vec<u8>>); 4] = [
+    let makes: [(&str, Make); 4] = [
         ("no", Box::new(|_| b"{}".to_vec())),
-        ("is no candidate", Box::new(|first| sealed_as("web1.test", &word("web1.test", first)))),
-        ("signed it in the name of", Box::new(|first| sealed_as("web1.test", &word("n01.test", first)))),
+        (
+            "is no candidate",
+            Box::new(|first| sealed_as("web1.test", &word("web1.test", first))),
+        ),
+        (
+            "signed it in the name of",
+            Box::new(|first| sealed_as("web1.test", &word("n01.test", first))),
+        ),
         ("put there another time", Box::new(move |_| theirs.clone())),
     ];
     for (why, make) in makes {
@@ -236,23 +275,49 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     let pass = |node: &str| Pass {
         lock: "db".parse().expect("a name"),
         node: node.parse().expect("a certname"),
-        to: NAMES.iter().find(|name| **name != first.0).expect("another").parse().expect("a certname"),
+        to: NAMES
+            .iter()
+            .find(|name| **name != first.0)
+            .expect("another")
+            .parse()
+            .expect("a certname"),
         token: first.1,
     };
-    straight.put("pass/db/web1=test", &sealed_as("web1.test", &pass("web1.test"))).expect("put");
-    straight.put("pass/db/n02=test", &sealed_as("web1.test", &pass("n02.test"))).expect("put");
+    straight
+        .put(
+            "pass/db/web1=test",
+            &sealed_as("web1.test", &pass("web1.test")),
+        )
+        .expect("put");
+    straight
+        .put(
+            "pass/db/n02=test",
+            &sealed_as("web1.test", &pass("n02.test")),
+        )
+        .expect("put");
     let holder = of(&nodes, &first.0);
     until("words of both", || {
         let log = holder.log();
-        log.contains("operators does not list web1.test") && log.contains("signed it in the name of n02.test")
+        log.contains("operators does not list web1.test")
+            && log.contains("signed it in the name of n02.test")
     });
     assert_eq!(agree(&all, 0), first);
     // An operator's word counts about the token that it names.
-    let late = Pass { token: first.1 - 1, ..pass("n02.test") };
-    straight.put("pass/db/n02=test", &sealed_as("n02.test", &late)).expect("put");
+    let late = Pass {
+        token: first.1 - 1,
+        ..pass("n02.test")
+    };
+    straight
+        .put("pass/db/n02=test", &sealed_as("n02.test", &late))
+        .expect("put");
     thread::sleep(Duration::from_secs(2));
     assert_eq!(agree(&all, 0), first);
-    straight.put("pass/db/n02=test", &sealed_as("n02.test", &pass("n02.test"))).expect("put");
+    straight
+        .put(
+            "pass/db/n02=test",
+            &sealed_as("n02.test", &pass("n02.test")),
+        )
+        .expect("put");
     agree(&all, first.1);
 }
 
@@ -276,30 +341,55 @@ fn one_that_has_lost_the_engine_says_so_and_takes_nothing_back() {
     let second = agree(&all[1..], first.1);
     all_run(&all[1..], &second);
     assert!(since.elapsed() > LEASE / 4, "{:?}", since.elapsed());
-    until("a word of it", || one.log().contains("whether this node still holds the lock 'db' is not known"));
+    until("a word of it", || {
+        one.log()
+            .contains("whether this node still holds the lock 'db' is not known")
+    });
     let own = own(one);
-    assert_eq!((&own["holder"], &own["is_mine"]), (&Value::Null, &Value::Bool(false)));
+    assert_eq!(
+        (&own["holder"], &own["is_mine"]),
+        (&Value::Null, &Value::Bool(false))
+    );
     let why = own["why"].as_str().expect("a reason");
-    assert!(why.contains("the engine is not there") || why.contains("lease"), "{why}");
+    assert!(
+        why.contains("the engine is not there") || why.contains("lease"),
+        "{why}"
+    );
     relay.mend_without_connections();
     assert_eq!(agree(&all, first.1), second);
     all_run(&all, &second);
-    assert_eq!(one.log().matches("whether this node still holds").count(), 1);
+    assert_eq!(
+        one.log().matches("whether this node still holds").count(),
+        1
+    );
 }
 
 #[test]
 fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
     let server = Server::start(Kind::Nats);
-    let node = candidate("n01.test", &server, "");
+    let node = candidate("n01.test", &server, "", None);
     until("a word of it", || node.log().contains("locks need etcd"));
-    for words in [&["locks"][..], &["locks", "--own"], &["pass", "db", "n02.test"]] {
+    for words in [
+        &["locks"][..],
+        &["locks", "--own"],
+        &["pass", "db", "n02.test"],
+    ] {
         let refused = output(&node, words);
         assert_eq!(refused.status.code(), Some(1));
-        assert!(said(&refused).contains("locks need etcd"), "{}", said(&refused));
+        assert!(
+            said(&refused).contains("locks need etcd"),
+            "{}",
+            said(&refused)
+        );
     }
-    node.write("locks.d/db.toml", "name = 'db'\ncandidates = ['n02.test']\n");
+    node.write(
+        "locks.d/db.toml",
+        "name = 'db'\ncandidates = ['n02.test']\n",
+    );
     node.signal("-HUP");
-    until("the error", || node.log().contains("they do not name this node, n01.test"));
+    until("the error", || {
+        node.log().contains("they do not name this node, n01.test")
+    });
 }
 
 /// How many things fail; at night, five hundred (tests/tools/sweep).
@@ -323,13 +413,11 @@ impl Many {
     fn new() -> Many {
         let servers = Server::cluster(Kind::Etcd);
         let relays = [0, 1, 2].map(|n: usize| Relay::to(servers[n].port));
-        let ports: Vec<String> = relays.iter().map(|one| format!("localhost:{}", one.port)).collect();
-        let nodes = NAMES.map(|name| {
-            let node = candidate(name, &servers[0], "");
-            node.set_also(&format!("endpoints = {ports:?}"));
-            node.start_anew();
-            node
-        });
+        let ports: Vec<String> = relays
+            .iter()
+            .map(|one| format!("localhost:{}", one.port))
+            .collect();
+        let nodes = NAMES.map(|name| candidate(name, &servers[0], "", Some(&ports)));
         Many {
             servers,
             nodes,
@@ -343,10 +431,15 @@ impl Many {
     fn look(&mut self) -> Option<(String, u64)> {
         let all: Vec<_> = self.nodes.iter().map(held).collect();
         for (holder, token) in all.iter().flatten() {
-            self.holders.entry(*token).or_default().insert(holder.clone());
+            self.holders
+                .entry(*token)
+                .or_default()
+                .insert(holder.clone());
         }
         let first = all[0].clone()?;
-        all.iter().all(|one| one.as_ref() == Some(&first)).then_some(first)
+        all.iter()
+            .all(|one| one.as_ref() == Some(&first))
+            .then_some(first)
     }
 
     #[track_caller]
@@ -425,7 +518,11 @@ impl Many {
                     holder.signal("-STOP");
                 }
                 let since = Instant::now();
-                let others: Vec<&Node> = self.nodes.iter().filter(|node| node.name != before.0).collect();
+                let others: Vec<&Node> = self
+                    .nodes
+                    .iter()
+                    .filter(|node| node.name != before.0)
+                    .collect();
                 let after = agree(&others, before.1);
                 for node in &others {
                     within(LONG, "a run", || has_run(node, &after));
@@ -445,7 +542,10 @@ impl Many {
         let (since, mut after) = (Instant::now(), self.agree());
         // It may take a while until one hears of another.
         while !is_same && after.1 <= before.1 {
-            assert!(since.elapsed() < LONG, "no other holder after {before:?}, by {kind}");
+            assert!(
+                since.elapsed() < LONG,
+                "no other holder after {before:?}, by {kind}"
+            );
             after = self.agree();
         }
         println!("fault {kind}: {before:?}, {after:?}");
@@ -472,7 +572,11 @@ fn no_lock_is_held_twice_whatever_is_killed() {
             8 => 8,
             _ => dice.below(9),
         };
-        let kind = if count < 100 && n > 8 { kind.min(6) } else { kind };
+        let kind = if count < 100 && n > 8 {
+            kind.min(6)
+        } else {
+            kind
+        };
         many.fault(&mut dice, kind);
     }
     many.agree();
@@ -485,7 +589,10 @@ fn no_lock_is_held_twice_whatever_is_killed() {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     for word in &all {
         let said = many.holders.get(&word.token);
-        assert!(said.is_none_or(|said| said.contains(word.node.as_str())), "{word:?}: {said:?}");
+        assert!(
+            said.is_none_or(|said| said.contains(word.node.as_str())),
+            "{word:?}: {said:?}"
+        );
     }
     println!("{} holders, tokens up to {:?}", all.len(), tokens.last());
 }

@@ -3,8 +3,8 @@
 #
 # Declare it on every candidate, with the same `candidates`. The service of one of them holds the lock, from one run to the next and over
 # restarts and upgrades, until it is away for a minute, or until an operator has `again-fleet pass` pass it on. Each change of holder has
-# Puppet run on all candidates. The fact `again_fleet` tells in `locks` of each: `holder`, which is undef unless it is certain; `is_mine`; `token`,
-# which grows with each change of holder; `since`; and `why` the holder is not certain.
+# Puppet run on all candidates. The fact `again_fleet` tells in `locks` of each: `holder`, which is undef unless it is certain; `is_mine`;
+# `token`, which grows with each change of holder; `since`; and `why` the holder is not certain.
 #
 # A lease is no fence. A run takes longer than the moment in which the fact was true, and an agent that goes on with a cached catalog
 # (`usecacheonfailure`) believes what was true when that was compiled. What must never be done by two has to compare the token, at the place

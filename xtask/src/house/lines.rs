@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use super::{FLEET, HELPER, Source, sources};
 
 /// What there is may become less, and not more. Of the helper's 11,000 it was raised for what hostile reviews found, for the
-/// triggers of other nodes and for slots; 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call, and slots.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 14_600), (FLEET, 17_580)];
+/// triggers of other nodes and for slots; 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call,
+/// slots, and locks with their two verbs.
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 14_600), (FLEET, 19_000)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {

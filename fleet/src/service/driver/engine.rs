@@ -71,25 +71,11 @@ impl Driver {
             News::Answered(Call::Forget { client, node }, answer) => {
                 self.forgotten(client, &node, answer);
             }
-            News::Answered(
-                Call::List {
-                    client: OURSELVES,
-                    prefixes,
-                },
-                answer,
-            ) => {
-                self.nodes_told(&prefixes, answer);
-            }
-            News::Answered(
-                Call::List {
-                    client: LOCKS,
-                    prefixes,
-                },
-                answer,
-            ) => self.locks_told(&prefixes, answer),
-            News::Answered(Call::List { client, prefixes }, answer) => {
-                self.listed(client, &prefixes, answer);
-            }
+            News::Answered(Call::List { client, prefixes }, answer) => match client {
+                OURSELVES => self.nodes_told(&prefixes, answer),
+                LOCKS => self.locks_told(&prefixes, answer),
+                client => self.listed(client, &prefixes, answer),
+            },
             News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
             News::Answered(Call::Place { key, act }, answer) => match key {
                 Key::Lock(name) => self.lock_placed(&name, &act, answer),

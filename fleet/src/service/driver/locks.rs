@@ -196,7 +196,9 @@ impl Driver {
                 Deed::Sign(name) => match self.word(&name) {
                     Ok(act) => self.order(place(name, act)),
                     Err(e) => {
-                        complain(&format!("again-fleet: the lock '{name}' cannot be taken: {e}"));
+                        complain(&format!(
+                            "again-fleet: the lock '{name}' cannot be taken: {e}"
+                        ));
                         let deeds = self.locks().failed(&name);
                         self.do_with_locks(deeds);
                     }

@@ -96,7 +96,11 @@ impl Store {
 
     fn revoke(&mut self, lease: Lease) {
         self.leases.remove(&lease);
-        if self.there.as_ref().is_some_and(|there| there.lease == lease) {
+        if self
+            .there
+            .as_ref()
+            .is_some_and(|there| there.lease == lease)
+        {
             self.there = None;
             self.note(Seen::Nobody);
         }
@@ -195,7 +199,9 @@ impl World {
         one.heard = self.store.log.len();
         self.doing(n, deeds);
         if let Some(there) = self.store.there.clone() {
-            let deeds = self.locks(n).saw(&db(), there.seen(), Some(there.revision), false);
+            let deeds = self
+                .locks(n)
+                .saw(&db(), there.seen(), Some(there.revision), false);
             self.doing(n, deeds);
         }
     }
@@ -268,7 +274,9 @@ impl World {
             }
             Deed::Sign(name) => {
                 let locks = &self.nodes[n].locks;
-                let Some(place) = locks.place(&name) else { return };
+                let Some(place) = locks.place(&name) else {
+                    return;
+                };
                 let word = Word {
                     lock: name.clone(),
                     node: node(n),
@@ -382,7 +390,11 @@ impl World {
     /// Nothing of what it held is there any more, and everybody has to connect anew.
     fn empty(&mut self) {
         (0..self.nodes.len()).for_each(|n| self.cut(n));
-        let (now, words, last_lease) = (self.store.now, std::mem::take(&mut self.store.words), self.store.last_lease);
+        let (now, words, last_lease) = (
+            self.store.now,
+            std::mem::take(&mut self.store.words),
+            self.store.last_lease,
+        );
         self.store = Store {
             now,
             words,
@@ -406,7 +418,11 @@ impl World {
         let token = self.store.words.last().expect("a word").token;
         for n in 0..self.nodes.len() {
             let held = self.locks(n).held().remove(0);
-            assert_eq!((held.holder, held.token), (Some(node(holder)), Some(token)), "n{n}");
+            assert_eq!(
+                (held.holder, held.token),
+                (Some(node(holder)), Some(token)),
+                "n{n}"
+            );
         }
         let fired = self.nodes[holder].locks.all.get(&db()).map(|one| one.fired);
         assert_eq!(fired, Some(token));
@@ -448,7 +464,10 @@ fn a_service_that_begins_anew_goes_on_holding_it() {
             world.for_millis(away);
             assert!(world.holders().is_empty());
             world.start(holder);
-            assert!(world.holders().is_empty(), "it is not certain before the engine has said so");
+            assert!(
+                world.holders().is_empty(),
+                "it is not certain before the engine has said so"
+            );
             world.link(holder);
             world.for_millis(3_000);
             assert_eq!(world.one(), holder);
@@ -557,7 +576,11 @@ fn what_is_nobodys_word_holds_everybody_up_and_that_is_said() {
     let mut world = World::new(1, 2, &[]);
     let why = || Seen::Nothing("it is not signed".to_owned());
     let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
-    let said = |deeds: &[Deed]| deeds.iter().any(|deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del")));
+    let said = |deeds: &[Deed]| {
+        deeds
+            .iter()
+            .any(|deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del")))
+    };
     assert!(said(&deeds), "{deeds:?}");
     let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
     assert!(!said(&deeds), "once");
@@ -578,23 +601,35 @@ fn one_that_is_no_candidate_any_more_gives_it_up_at_once() {
     world.for_millis(8_000);
     assert_eq!(world.one(), 0);
     let deeds = world.locks(0).set(&[]);
-    assert!(deeds.iter().any(|deed| matches!(deed, Deed::Leave(..))), "{deeds:?}");
+    assert!(
+        deeds.iter().any(|deed| matches!(deed, Deed::Leave(..))),
+        "{deeds:?}"
+    );
     assert!(world.nodes[0].locks.tokens().is_empty());
     world.doing(0, deeds);
     world.for_millis(5_000);
     assert_eq!(world.one(), 1);
     // What it knew of tokens it goes on knowing.
-    assert!(world.nodes[0].kept.starts_with("1 1 0 0 0 db"), "{}", world.nodes[0].kept);
+    assert!(
+        world.nodes[0].kept.starts_with("1 1 0 0 0 db"),
+        "{}",
+        world.nodes[0].kept
+    );
     assert!(Locks::read(node(0), "x\n1 2 3\n\n1 1 0 0 0 db").token(&db()) == 1);
     assert!(Locks::read(node(0), "").set(&[]).is_empty());
 }
 
 #[test]
 fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
-    let seeds = std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
+    let seeds =
+        std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
     let mut words = 0;
     for seed in 0..seeds {
-        let mut world = World::new(seed, 3 + (seed % 2) as usize, if seed % 3 == 0 { &["n2", "n0"] } else { &[] });
+        let mut world = World::new(
+            seed,
+            3 + (seed % 2) as usize,
+            if seed % 3 == 0 { &["n2", "n0"] } else { &[] },
+        );
         let mut emptied = 0;
         for _ in 0..40 {
             let n = world.dice.random_range(0..world.nodes.len());
@@ -607,7 +642,10 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
                 }
                 3 => world.cut(n),
                 4 => {
-                    let (to, token) = (world.dice.random_range(0..world.nodes.len()), world.store.words.last().map_or(1, |word| word.token));
+                    let (to, token) = (
+                        world.dice.random_range(0..world.nodes.len()),
+                        world.store.words.last().map_or(1, |word| word.token),
+                    );
                     for n in 0..world.nodes.len() {
                         if world.nodes[n].is_linked {
                             let deeds = world.locks(n).passed(&db(), token, node(to));
