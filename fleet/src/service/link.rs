@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use futures_util::future::{join, join5};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
 use tokio::sync::Notify;
@@ -273,7 +274,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         let (held, passed) = (Prefix::Locks, Prefix::Passes);
         let (held, passed) = (look(held, &again[2]), look(passed, &again[3]));
         if E::HAS_PLACES && access.has_locks {
-            futures_util::future::join(held, passed).await;
+            join(held, passed).await;
         }
     };
     let lines = &Looks::default();
@@ -283,9 +284,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             lines.look(engine, tell).await;
         }
     };
-    let mut watching = pin!(futures_util::future::join5(
-        registers, results, events, others, locks
-    ));
+    let mut watching = pin!(join5(registers, results, events, others, locks));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);

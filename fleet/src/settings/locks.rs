@@ -12,7 +12,7 @@ use crate::wire::lock::MOST_CANDIDATES;
 use crate::wire::name::{Name, Node};
 
 /// The keys of such a file.
-pub const KEYS: &[&str] = &["name", "candidates", "prefer"];
+const KEYS: &[&str] = &["name", "candidates", "prefer"];
 /// The longest name, in bytes.
 const MOST_NAME: usize = 64;
 

@@ -23,7 +23,7 @@ use crate::policy::rule::Rule;
 use crate::puppet;
 use crate::wire::Malformed;
 use crate::wire::name::{Name, Namespace, Node};
-pub use locks::{KEYS as LOCK_KEYS, check as check_lock};
+pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
 use value::{Hops, MaxWait, Setting, Skew, Slots, Spread, Table, Ttl, Words};
@@ -508,6 +508,7 @@ state_dir = "/s"
 run_dir = "/n"
 spool_dir = "/e"
 rules_dir = "/d"
+locks_dir = '/l'
 
 [accept_for]
 "puppet.example.com" = ["web*.example.com"]
@@ -553,14 +554,14 @@ rules_dir = "/d"
             (group, set.slots_limit, set.slots_required, wait),
             (Some("puppetserver"), 8, true, 600_000)
         );
-        let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir];
+        let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir, &set.locks_dir];
         let paths = [&[&set.helper, &set.state_dir], &directories[..]].concat();
         assert_eq!(
             paths
                 .iter()
                 .map(|path| path.to_str().expect("plain"))
                 .collect::<Vec<_>>(),
-            ["/opt/again", "/s", "/n", "/e", "/d"]
+            ["/opt/again", "/s", "/n", "/e", "/d", "/l"]
         );
         // Not one key is missing here.
         let unset = KEYS.iter().find(|key| {

@@ -256,11 +256,11 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         ("no", Box::new(|_| b"{}".to_vec())),
         (
             "is no candidate",
-            Box::new(|first| sealed_as("web1.test", &word("web1.test", first))),
+            Box::new(move |first| sealed_as("web1.test", &word("web1.test", first))),
         ),
         (
             "signed it in the name of",
-            Box::new(|first| sealed_as("web1.test", &word("n01.test", first))),
+            Box::new(move |first| sealed_as("web1.test", &word("n01.test", first))),
         ),
         ("put there another time", Box::new(move |_| theirs.clone())),
     ];

@@ -27,7 +27,6 @@ fn millis(millis: u64) -> Boottime {
 #[derive(Clone)]
 struct There {
     lease: Lease,
-    first: u64,
     revision: u64,
     word: Option<Word>,
 }
@@ -72,7 +71,6 @@ impl Store {
         let first = self.note(Seen::Coming);
         self.there = Some(There {
             lease,
-            first,
             revision: first,
             word: None,
         });
@@ -113,6 +111,9 @@ impl Store {
         over.into_iter().for_each(|lease| self.revoke(lease));
     }
 }
+
+/// What an answer of the engine's comes to.
+type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Deed>>;
 
 /// A candidate.
 struct Stand {
@@ -256,7 +257,7 @@ impl World {
         }
         let at = self.dice.random_range(0..one.orders.len());
         let order = self.nodes[n].orders.remove(at);
-        let answer: Box<dyn FnOnce(&mut Locks) -> Vec<Deed>> = match order {
+        let answer: Heard = match order {
             Deed::Enter(name) => {
                 let place = self.store.take();
                 Box::new(move |locks| locks.entered(&name, place))
