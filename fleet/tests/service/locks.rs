@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,21 @@ fn held(node: &Node) -> Option<(String, u64)> {
     Some((own["holder"].as_str()?.to_owned(), own["token"].as_u64()?))
 }
 
+/// The same, as the fact tells it to a real manifest.
+fn in_a_manifest(node: &Node) -> String {
+    let manifest = "$lock = $facts['again_fleet']['locks']['db']\nnotice(\"holder=${lock['holder']} token=${lock['token']} mine=${lock['is_mine']}\")\n";
+    node.write("site.pp", manifest);
+    let facts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module/lib/facter");
+    let words = node.puppet();
+    let mut puppet = Command::new(&words[0]);
+    puppet
+        .args(&words[1..])
+        .env("FACTERLIB", facts)
+        .env("AGAIN_FLEET_BIN", env!("CARGO_BIN_EXE_again-fleet"))
+        .env("AGAIN_FLEET_CONFIG", node.path("again-fleet.toml"));
+    said(&puppet.output().expect("puppet"))
+}
+
 /// Until all of these say the same, with a token above this one.
 #[track_caller]
 fn agree(nodes: &[&Node], above: u64) -> (String, u64) {
@@ -143,6 +159,9 @@ fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
         shown.contains(&line) && shown.contains(&format!("with token {}", first.1)),
         "{shown}"
     );
+    let facts = in_a_manifest(holder);
+    let expected = format!("holder={} token={} mine=true", first.0, first.1);
+    assert!(facts.contains(&expected), "{facts}");
     // Killed and started, or stopped and started, it is the same one.
     holder.start_anew();
     assert_eq!(agree(&all, 0), first);
