@@ -31,8 +31,14 @@ _again__fleet() {
             again__fleet,forget)
                 cmd="again__fleet__subcmd__forget"
                 ;;
+            again__fleet,locks)
+                cmd="again__fleet__subcmd__locks"
+                ;;
             again__fleet,nodes)
                 cmd="again__fleet__subcmd__nodes"
+                ;;
+            again__fleet,pass)
+                cmd="again__fleet__subcmd__pass"
                 ;;
             again__fleet,release)
                 cmd="again__fleet__subcmd__release"
@@ -65,7 +71,7 @@ _again__fleet() {
 
     case "${cmd}" in
         again__fleet)
-            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release check take call tell"
+            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release locks pass check take call tell"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -216,6 +222,28 @@ _again__fleet() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        again__subcmd__fleet__subcmd__locks)
+            opts="-h --own --json --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         again__subcmd__fleet__subcmd__nodes)
             opts="-h --where --class --environment --json --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -235,6 +263,28 @@ _again__fleet() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__pass)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -38,6 +38,8 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "forget" -d 
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slot" -d 'Wait until this run may start: one of a bounded number in the fleet; for Puppet\'s prerun_command'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slots" -d 'Show who runs and who waits, of those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "release" -d 'Take away a node\'s place among those that share slots'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "locks" -d 'Show which node holds which lock'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Pass a lock on to another candidate'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
@@ -104,6 +106,14 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -s h -l h
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l own -d 'Only those for which this node is a candidate, as its service knows them, without asking the engine'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l json -d 'Print JSON'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l json -d 'Print JSON'

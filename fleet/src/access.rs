@@ -23,6 +23,8 @@ pub struct Access {
     pub namespace: Namespace,
     /// By which this node reacts to events; without any it does not look at them. For other rules all of them are looked at anew.
     pub rules: Vec<Rule>,
+    /// Whether this node is a candidate for any lock, and looks who holds them.
+    pub has_locks: bool,
 }
 
 impl Access {
@@ -49,10 +51,11 @@ impl Access {
             node: settings.certname().map_err(|e| e.to_string())?.clone(),
             namespace: namespace.clone(),
             rules: Vec::new(),
+            has_locks: false,
         })
     }
 
-    /// Whether a connection that was made by the other would be made in the same way by this.
+    /// Whether a connection that was made by the other does for this.
     pub fn is(&self, other: &Access) -> bool {
         let parts = |one: &Access| {
             let tls = one
@@ -61,7 +64,9 @@ impl Access {
                 .map(|tls| [tls.ca, tls.certificate, tls.key]);
             (one.engine, one.servers.clone(), tls)
         };
-        parts(self) == parts(other) && self.rules == other.rules
+        parts(self) == parts(other)
+            && self.rules == other.rules
+            && (!self.has_locks || other.has_locks)
     }
 }
 

@@ -11,8 +11,9 @@
 //! | [`Question::Nodes`] | [`Answer::Node`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
+//! | [`Question::Locks`] | [`Answer::Lock`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
+//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
 //! | any | [`Answer::Refused`] in place of all that |
 
 use std::collections::BTreeSet;
@@ -86,6 +87,39 @@ pub enum Question {
         /// The node.
         node: Node,
     },
+    /// Who holds which lock, and who is there.
+    Locks {
+        /// Only those for which this node is a candidate, as it knows them.
+        own: bool,
+    },
+    /// To have a lock go on.
+    Pass {
+        /// The lock.
+        lock: Name,
+        /// The token of the one that holds it.
+        token: u64,
+        /// The one that is to hold it.
+        to: Node,
+    },
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The lock.
+    pub lock: Name,
+    /// Who may.
+    pub candidates: Vec<Node>,
+    /// Who does, if that is certain.
+    pub holder: Option<Node>,
+    /// With which token.
+    pub token: Option<u64>,
+    /// Since when, milliseconds of its wall clock after 1970.
+    pub since: Option<u64>,
+    /// Whether that is this node.
+    pub is_mine: bool,
+    /// Why it is not certain; empty where it is.
+    pub why: String,
 }
 
 /// A slot that is wanted.
@@ -140,6 +174,8 @@ pub enum Answer {
     Away(String),
     /// Who runs or waits, and the revision that is its place.
     Slot(Box<Slot>, u64),
+    /// Who holds a lock, or that nobody does.
+    Lock(Box<Held>),
     /// The engine did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
@@ -309,6 +345,7 @@ impl Question {
                 | Question::Forget(_)
                 | Question::Slot(_)
                 | Question::Release { .. }
+                | Question::Pass { .. }
         )
     }
 
@@ -382,6 +419,7 @@ impl Answer {
                 ..
             } => vec![why],
             Answer::Slot(slot, _) => vec![&slot.why],
+            Answer::Lock(held) => vec![&held.why],
             Answer::Entry(entry) => {
                 let ways = entry.told.stopped.iter().map(|one| &*one.way);
                 ways.chain([&*entry.told.why]).collect()
@@ -545,6 +583,7 @@ mod tests {
             pending: 0,
             disabled: false,
             cap: None,
+            tokens: std::collections::BTreeMap::new(),
         }
     }
 

@@ -60,6 +60,10 @@ pub enum Command {
     Slots(Slots),
     /// Take away a node's place among those that share slots
     Release(Release),
+    /// Show which node holds which lock
+    Locks(Locks),
+    /// Pass a lock on to another candidate
+    Pass(Pass),
     /// See whether this node can fire and be fired at, and what to do where it cannot
     Check(Check),
     /// Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket
@@ -249,6 +253,28 @@ pub struct Release {
     #[arg(value_name = "GROUP")]
     pub group: Name,
     /// The node
+    #[arg(value_name = "NODE")]
+    pub node: Node,
+}
+
+/// `again-fleet locks`.
+#[derive(Debug, Args)]
+pub struct Locks {
+    /// Only those for which this node is a candidate, as its service knows them, without asking the engine
+    #[arg(long)]
+    pub own: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `again-fleet pass`.
+#[derive(Debug, Args)]
+pub struct Pass {
+    /// The lock
+    #[arg(value_name = "LOCK")]
+    pub lock: Name,
+    /// The candidate that is to hold it
     #[arg(value_name = "NODE")]
     pub node: Node,
 }

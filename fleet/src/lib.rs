@@ -111,6 +111,8 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Slot(args) => verbs::slot::main(&flags, &around, &args),
         Command::Slots(args) => verbs::slots::main(&flags, &around, &args),
         Command::Release(args) => verbs::slots::release(&flags, &around, &args),
+        Command::Locks(args) => verbs::locks::main(&flags, &around, &args),
+        Command::Pass(args) => verbs::locks::pass(&flags, &around, &args),
         Command::Check(args) => verbs::check::main(&flags, &around, &args),
     }
 }

@@ -21,6 +21,7 @@ use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
+use crate::wire::lock::{Lock, Pass};
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::{Entry, Told};
 use crate::wire::slot::Slot;
@@ -310,6 +311,43 @@ impl Seals {
             let (group, node) = (slot.group.clone(), slot.node.clone());
             (Key::Slot { group, node }, &slot.node)
         })
+    }
+
+    /// Who holds a lock, by its own word at this key.
+    ///
+    /// # Errors
+    /// It did not say that.
+    pub fn lock(&mut self, bytes: &[u8], key: &Key) -> Result<Lock, String> {
+        self.stands(bytes, key, |lock: &Lock| {
+            (Key::Lock(lock.lock.clone()), &lock.node)
+        })
+    }
+
+    /// To whom a lock is to go on, by the word of one of these at this key.
+    ///
+    /// # Errors
+    /// None of them said that.
+    pub fn pass(&self, bytes: &[u8], key: &Key, operators: &[Who]) -> Result<Pass, String> {
+        let signed = self.signed::<Pass>(bytes);
+        let (signer, pass) = signed.map_err(|found| match *found {
+            Found::Bad(why) | Found::Unclear(why) => why,
+            Found::Good(_) => String::new(),
+        })?;
+        let Pass { lock, node, .. } = pass.clone();
+        let nothing = Extensions::new();
+        let extensions = signer
+            .as_ref()
+            .map_or(&nothing, |signer| &signer.extensions);
+        if signer.as_ref().is_some_and(|signer| signer.node != node) {
+            return Err(format!("another one signed it in the name of {node}"));
+        }
+        if !operators.iter().any(|who| who.is_met_by(&node, extensions)) {
+            return Err(format!("operators does not list {node}"));
+        }
+        match (Key::Pass { lock, node }) {
+            belongs if belongs == *key => Ok(pass),
+            _ => Err("it was told elsewhere".to_owned()),
+        }
     }
 
     /// Whether this node is one of these.

@@ -69,6 +69,7 @@ pub fn settings(text: &[u8]) {
     if let Ok(text) = std::str::from_utf8(text) {
         let _ = again_fleet::settings::check(text);
         let _ = again_fleet::settings::check_rule(text);
+        let _ = again_fleet::settings::check_lock(text);
     }
 }
 

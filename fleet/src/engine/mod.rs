@@ -127,6 +127,9 @@ impl std::error::Error for Error {}
 /// What an engine says that cannot rank those who wait.
 pub const NO_PLACES: &str = "slots need etcd: on NATS a key that is renewed loses its place";
 
+/// The same of locks.
+pub const NO_LOCKS: &str = "locks need etcd: on NATS a key that is renewed loses its place";
+
 /// How long a lease lives without a renewal, in seconds.
 pub const LEASE: u64 = 60;
 

@@ -8,6 +8,7 @@ use again::model::{Moment, Span};
 use super::accept::{Accept, Extensions};
 use super::books::Books;
 use super::lineage::{self, TooFar};
+use super::lock::{self, Lock};
 use super::term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Node;
@@ -25,6 +26,8 @@ pub struct Rules {
     pub skew: Span,
     /// How many hops an origin may make.
     pub hop_limit: usize,
+    /// The locks for which it is a candidate.
+    pub locks: Vec<Lock>,
 }
 
 /// A trigger whose signature holds, and who signed it.
@@ -69,6 +72,9 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
     }
     // What this node's own runs did, where a rule of its own wants that.
     if trigger.name.is_of_a_rule() && *signer == rules.me {
+        return Ok(());
+    }
+    if trigger.on_behalf.is_none() && lock::is_change(&rules.locks, &trigger.name, signer) {
         return Ok(());
     }
     rules
@@ -165,6 +171,7 @@ mod tests {
             },
             skew: SKEW,
             hop_limit: 3,
+            locks: vec![],
         }
     }
 
@@ -215,6 +222,35 @@ mod tests {
         );
         let error = admitted(|s| s.trigger.on_behalf = Some(node("web2")));
         assert!(matches!(error, Err(Unfit::Refused(_))));
+    }
+
+    #[test]
+    fn a_candidate_of_a_lock_says_that_it_has_another_holder_and_nothing_else() {
+        let mut rules = rules();
+        rules.locks = vec![super::lock::tests::lock(&["lb1", "db1"], &[])];
+        let admitted = |name: &str, signer: &str, on_behalf: Option<&str>| {
+            admit(
+                &rules,
+                &signed(|s| {
+                    s.signer = node(signer);
+                    s.trigger.sender = node(signer);
+                    s.trigger.name = name.parse().expect("a name");
+                    s.trigger.on_behalf = on_behalf.map(node);
+                }),
+            )
+        };
+        assert_eq!(admitted("lock db", "db1", None), Ok(()));
+        // Itself too; no other lock, no other trigger, no other node, and in nobody's name.
+        assert_eq!(admitted("lock db", "lb1", None), Ok(()));
+        for (name, signer, on_behalf) in [
+            ("lock other", "db1", None),
+            ("db", "db1", None),
+            ("lock db", "db2", None),
+            ("lock db", "db1", Some("web1")),
+        ] {
+            let refused = admitted(name, signer, on_behalf);
+            assert!(matches!(refused, Err(Unfit::Refused(_))), "{name} {signer}");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod fire;
 pub mod judge;
 /// Where a trigger comes from, and when that has been far enough.
 pub mod lineage;
+/// Who may hold a lock.
+pub mod lock;
 /// How long a target waits, beyond what it was asked for.
 pub mod pace;
 /// Regular expressions.

@@ -145,6 +145,7 @@ pub(crate) mod tests {
             pending: 0,
             disabled: false,
             cap: None,
+            tokens: std::collections::BTreeMap::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The processes that this node's slots are for: what outlives a service of them, and when they have ended.
+//! The processes that this node's slots are for: what outlives a service of them, and of locks, and when they have ended.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,17 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use again::model::Identity;
+use again::sys::file::sync;
 use again::sys::{clock, process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::alarm::waited_for;
+use super::locks::Locks;
 use super::slots::{Holder, Slots};
 use crate::wire::name::Name;
+
+/// The file of locks.
+const LOCKS: &str = "locks";
 
 /// What is done when a process has ended.
 pub type Ended = Box<dyn FnOnce() + Send>;
@@ -44,6 +49,25 @@ impl File {
             held.is_some_and(|(fd, _)| tell_end(fd, ended(group, who)).is_ok())
         });
         (File(path), slots)
+    }
+
+    /// What is kept of locks beside it; it is about no boot.
+    pub fn locks(&self) -> String {
+        fs::read_to_string(self.0.with_file_name(LOCKS)).unwrap_or_default()
+    }
+
+    /// Writes the locks down. When this returns, they are on disk.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn write_locks(&self, locks: &Locks) -> io::Result<()> {
+        let path = self.0.with_file_name(LOCKS);
+        let new = path.with_extension("new");
+        fs::write(&new, locks.written())?;
+        sync(&fs::File::open(&new)?)?;
+        fs::rename(&new, &path)?;
+        let directory = path.parent().map(fs::File::open);
+        directory.map_or(Ok(()), |directory| sync(&directory?))
     }
 
     /// Writes them down.

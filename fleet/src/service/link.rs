@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use futures_util::future::{join, join5};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
 use tokio::sync::Notify;
@@ -22,7 +23,7 @@ use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Name, Namespace, Node};
+use crate::wire::name::{Namespace, Node};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,11 +35,15 @@ const MOST_CALLS: usize = 64;
 const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
+/// How long an operator's word is there that a lock is to go on.
+const PASS: Duration = Duration::from_secs(60);
 /// How long the engine may take to hear that this service ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The service, where it asks for itself.
 pub const OURSELVES: Client = 0;
+/// The same, about locks.
+pub const LOCKS: Client = Client::MAX;
 
 /// What the engine is asked for.
 #[derive(Debug)]
@@ -73,7 +78,7 @@ pub enum Call {
     },
     /// To list all that stands below these, for somebody on this machine.
     List {
-        /// For whom; [`OURSELVES`] is the service.
+        /// For whom; [`OURSELVES`] and [`LOCKS`] are the service.
         client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
@@ -87,10 +92,10 @@ pub enum Call {
         /// How long.
         ttl: Duration,
     },
-    /// To do something with this node's place in a group.
+    /// To do something with this node's place in a group, or with a lock.
     Place {
-        /// The group.
-        group: Name,
+        /// Which.
+        key: Key,
         /// What.
         act: Act,
     },
@@ -100,6 +105,15 @@ pub enum Call {
         client: Client,
         /// The place.
         key: Key,
+    },
+    /// To say that a lock is to go on, for somebody on this machine.
+    Pass {
+        /// For whom.
+        client: Client,
+        /// Where.
+        key: Key,
+        /// The word.
+        bytes: Vec<u8>,
     },
 }
 
@@ -127,7 +141,7 @@ pub enum News {
     Reached,
     /// There is none any more. All calls have been answered.
     Lost(String),
-    /// Changes below `to/` and `result/`, and below `event/` where there are rules.
+    /// Changes below `to/` and `result/`, below `event/` where there are rules, and below `lock/` and `pass/` where there are locks.
     Changes(Vec<Change>),
     /// What is seen of the lines, by the number of the look.
     Seen(u64, Seen),
@@ -242,12 +256,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         ControlFlow::Break(end) => return end,
     };
     let _ = news.send(News::Reached);
-    let (
-        Access {
-            node, namespace, ..
-        },
-        again,
-    ) = (access, [Notify::new(), Notify::new()]);
+    let (node, namespace) = (&access.node, &access.namespace);
+    let again = [(); 4].map(|()| Notify::new());
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
@@ -260,6 +270,13 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             look(Prefix::AllEvents, &never).await;
         }
     };
+    let locks = async {
+        let (held, passed) = (Prefix::Locks, Prefix::Passes);
+        let (held, passed) = (look(held, &again[2]), look(passed, &again[3]));
+        if E::HAS_PLACES && access.has_locks {
+            join(held, passed).await;
+        }
+    };
     let lines = &Looks::default();
     let others = async {
         if E::HAS_PLACES {
@@ -267,9 +284,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             lines.look(engine, tell).await;
         }
     };
-    let mut watching = pin!(futures_util::future::join4(
-        registers, results, events, others
-    ));
+    let mut watching = pin!(join5(registers, results, events, others, locks));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
@@ -489,11 +504,17 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let why = Error::Denied(NO_PLACES.to_owned());
                 Box::pin(async move { (number, Err(why)) })
             }
-            Call::Place { group, act } => {
-                let (group, node) = (group.clone(), self.node.clone());
-                let key = Key::Slot { group, node }.encode(self.namespace);
+            Call::Place { key, act } => {
+                let key = key.encode(self.namespace);
                 let done = self.leases.clone().act(engine, key, act.clone());
                 Box::pin(async move { (number, done.await) })
+            }
+            Call::Pass { key, bytes, .. } => {
+                let (key, bytes) = (key.encode(self.namespace), std::mem::take(bytes));
+                Box::pin(async move {
+                    let put = engine.put(&key, &bytes, Some(PASS)).await;
+                    (number, put.map(|_| Vec::new()))
+                })
             }
             Call::Release { key, .. } => {
                 let keys = [(); 2].map(|()| key.encode(self.namespace));

@@ -17,6 +17,8 @@ mod holders;
 mod keep;
 /// The link to the engine.
 mod link;
+/// Which locks this node holds.
+mod locks;
 /// What of a run is told together.
 mod parcel;
 /// The leases of this node's places.
@@ -95,6 +97,8 @@ struct Service<'a> {
     settings: Settings,
     /// The rules by which this node reacts to events.
     reactions: Vec<Rule>,
+    /// Whether it is a candidate for any lock.
+    has_locks: bool,
     access: Access,
     /// What stood in the way of another access, when it was said last.
     trouble: Option<String>,
@@ -139,6 +143,7 @@ impl<'a> Service<'a> {
         let reactions = settings.reactions().map_err(io::Error::other)?;
         let access = Access {
             rules: reactions.clone(),
+            has_locks: !rules.locks.is_empty(),
             ..Access::new(&settings).map_err(io::Error::other)?
         };
         fs::create_dir_all(&settings.state_dir)?;
@@ -164,6 +169,7 @@ impl<'a> Service<'a> {
         let service = Service {
             driver,
             reactions,
+            has_locks: access.has_locks,
             door: tokio::spawn(guard(sockets, tell)),
             alarm: Alarm::new()?,
             beat: clock::boottime(),
@@ -256,6 +262,7 @@ impl<'a> Service<'a> {
         }
         self.driver.look_at_runs();
         self.driver.slots_go_on(is_beat);
+        self.driver.locks_go_on(is_beat);
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);
@@ -271,8 +278,12 @@ impl<'a> Service<'a> {
             ));
         }
         self.trouble = trouble;
-        let rules = self.reactions.clone();
-        let access = access.map(|access| Access { rules, ..access });
+        let (rules, has_locks) = (self.reactions.clone(), self.has_locks);
+        let access = access.map(|access| Access {
+            rules,
+            has_locks,
+            ..access
+        });
         if let Ok(access) = access
             && !access.is(&self.access)
         {
@@ -326,6 +337,7 @@ impl<'a> Service<'a> {
         self.driver.operators.clone_from(&new.operators);
         self.settings = new;
         self.reactions.clone_from(&reactions);
+        self.has_locks = !rules.locks.is_empty();
         self.driver.rule(rules, reactions);
         Ok(())
     }

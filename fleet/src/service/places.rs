@@ -1,4 +1,4 @@
-//! The leases under which this node's places among those that share slots stand in the engine.
+//! The leases under which this node's places among those that share slots, and the locks that it holds, stand in the engine.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -117,6 +117,8 @@ pub enum Act {
     /// A first write where nothing stands then, under a new lease. The answer has its revision, and the number of the lease in place of
     /// bytes.
     Enter,
+    /// The same where nothing stands; a conflict where something does.
+    Take,
     /// The second one, in its place; the answer has its revision.
     Sign {
         /// The revision of the first.
@@ -161,9 +163,9 @@ impl<L> Leases<L> {
         let mut value = Value::new(key, Vec::new(), 0);
         let gone = || Error::Conflict;
         match act {
-            Act::Enter => {
+            Act::Enter | Act::Take => {
                 let lease = engine.grant().await?;
-                match enter(engine, &value.key, &lease).await {
+                match enter(engine, &value.key, &lease, matches!(act, Act::Enter)).await {
                     Ok(revision) => value.revision = revision,
                     Err(e) => {
                         let _ = engine.revoke(lease).await;
@@ -212,10 +214,15 @@ async fn stands<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
     Ok(found.iter().any(|value| value.key == key))
 }
 
-/// The first write; what this node has left there, or somebody else has put there, goes.
-async fn enter<E: Engine>(engine: &E, key: &str, lease: &E::Lease) -> Result<u64, Error> {
+/// The first write. At a key of this node's own, what it has left there, or somebody else has put there, goes.
+async fn enter<E: Engine>(
+    engine: &E,
+    key: &str,
+    lease: &E::Lease,
+    is_own: bool,
+) -> Result<u64, Error> {
     match engine.create(key, b"", lease).await {
-        Err(Error::Conflict) => {
+        Err(Error::Conflict) if is_own => {
             let mut found = engine.list(key).await?.values;
             found.retain(|value| value.key == key);
             for value in found {

@@ -1,5 +1,7 @@
 //! The settings: flags before `AGAIN_FLEET_*` before /etc/again-fleet.toml before defaults.
 
+/// The locks, each in a file of its own.
+mod locks;
 /// The rules, each in a file of its own.
 mod rules;
 /// How each value is written.
@@ -16,10 +18,12 @@ use crate::identity::authority::{Authority, Revocation};
 use crate::identity::files::{self, Paths};
 use crate::policy::accept::{Accept, Pattern, Who};
 use crate::policy::judge::Rules;
+use crate::policy::lock::Lock;
 use crate::policy::rule::Rule;
 use crate::puppet;
 use crate::wire::Malformed;
 use crate::wire::name::{Name, Namespace, Node};
+pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
 use value::{Hops, MaxWait, Setting, Skew, Slots, Spread, Table, Ttl, Words};
@@ -76,6 +80,8 @@ pub struct Settings {
     pub spool_dir: PathBuf,
     /// Where the rules are by which this node reacts to events.
     pub rules_dir: PathBuf,
+    /// Where the locks are for which this node is a candidate.
+    pub locks_dir: PathBuf,
     certname: Option<Node>,
     files: Files,
 }
@@ -151,6 +157,7 @@ layer! {
     run_dir: PathBuf, "AGAIN_FLEET_RUN_DIR" => "/run/again-fleet".into();
     spool_dir: PathBuf, "AGAIN_FLEET_SPOOL_DIR" => "/var/spool/again-fleet".into();
     rules_dir: PathBuf, "AGAIN_FLEET_RULES_DIR" => "/etc/again-fleet.d".into();
+    locks_dir: PathBuf, "AGAIN_FLEET_LOCKS_DIR" => "/etc/again-fleet-locks.d".into();
 }
 
 /// The keys of the file.
@@ -282,6 +289,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
         run_dir: set.run_dir(),
         spool_dir: set.spool_dir(),
         rules_dir: set.rules_dir(),
+        locks_dir: set.locks_dir(),
         accept: set.accept.take(),
         certname,
     }
@@ -357,7 +365,17 @@ impl Settings {
             accept: Accept { from, on_behalf },
             skew: self.skew,
             hop_limit: self.hop_limit,
+            locks: self.locks()?,
         })
+    }
+
+    /// The locks for which this node is a candidate, as their files are now.
+    ///
+    /// # Errors
+    /// Which file is wrong, where, and how.
+    pub fn locks(&self) -> Result<Vec<Lock>, Usage> {
+        let locks = locks::read(&self.locks_dir, self.certname()?);
+        locks.map_err(|e| Usage(format!("the settings cannot be used: {e}")))
     }
 }
 
@@ -490,6 +508,7 @@ state_dir = "/s"
 run_dir = "/n"
 spool_dir = "/e"
 rules_dir = "/d"
+locks_dir = '/l'
 
 [accept_for]
 "puppet.example.com" = ["web*.example.com"]
@@ -535,14 +554,14 @@ rules_dir = "/d"
             (group, set.slots_limit, set.slots_required, wait),
             (Some("puppetserver"), 8, true, 600_000)
         );
-        let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir];
+        let directories = [&set.run_dir, &set.spool_dir, &set.rules_dir, &set.locks_dir];
         let paths = [&[&set.helper, &set.state_dir], &directories[..]].concat();
         assert_eq!(
             paths
                 .iter()
                 .map(|path| path.to_str().expect("plain"))
                 .collect::<Vec<_>>(),
-            ["/opt/again", "/s", "/n", "/e", "/d"]
+            ["/opt/again", "/s", "/n", "/e", "/d", "/l"]
         );
         // Not one key is missing here.
         let unset = KEYS.iter().find(|key| {

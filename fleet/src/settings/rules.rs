@@ -33,35 +33,50 @@ const LONGEST: u64 = 64 << 10;
 
 /// Reads the rules of a directory; none where there is no such directory.
 pub fn read(directory: &Path) -> Result<Vec<Rule>, String> {
+    let mut rules = Vec::new();
+    each(directory, ("rules", MOST), &mut |text| {
+        let rule = parse(text)?;
+        let name = rule.name.clone();
+        rules.push(rule);
+        Ok(name)
+    })?;
+    Ok(rules)
+}
+
+/// Reads all files of a directory, of which so many are allowed; each has a name of its own.
+pub fn each(
+    directory: &Path,
+    (what, most): (&str, usize),
+    read: &mut dyn FnMut(&str) -> Result<String, String>,
+) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("{} cannot be read: {e}", directory.display());
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(cannot(e)),
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(cannot)?;
     paths.retain(|path| path.extension().is_some_and(|end| end == "toml"));
     paths.sort();
-    if paths.len() > MOST {
+    if paths.len() > most {
         let (path, count) = (directory.display(), paths.len());
-        return Err(format!("{path} has {count} rules: {MOST} are allowed"));
+        return Err(format!("{path} has {count} {what}: {most} are allowed"));
     }
-    let mut rules: Vec<Rule> = Vec::new();
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for path in paths {
         let wrong = |e: String| format!("{}: {e}", path.display());
         let text = again::sys::file::read_regular(&path, LONGEST, 0);
         let text = text.map_err(|e| wrong(format!("it cannot be read: {e}")))?;
         let text = String::from_utf8(text).map_err(|_| wrong("it is not UTF-8".to_owned()))?;
-        let rule = parse(&text).map_err(wrong)?;
-        if let Some(other) = files.insert(rule.name.clone(), path.clone()) {
-            let e = format!("'{}' is also the name in {}", rule.name, other.display());
+        let name = read(&text).map_err(wrong)?;
+        let also = name.clone();
+        if let Some(other) = files.insert(name, path.clone()) {
+            let e = format!("'{also}' is also the name in {}", other.display());
             return Err(wrong(at(&text, "name", &e)));
         }
-        rules.push(rule);
     }
-    Ok(rules)
+    Ok(())
 }
 
 /// Whether a text can be used as such a file; else what is wrong with it.
@@ -73,7 +88,7 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 /// What is wrong with a key, and where.
-fn at(text: &str, key: &str, why: &str) -> String {
+pub fn at(text: &str, key: &str, why: &str) -> String {
     let line = toml::line_of(text, key);
     format!("line {line}: key '{key}': {why}")
 }

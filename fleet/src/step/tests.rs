@@ -42,6 +42,7 @@ impl Bench {
             },
             skew: Span::from_secs(300),
             hop_limit: 3,
+            locks: vec![],
         };
         Bench {
             state: State::new(rules, 0, [], &now),

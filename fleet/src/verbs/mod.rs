@@ -8,6 +8,8 @@ pub mod cancel;
 pub mod check;
 /// `again-fleet events`.
 pub mod events;
+/// `again-fleet locks` and `again-fleet pass`.
+pub mod locks;
 /// `again-fleet nodes` and `again-fleet forget`.
 pub mod nodes;
 /// What was said of a firing.

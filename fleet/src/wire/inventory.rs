@@ -6,13 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Malformed;
 use super::body::{Content, at_most};
-use super::name::Node;
+use super::lock::MOST_TOKEN;
+use super::name::{Name, Node};
 use super::outcome::{Outcome, Ran};
 
 /// How many facts are told at most.
 const MOST_FACTS: usize = 100;
 /// How many classes.
 const MOST_CLASSES: usize = 2000;
+/// How many locks it may be a candidate for.
+pub const MOST_LOCKS: usize = 64;
 /// The longest name of a fact or a class, and the longest value of a fact, in bytes.
 pub const MOST_TEXT: usize = 512;
 /// All facts and classes together, in bytes.
@@ -52,6 +55,9 @@ pub struct Inventory {
     /// How many reruns its cap allows, and how many of these there were, when its last run began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<(u32, u32)>,
+    /// The highest token that it knows of each lock for which it is a candidate.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tokens: BTreeMap<Name, u64>,
 }
 
 impl Inventory {
@@ -90,6 +96,10 @@ impl Content for Inventory {
     fn check(&self) -> Result<(), Malformed> {
         at_most("facts", self.facts.len(), MOST_FACTS)?;
         at_most("classes", self.classes.len(), MOST_CLASSES)?;
+        at_most("locks", self.tokens.len(), MOST_LOCKS)?;
+        if self.tokens.values().any(|token| *token > MOST_TOKEN) {
+            return Err(Malformed::new("a token is too high"));
+        }
         let facts = self.facts.iter().flat_map(|(name, value)| [name, value]);
         let texts =
             facts
@@ -127,6 +137,7 @@ mod tests {
             pending: 2,
             disabled: false,
             cap: Some((5, 2)),
+            tokens: BTreeMap::from([("db".parse().expect("a name"), 7)]),
         }
     }
 
@@ -191,6 +202,16 @@ mod tests {
             },
             Inventory {
                 environment: "x".repeat(513),
+                ..inventory()
+            },
+            Inventory {
+                tokens: (0..65)
+                    .map(|n| (text(n).parse().expect("a name"), 1))
+                    .collect(),
+                ..inventory()
+            },
+            Inventory {
+                tokens: BTreeMap::from([("x".parse().expect("a name"), MOST_TOKEN + 1)]),
                 ..inventory()
             },
             Inventory {

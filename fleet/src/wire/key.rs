@@ -56,20 +56,31 @@ pub enum Key {
         /// The node, which signs this.
         node: Node,
     },
+    /// `lock/NAME`: who holds a lock. Whichever candidate that is signs it.
+    Lock(Name),
+    /// `pass/NAME/NODE`: an operator wants a lock to go on.
+    Pass {
+        /// The lock.
+        lock: Name,
+        /// The operator's node, which signs this.
+        node: Node,
+    },
 }
 
 impl Key {
-    /// The node whose signature a value needs here. Nobody signs that it is alive.
-    pub fn signer(&self) -> &Node {
-        match self {
+    /// The node whose signature a value needs here, if it is always the same. Nobody signs that it is alive.
+    pub fn signer(&self) -> Option<&Node> {
+        Some(match self {
             Key::To { sender, .. } => sender,
             Key::Result { target, .. } => target,
+            Key::Lock(_) => return None,
             Key::Node(node)
             | Key::Alive(node)
             | Key::Story { node, .. }
             | Key::Event { node, .. }
-            | Key::Slot { node, .. } => node,
-        }
+            | Key::Slot { node, .. }
+            | Key::Pass { node, .. } => node,
+        })
     }
 
     /// As it stands in the engine.
@@ -113,6 +124,8 @@ impl Key {
             Key::Slot { group, node } => {
                 written(namespace, "slot", &[group.as_str(), node.as_str()])
             }
+            Key::Lock(lock) => written(namespace, "lock", &[lock.as_str()]),
+            Key::Pass { lock, node } => written(namespace, "pass", &[lock.as_str(), node.as_str()]),
         }
     }
 
@@ -166,6 +179,11 @@ impl Key {
                 group: group.parse()?,
                 node: node.parse()?,
             },
+            ("lock", [lock]) => Key::Lock(lock.parse()?),
+            ("pass", [lock, node]) => Key::Pass {
+                lock: lock.parse()?,
+                node: node.parse()?,
+            },
             _ => return Err(wrong()),
         })
     }
@@ -194,6 +212,10 @@ pub enum Prefix<'a> {
     Slots(&'a Name),
     /// Who runs or waits in any group.
     AllSlots,
+    /// Who holds any lock.
+    Locks,
+    /// Which of them are to go on.
+    Passes,
 }
 
 impl Prefix<'_> {
@@ -210,6 +232,8 @@ impl Prefix<'_> {
             Prefix::AllEvents => written(namespace, "event", &[]),
             Prefix::Slots(group) => written(namespace, "slot", &[group.as_str()]),
             Prefix::AllSlots => written(namespace, "slot", &[]),
+            Prefix::Locks => written(namespace, "lock", &[]),
+            Prefix::Passes => written(namespace, "pass", &[]),
         };
         text.push('/');
         text
@@ -272,6 +296,8 @@ pub(crate) mod tests {
                 first
             }),
             (name(), node()).prop_map(|(group, node)| Key::Slot { group, node }),
+            name().prop_map(Key::Lock),
+            (name(), node()).prop_map(|(lock, node)| Key::Pass { lock, node }),
         ]
     }
 
@@ -291,7 +317,7 @@ pub(crate) mod tests {
             key.encode(&namespace()),
             "again/v1/test/to/lb1=example=com/web1=example=com/refresh%20load%20balancers"
         );
-        assert_eq!(key.signer(), &node("web1.example.com"));
+        assert_eq!(key.signer(), Some(&node("web1.example.com")));
         assert_eq!(
             Prefix::To(&node("lb1")).encode(&namespace()),
             "again/v1/test/to/lb1/"
@@ -346,7 +372,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event|slot)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

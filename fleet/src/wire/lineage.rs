@@ -21,6 +21,8 @@ words! {
         Person = "person",
         /// Something happened in a run that nobody asked for, and met a rule.
         Event = "event",
+        /// A lock has another holder.
+        Lock = "lock",
     }
 }
 

@@ -39,6 +39,8 @@ pub mod inventory;
 pub mod key;
 /// What a trigger carries of its past.
 pub mod lineage;
+/// Which of some nodes it is.
+pub mod lock;
 /// An event that met a rule, as it is handed over.
 pub mod met;
 /// Names that may stand in a key.

@@ -328,7 +328,7 @@ pub(crate) mod tests {
         assert_eq!(one.firing(), &one.sender);
         one.on_behalf = Some("web2".parse().expect("a certname"));
         assert_eq!(one.firing().as_str(), "web2");
-        assert_eq!(one.key().signer(), &one.sender);
+        assert_eq!(one.key().signer(), Some(&one.sender));
     }
 
     proptest! {

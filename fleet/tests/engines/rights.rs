@@ -163,6 +163,12 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             1
         );
         web2.remove(&place, second).await.expect("released");
+        // Any of them may be a candidate, or an operator's.
+        for below in ["lock/db", "pass/db/web1=test"] {
+            let there = web1.put(&key(below), b"x", None).await.expect(below);
+            assert_eq!(web2.list(&key(below)).await.expect(below).values.len(), 1);
+            web2.remove(&key(below), there).await.expect(below);
+        }
         web1.renew(&lease).await.expect("renewed");
         let mut feed = web1
             .follow(&key("to/web2=test/"), 0)

@@ -19,6 +19,8 @@ mod events;
 mod fired;
 /// What others put into the engine.
 mod hostile;
+/// Locks.
+mod locks;
 /// What goes on for a while.
 mod long;
 /// Many senders.

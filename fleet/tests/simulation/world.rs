@@ -177,6 +177,7 @@ impl World {
                 },
                 skew: Span::from_secs(300),
                 hop_limit,
+                locks: Vec::new(),
             },
             is_on: true,
             is_gone: false,

@@ -67,7 +67,7 @@ impl Straight {
     /// Whatever was written since this etcd began, also what is gone.
     #[allow(dead_code, reason = "for the room of the verbs")]
     pub fn ever(&self) -> Vec<Value> {
-        self.put("end", b"").expect("put");
+        let end = self.put("end", b"").expect("put");
         let mut values = Vec::new();
         self.runtime.block_on(async {
             let Store::Etcd(etcd) = &self.store else {
@@ -76,7 +76,7 @@ impl Straight {
             let mut feed = etcd.follow("again/", 0).await.expect("a feed");
             loop {
                 match feed.next().await.expect("a change") {
-                    Change::Put(value) if value.key == "again/v1/test/end" => return values,
+                    Change::Put(value) if value.revision >= end => return values,
                     Change::Put(value) => values.push(value),
                     Change::Removed { .. } => {}
                 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Status};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
+use again_fleet::wire::lock::{Lock, Pass};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
 use again_fleet::wire::slot::Slot;
@@ -43,6 +44,8 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("story.1", story),
         ("event.1", of("event/NODE/RUN/FIRST")),
         ("slot.1", of("slot/GROUP/NODE")),
+        ("lock.1", of("lock/NAME")),
+        ("pass.1", of("pass/NAME/NODE")),
     ])
 }
 
@@ -99,6 +102,7 @@ fn whole() -> Vec<Vec<u8>> {
         pending: 1,
         disabled: false,
         cap: Some((5, 2)),
+        tokens: BTreeMap::from([("db".parse().expect("a name"), 7)]),
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),
@@ -163,6 +167,20 @@ fn whole() -> Vec<Vec<u8>> {
         since: 1,
         why: "process 7".to_owned(),
     };
+    let lock = Lock {
+        lock: "db".parse().expect("a name"),
+        node: self::name("web1.test"),
+        first: 1,
+        token: 7,
+        since: 1,
+        candidates: vec![self::name("web1.test")],
+    };
+    let pass = Pass {
+        lock: lock.lock.clone(),
+        node: self::name("web1.test"),
+        to: self::name("web2.test"),
+        token: 7,
+    };
     let by = "web1.test";
     vec![
         sealed_as(by, &events),
@@ -171,6 +189,8 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &told),
         sealed_as(by, &entry),
         sealed_as(by, &slot),
+        sealed_as(by, &lock),
+        sealed_as(by, &pass),
     ]
 }
 

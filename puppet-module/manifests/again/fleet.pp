@@ -114,6 +114,10 @@
 #   Directory of the rules by which this node reacts to events: see `common::again::on`. All of it is Puppet's; what no manifest has is
 #   removed.
 #
+# @param locks_dir
+#   Directory of the locks for which this node is a candidate: see `common::again::lock`. All of it is Puppet's; what no manifest has is
+#   removed.
+#
 # @param user
 #   The user of the service that speaks to the network, and the name of its group.
 #
@@ -204,6 +208,7 @@ class common::again::fleet (
   Common::Again::Path $share_dir = '/usr/local/share',
   Common::Again::Path $config_file = '/etc/again-fleet.toml',
   Common::Again::Path $rules_dir = '/etc/again-fleet.d',
+  Common::Again::Path $locks_dir = '/etc/again-fleet-locks.d',
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
   Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
   Common::Again::Events $events = false,
@@ -284,6 +289,7 @@ class common::again::fleet (
         'slots_required' => $slots_settings['required'],
         'helper'         => $common::again::binary_path,
         'rules_dir'      => $rules_dir ? { '/etc/again-fleet.d' => undef, default => $rules_dir },
+        'locks_dir'      => $locks_dir ? { '/etc/again-fleet-locks.d' => undef, default => $locks_dir },
     }).filter |$_key, $value| { $value =~ NotUndef }
   }
 
@@ -524,8 +530,8 @@ class common::again::fleet (
       *        => $settings_file,
     }
 
-    # A rule that has left the manifest leaves the node.
-    file { $rules_dir:
+    # A rule that has left the manifest leaves the node, and so does a lock.
+    file { [$rules_dir, $locks_dir]:
       ensure  => 'directory',
       owner   => 'root',
       group   => 'root',
@@ -561,7 +567,7 @@ class common::again::fleet (
     }
 
     # No copies in the filebucket.
-    file { [$config_file, $rules_dir, '/var/lib/again-fleet', $spool]:
+    file { [$config_file, $rules_dir, $locks_dir, '/var/lib/again-fleet', $spool]:
       ensure  => 'absent',
       force   => true,
       backup  => false,

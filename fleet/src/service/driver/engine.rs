@@ -7,7 +7,7 @@ use super::{Driver, Note, Register};
 use crate::ask;
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
-use crate::service::link::{Answer, Call, News, OURSELVES};
+use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES};
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
@@ -71,27 +71,19 @@ impl Driver {
             News::Answered(Call::Forget { client, node }, answer) => {
                 self.forgotten(client, &node, answer);
             }
-            News::Answered(
-                Call::List {
-                    client: OURSELVES,
-                    prefixes,
-                },
-                answer,
-            ) => {
-                self.nodes_told(&prefixes, answer);
-            }
-            News::Answered(Call::List { client, .. }, answer)
-                if self.turns.get(&client).is_some() =>
-            {
-                self.counted(client, answer);
-            }
-            News::Answered(Call::List { client, prefixes }, answer) => {
-                self.listed(client, &prefixes, answer);
-            }
+            News::Answered(Call::List { client, prefixes }, answer) => match client {
+                OURSELVES => self.nodes_told(&prefixes, answer),
+                LOCKS => self.locks_told(&prefixes, answer),
+                client if self.turns.get(&client).is_some() => self.counted(client, answer),
+                client => self.listed(client, &prefixes, answer),
+            },
             News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
-            News::Answered(Call::Place { group, act }, answer) => {
-                self.placed(&group, &act, answer);
-            }
+            News::Answered(Call::Place { key, act }, answer) => match key {
+                Key::Lock(name) => self.lock_placed(&name, &act, answer),
+                Key::Slot { group, .. } => self.placed(&group, &act, answer),
+                _ => {}
+            },
+            News::Answered(Call::Pass { client, .. }, answer) => self.pass_told(client, answer),
             News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
             News::Seen(number, seen) => self.watched(number, seen),
         }
@@ -111,6 +103,8 @@ impl Driver {
         self.events_go_on();
         let deeds = self.slots().reached();
         self.do_all(deeds);
+        let deeds = self.locks().reached();
+        self.do_with_locks(deeds);
     }
 
     fn lost(&mut self, why: String) {
@@ -134,6 +128,7 @@ impl Driver {
         let why = ask::words(&self.health.why);
         let deeds = self.slots().lost(&why);
         self.do_all(deeds);
+        self.locks().lost(&why);
     }
 
     /// Something is written, or gone, below `to/`, `result/` and `event/`.
@@ -155,6 +150,8 @@ impl Driver {
                 (Ok(key @ Key::Event { .. }), Change::Put(value)) => {
                     sights.extend(self.react(key, value.bytes));
                 }
+                (Ok(Key::Lock(name)), change) => self.lock_changed(&name, change),
+                (Ok(key @ Key::Pass { .. }), Change::Put(value)) => self.pass_seen(&key, &value),
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {
                     self.turn_away(&format!("the engine holds something that is not ours: {e}"));
@@ -201,7 +198,8 @@ impl Driver {
     fn listed(&mut self, client: Client, prefixes: &[String], answer: Answer) {
         self.look_at_files();
         let slots = Prefix::AllSlots.encode(&self.namespace);
-        let is_coming = |value: &Value| value.bytes.is_empty() && value.key.starts_with(&slots);
+        let alive = Prefix::Alive.encode(&self.namespace);
+        let is_coming = |value: &Value| value.bytes.is_empty() && !value.key.starts_with(&alive);
         let values = match answer {
             Ok(mut values) => {
                 values.retain(|value| !is_coming(value));
@@ -301,7 +299,11 @@ impl Driver {
                     standing.revision,
                 ))
             }
-            Key::To { .. } | Key::Result { .. } | Key::Event { .. } => {
+            Key::Lock(_) => {
+                let held = self.shown_lock(value, &key)?;
+                Ok(ask::Answer::Lock(Box::new(held)))
+            }
+            Key::To { .. } | Key::Result { .. } | Key::Event { .. } | Key::Pass { .. } => {
                 Err("nobody asked for it".to_owned())
             }
         }

@@ -4,6 +4,8 @@
 mod engine;
 /// What runs have left is told.
 mod events;
+/// Locks for which this node is a candidate.
+mod locks;
 /// What this node tells of itself.
 mod node;
 /// Who asks, and what they are told.
@@ -35,6 +37,7 @@ use super::few::Few;
 use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
+use super::locks::Locks;
 use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
@@ -133,7 +136,8 @@ pub struct Driver {
     turns: Few<Client, Which>,
     /// Those that came, and how many run at a time.
     queued: Vec<(Which, u32)>,
-    /// Who may take places away.
+    locks: Locks,
+    /// Who may take places away, and pass locks on.
     pub operators: Vec<Who>,
 }
 
@@ -196,7 +200,9 @@ impl Driver {
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
             ways.run_ended(group, run)
         });
+        let me = settings.certname()?.clone();
         Ok(Driver {
+            locks: Locks::read(me.clone(), &slots_file.locks()),
             slots,
             slots_file,
             operators: settings.operators.clone(),
@@ -210,7 +216,7 @@ impl Driver {
             callers: Callers::default(),
             seals,
             keep,
-            me: settings.certname()?.clone(),
+            me,
             namespace: settings.namespace.clone(),
             began,
             ways,
@@ -231,15 +237,17 @@ impl Driver {
         let events = self.telling.wakes().filter(|_| self.health.is_up);
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
-        let others = others.chain(self.slots.wakes());
+        let others = others.chain(self.slots.wakes()).chain(self.locks.wakes());
         wakes(&self.state).into_iter().chain(others).min()
     }
 
     /// Judges by other rules from now on, and reacts by others.
     pub fn rule(&mut self, rules: Rules, reactions: Vec<Rule>) {
+        let locks = rules.locks.clone();
         self.state.rules = rules;
         self.reactions.rules = reactions;
         self.feed(Event::Changed);
+        self.lock(&locks);
     }
 
     /// Something happened. What is to be put is sent by [`Driver::flush`].

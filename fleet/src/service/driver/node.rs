@@ -1,5 +1,7 @@
 //! What this node tells of itself: what its runs tell, and what the service knows.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use again::sys::clock;
 
 use super::Driver;
@@ -48,6 +50,31 @@ impl Driver {
         }
     }
 
+    /// Tells others the tokens of locks that this node knows of, even before a run has told what it is.
+    pub(super) fn tell_tokens(&mut self) {
+        let known = self.inventory().cloned();
+        let is_known = known.is_some();
+        let told = known.unwrap_or_else(|| Inventory {
+            node: self.me.clone(),
+            at: 0,
+            facts: BTreeMap::new(),
+            classes: BTreeSet::new(),
+            environment: String::new(),
+            version: String::new(),
+            puppet: String::new(),
+            running: None,
+            last: None,
+            ended: None,
+            pending: 0,
+            disabled: false,
+            cap: None,
+            tokens: BTreeMap::new(),
+        });
+        if is_known || !self.locks.tokens().is_empty() {
+            self.publish(told);
+        }
+    }
+
     fn publish(&mut self, told: Inventory) {
         let pending = self
             .taken()
@@ -59,6 +86,7 @@ impl Driver {
             at: clock::walltime().millis(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pending: u32::try_from(pending).unwrap_or(u32::MAX),
+            tokens: self.locks.tokens(),
             ..told
         }));
     }

@@ -20,6 +20,7 @@ use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::met::Met;
+use crate::wire::name::Node;
 use crate::wire::trigger::Trigger;
 
 /// How long what could not be found out waits until it is tried again.
@@ -34,7 +35,7 @@ impl Driver {
     /// Events stand in the engine. The triggers that they are.
     pub(super) fn react(&mut self, key: Key, bytes: Vec<u8>) -> Vec<Sight> {
         let rules = &self.reactions.rules;
-        let is_own = *key.signer() == self.me;
+        let is_own = key.signer() == Some(&self.me);
         if rules.is_empty() || (is_own && !rules.iter().any(|rule| rule.own)) {
             return Vec::new();
         }
@@ -76,7 +77,7 @@ impl Driver {
                 return Vec::new();
             }
             Err(Found::Unclear(why)) => {
-                let node = open.key.signer();
+                let node = open.key.signer().map_or("", Node::as_str);
                 self.reactions
                     .say(format!("events of {node} cannot be judged: {why}"));
                 self.reactions.open.push(open);
@@ -205,8 +206,10 @@ impl Driver {
         open.retain(|one| one.until > now.wall);
         let mut nodes = BTreeSet::new();
         for one in open.iter_mut().filter(|one| one.due <= now.uptime) {
-            if nodes.len() < MOST_NODES || nodes.contains(one.key.signer()) {
-                nodes.insert(one.key.signer().clone());
+            if let Some(node) = one.key.signer()
+                && (nodes.len() < MOST_NODES || nodes.contains(node))
+            {
+                nodes.insert(node.clone());
                 one.due = now.uptime + AGAIN;
             }
         }
@@ -229,7 +232,7 @@ impl Driver {
             let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
             let read = key.and_then(|key| {
                 let inventory = self.seals.inventory(&value.bytes, &key)?;
-                Ok((key.signer().clone(), inventory))
+                Ok((inventory.node.clone(), inventory))
             });
             match read {
                 Ok((node, one)) => drop(told.insert(node, (one, Arc::from(value.bytes)))),
@@ -238,11 +241,11 @@ impl Driver {
         }
         let (again, rest): (Vec<Open>, Vec<Open>) = std::mem::take(&mut self.reactions.open)
             .into_iter()
-            .partition(|one| told.contains_key(one.key.signer()));
+            .partition(|one| one.key.signer().is_some_and(|node| told.contains_key(node)));
         self.reactions.open = rest;
         let mut sights = Vec::new();
         for one in again {
-            let told = told.get(one.key.signer());
+            let told = one.key.signer().and_then(|node| told.get(node));
             sights.extend(self.pursue(one.key, one.bytes, told));
         }
         self.seen(&mut sights);

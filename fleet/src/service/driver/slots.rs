@@ -126,7 +126,7 @@ impl Driver {
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
-            (_, Ok(None)) => Vec::new(),
+            (_, Ok(None)) | (Act::Take, Ok(_)) => Vec::new(),
         };
         self.do_all(deeds);
     }
@@ -208,15 +208,22 @@ impl Driver {
         if !self.has_places(client) {
             return;
         }
-        if !self.seals.am_among(&self.operators) {
-            let why = format!(
-                "{} takes no places away: the setting operators does not list it",
-                self.me
-            );
+        if let Err(why) = self.may("takes no places away") {
             return self.callers.answer(client, ask::Answer::Refused(why));
         }
         let key = Key::Slot { group, node };
         self.order(Call::Release { client, key });
+    }
+
+    /// Whether this node is an operator's.
+    pub(super) fn may(&self, what: &str) -> Result<(), String> {
+        if self.seals.am_among(&self.operators) {
+            return Ok(());
+        }
+        let me = &self.me;
+        Err(format!(
+            "{me} {what}: the setting operators does not list it"
+        ))
     }
 
     /// Tells somebody whether a place was taken away.
@@ -231,7 +238,12 @@ impl Driver {
 
     /// Does what is to be done about places.
     pub fn do_all(&mut self, deeds: Vec<Deed>) {
-        let place = |group, act| Call::Place { group, act };
+        let me = self.me.clone();
+        let place = |group, act| {
+            let node = me.clone();
+            let key = Key::Slot { group, node };
+            Call::Place { key, act }
+        };
         let mut is_kept = true;
         for deed in deeds {
             match deed {
@@ -281,7 +293,9 @@ impl Driver {
                     lease,
                     bytes,
                 };
-                self.order(Call::Place { group, act });
+                let node = self.me.clone();
+                let key = Key::Slot { group, node };
+                self.order(Call::Place { key, act });
             }
             Err(e) => {
                 let deeds = self.slots().failed(&group, ask::words(&e.to_string()));

@@ -22,7 +22,7 @@ use super::service::{Conversation, Heard, PATIENCE, socket};
 use super::{Exit, Problem};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
-use crate::engine::NO_PLACES;
+use crate::engine::{NO_LOCKS, NO_PLACES};
 use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 
 /// Looks at everything, and says what it found.
@@ -115,6 +115,10 @@ fn set(settings: &Settings) -> Vec<Finding> {
                 Finding::error("slots", NO_PLACES, "use etcd, or leave slots_group out")
             }
         });
+    }
+    if settings.engine == Engine::Nats && settings.locks().is_ok_and(|all| !all.is_empty()) {
+        let to_do = "use etcd, or take the locks away";
+        found.push(Finding::error("locks", NO_LOCKS, to_do));
     }
     if let Err(e) = settings.reactions() {
         let todo = "until then nothing is taken here, and the service does not start";

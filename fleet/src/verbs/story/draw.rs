@@ -83,6 +83,7 @@ fn by(cause: Cause) -> &'static str {
         Cause::Kick => "a report",
         Cause::Person => "a person",
         Cause::Event => "an event",
+        Cause::Lock => "a lock",
     }
 }
 

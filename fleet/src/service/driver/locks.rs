@@ -1,0 +1,347 @@
+//! The locks for which this node is a candidate, and what people ask of locks.
+
+use std::collections::BTreeMap;
+
+use again::layout::complain;
+use again::model::Span;
+use again::sys::clock;
+use rand::RngExt;
+
+use super::Driver;
+use crate::ask::{self, Held};
+use crate::engine::{Change, Error, NO_LOCKS, Value};
+use crate::policy::fire::Request;
+use crate::policy::lock::Lock;
+use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
+use crate::service::locks::{Deed, Locks, Seen};
+use crate::service::places::Act;
+use crate::step::model::{Client, Event};
+use crate::wire::envelope::Draft;
+use crate::wire::key::{Key, Prefix};
+use crate::wire::lineage::{Cause, Lineage};
+use crate::wire::lock::{Lock as Word, Pass};
+use crate::wire::name::{Id, Name, Node};
+
+/// Within which the moment is drawn at which a lock that nobody holds is tried.
+const JITTER: u64 = 500_000_000;
+/// How long a candidate that is away may take it that there is another holder.
+const TTL: Span = Span::from_secs(3600);
+
+impl Driver {
+    /// What is known of locks, as of now.
+    pub fn locks(&mut self) -> &mut Locks {
+        self.locks.now = clock::boottime();
+        self.locks.jitter = Span::from_nanos(rand::rng().random_range(0..JITTER));
+        &mut self.locks
+    }
+
+    /// From now on this node is a candidate for these.
+    pub fn lock(&mut self, locks: &[Lock]) {
+        let has_places = self.health.engine != "nats";
+        if !has_places && !locks.is_empty() {
+            complain(&format!("again-fleet: {NO_LOCKS}"));
+        }
+        let deeds = self.locks().set(if has_places { locks } else { &[] });
+        self.do_with_locks(deeds);
+    }
+
+    /// Some time has passed; where it is a beat, leases are kept alive.
+    pub fn locks_go_on(&mut self, is_beat: bool) {
+        let mut deeds = self.locks().tick();
+        if is_beat {
+            deeds.extend(self.locks.beat());
+        }
+        self.do_with_locks(deeds);
+    }
+
+    /// Something is written, or gone, below `lock/`.
+    pub(super) fn lock_changed(&mut self, name: &Name, change: Change) {
+        let (seen, revision) = match change {
+            Change::Put(value) => (self.lock_seen(name, &value), value.revision),
+            Change::Removed { revision, .. } => (Seen::Nobody, revision),
+        };
+        let deeds = self.locks().saw(name, seen, Some(revision), false);
+        self.do_with_locks(deeds);
+    }
+
+    /// What a value is that stands at the key of a lock for which this node is a candidate.
+    fn lock_seen(&mut self, name: &Name, value: &Value) -> Seen {
+        let Some(lock) = self.locks.lock(name).cloned() else {
+            return Seen::Unknown;
+        };
+        if value.bytes.is_empty() {
+            return Seen::Coming;
+        }
+        let word = self.seals.lock(&value.bytes, &Key::Lock(name.clone()));
+        let judged = word.and_then(|word| {
+            lock.judge(&word, value.first, value.writes)?;
+            Ok(word)
+        });
+        match judged {
+            Ok(word) => Seen::Held(Box::new(word)),
+            Err(why) => {
+                let why = format!("{} is not believed: {why}", value.key);
+                self.turn_away(&why);
+                Seen::Nothing(why)
+            }
+        }
+    }
+
+    /// An operator wants a lock to go on, or somebody who says so.
+    pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
+        match self.seals.pass(&value.bytes, key, &self.operators) {
+            Ok(Pass {
+                lock, token, to, ..
+            }) => {
+                let deeds = self.locks().passed(&lock, token, to);
+                self.do_with_locks(deeds);
+            }
+            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+        }
+    }
+
+    /// Something came of what was done with a lock.
+    pub(super) fn lock_placed(&mut self, name: &Name, act: &Act, answer: Answer) {
+        let lease = self.locks().place(name).map(|place| place.lease);
+        // It was about a place that is not this node's any more.
+        if let Act::Sign { lease: of, .. } | Act::Resume(of) | Act::Leave(of) = act
+            && lease != Some(*of)
+        {
+            return;
+        }
+        let value = answer.map(|found| found.into_iter().next());
+        let deeds = match (act, value) {
+            (
+                Act::Take,
+                Ok(Some(Value {
+                    bytes, revision, ..
+                })),
+            ) => {
+                let lease = bytes.try_into().map_or(0, i64::from_be_bytes);
+                self.locks.entered(name, Some((revision, lease)))
+            }
+            (Act::Take, Err(Error::Conflict)) => self.locks.entered(name, None),
+            (Act::Sign { .. }, Ok(Some(value))) => self.locks.signed(name, value.revision),
+            (Act::Resume(_), Ok(_)) => {
+                self.locks.renewed(name);
+                Vec::new()
+            }
+            (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => self.locks.gone(name),
+            (_, Err(e)) => {
+                if let Error::Denied(_) | Error::TooLarge = e
+                    && self.health.denied.insert(e.to_string())
+                {
+                    complain(&format!(
+                        "again-fleet: the lock '{name}' cannot be taken: the engine {e}"
+                    ));
+                }
+                self.locks.failed(name)
+            }
+            (_, Ok(_)) => Vec::new(),
+        };
+        self.do_with_locks(deeds);
+    }
+
+    /// What stands at the key of a lock, and what its candidates tell of themselves.
+    pub(super) fn locks_told(&mut self, asked: &[String], answer: Answer) {
+        let Some(key) = asked.first() else { return };
+        let Ok(Key::Lock(name)) = Key::decode(key, &self.namespace) else {
+            return;
+        };
+        let Ok(values) = answer else {
+            let deeds = self.locks().failed(&name);
+            return self.do_with_locks(deeds);
+        };
+        let (mut seen, mut tokens) = ((Seen::Nobody, None), BTreeMap::new());
+        for value in values.iter().filter(|value| asked.contains(&value.key)) {
+            match Key::decode(&value.key, &self.namespace) {
+                Ok(Key::Lock(_)) => {
+                    seen = (self.lock_seen(&name, value), Some(value.revision));
+                }
+                Ok(key @ Key::Node(_)) => match self.seals.inventory(&value.bytes, &key) {
+                    Ok(told) => {
+                        let token = told.tokens.get(&name).copied();
+                        tokens.insert(told.node, token.unwrap_or(0));
+                    }
+                    Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+                },
+                _ => {}
+            }
+        }
+        let mut deeds = self.locks().saw(&name, seen.0, seen.1, true);
+        deeds.extend(self.locks.told(&name, &tokens));
+        self.do_with_locks(deeds);
+    }
+
+    /// Does what is to be done about locks.
+    pub fn do_with_locks(&mut self, mut deeds: Vec<Deed>) {
+        if deeds.contains(&Deed::Save)
+            && let Err(e) = self.slots_file.write_locks(&self.locks)
+        {
+            complain(&format!("again-fleet: nothing of locks is kept: {e}"));
+            deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
+            deeds.extend(self.locks().not_kept());
+        }
+        for deed in deeds {
+            let place = |name, act| Call::Place {
+                key: Key::Lock(name),
+                act,
+            };
+            match deed {
+                Deed::Save => {}
+                Deed::Retell => self.tell_tokens(),
+                Deed::Enter(name) => self.order(place(name, Act::Take)),
+                Deed::Resume(name, lease) => self.order(place(name, Act::Resume(lease))),
+                Deed::Leave(name, lease) => self.order(place(name, Act::Leave(lease))),
+                Deed::Sign(name) => match self.word(&name) {
+                    Ok(act) => self.order(place(name, act)),
+                    Err(e) => {
+                        complain(&format!(
+                            "again-fleet: the lock '{name}' cannot be taken: {e}"
+                        ));
+                        let deeds = self.locks().failed(&name);
+                        self.do_with_locks(deeds);
+                    }
+                },
+                Deed::Look(name) => {
+                    let candidates = self.locks.lock(&name).map(|lock| lock.candidates.clone());
+                    let nodes = candidates.into_iter().flatten().map(Key::Node);
+                    let keys = [Key::Lock(name)].into_iter().chain(nodes);
+                    let prefixes = keys.map(|key| key.encode(&self.namespace)).collect();
+                    let client = LOCKS;
+                    self.order(Call::List { client, prefixes });
+                }
+                Deed::Fire(name) => self.fire_lock(&name),
+                Deed::Say(text) => complain(&format!("again-fleet: {text}")),
+            }
+        }
+    }
+
+    /// What this node says there once it holds it.
+    fn word(&mut self, name: &Name) -> Result<Act, String> {
+        let (Some(place), Some(lock)) = (self.locks.place(name), self.locks.lock(name)) else {
+            return Err("it was given up".to_owned());
+        };
+        let word = Word {
+            lock: name.clone(),
+            node: self.me.clone(),
+            first: place.first,
+            token: self.locks.token(name),
+            since: clock::walltime().millis(),
+            candidates: lock.candidates.clone(),
+        };
+        let (first, lease) = (place.first, place.lease);
+        let bytes = self.sealed(&Draft::new(&self.namespace, &word).map_err(|e| e.to_string())?)?;
+        Ok(Act::Sign {
+            first,
+            lease,
+            bytes,
+        })
+    }
+
+    /// One value, signed.
+    fn sealed(&self, draft: &Draft) -> Result<Vec<u8>, String> {
+        let sealed = self.seals.seal(std::slice::from_ref(draft));
+        let mut sealed = sealed.map_err(|e| e.to_string())?;
+        Ok(sealed.pop().unwrap_or_default())
+    }
+
+    /// Has Puppet run on all candidates, this node among them.
+    fn fire_lock(&mut self, name: &Name) {
+        let Some(lock) = self.locks.lock(name) else {
+            return;
+        };
+        let request = Request {
+            id: Id::from_bits(rand::rng().random()),
+            targets: lock.candidates.clone(),
+            name: lock.trigger(),
+            cause: Cause::Lock,
+            on_behalf: None,
+            run: Lineage::default(),
+            delta: Span::ZERO,
+            ttl: TTL,
+            at_once: 0,
+            stop_after: 0,
+        };
+        let client = OURSELVES;
+        self.feed(Event::Fire { client, request });
+        let deeds = self.locks().fired(name);
+        self.do_with_locks(deeds);
+    }
+
+    /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the engine says it of all.
+    pub(super) fn show_locks(&mut self, client: Client, is_own: bool) {
+        if self.health.engine == "nats" {
+            let why = ask::Answer::Refused(NO_LOCKS.to_owned());
+            return self.callers.answer(client, why);
+        }
+        for held in self.locks().held() {
+            if is_own || held.holder.is_none() {
+                self.callers.tell(client, ask::Answer::Lock(Box::new(held)));
+            }
+        }
+        if is_own {
+            self.callers.end(client);
+        } else {
+            self.look(client, &[Prefix::Alive, Prefix::Locks]);
+        }
+    }
+
+    /// A lock, as it stands in the engine.
+    pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Held, String> {
+        let word = self.seals.lock(&value.bytes, key)?;
+        let lock = self.locks.lock(&word.lock).cloned();
+        let lock = lock.unwrap_or_else(|| Lock {
+            name: word.lock.clone(),
+            candidates: word.candidates.clone(),
+            prefer: Vec::new(),
+        });
+        lock.judge(&word, value.first, value.writes)?;
+        Ok(Held {
+            is_mine: word.node == self.me,
+            lock: word.lock,
+            candidates: word.candidates,
+            holder: Some(word.node),
+            token: Some(word.token),
+            since: Some(word.since),
+            why: String::new(),
+        })
+    }
+
+    /// Asks the one that holds a lock to pass it on.
+    pub(super) fn pass(&mut self, client: Client, lock: Name, token: u64, to: Node) {
+        if let Err(why) = self.may("passes no locks on") {
+            return self.callers.answer(client, ask::Answer::Refused(why));
+        }
+        let node = self.me.clone();
+        let key = Key::Pass {
+            lock: lock.clone(),
+            node: node.clone(),
+        };
+        let pass = Pass {
+            lock,
+            node,
+            to,
+            token,
+        };
+        let draft = Draft::new(&self.namespace, &pass).map_err(|e| e.to_string());
+        match draft.and_then(|draft| self.sealed(&draft)) {
+            Ok(bytes) => self.order(Call::Pass { client, key, bytes }),
+            Err(why) => {
+                let why = ask::Answer::Refused(ask::words(&why));
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// Tells somebody whether the engine has it.
+    pub(super) fn pass_told(&mut self, client: Client, answer: Answer) {
+        match answer {
+            Ok(_) => self.callers.end(client),
+            Err(e) => {
+                let why = self.not_seen(&e);
+                self.callers.answer(client, why);
+            }
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! The locks for which this node is a candidate: which one holds each, and what this node does so that somebody does. What is to be done
+//! about them is said here, and done elsewhere.
+
+/// What outlives a service, as it is written down.
+mod kept;
+/// What there is to say of them.
+mod shown;
+
+use std::collections::BTreeMap;
+
+use again::model::{Boottime, Span};
+
+use super::few::Few;
+use super::slots::Place;
+use crate::engine::LEASE;
+use crate::policy::lock::Lock;
+use crate::policy::slots::Lease;
+use crate::wire::lock::{Lock as Word, MOST_TOKEN};
+use crate::wire::name::{Name, Node};
+
+/// Before what has failed is tried again.
+const PAUSE: Span = Span::from_secs(2);
+/// How long those who have not told their tokens are waited for, and how often that is looked at.
+const PATIENCE: Span = Span::from_secs(3);
+const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
+/// How long all others leave a lock to the one that it was passed on to, and one that could not take it leaves it to the others.
+const LEFT: Span = Span::from_secs(10);
+
+/// What stands at the key of a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Seen {
+    /// That is not known.
+    #[default]
+    Unknown,
+    /// Nothing.
+    Nobody,
+    /// The first write of somebody who takes it.
+    Coming,
+    /// A word that counts.
+    Held(Box<Word>),
+    /// Something that is nobody's word; why.
+    Nothing(String),
+}
+
+/// How far this node is with taking it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    /// It does nothing, or holds it.
+    #[default]
+    Idle,
+    /// The first write was ordered.
+    Entering,
+    /// It asks which tokens the others know, until then at most.
+    Asking(Boottime),
+    /// It waits until its own token can be seen by others, until then at most.
+    Telling(Boottime),
+    /// The second write was ordered.
+    Signing,
+}
+
+/// What this node knows of a lock.
+#[derive(Debug, Default)]
+struct One {
+    /// The lock, if this node is a candidate.
+    lock: Option<Lock>,
+    /// The highest token that it knows of.
+    token: u64,
+    /// The token with which it has had all candidates run.
+    fired: u64,
+    /// Its own write, if there is one.
+    place: Option<Place>,
+    stage: Stage,
+    seen: Seen,
+    /// The revision of that.
+    at: u64,
+    /// When it was ordered to keep its lease alive, if that is not answered yet.
+    asked: Option<Boottime>,
+    /// When its lease ends, by the last time that the engine has kept it alive.
+    ends: Boottime,
+    /// Whether it was said that it has ended.
+    has_ended: bool,
+    /// When something is to be done.
+    due: Option<Boottime>,
+    /// Before that it does not try.
+    rests: Boottime,
+    /// The token from which an operator passes it on, and to whom.
+    passed: Option<(u64, Node)>,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// To write down what is to outlive this service, before anything else is done.
+    Save,
+    /// To tell others the tokens that this node knows of.
+    Retell,
+    /// To write there first, where nothing stands.
+    Enter(Name),
+    /// To look what stands there, and which tokens the candidates know.
+    Look(Name),
+    /// To say there who it is.
+    Sign(Name),
+    /// To keep a lease alive.
+    Resume(Name, Lease),
+    /// To end one.
+    Leave(Name, Lease),
+    /// To have all candidates run, and to say then that it is done.
+    Fire(Name),
+    /// To log this.
+    Say(String),
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Locks {
+    /// The time of what happens.
+    pub now: Boottime,
+    /// A part of a second, drawn for it.
+    pub jitter: Span,
+    me: Node,
+    all: Few<Name, One>,
+    /// Why the engine cannot be asked; nothing if it can.
+    away: Option<String>,
+}
+
+impl Locks {
+    /// From now on these. One that is not among them any more is given up.
+    pub fn set(&mut self, locks: &[Lock]) -> Vec<Deed> {
+        if locks.is_empty() && self.all.0.is_empty() {
+            return Vec::new();
+        }
+        let mut deeds = vec![Deed::Save, Deed::Retell];
+        for (name, one) in &mut self.all.0 {
+            if !locks.iter().any(|lock| lock.name == *name) {
+                one.lock = None;
+                one.leave(name, &mut deeds);
+                (one.seen, one.due, one.passed) = (Seen::Unknown, None, None);
+            }
+        }
+        for lock in locks {
+            if self.all.get(&lock.name).is_none() {
+                self.all.insert(lock.name.clone(), One::default());
+            }
+            let (now, is_away) = (self.now, self.away.is_some());
+            if let Some(one) = self.all.get_mut(&lock.name) {
+                let is_new = one.lock.replace(lock.clone()).is_none();
+                if is_new && !is_away {
+                    one.due = Some(now + PAUSE);
+                    deeds.push(Deed::Look(lock.name.clone()));
+                }
+            }
+        }
+        deeds
+    }
+
+    /// The highest tokens that this node knows of, of the locks for which it is a candidate.
+    pub fn tokens(&self) -> BTreeMap<Name, u64> {
+        let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
+        mine.map(|(name, one)| (name.clone(), one.token)).collect()
+    }
+
+    /// A lock for which this node is a candidate.
+    pub fn lock(&self, name: &Name) -> Option<&Lock> {
+        self.all.get(name)?.lock.as_ref()
+    }
+
+    /// The place of this node there, if it has one.
+    pub fn place(&self, name: &Name) -> Option<Place> {
+        self.all.get(name)?.place
+    }
+
+    /// The highest token that this node knows of.
+    pub fn token(&self, name: &Name) -> u64 {
+        self.all.get(name).map_or(0, |one| one.token)
+    }
+
+    /// When something is to be done.
+    pub fn wakes(&self) -> Option<Boottime> {
+        let all = self.all.0.iter().map(|(_, one)| one);
+        let ends = all.clone().filter(|one| one.can_end());
+        let due = all.filter_map(|one| one.due);
+        due.chain(ends.map(|one| one.ends)).min()
+    }
+
+    /// The engine is there. What this node holds it goes on holding, if its lease lives.
+    pub fn reached(&mut self) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        (self.away, self.jitter) = (None, self.jitter + Span::from_secs(1));
+        let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
+        for (name, one) in &mut self.all.0 {
+            (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
+            one.rests = now;
+            if !one.is_mine(&me) {
+                one.seen = Seen::Unknown;
+            }
+            match one.place {
+                Some(place) if place.revision > 0 && one.lock.is_some() => {
+                    one.asked = Some(now);
+                    deeds.push(Deed::Resume(name.clone(), place.lease));
+                    deeds.push(Deed::Look(name.clone()));
+                }
+                _ => one.leave(name, &mut deeds),
+            }
+            one.due = one.lock.as_ref().map(|lock| now + lock.pause(&me) + jitter);
+        }
+        deeds
+    }
+
+    /// The engine is not there any more.
+    pub fn lost(&mut self, why: &str) {
+        self.away = Some(format!("the engine is not there: {why}"));
+        for (_, one) in &mut self.all.0 {
+            (one.stage, one.asked, one.due) = (Stage::Idle, None, None);
+        }
+    }
+
+    /// Keeps leases alive.
+    pub fn beat(&mut self) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        if self.away.is_some() {
+            return deeds;
+        }
+        for (name, one) in &mut self.all.0 {
+            match one.place {
+                Some(place) if place.revision > 0 && one.asked.is_none() => {
+                    one.asked = Some(self.now);
+                    deeds.push(Deed::Resume(name.clone(), place.lease));
+                }
+                // The reason may be one of this node's own.
+                None if matches!(one.seen, Seen::Nothing(_)) => {
+                    deeds.push(Deed::Look(name.clone()));
+                }
+                _ => {}
+            }
+        }
+        deeds
+    }
+
+    /// Some time has passed.
+    pub fn tick(&mut self) -> Vec<Deed> {
+        let (mut deeds, now) = (Vec::new(), self.now);
+        for (name, one) in &mut self.all.0 {
+            if one.can_end() && one.ends <= now {
+                one.has_ended = true;
+                deeds.push(Deed::Say(format!(
+                    "whether this node still holds the lock '{name}' is not known: its lease may have ended, and another one may hold it"
+                )));
+            }
+            if self.away.is_some() || one.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            one.due = None;
+            match (one.stage, one.place) {
+                (Stage::Asking(_) | Stage::Telling(_), _) => deeds.push(Deed::Look(name.clone())),
+                (Stage::Idle, Some(place)) if one.asked.is_none() => {
+                    one.asked = Some(now);
+                    deeds.push(Deed::Resume(name.clone(), place.lease));
+                }
+                (Stage::Idle, None) if one.is_free() => {
+                    (one.stage, one.asked) = (Stage::Entering, Some(now));
+                    deeds.push(Deed::Enter(name.clone()));
+                }
+                _ => {}
+            }
+        }
+        deeds
+    }
+
+    /// Something stands there, or nothing, as of this revision; where it was listed, it stood there after all that was answered before.
+    pub fn saw(
+        &mut self,
+        name: &Name,
+        seen: Seen,
+        revision: Option<u64>,
+        is_list: bool,
+    ) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
+        let Some(one) = self.all.get_mut(name).filter(|one| one.lock.is_some()) else {
+            return deeds;
+        };
+        let own = one.place.map_or(0, |place| place.first.max(place.revision));
+        let is_old = match revision {
+            Some(revision) if is_list => revision < one.at,
+            // What was there before this node came.
+            Some(revision) => revision < one.at.max(own),
+            None => one.place.is_none() && !matches!(one.seen, Seen::Unknown | Seen::Nothing(_)),
+        };
+        if is_old {
+            return deeds;
+        }
+        one.at = one.at.max(revision.unwrap_or(0));
+        if let Seen::Held(word) = &seen
+            && word.token > one.token
+        {
+            one.token = word.token;
+            deeds.extend([Deed::Save, Deed::Retell]);
+        }
+        let is_known = one.seen == seen;
+        one.seen = seen;
+        if let Some(place) = one.place {
+            let stands = match &one.seen {
+                Seen::Held(word) => word.node == me && word.first == place.first,
+                Seen::Coming => place.revision == 0,
+                _ => false,
+            };
+            if !stands {
+                one.lose(name, &mut deeds);
+            }
+        }
+        match &one.seen {
+            Seen::Nobody if one.place.is_none() && one.stage == Stage::Idle => {
+                let passed = one.passed.as_ref().filter(|(token, _)| *token == one.token);
+                one.due = one.lock.as_ref().map(|lock| {
+                    let due = match passed {
+                        Some((_, to)) if *to == me => now,
+                        Some(_) => now + lock.pause(&me) + jitter + LEFT,
+                        None => now + lock.pause(&me) + jitter,
+                    };
+                    due.max(one.rests)
+                });
+            }
+            Seen::Nothing(why) if !is_known => deeds.push(Deed::Say(format!(
+                "nobody can hold the lock '{name}': {why}; remove what stands there with 'etcdctl del'"
+            ))),
+            Seen::Held(_) => {
+                // An earlier service may have been killed before it had them run.
+                if one.is_mine(&me) && one.fired < one.token {
+                    deeds.push(Deed::Fire(name.clone()));
+                }
+                one.heed(name, &me, &mut deeds);
+            }
+            _ => {}
+        }
+        deeds
+    }
+
+    /// The first write is there, or the engine says that something stood there before.
+    pub fn entered(&mut self, name: &Name, place: Option<(u64, Lease)>) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (now, jitter) = (self.now, self.jitter);
+        let one = self.all.get_mut(name);
+        let one = one.filter(|one| one.stage == Stage::Entering);
+        match (one, place) {
+            (Some(one), Some((first, lease))) => {
+                let revision = 0;
+                one.place = Some(Place {
+                    lease,
+                    first,
+                    revision,
+                });
+                one.stage = Stage::Asking(now + PATIENCE);
+                deeds.extend([Deed::Save, Deed::Look(name.clone())]);
+            }
+            (Some(one), None) => {
+                (one.stage, one.asked) = (Stage::Idle, None);
+                if one.is_free() {
+                    // Who stands there is told in a moment.
+                    one.seen = Seen::Unknown;
+                    one.due = Some(now + PAUSE.times(2) + jitter);
+                }
+            }
+            (None, Some((_, lease))) => deeds.push(Deed::Leave(name.clone(), lease)),
+            (None, None) => {}
+        }
+        deeds
+    }
+
+    /// The candidates that have told something know of these tokens.
+    pub fn told(&mut self, name: &Name, tokens: &BTreeMap<Node, u64>) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (me, now) = (self.me.clone(), self.now);
+        let Some(one) = self.all.get_mut(name) else {
+            return deeds;
+        };
+        let Some(lock) = &one.lock else {
+            return deeds;
+        };
+        match one.stage {
+            Stage::Asking(until) => {
+                let others = lock.candidates.iter().filter(|node| **node != me);
+                let is_all = others.clone().all(|node| tokens.contains_key(node));
+                let highest = others.filter_map(|node| tokens.get(node)).max();
+                one.token = one.token.max(highest.copied().unwrap_or(0));
+                if !is_all && now < until {
+                    one.due = Some(now + LOOK_AGAIN);
+                } else if one.token < MOST_TOKEN {
+                    one.token += 1;
+                    one.stage = Stage::Telling(now + PATIENCE);
+                    deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
+                } else {
+                    one.leave(name, &mut deeds);
+                    deeds.push(Deed::Say(format!(
+                        "the tokens of lock '{name}' are used up"
+                    )));
+                }
+            }
+            Stage::Telling(until) => {
+                if now >= until || tokens.get(&me) >= Some(&one.token) {
+                    one.stage = Stage::Signing;
+                    deeds.push(Deed::Sign(name.clone()));
+                } else {
+                    one.due = Some(now + LOOK_AGAIN);
+                }
+            }
+            _ => {}
+        }
+        deeds
+    }
+
+    /// Its word stands there: it holds the lock.
+    pub fn signed(&mut self, name: &Name, revision: u64) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let one = self.all.get_mut(name);
+        if let Some(one) = one.filter(|one| one.stage == Stage::Signing)
+            && let Some(place) = &mut one.place
+        {
+            place.revision = revision;
+            one.stage = Stage::Idle;
+            one.confirmed();
+            let token = one.token;
+            deeds.push(Deed::Save);
+            deeds.push(Deed::Say(format!(
+                "this node holds the lock '{name}', with token {token}"
+            )));
+            deeds.push(Deed::Fire(name.clone()));
+        }
+        deeds
+    }
+
+    /// Its lease was kept alive.
+    pub fn renewed(&mut self, name: &Name) {
+        let one = self.all.get_mut(name);
+        if let Some(one) = one.filter(|one| one.place.is_some()) {
+            one.confirmed();
+        }
+    }
+
+    /// All candidates are had to run.
+    pub fn fired(&mut self, name: &Name) -> Vec<Deed> {
+        if let Some(one) = self.all.get_mut(name) {
+            one.fired = one.token;
+        }
+        vec![Deed::Save]
+    }
+
+    /// What was ordered was not done, or nobody knows.
+    pub fn failed(&mut self, name: &Name) -> Vec<Deed> {
+        let (mut deeds, now) = (Vec::new(), self.now);
+        if let Some(one) = self.all.get_mut(name) {
+            let mut pause = PAUSE;
+            if one.place.is_none_or(|place| place.revision == 0) {
+                one.leave(name, &mut deeds);
+                pause = LEFT;
+            }
+            one.asked = None;
+            if self.away.is_none() && one.lock.is_some() {
+                one.rests = now + pause + self.jitter;
+                one.due = Some(one.rests);
+            }
+        }
+        deeds
+    }
+
+    /// The engine says that its lease, or its write, is not there any more.
+    pub fn gone(&mut self, name: &Name) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
+        if let Some(one) = self.all.get_mut(name)
+            && one.place.is_some()
+        {
+            one.lose(name, &mut deeds);
+            if one.is_mine(&me) || one.is_free() {
+                one.seen = Seen::Unknown;
+            }
+            one.due = one.lock.as_ref().map(|lock| now + lock.pause(&me) + jitter);
+        }
+        deeds
+    }
+
+    /// An operator wants it to go on.
+    pub fn passed(&mut self, name: &Name, token: u64, to: Node) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let me = self.me.clone();
+        if let Some(one) = self.all.get_mut(name)
+            && one.lock.as_ref().is_some_and(|lock| lock.has(&to))
+        {
+            one.passed = Some((token, to));
+            one.heed(name, &me, &mut deeds);
+        }
+        deeds
+    }
+
+    /// What was to be written down was not: nothing may be taken.
+    pub fn not_kept(&mut self) -> Vec<Deed> {
+        let names = self
+            .all
+            .0
+            .iter()
+            .filter(|(_, one)| one.stage != Stage::Idle);
+        let names: Vec<Name> = names.map(|(name, _)| name.clone()).collect();
+        names.iter().flat_map(|name| self.failed(name)).collect()
+    }
+}
+
+impl One {
+    /// Whether this node holds it, as far as it knows.
+    fn is_mine(&self, me: &Node) -> bool {
+        let first = self
+            .place
+            .filter(|place| place.revision > 0)
+            .map(|place| place.first);
+        matches!(&self.seen, Seen::Held(word) if word.node == *me && Some(word.first) == first)
+    }
+
+    /// Whether it is worth to try.
+    fn is_free(&self) -> bool {
+        matches!(self.seen, Seen::Unknown | Seen::Nobody)
+    }
+
+    /// Whether it holds it by a lease of which it was not said that it has ended.
+    fn can_end(&self) -> bool {
+        !self.has_ended
+            && self.place.is_some_and(|place| place.revision > 0)
+            && self.ends > Boottime::default()
+    }
+
+    /// The engine has done what was asked for: the lease lives from then on.
+    fn confirmed(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
+        }
+    }
+
+    /// Gives up what this node has there.
+    fn leave(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+        (self.stage, self.asked, self.ends) = (Stage::Idle, None, Boottime::default());
+        if let Some(place) = self.place.take() {
+            deeds.extend([Deed::Leave(name.clone(), place.lease), Deed::Save]);
+        }
+    }
+
+    /// The same where it is gone already.
+    fn lose(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+        if self.place.is_some_and(|place| place.revision > 0) {
+            deeds.push(Deed::Say(format!(
+                "this node does not hold the lock '{name}' any more: its lease has ended, or whoever may write to the engine has taken it away"
+            )));
+        }
+        self.leave(name, deeds);
+    }
+
+    /// Does what an operator wants, if that is about the one that holds it now.
+    fn heed(&mut self, name: &Name, me: &Node, deeds: &mut Vec<Deed>) {
+        if let Some((token, to)) = &self.passed
+            && let Seen::Held(word) = &self.seen
+            && word.token == *token
+            && to != me
+            && self.is_mine(me)
+        {
+            deeds.push(Deed::Say(format!(
+                "an operator passes the lock '{name}' on to {to}"
+            )));
+            self.leave(name, deeds);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

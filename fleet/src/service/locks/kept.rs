@@ -1,0 +1,62 @@
+//! What outlives a service: the highest tokens, and what this node holds.
+
+use again::model::{Boottime, Span};
+
+use super::{Locks, One, Place};
+use crate::service::few::Few;
+use crate::wire::lock::MOST_TOKEN;
+use crate::wire::name::Node;
+
+impl Locks {
+    /// Those of this node, with what an earlier service has written down: for each lock the highest token, the one with which all
+    /// candidates were had to run, and its place. What cannot be read is passed over.
+    pub fn read(me: Node, text: &str) -> Locks {
+        let mut all = Few::default();
+        for line in text.lines() {
+            let mut words = line.splitn(6, ' ');
+            let mut number = || words.next()?.parse::<i64>().ok();
+            let mut one = || {
+                let [token, fired, lease, first, revision] =
+                    [number()?, number()?, number()?, number()?, number()?];
+                let place = Place {
+                    lease,
+                    first: first.cast_unsigned(),
+                    revision: revision.cast_unsigned(),
+                };
+                Some(One {
+                    token: token.cast_unsigned().min(MOST_TOKEN),
+                    fired: fired.cast_unsigned(),
+                    place: Some(place).filter(|place| place.lease != 0),
+                    ..One::default()
+                })
+            };
+            if let Some(one) = one()
+                && let Some(name) = words.next().and_then(|name| name.parse().ok())
+            {
+                all.insert(name, one);
+            }
+        }
+        Locks {
+            now: Boottime::default(),
+            jitter: Span::ZERO,
+            me,
+            all,
+            away: Some("the engine was not reached yet".to_owned()),
+        }
+    }
+
+    /// What outlives a service, in lines.
+    pub fn written(&self) -> String {
+        let mut text = String::new();
+        for (name, one) in &self.all.0 {
+            let Place {
+                lease,
+                first,
+                revision,
+            } = one.place.unwrap_or_default();
+            let (token, fired) = (one.token, one.fired);
+            text += &format!("{token} {fired} {lease} {first} {revision} {name}\n");
+        }
+        text
+    }
+}

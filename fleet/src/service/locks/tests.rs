@@ -1,0 +1,688 @@
+//! Who takes a lock, keeps it and passes it on; and a few nodes that want it, whatever fails.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::policy::lock::tests::lock;
+
+const NAMES: [&str; 4] = ["n0", "n1", "n2", "n3"];
+/// Between two beats, in milliseconds.
+const BEAT: u64 = 27_000;
+const LEASE_MS: u64 = LEASE * 1000;
+
+fn db() -> Name {
+    "db".parse().expect("a name")
+}
+
+fn node(n: usize) -> Node {
+    NAMES[n].parse().expect("a certname")
+}
+
+fn millis(millis: u64) -> Boottime {
+    Boottime::from_nanos(millis * 1_000_000)
+}
+
+/// What stands there.
+#[derive(Clone)]
+struct There {
+    lease: Lease,
+    revision: u64,
+    word: Option<Word>,
+}
+
+impl There {
+    fn seen(&self) -> Seen {
+        match &self.word {
+            Some(word) => Seen::Held(Box::new(word.clone())),
+            None => Seen::Coming,
+        }
+    }
+}
+
+/// An engine with one lock.
+#[derive(Default)]
+struct Store {
+    now: u64,
+    revision: u64,
+    leases: BTreeMap<Lease, u64>,
+    there: Option<There>,
+    told: BTreeMap<Node, u64>,
+    log: Vec<(u64, Seen)>,
+    /// All words that ever stood there.
+    words: Vec<Word>,
+    last_lease: Lease,
+}
+
+impl Store {
+    fn note(&mut self, seen: Seen) -> u64 {
+        self.revision += 1;
+        self.log.push((self.revision, seen));
+        self.revision
+    }
+
+    fn take(&mut self) -> Option<(u64, Lease)> {
+        if self.there.is_some() {
+            return None;
+        }
+        self.last_lease += 1;
+        let lease = self.last_lease;
+        self.leases.insert(lease, self.now + LEASE_MS);
+        let first = self.note(Seen::Coming);
+        self.there = Some(There {
+            lease,
+            revision: first,
+            word: None,
+        });
+        Some((first, lease))
+    }
+
+    fn sign(&mut self, lease: Lease, word: Word) -> Option<u64> {
+        let there = self.there.clone()?;
+        if there.revision != word.first || there.lease != lease {
+            return None;
+        }
+        self.words.push(word.clone());
+        let revision = self.note(Seen::Held(Box::new(word.clone())));
+        self.there = Some(There {
+            revision,
+            word: Some(word),
+            ..there
+        });
+        Some(revision)
+    }
+
+    fn revoke(&mut self, lease: Lease) {
+        self.leases.remove(&lease);
+        if self
+            .there
+            .as_ref()
+            .is_some_and(|there| there.lease == lease)
+        {
+            self.there = None;
+            self.note(Seen::Nobody);
+        }
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now += millis;
+        let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
+        let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
+        over.into_iter().for_each(|lease| self.revoke(lease));
+    }
+}
+
+/// What an answer of the engine's comes to.
+type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Deed>>;
+
+/// A candidate.
+struct Stand {
+    locks: Locks,
+    /// What is on its disk.
+    kept: String,
+    is_up: bool,
+    is_linked: bool,
+    orders: Vec<Deed>,
+    /// What it has to tell, and how far it has heard.
+    tells: bool,
+    heard: usize,
+    beat: u64,
+    /// Whether its disk keeps nothing.
+    is_full: bool,
+    runs: usize,
+}
+
+struct World {
+    store: Store,
+    nodes: Vec<Stand>,
+    dice: StdRng,
+    lock: Lock,
+}
+
+impl World {
+    fn new(seed: u64, count: usize, prefer: &[&str]) -> World {
+        let mut world = World {
+            store: Store::default(),
+            nodes: Vec::new(),
+            dice: StdRng::seed_from_u64(seed),
+            lock: lock(&NAMES[..count], prefer),
+        };
+        for n in 0..count {
+            world.nodes.push(Stand {
+                locks: Locks::read(node(n), ""),
+                kept: String::new(),
+                is_up: false,
+                is_linked: false,
+                orders: Vec::new(),
+                tells: false,
+                heard: 0,
+                beat: 0,
+                is_full: false,
+                runs: 0,
+            });
+            world.start(n);
+            world.link(n);
+        }
+        world
+    }
+
+    /// A node's locks, as of now.
+    fn locks(&mut self, n: usize) -> &mut Locks {
+        let jitter = Span::from_nanos(self.dice.random_range(0..500_000_000));
+        let locks = &mut self.nodes[n].locks;
+        (locks.now, locks.jitter) = (millis(self.store.now), jitter);
+        locks
+    }
+
+    fn start(&mut self, n: usize) {
+        let one = &mut self.nodes[n];
+        one.locks = Locks::read(node(n), &one.kept);
+        (one.is_up, one.is_linked, one.tells) = (true, false, false);
+        one.orders.clear();
+        let locks = [self.lock.clone()];
+        let deeds = self.locks(n).set(&locks);
+        self.doing(n, deeds);
+    }
+
+    fn kill(&mut self, n: usize) {
+        let one = &mut self.nodes[n];
+        (one.is_up, one.is_linked) = (false, false);
+        one.orders.clear();
+    }
+
+    fn link(&mut self, n: usize) {
+        if !self.nodes[n].is_up || self.nodes[n].is_linked {
+            return;
+        }
+        let deeds = self.locks(n).reached();
+        let one = &mut self.nodes[n];
+        (one.is_linked, one.tells, one.beat) = (true, true, self.store.now + BEAT);
+        one.heard = self.store.log.len();
+        self.doing(n, deeds);
+        if let Some(there) = self.store.there.clone() {
+            let deeds = self
+                .locks(n)
+                .saw(&db(), there.seen(), Some(there.revision), false);
+            self.doing(n, deeds);
+        }
+    }
+
+    fn cut(&mut self, n: usize) {
+        if self.nodes[n].is_linked {
+            self.nodes[n].is_linked = false;
+            self.nodes[n].orders.clear();
+            self.locks(n).lost("cut");
+        }
+    }
+
+    /// As the driver does it.
+    fn doing(&mut self, n: usize, mut deeds: Vec<Deed>) {
+        if deeds.contains(&Deed::Save) {
+            if self.nodes[n].is_full {
+                deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
+                deeds.extend(self.locks(n).not_kept());
+            } else {
+                self.nodes[n].kept = self.nodes[n].locks.written();
+            }
+        }
+        for deed in deeds {
+            match deed {
+                Deed::Save | Deed::Say(_) => {}
+                Deed::Retell => self.nodes[n].tells = true,
+                Deed::Fire(name) => {
+                    self.nodes[n].runs += 1;
+                    let deeds = self.locks(n).fired(&name);
+                    self.doing(n, deeds);
+                }
+                order if self.nodes[n].is_linked => self.nodes[n].orders.push(order),
+                _ => {}
+            }
+        }
+    }
+
+    /// One of a node's orders reaches the engine. Its answer may be lost, with the connection.
+    fn carry(&mut self, n: usize, loses: bool) {
+        let one = &mut self.nodes[n];
+        if !one.is_linked {
+            return;
+        }
+        if one.tells {
+            let token = one.locks.token(&db());
+            one.tells = false;
+            self.store.told.insert(node(n), token);
+            return;
+        }
+        if one.orders.is_empty() {
+            return;
+        }
+        let at = self.dice.random_range(0..one.orders.len());
+        let order = self.nodes[n].orders.remove(at);
+        let answer: Heard = match order {
+            Deed::Enter(name) => {
+                let place = self.store.take();
+                Box::new(move |locks| locks.entered(&name, place))
+            }
+            Deed::Look(name) => {
+                let there = self.store.there.clone();
+                let told = self.store.told.clone();
+                let seen = there.as_ref().map_or(Seen::Nobody, There::seen);
+                Box::new(move |locks| {
+                    let revision = there.map(|there| there.revision);
+                    let mut deeds = locks.saw(&name, seen, revision, true);
+                    deeds.extend(locks.told(&name, &told));
+                    deeds
+                })
+            }
+            Deed::Sign(name) => {
+                let locks = &self.nodes[n].locks;
+                let Some(place) = locks.place(&name) else {
+                    return;
+                };
+                let word = Word {
+                    lock: name.clone(),
+                    node: node(n),
+                    first: place.first,
+                    token: locks.token(&name),
+                    since: self.store.now,
+                    candidates: self.lock.candidates.clone(),
+                };
+                let signed = self.store.sign(place.lease, word);
+                Box::new(move |locks| match signed {
+                    Some(revision) => locks.signed(&name, revision),
+                    None => locks.gone(&name),
+                })
+            }
+            Deed::Resume(name, lease) => {
+                let now = self.store.now;
+                let ends = self.store.leases.get_mut(&lease);
+                let is_there = ends.map(|ends| *ends = now + LEASE_MS).is_some();
+                let stands = self.store.there.is_some();
+                Box::new(move |locks| match (is_there, stands) {
+                    (true, _) => {
+                        locks.renewed(&name);
+                        Vec::new()
+                    }
+                    (false, true) => locks.failed(&name),
+                    (false, false) => locks.gone(&name),
+                })
+            }
+            Deed::Leave(_, lease) => {
+                self.store.revoke(lease);
+                return;
+            }
+            _ => return,
+        };
+        if loses {
+            return self.cut(n);
+        }
+        let deeds = answer(self.locks(n));
+        self.doing(n, deeds);
+    }
+
+    fn hear(&mut self, n: usize) {
+        let one = &mut self.nodes[n];
+        if one.is_linked
+            && let Some((revision, seen)) = self.store.log.get(one.heard).cloned()
+        {
+            one.heard += 1;
+            let deeds = self.locks(n).saw(&db(), seen, Some(revision), false);
+            self.doing(n, deeds);
+        }
+    }
+
+    /// A little later.
+    fn go_on(&mut self, losses: f64) {
+        let step = self.dice.random_range(1..120);
+        self.store.pass(step);
+        for n in 0..self.nodes.len() {
+            if !self.nodes[n].is_up {
+                continue;
+            }
+            let mut deeds = self.locks(n).tick();
+            if self.nodes[n].is_linked && self.nodes[n].beat <= self.store.now {
+                self.nodes[n].beat = self.store.now + BEAT;
+                deeds.extend(self.locks(n).beat());
+            }
+            self.doing(n, deeds);
+            for _ in 0..self.dice.random_range(0..4) {
+                let loses = self.dice.random_bool(losses);
+                self.carry(n, loses);
+                self.hear(n);
+            }
+        }
+    }
+
+    fn for_millis(&mut self, millis: u64) {
+        let until = self.store.now + millis;
+        while self.store.now < until {
+            self.go_on(0.0);
+            self.judge(0);
+        }
+    }
+
+    /// Those that are certain that they hold it.
+    fn holders(&mut self) -> Vec<usize> {
+        let all = 0..self.nodes.len();
+        all.filter(|n| {
+            let is_up = self.nodes[*n].is_up;
+            is_up && self.locks(*n).held().iter().any(|held| held.is_mine)
+        })
+        .collect()
+    }
+
+    fn one(&mut self) -> usize {
+        let holders = self.holders();
+        assert_eq!(holders.len(), 1, "{holders:?}");
+        holders[0]
+    }
+
+    /// Never two that are certain, but for as long as a lease after the engine has lost everything; and tokens grow.
+    fn judge(&mut self, emptied: u64) {
+        if emptied == 0 || self.store.now > emptied + LEASE_MS {
+            let holders = self.holders();
+            assert!(holders.len() <= 1, "{holders:?}");
+        }
+        let tokens = self.store.words.windows(2);
+        for pair in tokens.map(|two| [two[0].token, two[1].token]) {
+            assert!(pair[0] < pair[1], "{:?}", self.store.words);
+        }
+    }
+
+    /// Nothing of what it held is there any more, and everybody has to connect anew.
+    fn empty(&mut self) {
+        (0..self.nodes.len()).for_each(|n| self.cut(n));
+        let (now, words, last_lease) = (
+            self.store.now,
+            std::mem::take(&mut self.store.words),
+            self.store.last_lease,
+        );
+        self.store = Store {
+            now,
+            words,
+            last_lease,
+            ..Store::default()
+        };
+        (0..self.nodes.len()).for_each(|n| self.link(n));
+    }
+
+    /// All is well again: somebody holds it, all know who, and it has had them run.
+    fn ends_well(&mut self) {
+        for n in 0..self.nodes.len() {
+            self.nodes[n].is_full = false;
+            if !self.nodes[n].is_up {
+                self.start(n);
+            }
+            self.link(n);
+        }
+        self.for_millis(90_000);
+        let holder = self.one();
+        let token = self.store.words.last().expect("a word").token;
+        for n in 0..self.nodes.len() {
+            let held = self.locks(n).held().remove(0);
+            assert_eq!(
+                (held.holder, held.token),
+                (Some(node(holder)), Some(token)),
+                "n{n}"
+            );
+        }
+        let fired = self.nodes[holder].locks.all.get(&db()).map(|one| one.fired);
+        assert_eq!(fired, Some(token));
+    }
+}
+
+#[test]
+fn one_takes_it_and_the_one_that_is_preferred_takes_it_first() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &["n1"]);
+        world.for_millis(8_000);
+        assert_eq!(world.one(), 1);
+        assert_eq!(world.store.words.len(), 1);
+        assert_eq!(world.nodes[1].runs, 1);
+        // It is kept, for longer than a lease.
+        world.for_millis(3 * LEASE_MS);
+        assert_eq!((world.one(), world.store.words.len()), (1, 1));
+        // Another one is not preferred to it when it comes back.
+        world.kill(1);
+        world.for_millis(LEASE_MS + 10_000);
+        let other = world.one();
+        world.start(1);
+        world.link(1);
+        world.for_millis(LEASE_MS);
+        assert_eq!((world.one(), world.store.words.len()), (other, 2));
+        world.ends_well();
+    }
+}
+
+#[test]
+fn a_service_that_begins_anew_goes_on_holding_it() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        world.for_millis(5_000);
+        let holder = world.one();
+        for _ in 0..5 {
+            world.kill(holder);
+            let away = world.dice.random_range(0..LEASE_MS - BEAT - 2_000);
+            world.for_millis(away);
+            assert!(world.holders().is_empty());
+            world.start(holder);
+            assert!(
+                world.holders().is_empty(),
+                "it is not certain before the engine has said so"
+            );
+            world.link(holder);
+            world.for_millis(3_000);
+            assert_eq!(world.one(), holder);
+        }
+        assert_eq!(world.store.words.len(), 1, "no failover");
+        assert_eq!(world.nodes[holder].runs, 1);
+    }
+}
+
+#[test]
+fn who_loses_the_engine_is_certain_for_no_longer_than_the_lease() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        world.for_millis(5_000);
+        let holder = world.one();
+        world.cut(holder);
+        let deeds = world.locks(holder).held().remove(0);
+        assert!(deeds.is_mine, "its lease lives");
+        world.for_millis(LEASE_MS + 10_000);
+        let other = world.one();
+        assert_ne!(other, holder);
+        let held = world.locks(holder).held().remove(0);
+        assert_eq!((&held.holder, held.is_mine), (&None, false));
+        assert!(held.why.contains("the engine is not there"), "{held:?}");
+        world.link(holder);
+        world.for_millis(2_000);
+        let held = world.locks(holder).held().remove(0);
+        assert_eq!(held.holder, Some(node(other)));
+        world.ends_well();
+    }
+}
+
+#[test]
+fn an_operator_passes_it_on() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 4, &["n0"]);
+        world.for_millis(8_000);
+        assert_eq!(world.one(), 0);
+        let token = world.store.words[0].token;
+        let say = |world: &mut World, token, to| {
+            for n in 0..4 {
+                let deeds = world.locks(n).passed(&db(), token, node(to));
+                world.doing(n, deeds);
+            }
+            world.for_millis(5_000);
+        };
+        // About another one that held it, and to nobody.
+        say(&mut world, token + 1, 2);
+        assert_eq!((world.one(), world.store.words.len()), (0, 1));
+        let nobody = "x".parse().expect("a certname");
+        assert_eq!(world.locks(0).passed(&db(), token, nobody), []);
+        say(&mut world, token, 2);
+        assert_eq!((world.one(), world.store.words.len()), (2, 2));
+        // The same word counts once.
+        say(&mut world, token, 3);
+        assert_eq!((world.one(), world.store.words.len()), (2, 2));
+        // One that cannot take it: the others do, a while later.
+        world.kill(3);
+        let token = world.store.words[1].token;
+        say(&mut world, token, 3);
+        assert!(world.holders().is_empty());
+        world.for_millis(20_000);
+        assert_eq!(world.store.words.len(), 3);
+        world.one();
+    }
+}
+
+#[test]
+fn an_engine_that_has_lost_everything_takes_no_token_back() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 3, &[]);
+        world.for_millis(8_000);
+        for n in 0..6 {
+            let holder = world.one();
+            if n % 2 == 0 {
+                world.kill(holder);
+                world.for_millis(LEASE_MS + 10_000);
+                world.start(holder);
+                world.link(holder);
+                world.for_millis(2_000);
+            }
+            world.empty();
+            let emptied = world.store.now;
+            while world.store.now < emptied + 15_000 {
+                world.go_on(0.0);
+                world.judge(emptied);
+            }
+            world.one();
+        }
+        assert!(world.store.words.len() >= 10);
+    }
+}
+
+#[test]
+fn what_is_not_on_disk_is_not_signed() {
+    let mut world = World::new(1, 2, &["n0"]);
+    world.nodes[0].is_full = true;
+    world.for_millis(30_000);
+    assert_eq!(world.one(), 1);
+    world.nodes[0].is_full = false;
+    world.ends_well();
+}
+
+#[test]
+fn what_is_nobodys_word_holds_everybody_up_and_that_is_said() {
+    let mut world = World::new(1, 2, &[]);
+    let why = || Seen::Nothing("it is not signed".to_owned());
+    let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
+    let said = |deeds: &[Deed]| {
+        deeds
+            .iter()
+            .any(|deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del")))
+    };
+    assert!(said(&deeds), "{deeds:?}");
+    let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
+    assert!(!said(&deeds), "once");
+    let held = world.locks(0).held().remove(0);
+    assert_eq!((held.holder, &*held.why), (None, "it is not signed"));
+    // Nobody tries, as long as it stands there.
+    world.locks(0).now = millis(10_000_000);
+    assert_eq!(world.nodes[0].locks.tick(), []);
+    assert_eq!(world.nodes[0].locks.beat(), [Deed::Look(db())]);
+    let deeds = world.locks(0).saw(&db(), Seen::Nobody, Some(51), false);
+    assert_eq!(deeds, []);
+    assert!(world.nodes[0].locks.wakes().is_some());
+}
+
+#[test]
+fn one_that_is_no_candidate_any_more_gives_it_up_at_once() {
+    let mut world = World::new(1, 2, &["n0"]);
+    world.for_millis(8_000);
+    assert_eq!(world.one(), 0);
+    let deeds = world.locks(0).set(&[]);
+    assert!(
+        deeds.iter().any(|deed| matches!(deed, Deed::Leave(..))),
+        "{deeds:?}"
+    );
+    assert!(world.nodes[0].locks.tokens().is_empty());
+    world.doing(0, deeds);
+    world.for_millis(5_000);
+    assert_eq!(world.one(), 1);
+    // What it knew of tokens it goes on knowing.
+    assert!(
+        world.nodes[0].kept.starts_with("1 1 0 0 0 db"),
+        "{}",
+        world.nodes[0].kept
+    );
+    assert!(Locks::read(node(0), "x\n1 2 3\n\n1 1 0 0 0 db").token(&db()) == 1);
+    assert!(Locks::read(node(0), "").set(&[]).is_empty());
+}
+
+#[test]
+fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
+    let seeds =
+        std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
+    let mut words = 0;
+    for seed in 0..seeds {
+        let mut world = World::new(
+            seed,
+            3 + (seed % 2) as usize,
+            if seed % 3 == 0 { &["n2", "n0"] } else { &[] },
+        );
+        let mut emptied = 0;
+        for _ in 0..40 {
+            let n = world.dice.random_range(0..world.nodes.len());
+            match world.dice.random_range(0..8) {
+                0 => world.kill(n),
+                1 | 2 => {
+                    world.kill(n);
+                    world.start(n);
+                    world.link(n);
+                }
+                3 => world.cut(n),
+                4 => {
+                    let (to, token) = (
+                        world.dice.random_range(0..world.nodes.len()),
+                        world.store.words.last().map_or(1, |word| word.token),
+                    );
+                    for n in 0..world.nodes.len() {
+                        if world.nodes[n].is_linked {
+                            let deeds = world.locks(n).passed(&db(), token, node(to));
+                            world.doing(n, deeds);
+                        }
+                    }
+                }
+                5 => world.nodes[n].is_full ^= true,
+                6 if world.dice.random_bool(0.3) => {
+                    // All are there, and have heard everything: what one alone knows nobody can know without it.
+                    world.ends_well();
+                    world.empty();
+                    emptied = world.store.now;
+                    for _ in 0..200 {
+                        world.go_on(0.0);
+                        world.judge(emptied);
+                    }
+                }
+                _ => {}
+            }
+            let until = world.store.now + world.dice.random_range(100..40_000);
+            while world.store.now < until {
+                world.go_on(0.01);
+                world.judge(emptied);
+                let n = world.dice.random_range(0..world.nodes.len());
+                if world.dice.random_bool(0.002) {
+                    if !world.nodes[n].is_up {
+                        world.start(n);
+                    }
+                    world.link(n);
+                }
+            }
+        }
+        world.ends_well();
+        words += world.store.words.len();
+    }
+    println!("{words} words");
+    assert!(words > 5 * seeds as usize, "too little happened: {words}");
+}

@@ -1,0 +1,136 @@
+//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it goes on.
+
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::body::{Content, at_most};
+use super::name::{Name, Node};
+
+/// How many candidates a lock may have.
+pub const MOST_CANDIDATES: usize = 64;
+/// The highest token: what JSON's numbers hold exactly everywhere.
+pub const MOST_TOKEN: u64 = 1 << 53;
+
+/// What stands at `lock/NAME`.
+///
+/// The holder writes there twice, as a node does for a slot: first nothing, by which it learns the revision, then this, which names that
+/// revision. So a word that is put there again counts for nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// The lock.
+    pub lock: Name,
+    /// The holder, which signs this.
+    pub node: Node,
+    /// The revision of the first write there.
+    pub first: u64,
+    /// Grows from holder to holder.
+    pub token: u64,
+    /// Since when it holds it, milliseconds of its wall clock after 1970.
+    pub since: u64,
+    /// Who else may, as far as the holder knows.
+    pub candidates: Vec<Node>,
+}
+
+/// What stands at `pass/NAME/NODE`: the node, an operator, wants the lock to go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pass {
+    /// The lock.
+    pub lock: Name,
+    /// The operator's node, which signs this.
+    pub node: Node,
+    /// The one that is to hold it.
+    pub to: Node,
+    /// The token of the one that holds it now. For any other this means nothing.
+    pub token: u64,
+}
+
+fn known(token: u64) -> Result<(), Malformed> {
+    if (1..=MOST_TOKEN).contains(&token) {
+        return Ok(());
+    }
+    Err(Malformed::new(format!("{token} is no token")))
+}
+
+impl Content for Lock {
+    const KIND: &'static str = "lock.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        at_most("candidates", self.candidates.len(), MOST_CANDIDATES)?;
+        known(self.token)
+    }
+}
+
+impl Content for Pass {
+    const KIND: &'static str = "pass.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        known(self.token)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::body::{decode, encode};
+
+    pub fn lock(node: &str, first: u64, token: u64) -> Lock {
+        Lock {
+            lock: "db".parse().expect("a name"),
+            node: node.parse().expect("a certname"),
+            first,
+            token,
+            since: 1000,
+            candidates: ["n0", "n1", "n2"]
+                .map(|name| name.parse().expect("a certname"))
+                .to_vec(),
+        }
+    }
+
+    fn pass(token: u64) -> Pass {
+        Pass {
+            lock: "db".parse().expect("a name"),
+            node: "n0".parse().expect("a certname"),
+            to: "n1".parse().expect("a certname"),
+            token,
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_neither_written_nor_read() {
+        let many = Lock {
+            candidates: vec!["n0".parse().expect("a certname"); MOST_CANDIDATES + 1],
+            ..lock("n0", 5, 1)
+        };
+        for bad in [lock("n0", 5, 0), lock("n0", 5, MOST_TOKEN + 1), many] {
+            assert!(encode(&bad).is_err(), "{bad:?}");
+            assert!(decode::<Lock>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+        }
+        for bad in [pass(0), pass(MOST_TOKEN + 1)] {
+            assert!(encode(&bad).is_err(), "{bad:?}");
+            assert!(decode::<Pass>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+        }
+        let long: Node = "\"".repeat(Node::MOST).parse().expect("a certname");
+        let largest = Lock {
+            candidates: vec![long; MOST_CANDIDATES],
+            ..lock("n0", u64::MAX, MOST_TOKEN)
+        };
+        assert_eq!(decode(&encode(&largest).expect("it fits")), Ok(largest));
+    }
+
+    proptest! {
+        #[test]
+        fn it_comes_back(first: u64, token in 1..=MOST_TOKEN, since: u64) {
+            let lock = Lock { since, ..lock("n1", first, token) };
+            prop_assert_eq!(decode(&encode(&lock).expect("written")), Ok(lock));
+            prop_assert_eq!(decode(&encode(&pass(token)).expect("written")), Ok(pass(token)));
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80), json in "[{}\":,a-z0-9]{0,60}") {
+            let _ = (decode::<Lock>(&bytes), decode::<Lock>(json.as_bytes()));
+            let _ = (decode::<Pass>(&bytes), decode::<Pass>(json.as_bytes()));
+        }
+    }
+}
