@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -108,6 +109,32 @@ fn every_name_is_one_of_a_metric_that_is_written() {
     }
 }
 
+/// The directory is that of a service that is not root, and may have been taken over; `again metrics` is.
+#[test]
+fn what_is_no_plain_file_of_numbers_is_left_alone() {
+    let scratch = machine();
+    let path = scratch.path("fleet/serve/counts.json");
+    let kept = scratch.path("kept");
+    fs::rename(&path, &kept).expect("renamed");
+    let tells = || scratch.again(&["metrics"]).ok().contains("again_fleet_");
+    symlink(&kept, &path).expect("a link");
+    assert!(!tells(), "a link is followed");
+    fs::remove_file(&path).expect("removed");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .expect("mkfifo")
+            .success()
+    );
+    assert!(!tells());
+    fs::remove_file(&path).expect("removed");
+    fs::write(&path, [b' '; 5000]).expect("written");
+    assert!(!tells());
+    fs::rename(&kept, &path).expect("renamed");
+    assert!(tells());
+}
+
 /// Every query of the dashboard, as Grafana asks it with all machines chosen.
 fn queries() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&text(FILES[2])).expect("JSON");
@@ -120,6 +147,34 @@ fn queries() -> Vec<String> {
             .replace("$__rate_interval", "1m")
     });
     queries.collect()
+}
+
+#[test]
+fn the_dashboard_has_its_rows_and_asks_the_source_that_is_chosen() {
+    let dashboard: Value = serde_json::from_str(&text(FILES[2])).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let rows = panels.iter().filter(|panel| panel["type"] == "row");
+    let rows: Vec<&str> = rows.filter_map(|row| row["title"].as_str()).collect();
+    assert_eq!(rows, ["Reruns", "Cap", "Stuck", "Fleet", "Slots"]);
+    let ids: BTreeSet<u64> = panels
+        .iter()
+        .filter_map(|panel| panel["id"].as_u64())
+        .collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
+    let chosen = dashboard["templating"]["list"]
+        .as_array()
+        .expect("variables");
+    assert!(
+        chosen
+            .iter()
+            .any(|one| one["name"] == "datasource" && one["type"] == "datasource")
+    );
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let targets = panel["targets"].as_array().expect("targets").iter();
+        for asks in targets.chain([panel]) {
+            assert_eq!(asks["datasource"]["uid"], "${datasource}", "{panel}");
+        }
+    }
 }
 
 /// A Prometheus that asks one machine for its metrics each second.
