@@ -1,6 +1,7 @@
 //! What `again-fleet` costs: a fired trigger, an idle service, and the way from one node to a run on another. Two nodes and an
 //! etcd on this machine, with TLS and signatures by a Puppet CA.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -451,6 +452,7 @@ fn told(own: &Own, n: usize) -> Inventory {
         pending: 0,
         disabled: false,
         cap: Some((10, 0)),
+        tokens: BTreeMap::new(),
     }
 }
 

@@ -189,6 +189,7 @@ fn take(trigger: &Trigger) {
         },
         skew: Span::from_secs(300),
         hop_limit: HOP_LIMIT,
+        locks: Vec::new(),
     };
     let signed = Signed {
         signer: trigger.sender.clone(),
