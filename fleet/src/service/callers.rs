@@ -1,9 +1,10 @@
 //! Who asks this service for something, and what each of them still waits for. No socket in here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::few::Few;
 use crate::ask::{self, Answer};
 use crate::step::model::{Client, News, Said};
 use crate::wire::name::{Id, Node};
@@ -14,7 +15,7 @@ type Way = (Id, Node);
 /// Everybody who is connected.
 #[derive(Debug, Default)]
 pub struct Callers {
-    callers: BTreeMap<Client, Caller>,
+    callers: Few<Client, Caller>,
     last: Client,
 }
 
@@ -65,7 +66,7 @@ impl Callers {
     /// Whether somebody has not been told yet what their request came to.
     pub fn is_owed(&self) -> bool {
         let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_) | Stage::Stands);
-        !self.callers.values().all(follows)
+        !self.callers.0.iter().all(|(_, caller)| follows(caller))
     }
 
     /// They fired or took back, and want to hear of these.
@@ -93,7 +94,7 @@ impl Callers {
 
     /// Whether they are still there.
     pub fn is_here(&self, client: Client) -> bool {
-        self.callers.contains_key(&client)
+        self.callers.get(&client).is_some()
     }
 
     /// Tells somebody something; more follows.
@@ -132,7 +133,7 @@ impl Callers {
 
     /// Tells everybody who waits for it what became of a trigger.
     pub fn progress(&mut self, way: &Way, news: &News) {
-        for caller in self.callers.values_mut() {
+        for (_, caller) in &mut self.callers.0 {
             match &mut caller.stage {
                 Stage::Waits { follows, early } if !follows.is_empty() => {
                     early.push((way.clone(), news.clone()));

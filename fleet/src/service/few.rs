@@ -32,7 +32,8 @@ impl<K: PartialEq, V> Few<K, V> {
     }
 
     /// Removes the value of this key.
-    pub fn remove(&mut self, key: &K) {
-        self.0.retain(|(one, _)| one != key);
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let at = self.0.iter().position(|(one, _)| one == key)?;
+        Some(self.0.remove(at).1)
     }
 }

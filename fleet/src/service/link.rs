@@ -1,7 +1,7 @@
 //! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
 //! bounded number together, and tells what stands in the engine for this node.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::few::Few;
 use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
@@ -420,7 +421,7 @@ struct Calls<'e, E: Engine> {
     namespace: &'e Namespace,
     leases: Leases<E::Lease>,
     waiting: VecDeque<Call>,
-    under_way: BTreeMap<u64, Call>,
+    under_way: Few<u64, Call>,
     answers: FuturesUnordered<Answering<'e>>,
     count: u64,
 }
@@ -435,7 +436,7 @@ impl<'e, E: Engine> Calls<'e, E> {
             namespace,
             leases: Leases::default(),
             waiting: VecDeque::new(),
-            under_way: BTreeMap::new(),
+            under_way: Few::default(),
             answers: FuturesUnordered::new(),
             count: 0,
         }
@@ -447,7 +448,7 @@ impl<'e, E: Engine> Calls<'e, E> {
     }
 
     fn start(&mut self) {
-        while self.under_way.len() < MOST_CALLS
+        while self.under_way.0.len() < MOST_CALLS
             && let Some(mut call) = self.waiting.pop_front()
         {
             self.count += 1;
@@ -545,7 +546,7 @@ impl<'e, E: Engine> Calls<'e, E> {
 
     /// Answers all that is under way: it may have happened.
     fn give_up(self, news: &Teller) {
-        for call in self.under_way.into_values() {
+        for (_, call) in self.under_way.0 {
             let why = Error::Unknown("the connection ended".to_owned());
             let _ = news.send(News::Answered(call, Err(why)));
         }

@@ -360,11 +360,11 @@ pub struct State {
     pub(super) warned: BTreeMap<LetterId, (Id, Outcome, bool)>,
     /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
     pub(super) ahead: Option<i64>,
-    pub(super) registers: BTreeMap<Place, Register>,
+    pub(super) registers: BTreeMap<Place, Box<Register>>,
     /// The origins of what was told that were stopped at the hop limit, and their ways in words.
     pub(super) stopped: BTreeMap<Id, String>,
     /// What those who take have in hand.
-    pub(super) handed: Option<BTreeMap<Which, Trigger>>,
+    pub(super) handed: Option<BTreeMap<Which, Box<Trigger>>>,
     pub(super) wakes: Option<Boottime>,
 }
 

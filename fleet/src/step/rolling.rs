@@ -27,7 +27,7 @@ impl State {
 
     fn register(&self, which: &Which) -> Option<&Register> {
         let place = (which.sender.clone(), which.name.clone());
-        self.registers.get(&place)
+        self.registers.get(&place).map(|one| &**one)
     }
 
     /// Whether a trigger needs its place in a rolling run no longer: the engine has all that became of it, so that whoever comes next

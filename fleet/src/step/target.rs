@@ -50,7 +50,9 @@ pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mu
                 found: sight.found,
                 stage: Stage::New,
             };
-            state.registers.insert(sight.place.clone(), register);
+            state
+                .registers
+                .insert(sight.place.clone(), Box::new(register));
             look(state, &sight.place, now, out);
         }
     }
@@ -187,7 +189,10 @@ pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
         if let (Stage::New, Found::Good(signed)) = (register.stage, &register.found) {
             register.stage = Stage::Handed;
             places.push((place.clone(), register.revision));
-            handed.insert(Which::from(&signed.trigger), signed.trigger.clone());
+            handed.insert(
+                Which::from(&signed.trigger),
+                Box::new(signed.trigger.clone()),
+            );
         }
     }
     if !places.is_empty() {
@@ -255,7 +260,7 @@ pub(super) fn not_handed(state: &mut State, why: &str, now: &Moment, out: &mut V
     retry(state, handed, now);
 }
 
-fn retry(state: &mut State, handed: BTreeMap<Which, Trigger>, now: &Moment) {
+fn retry(state: &mut State, handed: BTreeMap<Which, Box<Trigger>>, now: &Moment) {
     for which in handed.into_keys() {
         let place = (which.sender.clone(), which.name.clone());
         if state

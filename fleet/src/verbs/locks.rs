@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// All locks, and the nodes whose services are there.
 struct All {
-    locks: BTreeMap<Name, Held>,
+    locks: BTreeMap<Name, Box<Held>>,
     alive: BTreeSet<Node>,
 }
 
@@ -41,7 +41,7 @@ fn all(settings: &Settings, own: bool) -> Result<All, Problem> {
     conversation.each(until, |answer| {
         match answer {
             // What the engine says comes after what this node knows.
-            Answer::Lock(held) => drop(all.locks.insert(held.lock.clone(), *held)),
+            Answer::Lock(held) => drop(all.locks.insert(held.lock.clone(), held)),
             Answer::Alive(node) => drop(all.alive.insert(node)),
             _ => return false,
         }

@@ -21,7 +21,7 @@ use crate::wire::outcome::Outcome;
 
 /// All nodes that the engine knows of.
 #[derive(Debug, Default)]
-pub struct Roster(BTreeMap<Node, Entry>);
+pub struct Roster(BTreeMap<Node, Box<Entry>>);
 
 /// One of them.
 #[derive(Debug, Default)]

@@ -57,7 +57,7 @@ impl Driver {
                 });
             }
             News::Answered(Call::Remove { place, revision }, answer) => {
-                let is_it = |register: &Register| register.revision == revision;
+                let is_it = |register: &Box<Register>| register.revision == revision;
                 if answer.is_ok() && self.registers.get(&place).is_some_and(is_it) {
                     self.registers.remove(&place);
                 }
@@ -175,7 +175,7 @@ impl Driver {
                     which,
                     value: root::Value::Register(bytes),
                 };
-                self.registers.insert(place.clone(), register);
+                self.registers.insert(place.clone(), Box::new(register));
             }
             Found::Bad(_) | Found::Unclear(_) => {
                 self.registers.remove(&place);

@@ -121,7 +121,7 @@ pub struct Driver {
     began: Walltime,
     ways: Ways,
     /// The registers that may be handed over, as they stand in the engine.
-    registers: BTreeMap<Place, Register>,
+    registers: BTreeMap<Place, Box<Register>>,
     /// What is to be put, together, when all that has happened is dealt with.
     outgoing: Vec<Outgoing>,
     runs: Runs,
@@ -385,13 +385,13 @@ impl Driver {
     }
 
     /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
-    fn taken(&self) -> BTreeMap<Which, (Told, Lineage)> {
+    fn taken(&self) -> BTreeMap<Which, Box<(Told, Lineage)>> {
         let taken = self
             .state
             .letters()
             .filter_map(|(letter, content)| match (letter, content) {
                 (LetterId::Told(which), Content::Told { told, lineage }) if told.goes_on() => {
-                    Some((which.clone(), (told.clone(), lineage.clone())))
+                    Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
                 }
                 _ => None,
             });
@@ -409,7 +409,7 @@ impl Driver {
         });
         let mut taken = self.taken();
         for (which, handover::Answer { outcome, why, ran }) in answers {
-            if let Some((known, lineage)) = taken.remove(&which)
+            if let Some((known, lineage)) = taken.remove(&which).map(|one| *one)
                 && (known.outcome, &known.ran) != (outcome, &ran)
                 && outcome != Outcome::Taken
             {

@@ -79,7 +79,7 @@ impl Driver {
         let pending = self
             .taken()
             .values()
-            .filter(|(told, _)| told.outcome == Outcome::Taken)
+            .filter(|known| known.0.outcome == Outcome::Taken)
             .count();
         self.feed(Event::Inventory(Inventory {
             node: self.me.clone(),

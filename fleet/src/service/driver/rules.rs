@@ -170,7 +170,7 @@ impl Driver {
             which,
             value: root::Value::Met(met),
         };
-        self.registers.insert(place.clone(), register);
+        self.registers.insert(place.clone(), Box::new(register));
         Sight {
             place,
             revision: 0,
