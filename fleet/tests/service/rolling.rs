@@ -158,7 +158,13 @@ fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
     assert!(most == 3 && site.most() <= 3, "{most}, {}", site.most());
     assert_eq!(ends.len(), 12, "{ends:?}");
     for node in &site.nodes {
-        assert_eq!(node.ran(), [id.clone()], "{}: {}", node.name, node.log());
+        assert_eq!(
+            &node.ran()[..],
+            std::slice::from_ref(id),
+            "{}: {}",
+            node.name,
+            node.log()
+        );
     }
     until("free places", || straight.list("slot/").is_empty());
     println!("{kills} services were killed; at most {most} at a time");
