@@ -1,6 +1,5 @@
 //! The command line. No environment, files or clock here.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 
 use again::model::Span;
@@ -93,10 +92,10 @@ pub struct Trigger {
     pub delta: Option<Span>,
     /// How many of the nodes run at a time; the next begins when one has told how it ended [default: all]
     #[arg(long, value_name = "NUMBER")]
-    pub at_once: Option<NonZero<u32>>,
+    pub at_once: Option<String>,
     /// Once so many of them have failed, those that have not begun do not
     #[arg(long, value_name = "NUMBER", requires = "at_once")]
-    pub stop_after_failures: Option<NonZero<u32>>,
+    pub stop_after_failures: Option<String>,
     /// How long a node that is away may take it [default: ttl of the settings, an hour; with --at-once a day]
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Span>,

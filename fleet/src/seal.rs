@@ -217,14 +217,6 @@ impl Seals {
         self.open(bytes, |_| Ok(())).map(|((), batch)| batch)
     }
 
-    /// What a part of a story would say, in the same way.
-    ///
-    /// # Errors
-    /// It is none, or breaks a bound.
-    pub fn glance_at_entry(&self, bytes: &[u8]) -> Result<Entry, Untrusted> {
-        self.open(bytes, |_| Ok(())).map(|((), entry)| entry)
-    }
-
     /// The events at this key, and what else the certificate of their node says.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! `again-fleet trigger`: fires at other nodes, and says what is true of it.
 
 use std::collections::BTreeSet;
-use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use again::layout::{Look, complain, say};
@@ -23,6 +22,7 @@ use crate::policy::fire::Request;
 use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::name::{Id, Node};
+use crate::wire::shown;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL, check_rolling};
 
 /// What a newer firing of nobody's in particular replaces.
@@ -170,13 +170,12 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
     }
     let (delta, ttl) = (
         args.delta.unwrap_or_default(),
-        args.ttl.unwrap_or(match args.at_once {
+        args.ttl.unwrap_or(match &args.at_once {
             Some(_) => Span::from_nanos(MOST_TTL * 1_000_000),
             None => settings.ttl,
         }),
     );
-    let [at_once, stop_after] =
-        [args.at_once, args.stop_after_failures].map(|number| number.map_or(0, NonZero::get));
+    let (at_once, stop_after) = (number(&args.at_once)?, number(&args.stop_after_failures)?);
     check_rolling(at_once, stop_after).map_err(|e| Problem::Usage(e.to_string()))?;
     if delta.millis() > MOST_DELTA {
         return usage(format!("a delta of {delta} is too long: 1d is allowed"));
@@ -202,6 +201,13 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
         at_once,
         stop_after,
     })
+}
+
+/// How many nodes; 0 where that is not said.
+fn number(word: &Option<String>) -> Result<u32, Problem> {
+    let Some(word) = word else { return Ok(0) };
+    let number = word.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| Problem::Usage(format!("'{}' is not a number of nodes", shown(word))))
 }
 
 /// Asks, and hears what is true of each target.

@@ -161,7 +161,7 @@ pub(super) fn encode(text: &str, out: &mut String) {
 }
 
 /// Reads a segment: what [`encode`] writes, and no other form of it, so that a name has one key.
-pub(super) fn decode(segment: &str) -> Option<String> {
+pub fn decode(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {

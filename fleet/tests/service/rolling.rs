@@ -8,10 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use again_fleet::policy::fire::Request;
+use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
-use again_fleet::wire::outcome::{Entry, Outcome};
+use again_fleet::wire::outcome::{Entry, Outcome, Told};
 
 use crate::dice::Dice;
+use crate::fired::sealed_as;
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
@@ -158,7 +160,13 @@ fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
     assert!(most == 3 && site.most() <= 3, "{most}, {}", site.most());
     assert_eq!(ends.len(), 12, "{ends:?}");
     for node in &site.nodes {
-        assert_eq!(node.ran(), [id.clone()], "{}: {}", node.name, node.log());
+        assert_eq!(
+            &node.ran()[..],
+            std::slice::from_ref(id),
+            "{}: {}",
+            node.name,
+            node.log()
+        );
     }
     until("free places", || straight.list("slot/").is_empty());
     println!("{kills} services were killed; at most {most} at a time");
@@ -205,6 +213,51 @@ fn two_that_fail_stop_the_rest() {
     let straight = Straight::at(&site.server, "web1.test");
     until("free places", || straight.list("slot/").is_empty());
     assert!(straight.list("to/").is_empty());
+}
+
+/// What another signed in a target's name, and what a target said of another trigger.
+#[test]
+fn a_failure_counts_that_the_node_itself_has_signed_of_that_trigger() {
+    let site = Site::new(2, true);
+    let request = Request {
+        at_once: 1,
+        stop_after: 1,
+        ..request("again", &site.names())
+    };
+    let id = &request.id;
+    let straight = Straight::at(&site.server, "web1.test");
+    let of = |signer: &str, target: &str, trigger: &Id| {
+        let entry = Entry {
+            told: Told {
+                id: trigger.clone(),
+                number: 1,
+                sender: "n01.test".parse().expect("a certname"),
+                target: target.parse().expect("a certname"),
+                name: "again".parse().expect("a name"),
+                outcome: Outcome::Failed,
+                why: String::new(),
+                at: 1,
+                stopped: Vec::new(),
+                ran: None,
+            },
+            origin: Origin {
+                id: id.clone(),
+                cause: Cause::Person,
+                path: vec!["n01.test".parse().expect("a certname")],
+            },
+        };
+        let target = target.replace('.', "=");
+        let key = format!("story/{id}/{target}/{trigger}");
+        straight.put(&key, &sealed_as(signer, &entry)).expect("put");
+    };
+    of("web1.test", "n03.test", id);
+    of("n04.test", "n04.test", &Id::from_bits(1));
+    site.nodes[0].fire(&request);
+    for node in &site.nodes {
+        node.runs_once(id);
+    }
+    let log = || site.nodes.iter().map(Node::log).collect::<String>();
+    assert!(log().contains("is not believed"), "{}", log());
 }
 
 #[test]

@@ -295,6 +295,7 @@ fn every_promise_is_kept() {
         "power lost while writing",
         "power off",
         "promised",
+        "queued",
         "repeated",
         "stopped by hops",
         "superseded",

@@ -14,10 +14,12 @@ use crate::service::slots::{Holder, Run};
 use crate::step::model::{self, Client, Event};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
-use crate::wire::outcome::Outcome;
+use crate::wire::outcome::{Entry, Outcome};
 
 /// How many of those that have failed are named.
 const MOST_NAMED: usize = 5;
+/// What stands in the words of whoever says that it has failed.
+const FAILED: &[u8] = b"\"failed\"";
 
 impl Driver {
     /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
@@ -130,20 +132,23 @@ impl Driver {
         }
     }
 
-    /// The targets that have failed, by what each has signed; only of those that say so a signature is looked at.
+    /// The targets that have failed, by what each has signed; only where it may say so a signature is looked at.
     fn failed(&mut self, which: &Which, values: &[Value]) -> BTreeSet<Node> {
         let mut failed = BTreeSet::new();
         for value in values {
-            let is_meant = self.seals.glance_at_entry(&value.bytes).is_ok_and(|one| {
-                (&one.told.id, &one.told.sender) == (&which.id, &which.sender)
-                    && one.told.outcome == Outcome::Failed
-            });
             let key = Key::decode(&value.key, &self.namespace);
-            let (true, Ok(key)) = (is_meant, key) else {
+            let may_say_so = value.bytes.windows(FAILED.len()).any(|word| word == FAILED);
+            let (true, Ok(key)) = (may_say_so, key) else {
                 continue;
             };
             match self.seals.entry(&value.bytes, &key) {
-                Ok(entry) => drop(failed.insert(entry.told.target)),
+                Ok(Entry { told, .. })
+                    if (&told.id, &told.sender) == (&which.id, &which.sender)
+                        && told.outcome == Outcome::Failed =>
+                {
+                    failed.insert(told.target);
+                }
+                Ok(_) => {}
                 Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
             }
         }

@@ -3,6 +3,8 @@
 use again::model::Identity;
 
 use super::{Group, Holder, Place, Run, Slots};
+use crate::policy::books::Which;
+use crate::wire::name::decode;
 
 impl Slots {
     /// What outlives a service, in lines: a group, and its runs.
@@ -32,8 +34,14 @@ impl Slots {
                         format!("run {pid} {start} {file} {since} {why}\n")
                     }
                     Holder::Trigger(which) => {
-                        let which = serde_json::to_string(which).unwrap_or_default();
-                        format!("trigger {since} {which}\n")
+                        let Which {
+                            sender,
+                            name,
+                            number,
+                            id,
+                        } = which;
+                        let sender = sender.segment();
+                        format!("trigger {since} {number} {id} {sender} {name}\n")
                     }
                 };
             }
@@ -55,10 +63,17 @@ impl Slots {
         let kind = words.next()?;
         let is_group = kind == "group";
         if kind == "trigger" {
-            let (since, which) = line.split_once(' ')?.1.split_once(' ')?;
+            let mut words = line.splitn(6, ' ').skip(1);
+            let mut word = || words.next();
+            let since = word()?.parse().ok()?;
+            let which = Which {
+                number: word()?.parse().ok()?,
+                id: word()?.parse().ok()?,
+                sender: decode(word()?)?.parse().ok()?,
+                name: word()?.parse().ok()?,
+            };
             let (_, group) = self.groups.0.last_mut()?;
-            let which = again::model::json::read(which.as_bytes()).ok()?;
-            group.runs.push(Run::of(which, since.parse().ok()?));
+            group.runs.push(Run::of(which, since));
             return Some(());
         }
         if !is_group {
