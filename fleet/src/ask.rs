@@ -26,6 +26,7 @@ use crate::policy::fire::Request;
 use crate::step::model::{Back, News, Said};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
+use crate::wire::lock::Lock;
 use crate::wire::name::{Id, Name, Namespace, Node};
 use crate::wire::outcome::{Entry, Outcome};
 use crate::wire::slot::{MOST_SLOTS, MOST_WHY, Slot};
@@ -87,39 +88,10 @@ pub enum Question {
         /// The node.
         node: Node,
     },
-    /// Who holds which lock, and who is there.
-    Locks {
-        /// Only those for which this node is a candidate, as it knows them.
-        own: bool,
-    },
-    /// To have a lock go on.
-    Pass {
-        /// The lock.
-        lock: Name,
-        /// The token of the one that holds it.
-        token: u64,
-        /// The one that is to hold it.
-        to: Node,
-    },
-}
-
-/// Who holds a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// The lock.
-    pub lock: Name,
-    /// Who may.
-    pub candidates: Vec<Node>,
-    /// Who does, if that is certain.
-    pub holder: Option<Node>,
-    /// With which token.
-    pub token: Option<u64>,
-    /// Since when, milliseconds of its wall clock after 1970.
-    pub since: Option<u64>,
-    /// Whether that is this node.
-    pub is_mine: bool,
-    /// Why it is not certain; empty where it is.
-    pub why: String,
+    /// Who holds which lock, and who is there; or only, as this node knows them, those for which it is a candidate.
+    Locks(bool),
+    /// To have a lock go on: which, from which token, and to whom.
+    Pass(Box<Lock>),
 }
 
 /// A slot that is wanted.
@@ -174,8 +146,8 @@ pub enum Answer {
     Away(String),
     /// Who runs or waits, and the revision that is its place.
     Slot(Box<Slot>, u64),
-    /// Who holds a lock, or that nobody does.
-    Lock(Box<Held>),
+    /// Who holds a lock; or why that is not certain, and a word without a token.
+    Lock(Box<Lock>, String),
     /// The engine did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
@@ -345,7 +317,7 @@ impl Question {
                 | Question::Forget(_)
                 | Question::Slot(_)
                 | Question::Release { .. }
-                | Question::Pass { .. }
+                | Question::Pass(_)
         )
     }
 
@@ -419,7 +391,7 @@ impl Answer {
                 ..
             } => vec![why],
             Answer::Slot(slot, _) => vec![&slot.why],
-            Answer::Lock(held) => vec![&held.why],
+            Answer::Lock(_, why) => vec![why],
             Answer::Entry(entry) => {
                 let ways = entry.told.stopped.iter().map(|one| &*one.way);
                 ways.chain([&*entry.told.why]).collect()
@@ -583,7 +555,7 @@ mod tests {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: std::collections::BTreeMap::new(),
+            tokens: Vec::new(),
         }
     }
 

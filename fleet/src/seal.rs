@@ -21,7 +21,7 @@ use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
-use crate::wire::lock::{Lock, Pass};
+use crate::wire::lock::Lock;
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::{Entry, Told};
 use crate::wire::slot::Slot;
@@ -319,13 +319,13 @@ impl Seals {
     ///
     /// # Errors
     /// None of them said that.
-    pub fn pass(&self, bytes: &[u8], key: &Key, operators: &[Who]) -> Result<Pass, String> {
-        let signed = self.signed::<Pass>(bytes);
+    pub fn pass(&self, bytes: &[u8], key: &Key, operators: &[Who]) -> Result<Lock, String> {
+        let signed = self.signed::<Lock>(bytes);
         let (signer, pass) = signed.map_err(|found| match *found {
             Found::Bad(why) | Found::Unclear(why) => why,
             Found::Good(_) => String::new(),
         })?;
-        let Pass { lock, node, .. } = pass.clone();
+        let Lock { lock, node, .. } = pass.clone();
         let nothing = Extensions::new();
         let extensions = signer
             .as_ref()

@@ -45,7 +45,7 @@ impl Lock {
         if !self.has(&word.node) {
             return Err(format!("{} is no candidate", word.node));
         }
-        if word.first != first || writes != 2 {
+        if word.first != first || writes != 2 || word.to.is_some() {
             return Err("it was put there another time".to_owned());
         }
         Ok(())
@@ -93,6 +93,11 @@ pub(crate) mod tests {
             assert!(lock.judge(&word("n1", 5, 3), first, writes).is_err());
         }
         assert!(lock.judge(&word("n2", 5, 3), 5, 2).is_err());
+        let pass = Word {
+            to: Some("n0".parse().expect("a certname")),
+            ..word("n1", 5, 3)
+        };
+        assert!(lock.judge(&pass, 5, 2).is_err(), "an operator's word");
     }
 
     #[test]

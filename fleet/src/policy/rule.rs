@@ -257,7 +257,7 @@ pub(crate) mod tests {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: BTreeMap::new(),
+            tokens: Vec::new(),
         }
     }
 

@@ -36,8 +36,6 @@ const MOST_CALLS: usize = 64;
 const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-/// How long an operator's word is there that a lock is to go on.
-const PASS: Duration = Duration::from_secs(60);
 /// How long the engine may take to hear that this service ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -84,11 +82,13 @@ pub enum Call {
         /// As keys begin.
         prefixes: Vec<String>,
     },
-    /// To hold events for this long, if it has room for such.
+    /// To hold something for this long: an operator's word; or events, if it has room for such.
     Tell {
+        /// For whom; events are for [`OURSELVES`].
+        client: Client,
         /// Where.
         key: Key,
-        /// The batch.
+        /// It.
         bytes: Vec<u8>,
         /// How long.
         ttl: Duration,
@@ -106,15 +106,6 @@ pub enum Call {
         client: Client,
         /// The place.
         key: Key,
-    },
-    /// To say that a lock is to go on, for somebody on this machine.
-    Pass {
-        /// For whom.
-        client: Client,
-        /// Where.
-        key: Key,
-        /// The word.
-        bytes: Vec<u8>,
     },
 }
 
@@ -486,10 +477,21 @@ impl<'e, E: Engine> Calls<'e, E> {
                     (number, removed.map(|()| Vec::new()))
                 })
             }
-            Call::Tell { key, bytes, ttl } => {
+            Call::Tell {
+                client,
+                key,
+                bytes,
+                ttl,
+            } => {
+                let is_dear = *client != OURSELVES;
                 let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
                 Box::pin(async move {
-                    let told = match engine.has_room().await {
+                    let room = if is_dear {
+                        Ok(())
+                    } else {
+                        engine.has_room().await
+                    };
+                    let told = match room {
                         Ok(()) => engine.put(&key, &bytes, Some(ttl)).await,
                         Err(full) => Err(full),
                     };
@@ -509,13 +511,6 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let key = key.encode(self.namespace);
                 let done = self.leases.clone().act(engine, key, act.clone());
                 Box::pin(async move { (number, done.await) })
-            }
-            Call::Pass { key, bytes, .. } => {
-                let (key, bytes) = (key.encode(self.namespace), std::mem::take(bytes));
-                Box::pin(async move {
-                    let put = engine.put(&key, &bytes, Some(PASS)).await;
-                    (number, put.map(|_| Vec::new()))
-                })
             }
             Call::Release { key, .. } => {
                 let keys = [(); 2].map(|()| key.encode(self.namespace));

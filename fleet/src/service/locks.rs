@@ -6,8 +6,6 @@ mod kept;
 /// What there is to say of them.
 mod shown;
 
-use std::collections::BTreeMap;
-
 use again::model::{Boottime, Span};
 
 use super::few::Few;
@@ -154,7 +152,7 @@ impl Locks {
     }
 
     /// The highest tokens that this node knows of, of the locks for which it is a candidate.
-    pub fn tokens(&self) -> BTreeMap<Name, u64> {
+    pub fn tokens(&self) -> Vec<(Name, u64)> {
         let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
         mine.map(|(name, one)| (name.clone(), one.token)).collect()
     }
@@ -367,7 +365,11 @@ impl Locks {
     }
 
     /// The candidates that have told something know of these tokens.
-    pub fn told(&mut self, name: &Name, tokens: &BTreeMap<Node, u64>) -> Vec<Deed> {
+    pub fn told(&mut self, name: &Name, tokens: &[(Node, u64)]) -> Vec<Deed> {
+        let token_of = |node: &Node| {
+            let mut tokens = tokens.iter();
+            tokens.find(|(one, _)| one == node).map(|(_, token)| *token)
+        };
         let mut deeds = Vec::new();
         let (me, now) = (self.me.clone(), self.now);
         let Some(one) = self.all.get_mut(name) else {
@@ -379,9 +381,9 @@ impl Locks {
         match one.stage {
             Stage::Asking(until) => {
                 let others = lock.candidates.iter().filter(|node| **node != me);
-                let is_all = others.clone().all(|node| tokens.contains_key(node));
-                let highest = others.filter_map(|node| tokens.get(node)).max();
-                one.token = one.token.max(highest.copied().unwrap_or(0));
+                let is_all = others.clone().all(|node| token_of(node).is_some());
+                let highest = others.filter_map(token_of).max();
+                one.token = one.token.max(highest.unwrap_or(0));
                 if !is_all && now < until {
                     one.due = Some(now + LOOK_AGAIN);
                 } else if one.token < MOST_TOKEN {
@@ -396,7 +398,7 @@ impl Locks {
                 }
             }
             Stage::Telling(until) => {
-                if now >= until || tokens.get(&me) >= Some(&one.token) {
+                if now >= until || token_of(&me) >= Some(one.token) {
                     one.stage = Stage::Signing;
                     deeds.push(Deed::Sign(name.clone()));
                 } else {

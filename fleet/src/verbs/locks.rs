@@ -1,6 +1,5 @@
 //! `again-fleet locks`: which node holds which lock; and `again-fleet pass`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,10 +11,11 @@ use serde_json::{Value, json};
 
 use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem, clean, clock};
-use crate::ask::{Answer, Held, Question};
+use crate::ask::{Answer, Question};
 use crate::cli::{Locks, Pass};
 use crate::settings::{self, Flags, Settings, Surroundings};
-use crate::wire::name::{Name, Node};
+use crate::wire::lock::Lock;
+use crate::wire::name::Node;
 
 /// How long it may take until a lock has gone on: as long as what a service that is away holds.
 const LONGEST: Duration = Duration::from_secs(75);
@@ -24,30 +24,27 @@ const SOON: Duration = Duration::from_secs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// All locks, and the nodes whose services are there.
-struct All {
-    locks: BTreeMap<Name, Box<Held>>,
-    alive: BTreeSet<Node>,
-}
+/// Who holds a lock, or why that is not certain.
+type Held = (Lock, String);
 
-fn all(settings: &Settings, own: bool) -> Result<All, Problem> {
+/// All locks, and the nodes whose services are there.
+fn all(settings: &Settings, own: bool) -> Result<(Vec<Held>, Vec<Node>), Problem> {
     let until = Instant::now() + PATIENCE;
-    let question = Question::Locks { own };
-    let mut conversation = Conversation::begin(&socket(settings), &question, until)?;
-    let mut all = All {
-        locks: BTreeMap::new(),
-        alive: BTreeSet::new(),
-    };
+    let mut conversation = Conversation::begin(&socket(settings), &Question::Locks(own), until)?;
+    let (mut locks, mut alive) = (Vec::<Held>::new(), Vec::new());
     conversation.each(until, |answer| {
         match answer {
             // What the engine says comes after what this node knows.
-            Answer::Lock(held) => drop(all.locks.insert(held.lock.clone(), held)),
-            Answer::Alive(node) => drop(all.alive.insert(node)),
+            Answer::Lock(word, why) => {
+                locks.retain(|(one, _)| one.lock != word.lock);
+                locks.push((*word, why));
+            }
+            Answer::Alive(node) => alive.push(node),
             _ => return false,
         }
         true
     })?;
-    Ok(all)
+    Ok((locks, alive))
 }
 
 /// Shows them.
@@ -57,23 +54,21 @@ fn all(settings: &Settings, own: bool) -> Result<All, Problem> {
 pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let until = Instant::now() + SOON;
-    let mut found = all(&settings, args.own)?;
+    let (mut locks, mut alive) = all(&settings, args.own)?;
     // A run that begins as the service does, or as the holder changes, need not miss it.
-    while args.own
-        && found.locks.values().any(|held| held.holder.is_none())
-        && Instant::now() < until
-    {
+    let is_open = |locks: &[Held]| locks.iter().any(|(_, why)| !why.is_empty());
+    while args.own && is_open(&locks) && Instant::now() < until {
         thread::sleep(PAUSE);
-        found = all(&settings, true)?;
+        (locks, alive) = all(&settings, true)?;
     }
-    let All { locks, alive } = found;
     if args.json {
-        let locks: serde_json::Map<String, Value> = locks
-            .iter()
-            .map(|(name, held)| (name.to_string(), json(held)))
-            .collect();
+        let me = settings.certname()?;
+        let mut shown = serde_json::Map::new();
+        for held in &locks {
+            shown.insert(held.0.lock.to_string(), json(held, me));
+        }
         let version = env!("CARGO_PKG_VERSION");
-        let all = json!({"schema": 1, "version": version, "locks": locks});
+        let all = json!({"schema": 1, "version": version, "locks": shown});
         say(&all.to_string())?;
         return Ok(Exit::Done);
     }
@@ -81,18 +76,17 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
         complain("again-fleet: there are no locks");
     }
     let (look, now) = (Look::of_this_process(), walltime());
-    for (name, held) in &locks {
-        let name = look.paint(Tone::Heading, &clean(name.as_str()));
-        let line = match (&held.holder, held.token, held.since) {
-            (Some(node), Some(token), Some(since)) => {
-                let since = clock(Walltime::from_millis(since), now);
-                let node = look.paint(Tone::Good, node.as_str());
-                format!("{node} holds it since {since}, with token {token}")
-            }
-            _ => look.paint(Tone::Attention, &clean(&held.why)),
+    for (word, why) in &locks {
+        let name = look.paint(Tone::Heading, &clean(word.lock.as_str()));
+        let line = if why.is_empty() {
+            let since = clock(Walltime::from_millis(word.since), now);
+            let node = look.paint(Tone::Good, word.node.as_str());
+            format!("{node} holds it since {since}, with token {}", word.token)
+        } else {
+            look.paint(Tone::Attention, &clean(why))
         };
         say(&format!("{name}: {line}"))?;
-        for node in &held.candidates {
+        for node in &word.candidates {
             let is_away = !args.own && !alive.contains(node);
             let state = if is_away { "  away" } else { "" };
             say(&format!("  {node}{}", look.paint(Tone::Attention, state)))?;
@@ -101,15 +95,16 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
-fn json(held: &Held) -> Value {
-    let why = Some(&held.why).filter(|why| !why.is_empty());
+fn json((word, why): &Held, me: &Node) -> Value {
+    let is_sure = why.is_empty();
+    let since = is_sure.then(|| utc(Walltime::from_millis(word.since)));
     json!({
-        "holder": held.holder,
-        "token": held.token,
-        "since": held.since.map(|since| utc(Walltime::from_millis(since))),
-        "is_mine": held.is_mine,
-        "candidates": held.candidates,
-        "why": why,
+        "holder": is_sure.then_some(&word.node),
+        "token": is_sure.then_some(word.token),
+        "since": since,
+        "is_mine": is_sure && word.node == *me,
+        "candidates": word.candidates,
+        "why": (!is_sure).then_some(why),
     })
 }
 
@@ -122,46 +117,40 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
     let (lock, node) = (&args.lock, &args.node);
     let failed =
         |why: String| Problem::Failed(format!("the lock '{lock}' is not passed on: {why}"));
-    let All { mut locks, alive } = all(&settings, false)?;
-    let held = locks.remove(lock);
-    let held = held.ok_or_else(|| failed("nobody holds such a lock".to_owned()))?;
-    let (Some(holder), Some(token)) = (held.holder, held.token) else {
-        return Err(failed(held.why));
+    let (locks, alive) = all(&settings, false)?;
+    let held = locks.into_iter().find(|(one, _)| one.lock == *lock);
+    let (word, why) = held.ok_or_else(|| failed("nobody holds such a lock".to_owned()))?;
+    let (holder, token) = (word.node.clone(), word.token);
+    let why = match () {
+        () if !why.is_empty() => why,
+        () if holder == *node => {
+            say(&format!(
+                "again-fleet: {node} holds the lock '{lock}' already"
+            ))?;
+            return Ok(Exit::Done);
+        }
+        () if !word.candidates.contains(node) => format!("{node} is no candidate"),
+        () if !alive.contains(node) => format!("{node} is away: its service is not connected"),
+        () => String::new(),
     };
-    if holder == *node {
-        say(&format!(
-            "again-fleet: {node} holds the lock '{lock}' already"
-        ))?;
-        return Ok(Exit::Done);
+    if !why.is_empty() {
+        return Err(failed(why));
     }
-    if !held.candidates.contains(node) {
-        return Err(failed(format!("{node} is no candidate")));
-    }
-    if !alive.contains(node) {
-        return Err(failed(format!(
-            "{node} is away: its service is not connected"
-        )));
-    }
-    let (lock_name, to) = (lock.clone(), node.clone());
-    done(
-        &settings,
-        &Question::Pass {
-            lock: lock_name,
-            token,
-            to,
-        },
-    )?;
+    let to = Some(node.clone());
+    done(&settings, &Question::Pass(Box::new(Lock { to, ..word })))?;
     let until = Instant::now() + LONGEST;
     while Instant::now() < until {
-        let now = all(&settings, false)?.locks.remove(lock);
-        if let Some((Some(holder), Some(newer))) = now.map(|held| (held.holder, held.token))
-            && newer > token
-        {
-            if holder != *node {
-                return Err(failed(format!("{holder} holds it now")));
+        let (locks, _) = all(&settings, false)?;
+        let mut newer = locks.iter().filter(|(one, _)| one.token > token);
+        if let Some((word, _)) = newer.find(|(one, _)| one.lock == *lock) {
+            let Lock {
+                node: now, token, ..
+            } = word;
+            if now != node {
+                return Err(failed(format!("{now} holds it now")));
             }
             say(&format!(
-                "again-fleet: {node} holds the lock '{lock}', with token {newer}"
+                "again-fleet: {node} holds the lock '{lock}', with token {token}"
             ))?;
             return Ok(Exit::Done);
         }

@@ -56,8 +56,8 @@ pub struct Inventory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<(u32, u32)>,
     /// The highest token that it knows of each lock for which it is a candidate.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tokens: BTreeMap<Name, u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<(Name, u64)>,
 }
 
 impl Inventory {
@@ -97,7 +97,7 @@ impl Content for Inventory {
         at_most("facts", self.facts.len(), MOST_FACTS)?;
         at_most("classes", self.classes.len(), MOST_CLASSES)?;
         at_most("locks", self.tokens.len(), MOST_LOCKS)?;
-        if self.tokens.values().any(|token| *token > MOST_TOKEN) {
+        if self.tokens.iter().any(|(_, token)| *token > MOST_TOKEN) {
             return Err(Malformed::new("a token is too high"));
         }
         let facts = self.facts.iter().flat_map(|(name, value)| [name, value]);
@@ -137,7 +137,7 @@ mod tests {
             pending: 2,
             disabled: false,
             cap: Some((5, 2)),
-            tokens: BTreeMap::from([("db".parse().expect("a name"), 7)]),
+            tokens: vec![("db".parse().expect("a name"), 7)],
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
                 ..inventory()
             },
             Inventory {
-                tokens: BTreeMap::from([("x".parse().expect("a name"), MOST_TOKEN + 1)]),
+                tokens: vec![("x".parse().expect("a name"), MOST_TOKEN + 1)],
                 ..inventory()
             },
             Inventory {

@@ -1,4 +1,4 @@
-//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it goes on.
+//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it is to go on.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,26 +29,10 @@ pub struct Lock {
     pub since: u64,
     /// Who else may, as far as the holder knows.
     pub candidates: Vec<Node>,
-}
-
-/// What stands at `pass/NAME/NODE`: the node, an operator, wants the lock to go on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pass {
-    /// The lock.
-    pub lock: Name,
-    /// The operator's node, which signs this.
-    pub node: Node,
-    /// The one that is to hold it.
-    pub to: Node,
-    /// The token of the one that holds it now. For any other this means nothing.
-    pub token: u64,
-}
-
-fn known(token: u64) -> Result<(), Malformed> {
-    if (1..=MOST_TOKEN).contains(&token) {
-        return Ok(());
-    }
-    Err(Malformed::new(format!("{token} is no token")))
+    /// At `pass/NAME/NODE`, where the node is an operator that wants the lock to go on: to whom, from the one with this token. Nothing else
+    /// there means anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Node>,
 }
 
 impl Content for Lock {
@@ -56,15 +40,10 @@ impl Content for Lock {
 
     fn check(&self) -> Result<(), Malformed> {
         at_most("candidates", self.candidates.len(), MOST_CANDIDATES)?;
-        known(self.token)
-    }
-}
-
-impl Content for Pass {
-    const KIND: &'static str = "pass.1";
-
-    fn check(&self) -> Result<(), Malformed> {
-        known(self.token)
+        if (1..=MOST_TOKEN).contains(&self.token) {
+            return Ok(());
+        }
+        Err(Malformed::new(format!("{} is no token", self.token)))
     }
 }
 
@@ -85,15 +64,7 @@ pub(crate) mod tests {
             candidates: ["n0", "n1", "n2"]
                 .map(|name| name.parse().expect("a certname"))
                 .to_vec(),
-        }
-    }
-
-    fn pass(token: u64) -> Pass {
-        Pass {
-            lock: "db".parse().expect("a name"),
-            node: "n0".parse().expect("a certname"),
-            to: "n1".parse().expect("a certname"),
-            token,
+            to: None,
         }
     }
 
@@ -107,13 +78,10 @@ pub(crate) mod tests {
             assert!(encode(&bad).is_err(), "{bad:?}");
             assert!(decode::<Lock>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
         }
-        for bad in [pass(0), pass(MOST_TOKEN + 1)] {
-            assert!(encode(&bad).is_err(), "{bad:?}");
-            assert!(decode::<Pass>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
-        }
         let long: Node = "\"".repeat(Node::MOST).parse().expect("a certname");
         let largest = Lock {
-            candidates: vec![long; MOST_CANDIDATES],
+            candidates: vec![long.clone(); MOST_CANDIDATES],
+            to: Some(long),
             ..lock("n0", u64::MAX, MOST_TOKEN)
         };
         assert_eq!(decode(&encode(&largest).expect("it fits")), Ok(largest));
@@ -124,13 +92,11 @@ pub(crate) mod tests {
         fn it_comes_back(first: u64, token in 1..=MOST_TOKEN, since: u64) {
             let lock = Lock { since, ..lock("n1", first, token) };
             prop_assert_eq!(decode(&encode(&lock).expect("written")), Ok(lock));
-            prop_assert_eq!(decode(&encode(&pass(token)).expect("written")), Ok(pass(token)));
         }
 
         #[test]
         fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80), json in "[{}\":,a-z0-9]{0,60}") {
             let _ = (decode::<Lock>(&bytes), decode::<Lock>(json.as_bytes()));
-            let _ = (decode::<Pass>(&bytes), decode::<Pass>(json.as_bytes()));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again_fleet::wire::lock::{Lock, Pass};
+use again_fleet::wire::lock::Lock;
 use serde_json::Value;
 
 use crate::dice::Dice;
@@ -254,6 +254,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         token: 1000,
         since: 1,
         candidates: NAMES.map(|name| name.parse().expect("a certname")).to_vec(),
+        to: None,
     };
     let nodes = three(&server);
     let all: Vec<&Node> = nodes.iter().collect();
@@ -291,16 +292,11 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         first = next;
     }
     // Nor does it go on because somebody says so who is no operator.
-    let pass = |node: &str| Pass {
-        lock: "db".parse().expect("a name"),
-        node: node.parse().expect("a certname"),
-        to: NAMES
-            .iter()
-            .find(|name| **name != first.0)
-            .expect("another")
-            .parse()
-            .expect("a certname"),
+    let other = NAMES.iter().find(|name| **name != first.0);
+    let pass = |node: &str| Lock {
         token: first.1,
+        to: Some(other.expect("another").parse().expect("a certname")),
+        ..word(node, 0)
     };
     straight
         .put(
@@ -322,7 +318,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     });
     assert_eq!(agree(&all, 0), first);
     // An operator's word counts about the token that it names.
-    let late = Pass {
+    let late = Lock {
         token: first.1 - 1,
         ..pass("n02.test")
     };

@@ -8,7 +8,7 @@ use std::path::Path;
 use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Status};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
-use again_fleet::wire::lock::{Lock, Pass};
+use again_fleet::wire::lock::Lock;
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
 use again_fleet::wire::slot::Slot;
@@ -45,7 +45,6 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("event.1", of("event/NODE/RUN/FIRST")),
         ("slot.1", of("slot/GROUP/NODE")),
         ("lock.1", of("lock/NAME")),
-        ("pass.1", of("pass/NAME/NODE")),
     ])
 }
 
@@ -102,7 +101,7 @@ fn whole() -> Vec<Vec<u8>> {
         pending: 1,
         disabled: false,
         cap: Some((5, 2)),
-        tokens: BTreeMap::from([("db".parse().expect("a name"), 7)]),
+        tokens: vec![("db".parse().expect("a name"), 7)],
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),
@@ -174,12 +173,7 @@ fn whole() -> Vec<Vec<u8>> {
         token: 7,
         since: 1,
         candidates: vec![self::name("web1.test")],
-    };
-    let pass = Pass {
-        lock: lock.lock.clone(),
-        node: self::name("web1.test"),
-        to: self::name("web2.test"),
-        token: 7,
+        to: Some(self::name("web2.test")),
     };
     let by = "web1.test";
     vec![
@@ -190,7 +184,6 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &entry),
         sealed_as(by, &slot),
         sealed_as(by, &lock),
-        sealed_as(by, &pass),
     ]
 }
 

@@ -77,13 +77,15 @@ impl Driver {
                 client if self.turns.get(&client).is_some() => self.counted(client, answer),
                 client => self.listed(client, &prefixes, answer),
             },
-            News::Answered(Call::Tell { .. }, answer) => self.events_told(answer),
+            News::Answered(Call::Tell { client, .. }, answer) => match client {
+                OURSELVES => self.events_told(answer),
+                client => self.pass_told(client, answer),
+            },
             News::Answered(Call::Place { key, act }, answer) => match key {
                 Key::Lock(name) => self.lock_placed(&name, &act, answer),
                 Key::Slot { group, .. } => self.placed(&group, &act, answer),
                 _ => {}
             },
-            News::Answered(Call::Pass { client, .. }, answer) => self.pass_told(client, answer),
             News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
             News::Seen(number, seen) => self.watched(number, seen),
         }
@@ -300,8 +302,8 @@ impl Driver {
                 ))
             }
             Key::Lock(_) => {
-                let held = self.shown_lock(value, &key)?;
-                Ok(ask::Answer::Lock(Box::new(held)))
+                let word = self.shown_lock(value, &key)?;
+                Ok(ask::Answer::Lock(Box::new(word), String::new()))
             }
             Key::To { .. } | Key::Result { .. } | Key::Event { .. } | Key::Pass { .. } => {
                 Err("nobody asked for it".to_owned())

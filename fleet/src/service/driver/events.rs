@@ -7,7 +7,7 @@ use again::sys::clock;
 
 use super::Driver;
 use crate::engine::Error;
-use crate::service::link::{Answer, Call};
+use crate::service::link::{Answer, Call, OURSELVES};
 use crate::service::telling::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
@@ -53,7 +53,13 @@ impl Driver {
         let mut sealed = sealed.map_err(|e| Some(e.to_string()))?;
         let bytes = sealed.pop().ok_or(None)?;
         let ttl = SEEN;
-        Ok(Call::Tell { key, bytes, ttl })
+        let client = OURSELVES;
+        Ok(Call::Tell {
+            client,
+            key,
+            bytes,
+            ttl,
+        })
     }
 
     fn parcel_done(&mut self, is_told: bool) {

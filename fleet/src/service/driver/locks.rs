@@ -1,6 +1,6 @@
 //! The locks for which this node is a candidate, and what people ask of locks.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use again::layout::complain;
 use again::model::Span;
@@ -8,7 +8,7 @@ use again::sys::clock;
 use rand::RngExt;
 
 use super::Driver;
-use crate::ask::{self, Held};
+use crate::ask;
 use crate::engine::{Change, Error, NO_LOCKS, Value};
 use crate::policy::fire::Request;
 use crate::policy::lock::Lock;
@@ -19,13 +19,15 @@ use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::lineage::{Cause, Lineage};
-use crate::wire::lock::{Lock as Word, Pass};
-use crate::wire::name::{Id, Name, Node};
+use crate::wire::lock::Lock as Word;
+use crate::wire::name::{Id, Name};
 
 /// Within which the moment is drawn at which a lock that nobody holds is tried.
 const JITTER: u64 = 500_000_000;
 /// How long a candidate that is away may take it that there is another holder.
 const TTL: Span = Span::from_secs(3600);
+/// How long an operator's word is there.
+const PASS: Duration = Duration::from_secs(60);
 
 impl Driver {
     /// What is known of locks, as of now.
@@ -90,12 +92,16 @@ impl Driver {
     /// An operator wants a lock to go on, or somebody who says so.
     pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
         match self.seals.pass(&value.bytes, key, &self.operators) {
-            Ok(Pass {
-                lock, token, to, ..
+            Ok(Word {
+                lock,
+                token,
+                to: Some(to),
+                ..
             }) => {
                 let deeds = self.locks().passed(&lock, token, to);
                 self.do_with_locks(deeds);
             }
+            Ok(_) => {}
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
     }
@@ -152,7 +158,7 @@ impl Driver {
             let deeds = self.locks().failed(&name);
             return self.do_with_locks(deeds);
         };
-        let (mut seen, mut tokens) = ((Seen::Nobody, None), BTreeMap::new());
+        let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
         for value in values.iter().filter(|value| asked.contains(&value.key)) {
             match Key::decode(&value.key, &self.namespace) {
                 Ok(Key::Lock(_)) => {
@@ -160,8 +166,9 @@ impl Driver {
                 }
                 Ok(key @ Key::Node(_)) => match self.seals.inventory(&value.bytes, &key) {
                     Ok(told) => {
-                        let token = told.tokens.get(&name).copied();
-                        tokens.insert(told.node, token.unwrap_or(0));
+                        let all = told.tokens.iter();
+                        let highest = all.filter(|(one, _)| *one == name).map(|(_, token)| *token);
+                        tokens.push((told.node.clone(), highest.max().unwrap_or(0)));
                     }
                     Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
                 },
@@ -229,6 +236,7 @@ impl Driver {
             token: self.locks.token(name),
             since: clock::walltime().millis(),
             candidates: lock.candidates.clone(),
+            to: None,
         };
         let (first, lease) = (place.first, place.lease);
         let bytes = self.sealed(&Draft::new(&self.namespace, &word).map_err(|e| e.to_string())?)?;
@@ -275,9 +283,10 @@ impl Driver {
             let why = ask::Answer::Refused(NO_LOCKS.to_owned());
             return self.callers.answer(client, why);
         }
-        for held in self.locks().held() {
-            if is_own || held.holder.is_none() {
-                self.callers.tell(client, ask::Answer::Lock(Box::new(held)));
+        for (word, why) in self.locks().held() {
+            if is_own || !why.is_empty() {
+                let answer = ask::Answer::Lock(Box::new(word), why);
+                self.callers.tell(client, answer);
             }
         }
         if is_own {
@@ -288,7 +297,7 @@ impl Driver {
     }
 
     /// A lock, as it stands in the engine.
-    pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Held, String> {
+    pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Word, String> {
         let word = self.seals.lock(&value.bytes, key)?;
         let lock = self.locks.lock(&word.lock).cloned();
         let lock = lock.unwrap_or_else(|| Lock {
@@ -297,36 +306,26 @@ impl Driver {
             prefer: Vec::new(),
         });
         lock.judge(&word, value.first, value.writes)?;
-        Ok(Held {
-            is_mine: word.node == self.me,
-            lock: word.lock,
-            candidates: word.candidates,
-            holder: Some(word.node),
-            token: Some(word.token),
-            since: Some(word.since),
-            why: String::new(),
-        })
+        Ok(word)
     }
 
     /// Asks the one that holds a lock to pass it on.
-    pub(super) fn pass(&mut self, client: Client, lock: Name, token: u64, to: Node) {
-        if let Err(why) = self.may("passes no locks on") {
-            return self.callers.answer(client, ask::Answer::Refused(why));
-        }
+    pub(super) fn pass(&mut self, client: Client, word: Word) {
         let node = self.me.clone();
-        let key = Key::Pass {
-            lock: lock.clone(),
-            node: node.clone(),
-        };
-        let pass = Pass {
-            lock,
-            node,
-            to,
-            token,
-        };
-        let draft = Draft::new(&self.namespace, &pass).map_err(|e| e.to_string());
+        let word = Word { node, ..word };
+        let (lock, node) = (word.lock.clone(), word.node.clone());
+        let key = Key::Pass { lock, node };
+        let draft = self.may("passes no locks on").and_then(|()| {
+            let draft = Draft::new(&self.namespace, &word);
+            draft.map_err(|e| e.to_string())
+        });
         match draft.and_then(|draft| self.sealed(&draft)) {
-            Ok(bytes) => self.order(Call::Pass { client, key, bytes }),
+            Ok(bytes) => self.order(Call::Tell {
+                client,
+                key,
+                bytes,
+                ttl: PASS,
+            }),
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
                 self.callers.answer(client, why);

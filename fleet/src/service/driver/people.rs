@@ -77,8 +77,8 @@ impl Driver {
                 }
             }
             Question::Release { group, node } => self.release(client, group, node),
-            Question::Locks { own } => self.show_locks(client, own),
-            Question::Pass { lock, token, to } => self.pass(client, lock, token, to),
+            Question::Locks(own) => self.show_locks(client, own),
+            Question::Pass(word) => self.pass(client, *word),
             Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());

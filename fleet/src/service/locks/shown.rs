@@ -1,12 +1,12 @@
 //! Who holds the locks, as this node tells it.
 
 use super::{Locks, One, Seen};
-use crate::ask::Held;
+use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;
 
 impl Locks {
-    /// What there is to say of each lock for which this node is a candidate.
-    pub fn held(&self) -> Vec<Held> {
+    /// Who holds each lock for which this node is a candidate; or why that is not certain, and a word without a token.
+    pub fn held(&self) -> Vec<(Word, String)> {
         let held = |(_, one): &(Name, One)| {
             let lock = one.lock.as_ref()?;
             let is_mine = one.is_mine(&self.me);
@@ -23,18 +23,18 @@ impl Locks {
                 (Seen::Nothing(why), _) => why,
             };
             let word = match &one.seen {
-                Seen::Held(word) if why.is_empty() => Some(word),
-                _ => None,
+                Seen::Held(word) if why.is_empty() => Word::clone(word),
+                _ => Word {
+                    lock: lock.name.clone(),
+                    node: self.me.clone(),
+                    first: 0,
+                    token: 0,
+                    since: 0,
+                    candidates: lock.candidates.clone(),
+                    to: None,
+                },
             };
-            Some(Held {
-                lock: lock.name.clone(),
-                candidates: lock.candidates.clone(),
-                holder: word.map(|word| word.node.clone()),
-                token: word.map(|word| word.token),
-                since: word.map(|word| word.since),
-                is_mine: is_sure,
-                why: crate::ask::words(why),
-            })
+            Some((word, crate::ask::words(why)))
         };
         self.all.0.iter().filter_map(held).collect()
     }

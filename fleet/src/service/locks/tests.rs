@@ -3,6 +3,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::policy::lock::tests::lock;
 
@@ -47,7 +49,7 @@ struct Store {
     revision: u64,
     leases: BTreeMap<Lease, u64>,
     there: Option<There>,
-    told: BTreeMap<Node, u64>,
+    told: Vec<(Node, u64)>,
     log: Vec<(u64, Seen)>,
     /// All words that ever stood there.
     words: Vec<Word>,
@@ -114,6 +116,15 @@ impl Store {
 
 /// What an answer of the engine's comes to.
 type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Deed>>;
+
+/// What a candidate says of it.
+#[derive(Debug)]
+struct View {
+    holder: Option<Node>,
+    token: Option<u64>,
+    is_mine: bool,
+    why: String,
+}
 
 /// A candidate.
 struct Stand {
@@ -246,10 +257,12 @@ impl World {
         if !one.is_linked {
             return;
         }
-        if one.tells {
+        // In any order.
+        if one.tells && self.dice.random_bool(0.5) {
             let token = one.locks.token(&db());
             one.tells = false;
-            self.store.told.insert(node(n), token);
+            self.store.told.retain(|(one, _)| *one != node(n));
+            self.store.told.push((node(n), token));
             return;
         }
         if one.orders.is_empty() {
@@ -285,8 +298,17 @@ impl World {
                     token: locks.token(&name),
                     since: self.store.now,
                     candidates: self.lock.candidates.clone(),
+                    to: None,
                 };
+                // Whoever comes after it can know of its token.
+                let token = Some(word.token);
+                let told = self.store.told.iter().find(|(one, _)| *one == node(n));
+                assert!(told.map(|(_, token)| *token) >= token, "{told:?}");
                 let signed = self.store.sign(place.lease, word);
+                // It may see its own word before it is told that it stands there.
+                if self.dice.random_bool(0.5) {
+                    (0..20).for_each(|_| self.hear(n));
+                }
                 Box::new(move |locks| match signed {
                     Some(revision) => locks.signed(&name, revision),
                     None => locks.gone(&name),
@@ -360,12 +382,25 @@ impl World {
         }
     }
 
+    fn held(&mut self, n: usize) -> View {
+        let held = self.locks(n).held().pop();
+        let (word, why) = held.map_or((None, String::new()), |(word, why)| {
+            (Some(word).filter(|_| why.is_empty()), why)
+        });
+        View {
+            is_mine: word.as_ref().is_some_and(|word| word.node == node(n)),
+            token: word.as_ref().map(|word| word.token),
+            holder: word.map(|word| word.node),
+            why,
+        }
+    }
+
     /// Those that are certain that they hold it.
     fn holders(&mut self) -> Vec<usize> {
         let all = 0..self.nodes.len();
         all.filter(|n| {
             let is_up = self.nodes[*n].is_up;
-            is_up && self.locks(*n).held().iter().any(|held| held.is_mine)
+            is_up && self.held(*n).is_mine
         })
         .collect()
     }
@@ -418,7 +453,7 @@ impl World {
         let holder = self.one();
         let token = self.store.words.last().expect("a word").token;
         for n in 0..self.nodes.len() {
-            let held = self.locks(n).held().remove(0);
+            let held = self.held(n);
             assert_eq!(
                 (held.holder, held.token),
                 (Some(node(holder)), Some(token)),
@@ -485,17 +520,17 @@ fn who_loses_the_engine_is_certain_for_no_longer_than_the_lease() {
         world.for_millis(5_000);
         let holder = world.one();
         world.cut(holder);
-        let deeds = world.locks(holder).held().remove(0);
+        let deeds = world.held(holder);
         assert!(deeds.is_mine, "its lease lives");
         world.for_millis(LEASE_MS + 10_000);
         let other = world.one();
         assert_ne!(other, holder);
-        let held = world.locks(holder).held().remove(0);
+        let held = world.held(holder);
         assert_eq!((&held.holder, held.is_mine), (&None, false));
         assert!(held.why.contains("the engine is not there"), "{held:?}");
         world.link(holder);
         world.for_millis(2_000);
-        let held = world.locks(holder).held().remove(0);
+        let held = world.held(holder);
         assert_eq!(held.holder, Some(node(other)));
         world.ends_well();
     }
@@ -533,6 +568,29 @@ fn an_operator_passes_it_on() {
         world.for_millis(20_000);
         assert_eq!(world.store.words.len(), 3);
         world.one();
+    }
+}
+
+#[test]
+fn one_that_has_missed_all_of_it_takes_a_higher_token() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &["n0", "n1"]);
+        world.for_millis(8_000);
+        world.cut(2);
+        for gone in [0, 1, 0] {
+            world.kill(gone);
+            world.for_millis(LEASE_MS + 10_000);
+            world.start(gone);
+            world.link(gone);
+            world.for_millis(1_000);
+        }
+        world.kill(0);
+        world.kill(1);
+        world.for_millis(LEASE_MS + 1_000);
+        world.link(2);
+        world.for_millis(20_000);
+        assert_eq!((world.one(), world.store.words.len()), (2, 5));
+        world.ends_well();
     }
 }
 
@@ -585,7 +643,7 @@ fn what_is_nobodys_word_holds_everybody_up_and_that_is_said() {
     assert!(said(&deeds), "{deeds:?}");
     let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
     assert!(!said(&deeds), "once");
-    let held = world.locks(0).held().remove(0);
+    let held = world.held(0);
     assert_eq!((held.holder, &*held.why), (None, "it is not signed"));
     // Nobody tries, as long as it stands there.
     world.locks(0).now = millis(10_000_000);
