@@ -4,8 +4,8 @@ use super::{FLEET, HELPER, Source, sources};
 
 /// What there is may become less, and not more. Of the helper's 11,000 it was raised for what hostile reviews found, for the
 /// triggers of other nodes and for slots; 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call, slots,
-/// and by 460 for rolling runs.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 14_600), (FLEET, 18_040)];
+/// and by 470 for rolling runs.
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 14_600), (FLEET, 18_050)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {
