@@ -8,7 +8,7 @@ mod kept;
 
 use again::model::{Boottime, Span};
 
-pub use held::{Holder, Run};
+pub use held::{Holder, Run, named};
 
 use super::few::Few;
 use crate::ask::Wish;
@@ -18,8 +18,6 @@ use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
 
-/// How many nodes are named to whoever waits.
-const MOST_NAMED: usize = 5;
 /// How many groups a node is in together.
 const MOST_GROUPS: usize = 64;
 /// How many of those before it a node wants to know of, beside as many as there are slots.
@@ -561,12 +559,8 @@ fn ended(name: &Name) -> String {
 
 /// Who is before it, in words.
 fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
-    let nodes = line.iter().take(MOST_NAMED);
-    let mut nodes: Vec<&str> = nodes.map(|one| one.slot.node.as_str()).collect();
-    if nodes.len() < line.len() {
-        nodes.push("...");
-    }
-    let (count, nodes) = (line.len(), nodes.join(", "));
+    let count = line.len();
+    let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);
     let more = if is_all { "" } else { " or more" };
     format!(", which has {limit}: {count}{more} before it: {nodes}")
 }

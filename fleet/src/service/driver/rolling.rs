@@ -10,14 +10,12 @@ use crate::ask::{self, Wish};
 use crate::engine::{NO_PLACES, Value};
 use crate::policy::books::Which;
 use crate::service::link::Answer;
-use crate::service::slots::{Holder, Run};
-use crate::step::model::{self, Client, Event};
+use crate::service::slots::{Holder, Run, Slots, named};
+use crate::step::model::{self, Client, Event, State};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
 use crate::wire::outcome::{Entry, Outcome};
 
-/// How many of those that have failed are named.
-const MOST_NAMED: usize = 5;
 /// What stands in the words of whoever says that it has failed.
 const FAILED: &[u8] = b"\"failed\"";
 
@@ -30,13 +28,12 @@ impl Driver {
         let health = &self.health;
         let up = clock::walltime().since(health.since);
         let are_seen = health.is_up && up.secs() >= 60;
-        let is_over = |(_, which): &(_, &Which)| self.state.is_over(which, are_seen);
-        let over: Vec<_> = self.slots.triggers().filter(is_over).collect();
-        let over: Vec<_> = over
-            .into_iter()
-            .map(|(group, which)| (group.clone(), which.clone()))
-            .collect();
-        for (group, which) in over {
+        let is_over = |state: &State, slots: &Slots| {
+            let mut all = slots.triggers();
+            let over = all.find(|(_, which)| state.is_over(which, are_seen));
+            over.map(|(group, which)| (group.clone(), which.clone()))
+        };
+        while let Some((group, which)) = is_over(&self.state, &self.slots) {
             self.turns.0.retain(|(_, one)| *one != which);
             let deeds = self.slots().ended(&group, &Holder::Trigger(which));
             self.do_all(deeds);
@@ -120,12 +117,7 @@ impl Driver {
                 if most.is_none_or(|most| failed.len() < most) {
                     return self.begins(client, which);
                 }
-                let mut names: Vec<&str> = failed.iter().map(Node::as_str).collect();
-                if names.len() > MOST_NAMED {
-                    names.truncate(MOST_NAMED);
-                    names.push("...");
-                }
-                let (count, names) = (failed.len(), names.join(", "));
+                let (count, names) = (failed.len(), named(&mut failed.iter(), failed.len()));
                 let why = format!("{count} of its targets have failed: {names}");
                 self.no_turn(which, Outcome::Halted, &why);
             }

@@ -3,8 +3,21 @@
 use again::model::Identity;
 
 use crate::policy::books::Which;
+use crate::wire::name::Node;
 use crate::wire::outcome::cut;
 use crate::wire::slot::MOST_WHY;
+
+/// How many nodes are named to whoever waits.
+const MOST_NAMED: usize = 5;
+
+/// The first of so many nodes, in words.
+pub fn named(nodes: &mut dyn Iterator<Item = &Node>, count: usize) -> String {
+    let mut names: Vec<&str> = nodes.take(MOST_NAMED).map(Node::as_str).collect();
+    if names.len() < count {
+        names.push("...");
+    }
+    names.join(", ")
+}
 
 /// What a place is held for.
 #[derive(Debug, Clone, PartialEq, Eq)]
