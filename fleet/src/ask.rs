@@ -555,7 +555,7 @@ mod tests {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: Vec::new(),
+            tokens: std::collections::BTreeMap::new(),
         }
     }
 

@@ -305,41 +305,30 @@ impl Seals {
         })
     }
 
-    /// Who holds a lock, by its own word at this key.
+    /// Who holds a lock, or to whom it is to go on, by the word of whoever may say so at this key.
     ///
     /// # Errors
     /// It did not say that.
     pub fn lock(&mut self, bytes: &[u8], key: &Key) -> Result<Lock, String> {
-        self.stands(bytes, key, |lock: &Lock| {
-            (Key::Lock(lock.lock.clone()), &lock.node)
+        self.stands(bytes, key, |word: &Lock| {
+            let (lock, node) = (word.lock.clone(), word.node.clone());
+            let key = match word.to {
+                Some(_) => Key::Pass { lock, node },
+                None => Key::Lock(lock),
+            };
+            (key, &word.node)
         })
     }
 
-    /// To whom a lock is to go on, by the word of one of these at this key.
-    ///
-    /// # Errors
-    /// None of them said that.
-    pub fn pass(&self, bytes: &[u8], key: &Key, operators: &[Who]) -> Result<Lock, String> {
-        let signed = self.signed::<Lock>(bytes);
-        let (signer, pass) = signed.map_err(|found| match *found {
-            Found::Bad(why) | Found::Unclear(why) => why,
-            Found::Good(_) => String::new(),
-        })?;
-        let Lock { lock, node, .. } = pass.clone();
-        let nothing = Extensions::new();
-        let extensions = signer
-            .as_ref()
-            .map_or(&nothing, |signer| &signer.extensions);
-        if signer.as_ref().is_some_and(|signer| signer.node != node) {
-            return Err(format!("another one signed it in the name of {node}"));
-        }
-        if !operators.iter().any(|who| who.is_met_by(&node, extensions)) {
-            return Err(format!("operators does not list {node}"));
-        }
-        match (Key::Pass { lock, node }) {
-            belongs if belongs == *key => Ok(pass),
-            _ => Err("it was told elsewhere".to_owned()),
-        }
+    /// Whether one of these signed a value, which this node says.
+    pub fn is_among(&self, bytes: &[u8], node: &Node, whom: &[Who]) -> bool {
+        let envelope = Envelope::parse(bytes);
+        let signer = envelope.map(|envelope| self.verify(&envelope.seal()));
+        let Ok(Ok(signer)) = signer else {
+            return false;
+        };
+        let extensions = signer.map_or_else(Extensions::new, |signer| signer.extensions);
+        whom.iter().any(|who| who.is_met_by(node, &extensions))
     }
 
     /// Whether this node is one of these.

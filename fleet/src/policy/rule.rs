@@ -257,7 +257,7 @@ pub(crate) mod tests {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: Vec::new(),
+            tokens: BTreeMap::new(),
         }
     }
 

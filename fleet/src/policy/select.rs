@@ -145,7 +145,7 @@ pub(crate) mod tests {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: Vec::new(),
+            tokens: std::collections::BTreeMap::new(),
         }
     }
 

@@ -6,6 +6,8 @@ mod kept;
 /// What there is to say of them.
 mod shown;
 
+use std::collections::BTreeMap;
+
 use again::model::{Boottime, Span};
 
 use super::few::Few;
@@ -152,9 +154,13 @@ impl Locks {
     }
 
     /// The highest tokens that this node knows of, of the locks for which it is a candidate.
-    pub fn tokens(&self) -> Vec<(Name, u64)> {
+    pub fn tokens(&self) -> BTreeMap<String, String> {
         let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
-        mine.map(|(name, one)| (name.clone(), one.token)).collect()
+        let mut tokens = BTreeMap::new();
+        for (name, one) in mine {
+            tokens.insert(name.to_string(), one.token.to_string());
+        }
+        tokens
     }
 
     /// A lock for which this node is a candidate.

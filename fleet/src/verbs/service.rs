@@ -92,8 +92,16 @@ impl Conversation {
     /// The service did not say all of it until then, or says why not.
     pub fn each(
         &mut self,
-        mut until: Instant,
+        until: Instant,
         mut takes: impl FnMut(Answer) -> bool,
+    ) -> Result<(), Problem> {
+        self.each_of(until, &mut takes)
+    }
+
+    fn each_of(
+        &mut self,
+        mut until: Instant,
+        takes: &mut dyn FnMut(Answer) -> bool,
     ) -> Result<(), Problem> {
         loop {
             match self.next(until)? {

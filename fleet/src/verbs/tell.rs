@@ -87,6 +87,6 @@ fn inventory(settings: &Settings, said: Said, run: &run::Run) -> Result<Inventor
         pending: 0,
         disabled: run.is_disabled,
         cap: run.cap,
-        tokens: Vec::new(),
+        tokens: BTreeMap::new(),
     })
 }

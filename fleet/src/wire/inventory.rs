@@ -55,12 +55,19 @@ pub struct Inventory {
     /// How many reruns its cap allows, and how many of these there were, when its last run began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<(u32, u32)>,
-    /// The highest token that it knows of each lock for which it is a candidate.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tokens: Vec<(Name, u64)>,
+    /// The highest token that it knows of each lock for which it is a candidate, as text, as facts are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tokens: BTreeMap<String, String>,
 }
 
 impl Inventory {
+    /// The highest token that it knows of a lock; 0 for none, or for what is none.
+    pub fn token(&self, lock: &Name) -> u64 {
+        let token = self.tokens.get(lock.as_str());
+        let token = token.and_then(|token| token.parse().ok());
+        token.filter(|token| *token <= MOST_TOKEN).unwrap_or(0)
+    }
+
     /// Whether another one differs in nothing but its time.
     pub fn tells_the_same(&self, other: &Inventory) -> bool {
         let at = other.at;
@@ -97,10 +104,8 @@ impl Content for Inventory {
         at_most("facts", self.facts.len(), MOST_FACTS)?;
         at_most("classes", self.classes.len(), MOST_CLASSES)?;
         at_most("locks", self.tokens.len(), MOST_LOCKS)?;
-        if self.tokens.iter().any(|(_, token)| *token > MOST_TOKEN) {
-            return Err(Malformed::new("a token is too high"));
-        }
-        let facts = self.facts.iter().flat_map(|(name, value)| [name, value]);
+        let facts = self.facts.iter().chain(&self.tokens);
+        let facts = facts.flat_map(|(name, value)| [name, value]);
         let texts =
             facts
                 .chain(&self.classes)
@@ -137,7 +142,7 @@ mod tests {
             pending: 2,
             disabled: false,
             cap: Some((5, 2)),
-            tokens: vec![("db".parse().expect("a name"), 7)],
+            tokens: BTreeMap::from([("db".to_owned(), "7".to_owned())]),
         }
     }
 
@@ -145,6 +150,26 @@ mod tests {
     fn an_inventory_comes_back() {
         let bytes = encode(&inventory()).expect("written");
         assert_eq!(decode(&bytes), Ok(inventory()));
+    }
+
+    #[test]
+    fn a_token_is_a_number_that_may_be_one() {
+        let lock: Name = "db".parse().expect("a name");
+        let of = |token: &str| {
+            let tokens = BTreeMap::from([("db".to_owned(), token.to_owned())]);
+            let one = Inventory {
+                tokens,
+                ..inventory()
+            };
+            one.token(&lock)
+        };
+        let most = MOST_TOKEN.to_string();
+        assert_eq!((of("7"), of(&most)), (7, MOST_TOKEN));
+        let above = (MOST_TOKEN + 1).to_string();
+        for none in ["", "x", "-1", &above, "99999999999999999999999"] {
+            assert_eq!(of(none), 0, "{none}");
+        }
+        assert_eq!(inventory().token(&"other".parse().expect("a name")), 0);
     }
 
     #[test]
@@ -205,13 +230,7 @@ mod tests {
                 ..inventory()
             },
             Inventory {
-                tokens: (0..65)
-                    .map(|n| (text(n).parse().expect("a name"), 1))
-                    .collect(),
-                ..inventory()
-            },
-            Inventory {
-                tokens: vec![("x".parse().expect("a name"), MOST_TOKEN + 1)],
+                tokens: (0..65).map(|n| (text(n), text(1))).collect(),
                 ..inventory()
             },
             Inventory {

@@ -580,6 +580,8 @@ fn no_lock_is_held_twice_whatever_is_killed() {
     let mut many = Many::new();
     let mut dice = Dice::new(17);
     let count = faults();
+    let first = many.agree();
+    all_run(&many.nodes.iter().collect::<Vec<_>>(), &first);
     for n in 0..count {
         // Each of them at least once, those that take long less often.
         let kind = match n {

@@ -68,6 +68,6 @@ pub fn inventory(node: &str, role: &str) -> Inventory {
         pending: 0,
         disabled: false,
         cap: None,
-        tokens: Vec::new(),
+        tokens: BTreeMap::new(),
     }
 }

@@ -118,7 +118,7 @@ fn what_nodes_tell_is_shown() {
                 pending: 0,
                 disabled: false,
                 cap: None,
-                tokens: Vec::new(),
+                tokens: std::collections::BTreeMap::new(),
             };
             for bytes in [&b"x"[..], &sealed_as("web2.test", &told)] {
                 straight.put("node/lb1=test", bytes).expect("put");

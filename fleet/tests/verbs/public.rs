@@ -101,7 +101,7 @@ fn whole() -> Vec<Vec<u8>> {
         pending: 1,
         disabled: false,
         cap: Some((5, 2)),
-        tokens: vec![("db".parse().expect("a name"), 7)],
+        tokens: BTreeMap::from([("db".to_owned(), "7".to_owned())]),
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),

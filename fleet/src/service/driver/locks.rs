@@ -33,7 +33,7 @@ impl Driver {
     /// What is known of locks, as of now.
     pub fn locks(&mut self) -> &mut Locks {
         self.locks.now = clock::boottime();
-        self.locks.jitter = Span::from_nanos(rand::rng().random_range(0..JITTER));
+        self.locks.jitter = Span::from_nanos(rand::rng().random::<u64>() % JITTER);
         &mut self.locks
     }
 
@@ -91,17 +91,23 @@ impl Driver {
 
     /// An operator wants a lock to go on, or somebody who says so.
     pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
-        match self.seals.pass(&value.bytes, key, &self.operators) {
-            Ok(Word {
-                lock,
-                token,
-                to: Some(to),
-                ..
-            }) => {
-                let deeds = self.locks().passed(&lock, token, to);
-                self.do_with_locks(deeds);
+        let word = self.seals.lock(&value.bytes, key);
+        let word = word.and_then(|word| {
+            if self
+                .seals
+                .is_among(&value.bytes, &word.node, &self.operators)
+            {
+                return Ok(word);
             }
-            Ok(_) => {}
+            Err(format!("operators does not list {}", word.node))
+        });
+        match word {
+            Ok(Word {
+                lock, token, to, ..
+            }) => {
+                let deeds = to.map(|to| self.locks().passed(&lock, token, to));
+                self.do_with_locks(deeds.unwrap_or_default());
+            }
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
     }
@@ -166,9 +172,7 @@ impl Driver {
                 }
                 Ok(key @ Key::Node(_)) => match self.seals.inventory(&value.bytes, &key) {
                     Ok(told) => {
-                        let all = told.tokens.iter();
-                        let highest = all.filter(|(one, _)| *one == name).map(|(_, token)| *token);
-                        tokens.push((told.node.clone(), highest.max().unwrap_or(0)));
+                        tokens.push((told.node.clone(), told.token(&name)));
                     }
                     Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
                 },

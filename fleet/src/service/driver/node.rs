@@ -68,7 +68,7 @@ impl Driver {
             pending: 0,
             disabled: false,
             cap: None,
-            tokens: Vec::new(),
+            tokens: BTreeMap::new(),
         });
         if is_known || !self.locks.tokens().is_empty() {
             self.publish(told);

@@ -3,8 +3,6 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::policy::lock::tests::lock;
 
