@@ -57,8 +57,8 @@ impl Driver {
                 });
             }
             News::Answered(Call::Remove { place, revision }, answer) => {
-                let is_it = |register: &Box<Register>| register.revision == revision;
-                if answer.is_ok() && self.registers.get(&place).is_some_and(is_it) {
+                let stood = self.registers.get(&place).map(|one| one.revision);
+                if answer.is_ok() && stood == Some(revision) {
                     self.registers.remove(&place);
                 }
                 let answer = answer.map(drop).map_err(|e| e.to_string());
