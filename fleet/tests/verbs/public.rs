@@ -66,7 +66,7 @@ fn opened(bytes: &[u8]) -> (String, Value) {
 /// The names of everything in there; of what is in a list, that of the list. Facts and metrics have names of their own.
 fn fields(value: &Value, above: &str, found: &mut BTreeSet<String>) {
     match value {
-        Value::Object(all) if !["facts", "ended.metrics"].contains(&above) => {
+        Value::Object(all) if !["facts", "tokens", "ended.metrics"].contains(&above) => {
             for (name, value) in all {
                 let dot = if above.is_empty() { "" } else { "." };
                 fields(value, &format!("{above}{dot}{name}"), found);
