@@ -129,7 +129,8 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "module",
         run: Run::Script(&["tests/module/run"]),
-        load: 5,
+        load: 8,
+        limit: 2400,
         needs: "puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb \
                 puppet-strings metadata-json-lint r10k git openssl bundler python3 puppetdb puppet-terminus-puppetdb postgresql",
         ..ROOM
@@ -137,7 +138,7 @@ pub const ROOMS: &[Room] = &[
     Room {
         name: "puppet",
         run: Run::Tests("puppet", 3),
-        load: 7,
+        load: 8,
         needs: "puppet-agent puppetserver",
         ..ROOM
     },

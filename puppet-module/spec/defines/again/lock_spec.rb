@@ -58,7 +58,7 @@ describe 'common::again::lock' do
     'that is not certain' => [{ 'is_mine' => false, 'why' => 'nobody holds it' }, []],
   }.each do |what, (lock, execs)|
     context "with the example on a node #{what}" do
-      let(:pre_condition) { super() + File.read(File.expand_path('../../../examples/lock.pp', __dir__)) }
+      let(:pre_condition) { super() + File.read("#{ROOT}/examples/lock.pp") }
       let(:title) { 'another' }
       let(:facts) { super().merge('again_fleet' => { 'certname' => 'db1.example.com', 'paths' => ssl, 'locks' => { 'db-master' => lock } }) }
 
