@@ -23,7 +23,7 @@ use crate::sys::flock;
 const STARTS: &str = "starts";
 
 /// The size in bytes from which lines that no longer count are removed.
-const LARGE: usize = 1 << 16;
+const LARGE: usize = 1 << 12;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
@@ -306,7 +306,7 @@ mod tests {
         let path = dir.path().join("state").join(STARTS);
         let mut largest = 0;
         for n in 0..3000 {
-            let now = at("b", n * 20);
+            let now = at("b", n * 200);
             assert!(
                 store
                     .count_start(cap, &now, "target", "token")
@@ -318,8 +318,8 @@ mod tests {
         let usage = cap::usage(cap, &[], &at("b", 0));
         assert_eq!(usage.used, 0);
         let tight = Cap { max_runs: 1, ..CAP };
-        let usage = store.together(tight, &at("b", 59_980)).expect("reached");
-        assert_eq!(usage.used, 180, "none that counts is left out");
+        let usage = store.together(tight, &at("b", 599_800)).expect("reached");
+        assert_eq!(usage.used, 18, "none that counts is left out");
     }
 
     #[test]
