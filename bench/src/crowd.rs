@@ -4,7 +4,10 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -17,12 +20,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fleet::{self, Scene, program};
 use crate::numbers::{Samples, Table, many, short, verdict};
+use crate::plots::{plot, write};
 use crate::waiter::{Ended, needs};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How many may have a slot.
 pub const SLOTS: usize = 8;
-/// How long each has it.
+/// How many of a rolling run may run at a time.
+const AT_ONCE: usize = 5;
+/// How long each has a slot, or runs.
 const HOLDS: Duration = Duration::from_millis(100);
 
 /// The nodes, each a process, and when each was handed something.
@@ -30,16 +36,38 @@ struct Crowd<'s> {
     scene: &'s mut Scene,
     names: Vec<String>,
     cast: Vec<Ended>,
+    tell: Sender<u64>,
     taken: Receiver<u64>,
+    /// Whether what is taken runs for a moment, and has changed something then.
+    runs: Arc<AtomicBool>,
+}
+
+/// What so many idle services cost the engine.
+#[derive(Clone, Copy)]
+struct Point {
+    nodes: usize,
+    /// Its resident memory, in MB.
+    memory: f64,
+    /// Of a processor, in percent.
+    busy: f64,
+    /// Its database on disk, in MB.
+    disk: f64,
+}
+
+/// How many services there are when the engine is looked at.
+fn steps() -> [usize; 3] {
+    let all = fleet::crowd();
+    [all / 10, 3 * all / 10, all]
 }
 
 pub fn play(scene: &mut Scene, table: &mut Table) -> Result<()> {
-    let before = scene.engine_memory()?;
-    let began = now();
+    let count = fleet::crowd();
     let mut crowd = Crowd::new(scene)?;
-    crowd.wait_for(1)?;
-    let started = (now() - began) as f64 / 1e9;
-    let count = crowd.names.len();
+    let (mut started, mut points) = (0.0, Vec::new());
+    for step in steps() {
+        started += crowd.grow(step)?;
+        points.push(crowd.idle()?);
+    }
     table.add(
         &format!("{count} services, each a process of its own, started and there"),
         &format!("{} s", short(started)),
@@ -47,10 +75,68 @@ pub fn play(scene: &mut Scene, table: &mut Table) -> Result<()> {
         "",
         "",
     );
-    crowd.idle(before, table)?;
+    cost(&points, table);
+    crowd.memory(table)?;
+    if let Some(to) = std::env::var_os("PLOTS") {
+        draw(Path::new(&to), &points)?;
+    }
     crowd.fan_out(table)?;
     crowd.slots(table)?;
+    crowd.rolling(table)?;
     crowd.storm(table)
+}
+
+/// The last point, and what the line through it and the first comes to with more nodes.
+fn at(points: &[Point], nodes: usize) -> Point {
+    let (first, last) = (points[0], points[points.len() - 1]);
+    let more = (nodes as f64 - last.nodes as f64) / (last.nodes - first.nodes) as f64;
+    Point {
+        nodes,
+        memory: last.memory + more * (last.memory - first.memory),
+        busy: last.busy + more * (last.busy - first.busy),
+        disk: last.disk + more * (last.disk - first.disk),
+    }
+}
+
+fn cost(points: &[Point], table: &mut Table) {
+    let (first, last) = (points[0], points[points.len() - 1]);
+    for nodes in [last.nodes, 10_000, 100_000] {
+        let point = at(points, nodes);
+        let how = match nodes == last.nodes {
+            true => {
+                format!("what {nodes} idle services cost etcd: memory, of a processor, on disk")
+            }
+            false => format!(
+                "the same of {} by the line from {} to {}",
+                short(nodes as f64),
+                first.nodes,
+                last.nodes
+            ),
+        };
+        let figures = [point.memory, point.busy, point.disk].map(short);
+        let ours = format!("{} MB; {} %; {} MB", figures[0], figures[1], figures[2]);
+        table.add(&how, &ours, "", "", "");
+    }
+}
+
+fn draw(to: &Path, points: &[Point]) -> Result<()> {
+    let more = [3000, 10_000, 30_000, 100_000].map(|nodes| at(points, nodes));
+    let all: Vec<Point> = points.iter().copied().chain(more).collect();
+    let line = |name, of: fn(&Point) -> f64| {
+        let values = all.iter().map(|one| (one.nodes as u64, of(one)));
+        (name, values.collect())
+    };
+    let lines = [
+        line("memory in MB", |one| one.memory),
+        line("of a processor in %", |one| one.busy),
+    ];
+    write(&to.join("crowd.csv"), "nodes", &lines)?;
+    plot(
+        &to.join("crowd"),
+        "what idle nodes cost one etcd: measured up to 1,000, a straight line from there",
+        ["nodes", "MB, and % of a processor"],
+        [true, true],
+    )
 }
 
 impl<'s> Crowd<'s> {
@@ -59,26 +145,38 @@ impl<'s> Crowd<'s> {
         let pems = pems.split_inclusive("-----END CERTIFICATE-----\n");
         let pems = pems.take(fleet::crowd()).enumerate();
         let (tell, taken) = channel();
-        let mut crowd = Crowd {
-            scene,
-            names: Vec::new(),
-            cast: Vec::new(),
-            taken,
-        };
+        let mut names = Vec::new();
         for (n, pem) in pems {
             let name = format!("m{:04}.test", n + 1);
-            fs::write(crowd.scene.path(&name, "pem"), pem)?;
-            crowd.begin(&name, tell.clone())?;
-            crowd.names.push(name);
+            fs::write(scene.path(&name, "pem"), pem)?;
+            names.push(name);
         }
-        Ok(crowd)
+        Ok(Crowd {
+            scene,
+            names,
+            cast: Vec::new(),
+            tell,
+            taken,
+            runs: Arc::default(),
+        })
     }
 
-    fn begin(&mut self, name: &str, tell: Sender<u64>) -> Result<()> {
+    /// Starts as many as there are to be; the seconds until all are there.
+    fn grow(&mut self, to: usize) -> Result<f64> {
+        let began = now();
+        for name in self.names[self.cast.len()..to].to_vec() {
+            self.begin(&name)?;
+        }
+        self.wait_for(1)?;
+        Ok((now() - began) as f64 / 1e9)
+    }
+
+    fn begin(&mut self, name: &str) -> Result<()> {
         let settings = self.scene.settings(name, "crowd.key")?;
         let listener = UnixListener::bind(self.scene.path(name, "run").join("take"))?;
+        let (tell, runs) = (self.tell.clone(), self.runs.clone());
         let builder = thread::Builder::new().stack_size(64 << 10);
-        builder.spawn(move || take_all(&listener, &tell))?;
+        builder.spawn(move || take_all(&listener, &tell, &runs))?;
         let log = fs::File::create(self.scene.path(name, "log"))?;
         let mut serve = Command::new(program());
         serve
@@ -97,7 +195,7 @@ impl<'s> Crowd<'s> {
             let log = fs::read_to_string(self.scene.path(name, "log"));
             log.is_ok_and(|log| log.matches("is reached").count() >= times)
         };
-        let mut left: Vec<&String> = self.names.iter().collect();
+        let mut left: Vec<&String> = self.names[..self.cast.len()].iter().collect();
         wait_until("all services", PATIENCE, || {
             left.retain(|name| !is_there(name));
             left.is_empty()
@@ -105,32 +203,25 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    fn idle(&self, before: u64, table: &mut Table) -> Result<()> {
-        let count = self.names.len() as f64;
+    fn idle(&self) -> Result<Point> {
         let seconds = many(60, 1) as u64;
+        // What the start has left to do is done.
+        sleep(Duration::from_secs(seconds / 3));
         let busy = self.scene.engine_busy()?;
         sleep(Duration::from_secs(seconds));
         let busy = self.scene.engine_busy()? - busy;
-        let memory = self.scene.engine_memory()?;
-        let resident: Vec<f64> = self
-            .cast
-            .iter()
-            .map(|one| Ok(needs(one.0.id())?.resident as f64))
-            .collect::<Result<_>>()?;
+        Ok(Point {
+            nodes: self.cast.len(),
+            memory: self.scene.engine_memory()? as f64 / 1e3,
+            busy: 100.0 * busy / seconds as f64,
+            disk: fs::metadata(self.scene.at("etcd/member/snap/db"))?.len() as f64 / 1e6,
+        })
+    }
+
+    fn memory(&self, table: &mut Table) -> Result<()> {
+        let resident = |one: &Ended| Ok(needs(one.0.id())?.resident as f64);
+        let resident: Vec<f64> = self.cast.iter().map(resident).collect::<Result<_>>()?;
         let resident: Samples = resident.into_iter().collect();
-        table.add(
-            &format!(
-                "what {count} idle services cost etcd: memory, and of a processor, over {seconds} s"
-            ),
-            &format!(
-                "{} kB each, {} % together",
-                short((memory.saturating_sub(before)) as f64 / count),
-                short(100.0 * busy / seconds as f64),
-            ),
-            "",
-            "",
-            "",
-        );
         table.add(
             "the resident memory of each of them",
             &resident.few("kB"),
@@ -203,6 +294,47 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
+    /// A rolling run over a tenth of them, beside a loop on one machine that starts what a session of ssh to each of them would be, as
+    /// many at a time.
+    fn rolling(&self, table: &mut Table) -> Result<()> {
+        let names = &self.names[..self.names.len().div_ceil(10)];
+        self.runs.store(true, Ordering::Relaxed);
+        let (settings, at_once) = (self.scene.at("web1.test.toml"), AT_ONCE.to_string());
+        let mut ours = Command::new(program());
+        ours.args(["--config", &settings, "trigger", "--name", "rolling"]);
+        ours.args(["--at-once", &at_once, "--wait"]);
+        names.iter().for_each(|name| {
+            ours.args(["--to", name]);
+        });
+        let mut peer = Command::new("sh");
+        let hold = format!("sh -c 'sleep {}' ", HOLDS.as_secs_f64());
+        let text = format!("printf '%s\\n' \"$@\" | xargs -n 1 -P {at_once} {hold}");
+        peer.args(["-c", &text, "sh"]).args(names);
+        let time = |command: &mut Command| -> Result<f64> {
+            let began = now();
+            let ended = command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .status()?;
+            ensure!(ended.success(), "{command:?}: {ended}");
+            Ok((now() - began) as f64 / 1e9)
+        };
+        let (ours, peer) = (time(&mut ours)?, time(&mut peer)?);
+        self.runs.store(false, Ordering::Relaxed);
+        let (count, least) = (
+            names.len(),
+            HOLDS.as_secs_f64() * names.len().div_ceil(AT_ONCE) as f64,
+        );
+        table.add(
+            &format!("a rolling run over {count} nodes, {AT_ONCE} at once, for {} ms each: until all have told", HOLDS.as_millis()),
+            &format!("{} s", short(ours)),
+            &format!("without a moment between two {} s", short(least)),
+            &format!("a loop that could die {} s", short(peer)),
+            "",
+        );
+        Ok(())
+    }
+
     /// The engine ends and begins anew.
     fn storm(&mut self, table: &mut Table) -> Result<()> {
         let count = self.names.len();
@@ -221,18 +353,18 @@ impl<'s> Crowd<'s> {
 }
 
 /// Takes whatever is handed over, and says when.
-fn take_all(listener: &UnixListener, tell: &Sender<u64>) {
+fn take_all(listener: &UnixListener, tell: &Sender<u64>, runs: &AtomicBool) {
     for stream in listener.incoming() {
         let served = stream
             .map_err(anyhow::Error::from)
-            .and_then(|stream| serve(stream, tell));
+            .and_then(|stream| serve(stream, tell, runs.load(Ordering::Relaxed)));
         if let Err(e) = served {
             eprintln!("bench: root's side: {e}");
         }
     }
 }
 
-fn serve(mut stream: UnixStream, tell: &Sender<u64>) -> Result<()> {
+fn serve(mut stream: UnixStream, tell: &Sender<u64>, runs: bool) -> Result<()> {
     let mut head = [0; HEAD];
     stream.read_exact(&mut head)?;
     let count = match asked(&head)? {
@@ -249,8 +381,15 @@ fn serve(mut stream: UnixStream, tell: &Sender<u64>) -> Result<()> {
             count
         }
     };
+    if runs {
+        sleep(HOLDS);
+    }
     let answer = Answer {
-        outcome: Outcome::Taken,
+        outcome: if runs {
+            Outcome::Changed
+        } else {
+            Outcome::Taken
+        },
         why: String::new(),
         ran: None,
     };

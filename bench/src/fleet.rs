@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result, ensure};
 use crate::chain::charges;
 use crate::crowd;
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
+use crate::peers::{Loop, thousand};
 use crate::runs;
 use crate::start::{as_exec_does, words};
 use crate::waiter::{Ended, needs};
@@ -29,7 +31,7 @@ use crate::waiter::{Ended, needs};
 const ON_STAGE: &str = "AGAIN_BENCH_FLEET";
 /// As a command: `again-bench stamp FILE` leaves the time in a file.
 pub const STAMP: &str = "stamp";
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody has this name: what is for it starts nothing.
 const NOBODY: &str = "db1.test";
 
@@ -38,12 +40,20 @@ pub fn crowd() -> usize {
     many(1000, 100)
 }
 
-/// Leaves the time there, whole or not at all.
+/// Leaves the time there, whole or not at all, and a line in a file of all times; stays while it is held.
 pub fn stamp(path: &str) -> Result<()> {
     let time = now();
     let new = format!("{path}.new");
     fs::write(&new, time.to_string())?;
-    Ok(fs::rename(new, path)?)
+    fs::rename(new, path)?;
+    let mut options = fs::File::options();
+    let all = options.append(true).create(true);
+    let mut all = all.open(format!("{path}.all"))?;
+    writeln!(all, "{time}")?;
+    while fs::exists(format!("{path}.hold"))? {
+        sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// The program that is measured.
@@ -234,7 +244,7 @@ impl Scene {
     }
 
     /// To fire from web1.
-    fn trigger(&self, target: &str) -> Vec<CString> {
+    pub fn trigger(&self, target: &str) -> Vec<CString> {
         self.ours(&["trigger", "--to", target])
     }
 
@@ -245,7 +255,7 @@ impl Scene {
     }
 
     /// The engine's own client.
-    fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
+    pub fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
         let (address, ca) = (self.address(), self.at("ca.pem"));
         let (cert, key) = (self.at("web2.test.pem"), self.at("web2.test.key"));
         let client = ["/usr/bin/etcdctl", "--endpoints", &address];
@@ -264,7 +274,10 @@ fn play(scene: &Scene, table: &mut Table) -> Result<()> {
     // Before anything has been fired.
     idle(scene, table)?;
     charge(scene, table)?;
-    way(scene, table)?;
+    let peer = Loop::new(scene)?;
+    way(scene, &peer, table)?;
+    thousand(scene, &peer, table)?;
+    drop(peer);
     throng(scene, table)
 }
 
@@ -299,7 +312,7 @@ fn idle(scene: &Scene, table: &mut Table) -> Result<()> {
 }
 
 /// The words of a program.
-fn texts(words: &[CString]) -> Vec<String> {
+pub fn texts(words: &[CString]) -> Vec<String> {
     let text = |word: &CString| word.to_string_lossy().into_owned();
     words.iter().map(text).collect()
 }
@@ -327,24 +340,30 @@ fn charge(scene: &Scene, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// From the start of the program that fires to the first instruction of what the other node runs, and the engine alone.
-fn way(scene: &Scene, table: &mut Table) -> Result<()> {
-    let stamp = scene.dir.join("stamp");
-    let fire = scene.trigger("lb1.test");
+/// From the start of a program that fires to the first instruction of what that runs, in milliseconds.
+fn fired(fire: &[CString], stamp: &Path) -> Result<f64> {
+    let began = now();
+    let cost = as_exec_does(fire)?;
+    ensure!(cost.status == 0, "{}", cost.output);
+    wait_until("the run", PATIENCE, || stamp.exists());
+    let ran: u64 = fs::read_to_string(stamp)?.parse()?;
+    fs::remove_file(stamp)?;
+    // What this run leaves to be told is told.
+    sleep(Duration::from_millis(20));
+    Ok((ran - began) as f64 / 1e6)
+}
+
+/// The way from a trigger to the run on another node, that of the loop in a shell, and the engine alone.
+fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
+    let (stamp, fire) = (scene.dir.join("stamp"), scene.trigger("lb1.test"));
     let engine = Alone::new(scene)?;
-    let (mut ours, mut floor) = (Samples::default(), Samples::default());
+    let mut all: [Samples; 3] = Default::default();
     for n in 0..many(300, 5) {
-        floor.add(engine.put_to_watch(n)? * 1e3);
-        let began = now();
-        let cost = as_exec_does(&fire)?;
-        ensure!(cost.status == 0, "{}", cost.output);
-        wait_until("the run", PATIENCE, || stamp.exists());
-        let ran: u64 = fs::read_to_string(&stamp)?.parse()?;
-        fs::remove_file(&stamp)?;
-        ours.add((ran - began) as f64 / 1e6);
-        // What this run leaves to be told is told.
-        sleep(Duration::from_millis(20));
+        all[0].add(fired(&fire, &stamp)?);
+        all[1].add(engine.put_to_watch(n)? * 1e3);
+        all[2].add(fired(&peer.fire(), &peer.stamp)?);
     }
+    let [ours, floor, peer] = all;
     let above = |part: f64| ours.quantile(part) - floor.quantile(part);
     let (half, most) = (above(0.5), above(0.99));
     table.add(
@@ -354,7 +373,10 @@ fn way(scene: &Scene, table: &mut Table) -> Result<()> {
         ),
         &ours.text("ms"),
         &format!("the engine's own put to watch {}", floor.text("ms")),
-        "",
+        &format!(
+            "`etcdctl put`, `etcdctl watch` and task-spooler {}",
+            peer.text("ms")
+        ),
         &verdict(
             &format!(
                 "p50 ≤ 20 ms, p99 ≤ 50 ms above the floor ({}, {} ms)",

@@ -14,6 +14,8 @@ mod exit;
 mod fleet;
 mod herd;
 mod numbers;
+mod peers;
+mod plots;
 mod runs;
 mod scale;
 mod size;

@@ -23,8 +23,8 @@ pub const LOG_SUFFIX: &str = ".log";
 /// How many old logs one new log has us look at.
 const AT_ONCE: usize = 256;
 
-/// With so many more logs than are kept the directory is crowded: thousands of reruns
-/// have started at once, and hold theirs.
+/// With so many more logs than are kept, or `AT_ONCE` in all, the directory is crowded: thousands of
+/// reruns have started at once, and hold theirs.
 const CROWD: usize = 64;
 
 /// For how long one process's look at a crowded directory serves the others too.
@@ -151,7 +151,7 @@ impl<'a> Logs<'a> {
             let is_surplus = *count > keep.max(1) || (all > 0 && bytes > all);
             is_surplus && newest != Some(log.name.as_ref())
         });
-        if surplus.len() > CROWD {
+        if surplus.len() > CROWD || logs.len() > AT_ONCE {
             let _ =
                 private_file(&self.crowded).and_then(|file| file.set_modified(SystemTime::now()));
         }

@@ -53,12 +53,18 @@ fn line(start: &Start) -> Result<String> {
 impl Store {
     /// How the cap over all targets is used, if it is reached.
     pub fn together(&self, cap: Cap, now: &Moment) -> Option<Use> {
-        let known = self.starts(now);
-        reached(
-            &known.unwrap_or_else(|| self.starts_by_records(now)),
-            cap,
-            now,
-        )
+        let text = self.starts(now).unwrap_or_else(|| self.rebuilt(now));
+        reached(&text, cap, now)
+    }
+
+    /// The starts by the records, in the file from now on where that can be written: there may be many targets, and many that ask.
+    fn rebuilt(&self, now: &Moment) -> String {
+        let lock = self.lock_starts();
+        self.starts(now).unwrap_or_else(|| {
+            let text = self.starts_by_records(now);
+            let _ = lock.and_then(|_lock| self.write_starts(&text));
+            text
+        })
     }
 
     /// Counts a start for the cap over all targets, before it is on its target's record.
@@ -68,8 +74,13 @@ impl Store {
     /// What failed on which file.
     pub fn count_start(&self, cap: Cap, at: &Moment, target: &str, token: &str) -> Result<bool> {
         let _lock = self.lock_starts()?;
+        let counts = |start: &Start| start.at.age(at) < cap.window;
+        // The oldest is the first.
+        let is_short = |text: &String| {
+            text.len() < LARGE || text.lines().nth(1).is_none_or(|line| stays(line, counts))
+        };
         let known = self.starts(at);
-        let is_to_append = known.as_ref().is_some_and(|text| text.len() < LARGE);
+        let is_to_append = known.as_ref().is_some_and(is_short);
         let text = known.unwrap_or_else(|| self.starts_by_records(at));
         if reached(&text, cap, at).is_some() {
             return Ok(false);
@@ -86,7 +97,6 @@ impl Store {
             let written = file.and_then(|mut file| file.write_all(new.as_bytes()));
             return written.map(|()| true).map_err(|e| cannot_write(&path, e));
         }
-        let counts = |start: &Start| start.at.age(at) < cap.window;
         self.write_starts(&(retain(&text, counts) + &new))?;
         Ok(true)
     }
@@ -196,13 +206,16 @@ impl Store {
     }
 }
 
+/// Whether a line is a start of which this is true.
+fn stays(line: &str, of: impl Fn(&Start) -> bool) -> bool {
+    crate::model::json::read(line.as_bytes()).is_ok_and(|start| of(&start))
+}
+
 /// The lines that are to stay, below the first.
-fn retain(text: &str, stays: impl Fn(&Start) -> bool) -> String {
-    let is_to_stay =
-        |line: &str| crate::model::json::read(line.as_bytes()).is_ok_and(|start| stays(&start));
+fn retain(text: &str, of: impl Fn(&Start) -> bool) -> String {
     let mut lines = text.lines();
     let boot = lines.next().into_iter();
-    let stay = boot.chain(lines.filter(|line| is_to_stay(line)));
+    let stay = boot.chain(lines.filter(|line| stays(line, &of)));
     stay.map(|line| format!("{line}\n")).collect()
 }
 
@@ -289,6 +302,12 @@ mod tests {
         for ruin in ruins {
             ruin();
             assert!(store.together(CAP, &at("b", 4)).is_none());
+            let known = std::fs::read_to_string(&path).expect("written");
+            assert_eq!(
+                known.lines().count(),
+                3,
+                "the next one need not look: {known}"
+            );
             assert!(count(&store, &at("b", 4), "other"));
             assert_eq!(store.together(CAP, &at("b", 4)).expect("reached").used, 3);
             assert!(!count(&store, &at("b", 4), "other"));
@@ -315,11 +334,24 @@ mod tests {
             largest = largest.max(std::fs::metadata(&path).expect("there").len());
         }
         assert!(largest < LARGE as u64 + 1000, "{largest}");
+        // Where all count there is nothing to leave out, and a line is added to the same file.
+        use std::os::unix::fs::MetadataExt;
+        let inode = || std::fs::metadata(&path).expect("there").ino();
+        let now = at("b", 1_000_000);
+        let count = || {
+            let counted = store.count_start(cap, &now, "target", "token");
+            assert!(counted.expect("counted"));
+        };
+        (0..100).for_each(|_| count());
+        let first = inode();
+        (0..100).for_each(|_| count());
+        assert!(std::fs::metadata(&path).expect("there").len() > LARGE as u64);
+        assert_eq!(inode(), first);
         let usage = cap::usage(cap, &[], &at("b", 0));
         assert_eq!(usage.used, 0);
         let tight = Cap { max_runs: 1, ..CAP };
-        let usage = store.together(tight, &at("b", 599_800)).expect("reached");
-        assert_eq!(usage.used, 18, "none that counts is left out");
+        let usage = store.together(tight, &now).expect("reached");
+        assert_eq!(usage.used, 200, "none that counts is left out");
     }
 
     #[test]

@@ -249,6 +249,8 @@ fn write_tables(parts: &Path) -> Result<()> {
         "herd.svg",
         "never-settles.csv",
         "never-settles.svg",
+        "crowd.csv",
+        "crowd.svg",
     ] {
         fs::copy(parts.join("plots").join(plot), numbers.join(plot))
             .with_context(|| format!("no plot {plot}"))?;

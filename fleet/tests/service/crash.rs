@@ -32,7 +32,7 @@ const STRIDE: u64 = 3;
 const CASES: usize = 40;
 
 /// A number of the environment, or else this one.
-fn set(variable: &str, otherwise: u64) -> u64 {
+pub fn set(variable: &str, otherwise: u64) -> u64 {
     let text = std::env::var(variable);
     text.map_or(otherwise, |text| text.parse().expect("a number"))
 }

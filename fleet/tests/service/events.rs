@@ -15,6 +15,7 @@ use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Line, Status}
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
 
+use crate::crash::set;
 use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::many::most_memory;
@@ -189,8 +190,7 @@ fn an_event_is_told_before_the_run_goes_on_over_nats() {
 
 /// How many times something is killed, stopped or cut, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
 fn faults() -> u64 {
-    let text = std::env::var("AGAIN_FLEET_EVENT_FAULTS");
-    text.map_or(100, |text| text.parse().expect("a number"))
+    set("AGAIN_FLEET_EVENT_FAULTS", 100)
 }
 
 /// The hook.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use again_fleet::wire::lock::Lock;
 use serde_json::Value;
 
+use crate::crash::set;
 use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{LONG, Node, until, within};
@@ -409,8 +410,7 @@ fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
 
 /// How many things fail; at night, five hundred (tests/tools/sweep).
 fn faults() -> u64 {
-    let text = std::env::var("AGAIN_FLEET_LOCK_FAULTS");
-    text.map_or(12, |text| text.parse().expect("a number"))
+    set("AGAIN_FLEET_LOCK_FAULTS", 12)
 }
 
 /// Three candidates of an engine with three members.
@@ -578,7 +578,7 @@ impl Many {
 #[test]
 fn no_lock_is_held_twice_whatever_is_killed() {
     let mut many = Many::new();
-    let mut dice = Dice::new(17);
+    let mut dice = Dice::new(set("AGAIN_FLEET_SEED", 17));
     let count = faults();
     let first = many.agree();
     all_run(&many.nodes.iter().collect::<Vec<_>>(), &first);
@@ -589,7 +589,7 @@ fn no_lock_is_held_twice_whatever_is_killed() {
             8 => 8,
             _ => dice.below(9),
         };
-        let kind = if count < 100 && n > 8 {
+        let kind = if count < 20 && n > 8 {
             kind.min(6)
         } else {
             kind

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use again_fleet::wire::slot::Slot;
 
+use crate::crash::set;
 use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{Node, until};
@@ -580,8 +581,7 @@ echo "end NAME $$ $up" >>ALL
 /// How many times a service, a member of the engine or a run is killed, or a service stops for a while; at night, a thousand times
 /// (tests/tools/sweep).
 fn faults() -> u64 {
-    let text = std::env::var("AGAIN_FLEET_SLOT_FAULTS");
-    text.map_or(40, |text| text.parse().expect("a number"))
+    set("AGAIN_FLEET_SLOT_FAULTS", 40)
 }
 
 /// Twenty nodes that run all the time share five slots of an engine with three members.
@@ -737,7 +737,10 @@ fn judge(all: &str, places: &BTreeMap<String, u64>) {
 #[test]
 fn no_slot_is_given_twice_or_lost_whatever_is_killed() {
     let many = Many::new();
-    let (is_over, mut dice) = (AtomicBool::new(false), Dice::new(11));
+    let (is_over, mut dice) = (
+        AtomicBool::new(false),
+        Dice::new(set("AGAIN_FLEET_SEED", 11)),
+    );
     thread::scope(|scope| {
         for n in 0..many.nodes.len() {
             let (many, is_over) = (&many, &is_over);
