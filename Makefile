@@ -43,7 +43,7 @@ matrix:
 
 # Measures; writes the tables of doc/numbers. Half an hour; the machine should be idle.
 bench:
-	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client protobuf-compiler libprotobuf-dev
+	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client task-spooler protobuf-compiler libprotobuf-dev
 	@cargo xtask bench
 
 # The booted lab alone.

@@ -269,7 +269,7 @@ pub fn readme(text: &str, numbers: &Path) -> Result<String> {
         .context("no mark of the numbers")?;
     let (block, after) = rest.split_once(MARKS[1]).context("no end of the numbers")?;
     let mut rows = Vec::new();
-    for table in ["table.md", "size.md"] {
+    for table in ["table.md", "size.md", "fleet.md"] {
         let text = fs::read_to_string(numbers.join(table))?;
         rows.extend(text.lines().filter_map(cells));
     }

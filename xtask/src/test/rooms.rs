@@ -307,7 +307,7 @@ pub const ROOMS: &[Room] = &[
         name: "bench",
         run: Run::Task(&["bench", "--quick"]),
         load: 20,
-        needs: "puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client protobuf-compiler libprotobuf-dev",
+        needs: "puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client task-spooler protobuf-compiler libprotobuf-dev",
         when: When::Nightly,
         ..ROOM
     },
