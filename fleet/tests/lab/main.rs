@@ -15,6 +15,8 @@ mod across;
 mod events;
 /// What holds a trigger on its node.
 mod held;
+/// Who holds a lock, when machines boot and lose their power.
+mod locks;
 /// A network that does not work.
 mod network;
 /// What has a node react to what others do.

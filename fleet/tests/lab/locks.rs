@@ -1,0 +1,63 @@
+use again_rig::Lab;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Kind, apply, classes, is_linked};
+
+const LOCK: &str = "common::again::lock { 'db': candidates => ['web1.test', 'lb1.test'], prefer => ['web1.test'] }\n";
+
+/// It notes what the fact says.
+const RUN: &str = r#"$lock = $facts['again_fleet']['locks']['db']
+exec { "/bin/sh -c 'echo ${lock['holder']} ${lock['token']} >>/var/log/holders'": }
+"#;
+
+/// Who holds it by the word of this node, and with which token.
+fn held(node: &Lab) -> Option<(String, u64)> {
+    let out = node.exec(&["again-fleet", "locks", "--own", "--json"]).out;
+    let all: Value = serde_json::from_str(&out).ok()?;
+    let one = &all["locks"]["db"];
+    Some((one["holder"].as_str()?.to_owned(), one["token"].as_u64()?))
+}
+
+/// Until this node names another holder than the one with this token, and has run with it.
+#[track_caller]
+fn holder_after(node: &Lab, token: u64) -> (String, u64) {
+    let held = node.wait_until("a holder", 90, || held(node).filter(|one| one.1 > token));
+    let line = format!("{} {}\n", held.0, held.1);
+    node.wait_until("a run with it", 60, || {
+        node.read("/var/log/holders").contains(&line).then_some(())
+    });
+    held
+}
+
+#[test]
+fn a_holder_that_reboots_keeps_its_lock_and_one_that_has_no_power_loses_it() {
+    let fleet = Fleet::new(Kind::Etcd);
+    for node in [&fleet.web1, &fleet.lb1] {
+        node.write("/root/run.pp", RUN);
+        node.write("/var/log/holders", "");
+        let manifest = classes(fleet.kind, "", "") + LOCK;
+        apply(node, "/root/node.pp", &manifest);
+    }
+    let first = holder_after(&fleet.web1, 0);
+    assert_eq!(holder_after(&fleet.lb1, 0), first);
+    let (holder, other) = match &*first.0 {
+        "web1.test" => (&fleet.web1, &fleet.lb1),
+        _ => (&fleet.lb1, &fleet.web1),
+    };
+
+    holder.reboot();
+    is_linked(holder, true);
+    assert_eq!(
+        held(holder).as_ref(),
+        Some(&first),
+        "a reboot is no failover"
+    );
+    assert_eq!(held(other).as_ref(), Some(&first));
+
+    holder.power_cut();
+    let second = holder_after(other, first.1);
+    assert_ne!(second.0, first.0);
+    holder.boot_again();
+    assert_eq!(holder_after(holder, first.1), second);
+    assert_eq!(held(other), Some(second));
+}
