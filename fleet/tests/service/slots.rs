@@ -584,7 +584,12 @@ fn faults() -> u64 {
     set("AGAIN_FLEET_SLOT_FAULTS", 40)
 }
 
-/// Twenty nodes that run all the time share five slots of an engine with three members.
+/// How many nodes there are; at night, a hundred.
+fn count() -> u64 {
+    set("AGAIN_FLEET_SLOT_NODES", 20)
+}
+
+/// Nodes that run all the time share five slots of an engine with three members.
 struct Many {
     servers: [Server; 3],
     dir: tempfile::TempDir,
@@ -603,7 +608,7 @@ impl Many {
         fs::write(&all, "").expect("written");
         let ports = servers.iter().map(|one| format!("localhost:{}", one.port));
         let endpoints: Vec<String> = ports.collect();
-        let names = (1..=20).map(|n| &*format!("n{n:02}.test").leak());
+        let names = (1..=count()).map(|n| &*format!("n{n:02}.test").leak());
         let node = |name: &'static str| {
             let node = Node::off(name, &servers[0]);
             node.set_also(&format!("endpoints = {endpoints:?}"));
@@ -659,7 +664,7 @@ impl Many {
     }
 
     fn fault(&self, dice: &mut Dice) {
-        let n = usize::try_from(dice.below(20)).expect("a number");
+        let n = usize::try_from(dice.below(count())).expect("a number");
         let node = &self.nodes[n];
         match dice.below(10) {
             0..5 => node.start_anew(),

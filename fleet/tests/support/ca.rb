@@ -95,7 +95,7 @@ save('web2.test', issue(puppet, 'web2.test', ec), ec)
 save('lb1.test', issue(puppet, 'lb1.test', ec384), ec384)
 File.write('web1.pkcs8.key', rsa.private_to_pem)
 # And many more.
-(1..20).each { |n| save(format('n%02d.test', n), issue(puppet, format('n%02d.test', n), ec), ec) }
+(1..100).each { |n| save(format('n%02d.test', n), issue(puppet, format('n%02d.test', n), ec), ec) }
 
 # Revocation lists: web1 revoked; the intermediate CA revoked; too old; the leaf CA's only.
 root = [puppet[:root], puppet[:root_key]]
