@@ -1,5 +1,7 @@
 //! What is done to the sources, and with them.
 
+/// What is known against the crates of others.
+mod advisories;
 /// Benchmarks and their tables.
 mod bench;
 mod completions;
@@ -36,6 +38,11 @@ enum Task {
     Lines,
     /// Write the completions for bash, zsh and fish, after a change to the command line
     Completions,
+    /// Renew packaging/advisories.toml from a checkout of the RustSec database
+    Advisories {
+        /// The checkout of https://github.com/rustsec/advisory-db
+        directory: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,6 +65,7 @@ fn run(task: &Task) -> Result<bool> {
         Task::Bench(options) => bench::bench(options)?,
         Task::Lines => house::lines::show(),
         Task::Completions => completions::write()?,
+        Task::Advisories { directory } => advisories::renew(directory)?,
     }
     Ok(true)
 }
