@@ -3,6 +3,9 @@
 /// Which file uses which, and which room may use which.
 #[cfg(test)]
 mod arrows;
+/// The crates of others.
+#[cfg(test)]
+mod crates;
 /// Names of files in the documentation.
 #[cfg(test)]
 mod documents;
