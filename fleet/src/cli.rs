@@ -150,6 +150,9 @@ pub struct Nodes {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Go on showing what changes, until it is interrupted: those first that need a look
+    #[arg(long, conflicts_with = "json")]
+    pub follow: bool,
 }
 
 /// `again-fleet forget`.
