@@ -263,7 +263,9 @@ impl View {
         };
         let live = self.coming.as_mut().unwrap_or(&mut self.live);
         match &key {
-            Key::Alive(_) => drop(live.lives(&key, false)),
+            Key::Alive(_) => {
+                live.lives(&key, false);
+            }
             Key::Node(_) => live.tells(&key, None),
             _ => live.stands(key, None),
         }

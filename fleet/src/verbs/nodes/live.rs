@@ -149,7 +149,8 @@ impl Live {
             "disabled",
             "failed last",
         ];
-        let counts = counts.iter().chain([&self.liars.len()]);
+        let liars = self.liars.len();
+        let counts = counts.iter().chain([&liars]);
         let words = words.iter().chain([&"not believed"]);
         let each = counts.zip(words).enumerate();
         let each = each.filter(|(n, (count, _))| *n == 0 || **count > 0);
