@@ -164,7 +164,8 @@ impl<'s> Crowd<'s> {
     /// Starts as many as there are to be; the seconds until all are there.
     fn grow(&mut self, to: usize) -> Result<f64> {
         let began = now();
-        for name in self.names[self.cast.len()..to].to_vec() {
+        for at in self.cast.len()..to {
+            let name = self.names[at].clone();
             self.begin(&name)?;
         }
         self.wait_for(1)?;

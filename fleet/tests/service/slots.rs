@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use again::sys::clock;
 use again_fleet::wire::slot::Slot;
+use again_rig::boottime;
 
 use crate::crash::set;
 use crate::dice::Dice;
@@ -658,7 +660,8 @@ impl Many {
         if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
             && run.try_wait().expect("a child").is_none()
         {
-            self.write(&format!("end {} {} 0", self.nodes[n].name, run.id()));
+            let up = boottime();
+            self.write(&format!("killed {} {} {up}", self.nodes[n].name, run.id()));
             run.kill().expect("killed");
         }
     }
@@ -684,24 +687,52 @@ impl Many {
         thread::sleep(Duration::from_millis(dice.below(2000)));
     }
 
-    /// The last place of each run, by what the engine has ever held.
-    fn places(&self) -> BTreeMap<String, u64> {
+    /// The places of all runs, by what the engine has ever held.
+    fn places(&self) -> Places {
         let straight = Straight::at(&self.servers[0], "web1.test");
-        let mut places = BTreeMap::new();
+        let began = clock::walltime().millis() as f64 / 1e3 - boottime();
+        let mut places = Places::default();
         for value in straight.ever() {
             if value.key.starts_with("again/v1/test/slot/g/") && value.writes == 2 {
                 let slot: Slot = straight::read(&value.bytes);
                 let pid = slot.why.strip_prefix("process ").expect("a process");
-                places.insert(format!("{} {pid}", slot.node), value.revision);
+                let since = slot.since as f64 / 1e3 - began;
+                places.add(format!("{} {pid}", slot.node), since, value.revision);
             }
         }
         places
     }
 }
 
+/// The last place of each run, by its node and process, and by when it began to wait: the kernel gives the number of a process again.
+#[derive(Default)]
+struct Places(BTreeMap<String, Vec<(f64, u64)>>);
+
+impl Places {
+    fn add(&mut self, process: String, since: f64, revision: u64) {
+        let runs = self.0.entry(process).or_default();
+        match runs.last_mut() {
+            Some((began, last)) if since - *began < 120.0 => *last = revision,
+            _ => runs.push((since, revision)),
+        }
+    }
+
+    /// That of the run with this process at this time, which tells it from all others.
+    fn at(&self, process: &str, up: f64) -> Option<u64> {
+        let mut runs = self.0.get(process)?.iter();
+        // What waits is written down in milliseconds.
+        let run = runs.rfind(|(since, _)| *since <= up + 0.1)?;
+        Some(run.1)
+    }
+
+    fn all(&self) -> impl Iterator<Item = u64> {
+        self.0.values().flatten().map(|(_, place)| *place)
+    }
+}
+
 /// What is written down: never more than the slots at once, never one before those who came first, and no slot unused for longer than
 /// it takes a lease to end and the nodes to hear of it.
-fn judge(all: &str, places: &BTreeMap<String, u64>) {
+fn judge(all: &str, places: &Places) {
     let (mut running, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let (mut began, mut full) = (0, 0.0);
     for line in all.lines() {
@@ -709,22 +740,25 @@ fn judge(all: &str, places: &BTreeMap<String, u64>) {
         let [what, name, pid, up] = words[..] else {
             panic!("{line}");
         };
-        let (run, up): (_, f64) = (format!("{name} {pid}"), up.parse().expect("a time"));
-        if what == "end" {
-            if running.len() == SLOTS && up > 0.0 {
+        let up: f64 = up.parse().expect("a time");
+        let Some(place) = places.at(&format!("{name} {pid}"), up) else {
+            assert_eq!(what, "killed", "{line}: without a place");
+            continue;
+        };
+        if what != "begin" {
+            if running.len() == SLOTS && what == "end" {
                 full = up;
             }
-            running.remove(&run);
-            ended.insert(run);
-        } else if !ended.contains(&run) {
+            running.remove(&place);
+            ended.insert(place);
+        } else if !ended.contains(&place) {
             began += 1;
-            let place = places[&run];
             let before = places
-                .iter()
-                .filter(|(run, other)| **other < place && !ended.contains(*run));
+                .all()
+                .filter(|one| *one < place && !ended.contains(one));
             let before: Vec<_> = before.collect();
             assert!(before.len() < SLOTS, "{line}, at {place}: after {before:?}");
-            running.insert(run);
+            running.insert(place);
             assert!(running.len() <= SLOTS, "{line}: {running:?}");
             if running.len() == SLOTS {
                 assert!(
@@ -735,7 +769,7 @@ fn judge(all: &str, places: &BTreeMap<String, u64>) {
             }
         }
     }
-    println!("{began} runs, {} places", places.len());
+    println!("{began} runs, {} places", places.all().count());
     assert!(began > 0 && full > 0.0);
 }
 
