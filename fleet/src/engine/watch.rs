@@ -12,6 +12,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep};
 
 use super::{Change, Engine, Error, Feed, List, Value};
@@ -206,17 +207,16 @@ impl<'e, E: Engine> Watch<'e, E> {
     }
 }
 
+/// Whom a watch tells, and which of theirs it is.
+#[derive(Debug, Clone)]
+pub struct Tell(pub usize, pub UnboundedSender<(usize, Event)>);
+
 /// Tells all that a watch tells, and has it list again when that is wanted.
-pub async fn watch<E: Engine>(
-    engine: &E,
-    prefix: String,
-    again: &Notify,
-    mut tell: impl FnMut(Event),
-) {
+pub async fn watch<E: Engine>(engine: &E, prefix: String, again: &Notify, Tell(n, told): Tell) {
     let mut watch = Watch::new(engine, prefix, rand::rng().random());
     loop {
         tokio::select! {
-            event = watch.next() => tell(event),
+            event = watch.next() => { let _ = told.send((n, event)); }
             () = again.notified() => watch.list_again(),
         }
     }

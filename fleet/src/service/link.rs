@@ -254,8 +254,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
     let look = |prefix: Prefix<'_>, again| {
-        let tell = tell.clone();
-        let tell = move |event| drop(tell.send(event));
+        let tell = watch::Tell(0, tell.clone());
         watch::watch(engine, prefix.encode(namespace), again, tell)
     };
     let registers = look(Prefix::To(node), &again[0]);
@@ -324,9 +323,9 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
-fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
+fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<String> {
     let (mut changes, mut lost) = (Vec::new(), None);
-    for event in events.drain(..) {
+    for (_, event) in events.drain(..) {
         match event {
             watch::Event::Changed(change) => changes.push(change),
             watch::Event::Complete => {}

@@ -1,21 +1,21 @@
 //! What stands in the engine, watched by a command over as many connections as that takes. The engine is asked by this process itself,
 //! so that nobody who looks is a burden to the service.
 
-use std::collections::BTreeSet;
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use rand::RngExt;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Problem;
+use super::{Exit, Problem};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
-use crate::engine::watch::{Event, watch};
+use crate::engine::watch::{Event, Tell, watch};
 use crate::engine::{Change, Engine, Error, Times};
 use crate::settings::{self, Settings};
 
@@ -42,6 +42,20 @@ pub type Place = (String, u32);
 
 /// Whoever is told.
 pub type Eye<'e> = dyn FnMut(Seen) -> Result<(), Problem> + 'e;
+
+/// What a command does until it ends.
+pub type Work<'w> = Pin<Box<dyn Future<Output = Result<(), Problem>> + 'w>>;
+
+/// Does it, on this thread.
+///
+/// # Errors
+/// Its own, or that it cannot begin.
+pub fn block_on(work: Work<'_>) -> Result<Exit, Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work).map(|()| Exit::Done)
+}
 
 /// Tells all that is there, and then what comes, unless that was all.
 ///
@@ -114,21 +128,27 @@ async fn look<E: Engine>(
     };
     let (told, mut events) = unbounded_channel();
     let again: Vec<Notify> = places.iter().map(|_| Notify::new()).collect();
-    let each = places.iter().zip(&again).enumerate();
-    let mut watching = pin!(join_all(each.map(|(n, ((prefix, _), again))| {
-        let told = told.clone();
-        let tell = move |event| drop(told.send((n, event)));
-        watch(engine, prefix.clone(), again, tell)
-    })));
-    let (mut beat, mut beats, mut listed) = (Instant::now() + BEAT, 0, BTreeSet::new());
+    let mut watches: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    for (n, ((prefix, _), again)) in places.iter().zip(&again).enumerate() {
+        let tell = Tell(n, told.clone());
+        watches.push(Box::pin(watch(engine, prefix.clone(), again, tell)));
+    }
+    // None of them ends.
+    let mut watching = poll_fn(|context| {
+        for one in &mut watches {
+            let _ = one.as_mut().poll(context);
+        }
+        Poll::<()>::Pending
+    });
+    let (mut beat, mut beats, mut listed) = (Instant::now() + BEAT, 0, vec![false; places.len()]);
     loop {
         tokio::select! {
-            _ = &mut watching => {}
+            () = &mut watching => {}
             Some((n, event)) = events.recv() => match event {
                 Event::Changed(change) => tell(Seen::Changed(change))?,
                 Event::Complete => {
-                    listed.insert(n);
-                    if listed.len() == places.len() {
+                    listed[n] = true;
+                    if listed.iter().all(|is| *is) {
                         tell(Seen::All)?;
                         if !goes_on {
                             return Ok(Ok(()));

@@ -31,14 +31,15 @@ const REMEMBERED: u64 = 3 * 3_600_000;
 /// The engine cannot be asked, or this node has no certificate to ask with.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let mut shown = Shown::new(&settings, args)?;
     let places = [(shown.prefix.clone(), LISTED_AGAIN)];
     let mut see = |seen| shown.see(seen);
-    runtime.block_on(watching::all(&settings, &places, args.follow, &mut see))?;
-    Ok(Exit::Done)
+    watching::block_on(Box::pin(watching::all(
+        &settings,
+        &places,
+        args.follow,
+        &mut see,
+    )))
 }
 
 /// What was shown, and how the rest will be.

@@ -41,13 +41,9 @@ const SELDOM: u32 = 20;
 /// # Errors
 /// This node has no certificate to ask with, or nobody reads what is shown.
 pub fn main(settings: &Settings, selection: Selection) -> Result<Exit, Problem> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let inherited = SignalState::of_this_process();
     let view = RefCell::new(View::new(settings, selection)?);
-    let shown = runtime.block_on(follow(settings, &view, inherited));
-    shown.map(|()| Exit::Done)
+    watching::block_on(Box::pin(follow(settings, &view, inherited)))
 }
 
 async fn follow(
@@ -250,7 +246,7 @@ impl View {
                 let slot = self.seals.slot(&value.bytes, &key).ok();
                 let (revision, first, writes) = (value.revision, value.first, value.writes);
                 let standing = slot.and_then(|one| Standing::new(one, revision, first, writes));
-                live.stands(key, standing);
+                live.stands(&key, standing);
             }
             _ => {}
         }
@@ -267,7 +263,7 @@ impl View {
                 live.lives(&key, false);
             }
             Key::Node(_) => live.tells(&key, None),
-            _ => live.stands(key, None),
+            _ => live.stands(&key, None),
         }
         self.is_new = true;
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::super::{clean, clock};
 use crate::ask::Answer;
 use crate::policy::select::Selection;
+use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
@@ -23,6 +24,10 @@ pub struct Roster(pub(super) BTreeMap<Node, Box<Entry>>);
 pub(super) struct Entry {
     pub told: Option<Inventory>,
     pub is_alive: bool,
+    /// What stands there it has not signed.
+    pub is_liar: bool,
+    /// Where it runs or waits for a slot.
+    pub slots: Vec<Standing>,
 }
 
 impl Roster {
@@ -65,7 +70,7 @@ impl Roster {
     /// A row for each, and a heading; as wide as the terminal at most, if that can be.
     pub(super) fn table(&self, look: &Look, now: Walltime) -> Vec<String> {
         let rows = self.0.iter().map(|(node, one)| one.row(node, now));
-        Columns::default().table(rows, look)
+        Columns::default().table(rows.collect(), look)
     }
 }
 
@@ -75,9 +80,8 @@ pub(super) struct Columns([usize; 5]);
 
 impl Columns {
     /// These rows below a heading.
-    pub(super) fn table(&mut self, rows: impl Iterator<Item = Row>, look: &Look) -> Vec<String> {
-        let heading = HEADINGS.map(|text| (Tone::Heading, text.to_owned()));
-        let rows: Vec<Row> = std::iter::once(heading).chain(rows).collect();
+    pub(super) fn table(&mut self, mut rows: Vec<Row>, look: &Look) -> Vec<String> {
+        rows.insert(0, HEADINGS.map(|text| (Tone::Heading, text.to_owned())));
         for row in &rows {
             for (width, (_, text)) in self.0.iter_mut().zip(row) {
                 *width = (*width).max(text.chars().count());
