@@ -6,6 +6,7 @@
 //! events the engine lost in between; old etcds lose some.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
@@ -211,12 +212,24 @@ impl<'e, E: Engine> Watch<'e, E> {
 #[derive(Debug, Clone)]
 pub struct Tell(pub usize, pub UnboundedSender<(usize, Event)>);
 
+impl Tell {
+    /// Tells it; nothing if nobody hears it any more.
+    pub fn tell(&self, event: Event) {
+        let _ = self.1.send((self.0, event));
+    }
+}
+
 /// Tells all that a watch tells, and has it list again when that is wanted.
-pub async fn watch<E: Engine>(engine: &E, prefix: String, again: &Notify, Tell(n, told): Tell) {
+pub async fn watch<E: Engine>(
+    engine: &E,
+    prefix: String,
+    again: &Notify,
+    tell: Tell,
+) -> Infallible {
     let mut watch = Watch::new(engine, prefix, rand::rng().random());
     loop {
         tokio::select! {
-            event = watch.next() => { let _ = told.send((n, event)); }
+            event = watch.next() => tell.tell(event),
             () = again.notified() => watch.list_again(),
         }
     }

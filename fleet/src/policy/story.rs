@@ -216,22 +216,24 @@ fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
 /// Puts each step after the one in whose run it was fired.
 fn tree(mut steps: Vec<Step>) -> Vec<Step> {
     steps.sort_by_key(|step| (step.path.len(), step.rank()));
-    let mut children: BTreeMap<Option<usize>, Vec<(usize, usize)>> = BTreeMap::new();
+    // After those of each step, those that have no parent.
+    let top = steps.len();
+    let mut children = vec![Vec::new(); top + 1];
     for (n, (parent, known)) in parents(&steps).into_iter().enumerate() {
-        children.entry(parent).or_default().push((n, known));
+        children[parent.unwrap_or(top)].push((n, known));
     }
     let mut placed: Vec<Step> = Vec::with_capacity(steps.len());
     let mut rest: Vec<(usize, usize, Option<usize>)> = Vec::new();
-    let mut below = |of: Option<usize>, at: Option<usize>, rest: &mut Vec<_>| {
-        let mut those = children.remove(&of).unwrap_or_default();
+    let mut below = |of: usize, at: Option<usize>, rest: &mut Vec<_>| {
+        let mut those: Vec<(usize, usize)> = std::mem::take(&mut children[of]);
         // The last one is placed first.
         those.sort_by_key(|(n, _)| Reverse(steps[*n].rank()));
         rest.extend(those.into_iter().map(|(n, known)| (n, known, at)));
     };
-    below(None, None, &mut rest);
+    below(top, None, &mut rest);
     while let Some((n, known, parent)) = rest.pop() {
         let step = steps[n].clone();
-        below(Some(n), Some(placed.len()), &mut rest);
+        below(n, Some(placed.len()), &mut rest);
         placed.push(Step {
             parent,
             depth: parent.map_or(0, |parent| placed[parent].depth + 1),

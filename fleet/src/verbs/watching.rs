@@ -1,15 +1,16 @@
 //! What stands in the engine, watched by a command over as many connections as that takes. The engine is asked by this process itself,
 //! so that nobody who looks is a burden to the service.
 
-use std::future::poll_fn;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use rand::RngExt;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::sleep;
 
 use super::{Exit, Problem};
 use crate::access::Access;
@@ -111,63 +112,86 @@ async fn connected(
     }
 }
 
+/// What goes on for as long as a connection is used.
+type Watching<'w> = Pin<Box<dyn Future<Output = Infallible> + 'w>>;
+
 async fn look<E: Engine>(
     engine: &E,
     places: &[Place],
     goes_on: bool,
     tell: &mut Eye<'_>,
 ) -> Result<Result<(), Error>, Problem> {
-    // By nothing else is it noticed that a connection fell silent.
-    let lease = match goes_on {
-        true => engine.grant().await.map(Some),
-        false => Ok(None),
-    };
-    let lease = match lease {
-        Ok(lease) => lease,
-        Err(e) => return Ok(Err(e)),
-    };
-    let (told, mut events) = unbounded_channel();
+    let (told, events) = unbounded_channel();
     let again: Vec<Notify> = places.iter().map(|_| Notify::new()).collect();
-    let mut watches: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    let mut watching: Vec<Watching<'_>> = Vec::new();
     for (n, ((prefix, _), again)) in places.iter().zip(&again).enumerate() {
         let tell = Tell(n, told.clone());
-        watches.push(Box::pin(watch(engine, prefix.clone(), again, tell)));
+        watching.push(Box::pin(watch(engine, prefix.clone(), again, tell)));
     }
-    // None of them ends.
+    if goes_on {
+        watching.push(Box::pin(beat(engine, places, &again, Tell(0, told))));
+    }
+    let listed = vec![false; places.len()];
+    hear(watching, events, listed, goes_on, tell).await
+}
+
+/// By nothing else is it noticed that a connection fell silent.
+async fn beat<E: Engine>(engine: &E, places: &[Place], again: &[Notify], tell: Tell) -> Infallible {
+    let Err(lost) = beats(engine, places, again).await;
+    tell.tell(Event::Lost(lost));
+    pending().await
+}
+
+async fn beats<E: Engine>(
+    engine: &E,
+    places: &[Place],
+    again: &[Notify],
+) -> Result<Infallible, Error> {
+    let (lease, mut beats) = (engine.grant().await?, 0);
+    loop {
+        sleep(BEAT).await;
+        engine.renew(&lease).await?;
+        beats += 1;
+        for ((_, every), again) in places.iter().zip(again) {
+            if *every > 0 && beats % every == 0 {
+                again.notify_one();
+            }
+        }
+    }
+}
+
+/// Tells what is watched, until it is lost, or unless it goes on, until all was told.
+async fn hear(
+    mut watching: Vec<Watching<'_>>,
+    mut events: UnboundedReceiver<(usize, Event)>,
+    mut listed: Vec<bool>,
+    goes_on: bool,
+    tell: &mut Eye<'_>,
+) -> Result<Result<(), Error>, Problem> {
     let mut watching = poll_fn(|context| {
-        for one in &mut watches {
+        for one in &mut watching {
             let _ = one.as_mut().poll(context);
         }
-        Poll::<()>::Pending
+        Poll::<Infallible>::Pending
     });
-    let (mut beat, mut beats, mut listed) = (Instant::now() + BEAT, 0, vec![false; places.len()]);
     loop {
-        tokio::select! {
-            () = &mut watching => {}
-            Some((n, event)) = events.recv() => match event {
-                Event::Changed(change) => tell(Seen::Changed(change))?,
-                Event::Complete => {
-                    listed[n] = true;
-                    if listed.iter().all(|is| *is) {
-                        tell(Seen::All)?;
-                        if !goes_on {
-                            return Ok(Ok(()));
-                        }
+        let event = tokio::select! {
+            never = &mut watching => match never {},
+            event = events.recv() => event,
+        };
+        match event {
+            Some((_, Event::Changed(change))) => tell(Seen::Changed(change))?,
+            Some((n, Event::Complete)) => {
+                listed[n] = true;
+                if listed.iter().all(|is| *is) {
+                    tell(Seen::All)?;
+                    if !goes_on {
+                        return Ok(Ok(()));
                     }
                 }
-                Event::Lost(e) => return Ok(Err(e)),
-            },
-            () = sleep_until(beat) => {
-                (beat, beats) = (Instant::now() + BEAT, beats + 1);
-                if let Some(lease) = &lease
-                    && let Err(e) = engine.renew(lease).await
-                {
-                    return Ok(Err(e));
-                }
-                let all = places.iter().zip(&again);
-                let due = all.filter(|((_, every), _)| *every > 0 && beats % every == 0);
-                due.for_each(|(_, again)| again.notify_one());
             }
+            Some((_, Event::Lost(e))) => return Ok(Err(e)),
+            None => {}
         }
     }
 }

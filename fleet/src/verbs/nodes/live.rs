@@ -95,16 +95,6 @@ impl Live {
         change(self.roster.0.entry(node.clone()).or_default());
     }
 
-    fn selected<'l>(
-        &'l self,
-        selection: &'l Selection,
-    ) -> impl Iterator<Item = (&'l Node, &'l Entry)> {
-        let all = self.roster.0.iter();
-        let is_there = |one: &Entry| one.is_alive || one.told.is_some();
-        all.filter(move |(_, one)| is_there(one) && selection.has(one.told.as_ref()))
-            .map(|(node, one)| (node, &**one))
-    }
-
     /// Who waits for a slot.
     fn waits(&self) -> Waits<'_> {
         let mut all = Vec::new();
@@ -126,7 +116,7 @@ impl Live {
         let waits = self.waits();
         const LIARS: usize = 7;
         let (mut all, mut counts) = (0, [0; LIARS + 1]);
-        for (node, one) in self.selected(selection) {
+        for (node, one) in self.roster.meant(selection) {
             all += 1;
             let told = one.told.as_ref();
             let is = |what: fn(&Inventory) -> bool| told.is_some_and(what);
@@ -175,7 +165,7 @@ impl Live {
         let waits = self.waits();
         let (mut all, mut counts) = (0, [0; KINDS]);
         let mut worth: Vec<(Why, Reverse<u64>, &Node, &Entry)> = Vec::new();
-        for (node, one) in self.selected(selection) {
+        for (node, one) in self.roster.meant(selection) {
             all += 1;
             if let Some((why, at)) = why(one, waits.get(node)) {
                 worth.push((why, Reverse(at), node, one));
@@ -246,7 +236,8 @@ impl Live {
             };
             (node.clone(), stand)
         };
-        self.selected(selection).map(stand).collect()
+        let meant = self.roster.meant(selection).into_iter();
+        meant.map(stand).collect()
     }
 }
 
