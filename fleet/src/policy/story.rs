@@ -4,7 +4,7 @@
 //! that each trigger carries. Which run of a node fired, and in which order, is said by that node's own clock alone.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::wire::lineage::Cause;
 use crate::wire::name::{Id, Name, Node};
@@ -106,19 +106,18 @@ impl Story {
         wanted: Option<&Id>,
         [now, latest]: [u64; 2],
     ) -> Option<Story> {
-        let mut stories = gathered(entries, on_the_way, now);
+        let stories = gathered(entries, on_the_way, now);
         let begins = |steps: &Steps| steps.values().map(|(_, step)| first(step)).min();
         let has = |steps: &Steps, id: &Id| steps.keys().any(|(_, one)| one == id);
         let newest = stories
-            .iter()
-            .filter(|(id, steps)| wanted.is_none_or(|wanted| *id == wanted || has(steps, wanted)))
+            .into_iter()
+            .filter(|(id, steps)| wanted.is_none_or(|wanted| id == wanted || has(steps, wanted)))
             .max_by_key(|(id, steps)| {
-                let is_it = wanted == Some(*id);
+                let is_it = wanted == Some(id);
                 let at = begins(steps).map(|(_, at, _)| at);
-                (is_it, at.filter(|at| *at <= latest), Reverse(*id))
+                (is_it, at.filter(|at| *at <= latest), Reverse(id.clone()))
             });
-        let id = newest?.0.clone();
-        let steps = stories.remove(&id)?;
+        let (id, steps) = newest?;
         let (cause, begins) = steps.values().min_by_key(|(_, step)| first(step))?.clone();
         let steps = steps.into_values().map(|(_, step)| step).collect();
         Some(Story {
@@ -269,7 +268,9 @@ fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
 
 /// How many nodes a story is about.
 pub fn nodes(story: &Story) -> usize {
-    let targets: BTreeSet<&Node> = story.steps.iter().map(|step| &step.target).collect();
+    let mut targets: Vec<&Node> = story.steps.iter().map(|step| &step.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
     targets.len()
 }
 

@@ -505,7 +505,10 @@ impl<'e, E: Engine> Calls<'e, E> {
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();
                 Box::pin(async move {
-                    let lists = prefixes.iter().map(|prefix| engine.list(prefix));
+                    // One type for every engine.
+                    type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
+                    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
+                    let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
                     let lists = futures_util::future::try_join_all(lists).await;
                     let values = |lists: Vec<List>| lists.into_iter().flat_map(|list| list.values);
                     (number, lists.map(|lists| values(lists).collect()))

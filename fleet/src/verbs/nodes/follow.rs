@@ -11,7 +11,7 @@ use again::model::Walltime;
 use again::sys::attributes::SignalState;
 use again::sys::clock::walltime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use super::super::watching::{self, Place, Seen};
 use super::super::{Exit, Problem, clean, clock};
@@ -64,17 +64,17 @@ async fn follow(
     let cont = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
     let redrawn = [SignalKind::window_change(), cont].map(signal).into_iter();
     let mut redrawn = redrawn.collect::<Result<Vec<Signal>, _>>()?;
-    let mut ticks = interval(view.borrow().out.pace());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let pace = view.borrow().out.pace();
     let places = places(settings);
     let mut see = |seen| view.borrow_mut().see(seen);
     let mut watching = pin!(watching::all(settings, &places, true, &mut see));
+    view.borrow_mut().show()?;
     loop {
         tokio::select! {
             ended = &mut watching => return ended,
             () = any(&mut ending) => return Ok(()),
             () = any(&mut redrawn) => view.borrow_mut().anew()?,
-            _ = ticks.tick() => view.borrow_mut().show()?,
+            () = sleep(pace) => view.borrow_mut().show()?,
         }
     }
 }
