@@ -25,3 +25,5 @@ mod rules;
 mod server;
 /// The two processes of a node, and one that was taken over.
 mod taken_over;
+/// Packages of two versions on a fleet at work.
+mod upgrade;
