@@ -13,6 +13,8 @@ mod fleet;
 mod across;
 /// What runs do, told elsewhere.
 mod events;
+/// Somebody new, from packages alone.
+mod fresh;
 /// What holds a trigger on its node.
 mod held;
 /// Who holds a lock, when machines boot and lose their power.

@@ -344,7 +344,7 @@ pub const ROOMS: &[Room] = &[
         load: 15,
         // Two versions are built.
         limit: 4500,
-        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli dpkg rpm python3 gcc git",
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli dpkg rpm python3 gcc gcc-aarch64-linux-gnu git",
         before: &["tests/lab/setup", "tests/lab/server-image"],
         when: When::Nightly,
     },
