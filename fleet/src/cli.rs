@@ -150,6 +150,9 @@ pub struct Nodes {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Go on showing what changes, until it is interrupted: those first that need a look
+    #[arg(long, conflicts_with = "json")]
+    pub follow: bool,
 }
 
 /// `again-fleet forget`.
@@ -195,6 +198,9 @@ pub struct Story {
     /// Print a picture for Graphviz
     #[arg(long, conflicts_with_all = ["json", "follow"])]
     pub dot: bool,
+    /// Print a picture of its own, as SVG, with the time from left to right
+    #[arg(long, conflicts_with_all = ["dot", "json", "follow"])]
+    pub svg: bool,
     /// Go on telling what changes, until nothing more is to come
     #[arg(long)]
     pub follow: bool,

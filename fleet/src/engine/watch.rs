@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::{Change, Engine, Error, Feed, List, Value};
@@ -202,6 +203,22 @@ impl<'e, E: Engine> Watch<'e, E> {
         let doubled = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(16));
         self.dice
             .random_range(Duration::ZERO..=doubled.min(LONGEST_PAUSE))
+    }
+}
+
+/// Tells all that a watch tells, and has it list again when that is wanted.
+pub async fn watch<E: Engine>(
+    engine: &E,
+    prefix: String,
+    again: &Notify,
+    mut tell: impl FnMut(Event),
+) {
+    let mut watch = Watch::new(engine, prefix, rand::rng().random());
+    loop {
+        tokio::select! {
+            event = watch.next() => tell(event),
+            () = again.notified() => watch.list_again(),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
-use crate::engine::watch::{self, Watch};
+use crate::engine::watch;
 use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
@@ -253,8 +253,11 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
-    let look =
-        |prefix: Prefix<'_>, again| watched(engine, prefix.encode(namespace), again, tell.clone());
+    let look = |prefix: Prefix<'_>, again| {
+        let tell = tell.clone();
+        let tell = move |event| drop(tell.send(event));
+        watch::watch(engine, prefix.encode(namespace), again, tell)
+    };
     let registers = look(Prefix::To(node), &again[0]);
     let results = look(Prefix::Results(node), &again[1]);
     let events = async {
@@ -340,22 +343,6 @@ fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
         let _ = news.send(News::Changes(changes));
     }
     lost
-}
-
-/// Tells all that a watch tells, and has it list again when that is wanted.
-async fn watched<E: Engine>(
-    engine: &E,
-    prefix: String,
-    again: &Notify,
-    tell: UnboundedSender<watch::Event>,
-) {
-    let mut watch = Watch::new(engine, prefix, rand::rng().random());
-    loop {
-        tokio::select! {
-            event = watch.next() => { let _ = tell.send(event); }
-            () = again.notified() => watch.list_again(),
-        }
-    }
 }
 
 /// Begins a lease, with the key that says that this node is there.

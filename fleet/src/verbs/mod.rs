@@ -30,6 +30,8 @@ pub mod story;
 pub mod tell;
 /// `again-fleet trigger`.
 pub mod trigger;
+/// The engine, as a command watches it.
+mod watching;
 
 use std::fmt;
 use std::io;

@@ -8,6 +8,8 @@ mod check;
 #[allow(dead_code, reason = "what is signed by nobody is not for this room")]
 #[path = "../support/fired.rs"]
 mod fired;
+/// Who is there, as it changes.
+mod follow;
 /// What reports ask for.
 mod kick;
 mod node;

@@ -35,7 +35,7 @@ fn tells(node: &Node, said: &Value) {
     assert!(child.wait().expect("ended").success());
 }
 
-fn has_role(node: &Node, role: &str) {
+pub fn has_role(node: &Node, role: &str) {
     let facts =
         json!({"role": role, "cpus": 2, "up": true, "ignored": ["x"], "long": "y".repeat(600)});
     let said = json!({"facts": facts, "classes": ["profile::x", role], "environment": "production", "puppet": "7.23.0"});

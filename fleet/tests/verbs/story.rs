@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -319,6 +319,38 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
         "{dot}"
     );
     assert_eq!(dot.matches(" -> ").count(), 7, "{dot}");
+    let svg = well(&web2, &["story", second, "--svg"]);
+    assert!(
+        svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"),
+        "{svg}"
+    );
+    // A row for each, and a bar for each run that ended.
+    let count = |part: &str| svg.matches(part).count();
+    assert_eq!(
+        [count("<g><title>"), count("height=\"10\"/>")],
+        [7, 5],
+        "{svg}"
+    );
+    let first = "<title>n01.test: failed: 'first' fired ";
+    assert!(
+        svg.contains(first) && svg.contains(">begun by a person on web1.test, "),
+        "{svg}"
+    );
+    is_xml(&svg);
+}
+
+/// Puppet's Ruby has a parser.
+fn is_xml(text: &str) {
+    let script = "require 'rexml/document'; REXML::Document.new($stdin.read).root";
+    let mut ruby = Command::new("ruby")
+        .args(["-e", script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ruby");
+    let mut stdin = ruby.stdin.take().expect("a pipe");
+    stdin.write_all(text.as_bytes()).expect("read");
+    drop(stdin);
+    assert!(ruby.wait().expect("ended").success(), "{text}");
 }
 
 /// A story is told by those whose names are on it.
@@ -467,7 +499,13 @@ fn where_there_is_no_story_that_is_said() {
         assert_eq!(done.status, 1, "{done:?}");
         assert!(done.error().contains(part), "{done:?}");
     }
-    for words in [&["story", "x"][..], &["story", "--dot", "--json"]] {
+    for words in [
+        &["story", "x"][..],
+        &["story", "--dot", "--json"],
+        &["story", "--svg", "--dot"],
+        &["story", "--svg", "--json"],
+        &["story", "--svg", "--follow"],
+    ] {
         assert_eq!(Stage::new().run(words).status, 2);
     }
 }

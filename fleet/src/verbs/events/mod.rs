@@ -1,34 +1,25 @@
-//! `again-fleet events`: what runs of Puppet did, on all nodes. The engine is asked by this process itself, so that nobody who looks
-//! is a burden to the service.
+//! `again-fleet events`: what runs of Puppet did, on all nodes.
 
 /// How an event looks.
 mod draw;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use again::layout::{Look, complain, say};
 use again::sys::clock::moment;
-use rand::RngExt;
-use tokio::time::{Instant, sleep, sleep_until};
 
 use self::draw::{Form, Told};
+use super::watching::{self, Seen};
 use super::{Exit, Problem};
-use crate::access::Access;
 use crate::cli;
-use crate::engine::etcd::{self, Etcd};
-use crate::engine::nats::Nats;
-use crate::engine::watch::{Event, Watch};
-use crate::engine::{Change, Engine, Error, Times, Value};
+use crate::engine::{Change, Value};
 use crate::seal::Seals;
-use crate::settings::{self, Flags, Settings, Surroundings};
+use crate::settings::{self, Engine, Flags, Settings, Surroundings};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Node};
+use crate::wire::name::{Id, Namespace, Node};
 
-/// How often it is asked whether the engine is still there.
-const BEAT: Duration = Duration::from_secs(27);
-/// The longest pause before another connection.
-const PAUSE: Duration = Duration::from_secs(5);
+/// What is missing for a while does no harm, and there are many.
+const LISTED_AGAIN: u32 = 0;
 /// How many events are put in order before they are shown; of more than these the oldest are not.
 const MOST: usize = 200_000;
 /// How long a run is remembered, milliseconds: longer than the engine holds its events.
@@ -43,14 +34,18 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let shown = Shown::new(&settings, args)?;
-    runtime.block_on(shown.show(&settings, args.follow))
+    let mut shown = Shown::new(&settings, args)?;
+    let places = [(shown.prefix.clone(), LISTED_AGAIN)];
+    let mut see = |seen| shown.see(seen);
+    runtime.block_on(watching::all(&settings, &places, args.follow, &mut see))?;
+    Ok(Exit::Done)
 }
 
 /// What was shown, and how the rest will be.
 struct Shown {
     seals: Seals,
-    access: Access,
+    engine: Engine,
+    namespace: Namespace,
     prefix: String,
     form: Form,
     /// The number of the last event of each run, and when that was.
@@ -63,14 +58,15 @@ struct Shown {
 
 impl Shown {
     fn new(settings: &Settings, args: &cli::Events) -> Result<Shown, Problem> {
-        let access = Access::new(settings).map_err(Problem::Failed)?;
+        let namespace = settings.namespace.clone();
         let prefix = match &args.node {
-            Some(node) => Prefix::Events(node).encode(&access.namespace),
-            None => Prefix::AllEvents.encode(&access.namespace),
+            Some(node) => Prefix::Events(node).encode(&namespace),
+            None => Prefix::AllEvents.encode(&namespace),
         };
         Ok(Shown {
             seals: Seals::new(settings).map_err(Problem::Failed)?,
-            access,
+            engine: settings.engine,
+            namespace,
             prefix,
             form: Form::new(args, Look::of_this_process()),
             runs: BTreeMap::new(),
@@ -79,93 +75,23 @@ impl Shown {
         })
     }
 
-    /// Shows all that is there, and then what comes, over as many connections as that takes.
-    async fn show(mut self, settings: &Settings, follow: bool) -> Result<Exit, Problem> {
-        loop {
-            let Err(lost) = self.connected(follow).await? else {
-                return Ok(Exit::Done);
-            };
-            let engine = settings.engine;
-            if !follow {
-                let why = format!("{engine} {lost}; 'again-fleet check' tells what to do");
-                return Err(Problem::Failed(why));
-            }
-            complain(&format!("again-fleet: {engine} {lost}; it is tried again"));
-            sleep(rand::rng().random_range(PAUSE / 10..=PAUSE)).await;
-            // A certificate that was renewed meanwhile.
-            self.access = Access::new(settings).map_err(Problem::Failed)?;
-            self.seals.refresh().map_err(Problem::Failed)?;
-        }
-    }
-
-    /// Over one connection; why it ended, if it did.
-    async fn connected(&mut self, follow: bool) -> Result<Result<(), Error>, Problem> {
-        let (access, times) = (self.access.clone(), Times::default());
-        let (servers, tls) = (&access.servers, access.tls.as_ref());
-        match access.engine {
-            settings::Engine::Etcd => {
-                let one = etcd::one_of(servers, times.call).await.cloned();
-                match Etcd::new(one.as_slice(), tls, times).await {
-                    Ok(engine) => self.look(&engine, follow).await,
-                    Err(e) => Ok(Err(e)),
-                }
-            }
-            settings::Engine::Nats => {
-                let (node, namespace) = (&access.node, access.namespace.clone());
-                match Nats::connect(servers, tls, node, namespace, times).await {
-                    Ok(engine) => self.look(&engine, follow).await,
-                    Err(e) => Ok(Err(e)),
-                }
+    fn see(&mut self, seen: Seen) -> Result<(), Problem> {
+        match seen {
+            Seen::Begins => self.seals.refresh().map(drop).map_err(Problem::Failed),
+            Seen::Changed(Change::Put(value)) => self.put(&value),
+            Seen::Changed(Change::Removed { .. }) => Ok(()),
+            Seen::All => self.in_order(),
+            Seen::Lost(lost) => {
+                let engine = self.engine;
+                complain(&format!("again-fleet: {engine} {lost}; it is tried again"));
+                Ok(())
             }
         }
-    }
-
-    async fn look<E: Engine>(
-        &mut self,
-        engine: &E,
-        follow: bool,
-    ) -> Result<Result<(), Error>, Problem> {
-        // By nothing else is it noticed that a connection fell silent.
-        let lease = match follow {
-            true => engine.grant().await.map(Some),
-            false => Ok(None),
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(e) => return Ok(Err(e)),
-        };
-        let prefix = self.prefix.clone();
-        let mut watch = Watch::new(engine, prefix, rand::rng().random());
-        let mut beat = Instant::now() + BEAT;
-        let lost = loop {
-            tokio::select! {
-                event = watch.next() => match event {
-                    Event::Changed(Change::Put(value)) => self.put(&value)?,
-                    Event::Changed(Change::Removed { .. }) => {}
-                    Event::Complete => {
-                        self.in_order()?;
-                        if !follow {
-                            break Ok(());
-                        }
-                    }
-                    Event::Lost(e) => break Err(e),
-                },
-                () = sleep_until(beat) => {
-                    beat = Instant::now() + BEAT;
-                    if let Some(lease) = &lease
-                        && let Err(e) = engine.renew(lease).await
-                    {
-                        break Err(e);
-                    }
-                }
-            }
-        };
-        Ok(lost)
     }
 
     /// A batch is there: what of it was not shown yet is.
     fn put(&mut self, value: &Value) -> Result<(), Problem> {
-        let key = Key::decode(&value.key, &self.access.namespace).map_err(|e| e.to_string());
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
         let batch = key.and_then(|key| self.seals.batch(&value.bytes, &key));
         let batch = match batch {
             Ok(batch) => batch,

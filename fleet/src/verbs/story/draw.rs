@@ -49,7 +49,7 @@ pub fn lines(story: &Story, look: &Look, now: Walltime) -> Vec<String> {
 }
 
 /// `3 changed, 1 failed`.
-fn counts(story: &Story) -> String {
+pub(super) fn counts(story: &Story) -> String {
     let mut counts = BTreeMap::<String, usize>::new();
     for step in &story.steps {
         *counts.entry(step.state.word()).or_default() += 1;
@@ -77,7 +77,7 @@ fn bars(story: &Story) -> Vec<String> {
     bars
 }
 
-fn by(cause: Cause) -> &'static str {
+pub(super) fn by(cause: Cause) -> &'static str {
     match cause {
         Cause::Refresh => "a run of Puppet",
         Cause::Kick => "a report",
@@ -87,7 +87,7 @@ fn by(cause: Cause) -> &'static str {
     }
 }
 
-fn tone(state: State) -> Tone {
+pub(super) fn tone(state: State) -> Tone {
     let State::Told(outcome, _) = state else {
         return Tone::Attention;
     };
@@ -100,7 +100,7 @@ fn tone(state: State) -> Tone {
 }
 
 /// All that there is to say of a step but its node and its state, on one line.
-fn details(step: &Step) -> String {
+pub(super) fn details(step: &Step) -> String {
     let time = |at: u64| local(Walltime::from_millis(at));
     let mut parts = vec![format!("'{}' fired {}", step.name, time(step.fired))];
     let is_plain = step.untold.is_empty() && step.path.last() == Some(&step.sender);

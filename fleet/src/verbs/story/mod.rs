@@ -2,6 +2,8 @@
 
 /// How a story looks.
 mod draw;
+/// How a story looks as a picture of its own.
+mod svg;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -37,6 +39,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Story) -> Result<E
         return follow(&settings, args, story);
     }
     match &story {
+        Some(story) if args.svg => say(svg::svg(story).trim_end())?,
         Some(story) if args.dot => say(draw::dot(story).trim_end())?,
         Some(story) => show(story, args.json)?,
         None => return Err(Problem::Failed(nothing(args.id.as_ref()))),

@@ -1,49 +1,33 @@
-//! `again-fleet nodes`: who is there, and what each node tells of itself; and `again-fleet forget`.
+//! PURE: who is there, and what each node tells of itself.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
-use again::layout::{Look, Tone, complain, plural, say};
+use again::layout::{Look, Tone};
 use again::model::Walltime;
-use again::sys::clock::walltime;
 use again::sys::localtime::utc;
 use serde_json::{Value, json};
 
-use super::service::{Conversation, PATIENCE, done, socket};
-use super::{Exit, Problem, clean, clock};
-use crate::ask::{Answer, Question};
-use crate::cli::{Forget, Nodes};
+use super::super::{clean, clock};
+use crate::ask::Answer;
 use crate::policy::select::Selection;
-use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
 
 /// All nodes that the engine knows of.
 #[derive(Debug, Default)]
-pub struct Roster(BTreeMap<Node, Box<Entry>>);
+pub struct Roster(pub(super) BTreeMap<Node, Box<Entry>>);
 
 /// One of them.
 #[derive(Debug, Default)]
-struct Entry {
-    told: Option<Inventory>,
-    is_alive: bool,
+pub(super) struct Entry {
+    pub told: Option<Inventory>,
+    pub is_alive: bool,
 }
 
 impl Roster {
-    /// As the service of this node sees it in the engine now.
-    ///
-    /// # Errors
-    /// It cannot be asked, or does not see it.
-    pub fn of(settings: &Settings) -> Result<Roster, Problem> {
-        let until = Instant::now() + PATIENCE;
-        let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
-        let mut roster = Roster::default();
-        conversation.each(until, |answer| roster.hear(answer))?;
-        Ok(roster)
-    }
-
-    fn hear(&mut self, answer: Answer) -> bool {
+    /// Takes up what the service says of one of them; whether that is what was asked.
+    pub(super) fn hear(&mut self, answer: Answer) -> bool {
         match answer {
             Answer::Node(told) => {
                 let entry = self.0.entry(told.node.clone()).or_default();
@@ -70,51 +54,8 @@ impl Roster {
     }
 }
 
-/// Shows them.
-///
-/// # Errors
-/// The service could not be asked, or does not see the engine.
-pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
-    let settings = settings::settings(flags, around)?;
-    let mut roster = Roster::of(&settings)?;
-    let (selection, all) = (args.select.selection(), roster.0.len());
-    roster.0.retain(|_, one| selection.has(one.told.as_ref()));
-    if args.json {
-        let nodes: Vec<Value> = roster.0.iter().map(|(node, one)| one.json(node)).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let all = json!({"schema": 1, "version": version, "nodes": nodes});
-        say(&all.to_string())?;
-        return Ok(Exit::Done);
-    }
-    if roster.0.is_empty() {
-        let s = plural(all);
-        complain(&format!(
-            "again-fleet: none of {all} node{s} meets the conditions"
-        ));
-        return Ok(Exit::Done);
-    }
-    for line in roster.table(&Look::of_this_process(), walltime()) {
-        say(&line)?;
-    }
-    Ok(Exit::Done)
-}
-
-/// Removes what a node has told.
-///
-/// # Errors
-/// It is there, or has told nothing, or the engine does not do it.
-pub fn forget(flags: &Flags, around: &Surroundings, args: &Forget) -> Result<Exit, Problem> {
-    let settings = settings::settings(flags, around)?;
-    done(&settings, &Question::Forget(args.node.clone()))?;
-    let node = &args.node;
-    say(&format!(
-        "again-fleet: {node} is forgotten, until it is there again"
-    ))?;
-    Ok(Exit::Done)
-}
-
 /// What a row has in its columns, and how that looks.
-type Row = [(Tone, String); 5];
+pub(super) type Row = [(Tone, String); 5];
 
 const HEADINGS: [&str; 5] = ["NODE", "THERE", "ENVIRONMENT", "LAST RUN", "NOW"];
 /// What is left of a column that has to shrink.
@@ -122,16 +63,27 @@ const NARROWEST: usize = 12;
 
 impl Roster {
     /// A row for each, and a heading; as wide as the terminal at most, if that can be.
-    fn table(&self, look: &Look, now: Walltime) -> Vec<String> {
-        let heading = HEADINGS.map(|text| (Tone::Heading, text.to_owned()));
+    pub(super) fn table(&self, look: &Look, now: Walltime) -> Vec<String> {
         let rows = self.0.iter().map(|(node, one)| one.row(node, now));
+        Columns::default().table(rows, look)
+    }
+}
+
+/// How wide the columns have been. They do not shrink, so that nothing moves that has not changed.
+#[derive(Debug, Default)]
+pub(super) struct Columns([usize; 5]);
+
+impl Columns {
+    /// These rows below a heading.
+    pub(super) fn table(&mut self, rows: impl Iterator<Item = Row>, look: &Look) -> Vec<String> {
+        let heading = HEADINGS.map(|text| (Tone::Heading, text.to_owned()));
         let rows: Vec<Row> = std::iter::once(heading).chain(rows).collect();
-        let mut widths = [0; 5];
         for row in &rows {
-            for (width, (_, text)) in widths.iter_mut().zip(row) {
+            for (width, (_, text)) in self.0.iter_mut().zip(row) {
                 *width = (*width).max(text.chars().count());
             }
         }
+        let mut widths = self.0;
         let all: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
         let mut over = all.saturating_sub(look.width.unwrap_or(usize::MAX));
         for column in [0, 2, 3, 4] {
@@ -159,7 +111,7 @@ fn line(row: &Row, widths: &[usize; 5], look: &Look) -> String {
 }
 
 impl Entry {
-    fn row(&self, node: &Node, now: Walltime) -> Row {
+    pub(super) fn row(&self, node: &Node, now: Walltime) -> Row {
         let at = |millis| clock(Walltime::from_millis(millis), now);
         let node = (Tone::Plain, node.to_string());
         let told = self.told.as_ref();
@@ -207,7 +159,7 @@ impl Entry {
         (tone, words.join(", "))
     }
 
-    fn json(&self, node: &Node) -> Value {
+    pub(super) fn json(&self, node: &Node) -> Value {
         let told = self.told.as_ref();
         let time = |millis| utc(Walltime::from_millis(millis));
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());

@@ -1,0 +1,345 @@
+//! `again-fleet nodes --follow`: the engine is asked, and what changes is drawn on a terminal, or told line by line.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use again::layout::{Look, Tone, say};
+use again::model::Walltime;
+use again::sys::attributes::SignalState;
+use again::sys::clock::walltime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::super::watching::{self, Place, Seen};
+use super::super::{Exit, Problem, clean, clock};
+use super::frame::Frame;
+use super::live::{Live, Stands, news};
+use super::roster::Columns;
+use super::terminal::{self, Terminal};
+use crate::engine::{Change, Value};
+use crate::policy::select::Selection;
+use crate::policy::slots::Standing;
+use crate::seal::Seals;
+use crate::settings::{Engine, Settings};
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::Namespace;
+
+/// How often a terminal is drawn, at most.
+const DRAWN: Duration = Duration::from_secs(2);
+/// How often it is looked whether there are lines to tell.
+const TOLD: Duration = Duration::from_millis(500);
+/// How many values are verified together, on all processors.
+const PORTION: usize = 64;
+/// How many beats it takes until what nodes tell is listed again, which is much, and only missing where an old etcd has lost a change.
+const SELDOM: u32 = 20;
+
+/// Shows who is there until it is interrupted.
+///
+/// # Errors
+/// This node has no certificate to ask with, or nobody reads what is shown.
+pub fn main(settings: &Settings, selection: Selection) -> Result<Exit, Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let inherited = SignalState::of_this_process();
+    let view = RefCell::new(View::new(settings, selection)?);
+    let shown = runtime.block_on(follow(settings, &view, inherited));
+    shown.map(|()| Exit::Done)
+}
+
+async fn follow(
+    settings: &Settings,
+    view: &RefCell<View>,
+    inherited: SignalState,
+) -> Result<(), Problem> {
+    let ending = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+    ];
+    // As under nohup(1).
+    let ending = ending.into_iter();
+    let ending = ending.filter(|kind| !inherited.ignores(kind.as_raw_value()));
+    let mut ending = ending.map(signal).collect::<Result<Vec<Signal>, _>>()?;
+    let cont = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
+    let redrawn = [SignalKind::window_change(), cont].map(signal).into_iter();
+    let mut redrawn = redrawn.collect::<Result<Vec<Signal>, _>>()?;
+    let mut ticks = interval(view.borrow().out.pace());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let places = places(settings);
+    let mut see = |seen| view.borrow_mut().see(seen);
+    let mut watching = pin!(watching::all(settings, &places, true, &mut see));
+    loop {
+        tokio::select! {
+            ended = &mut watching => return ended,
+            () = any(&mut ending) => return Ok(()),
+            () = any(&mut redrawn) => view.borrow_mut().anew()?,
+            _ = ticks.tick() => view.borrow_mut().show()?,
+        }
+    }
+}
+
+/// One of these has come.
+async fn any(signals: &mut [Signal]) {
+    poll_fn(|context| {
+        let mut signals = signals.iter_mut();
+        match signals.any(|one| one.poll_recv(context).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+/// What is watched. On NATS nobody shares slots.
+fn places(settings: &Settings) -> Vec<Place> {
+    let slots = (settings.engine == Engine::Etcd).then_some((Prefix::AllSlots, 1));
+    let all = [(Prefix::Nodes, SELDOM), (Prefix::Alive, 1)];
+    let all = all.into_iter().chain(slots);
+    all.map(|(prefix, often)| (prefix.encode(&settings.namespace), often))
+        .collect()
+}
+
+/// Where it is shown.
+enum Out {
+    Drawn(Terminal, Frame, Columns),
+    /// Line by line, of which the first has all of it.
+    Told(Option<Stands>),
+}
+
+impl Out {
+    fn pace(&self) -> Duration {
+        match self {
+            Out::Drawn(..) => DRAWN,
+            Out::Told(_) => TOLD,
+        }
+    }
+}
+
+/// How it is with the engine.
+enum Link {
+    Asked,
+    Here,
+    Away(Walltime, String),
+}
+
+/// What is known, and what of it is shown.
+struct View {
+    engine: Engine,
+    namespace: Namespace,
+    seals: Seals,
+    selection: Selection,
+    live: Live,
+    /// What a new connection has shown so far: it may lack what there was before.
+    coming: Option<Live>,
+    /// What nodes tell that is to be verified.
+    early: Vec<Value>,
+    link: Link,
+    is_new: bool,
+    /// The minute in which a terminal was drawn last: what is said of a time hangs on the day.
+    minute: u64,
+    out: Out,
+}
+
+impl View {
+    fn new(settings: &Settings, selection: Selection) -> Result<View, Problem> {
+        let seals = Seals::new(settings).map_err(Problem::Failed)?;
+        let drawn = |terminal| Out::Drawn(terminal, Frame::default(), Columns::default());
+        Ok(View {
+            engine: settings.engine,
+            namespace: settings.namespace.clone(),
+            seals,
+            selection,
+            live: Live::default(),
+            coming: None,
+            early: Vec::new(),
+            link: Link::Asked,
+            is_new: false,
+            minute: 0,
+            out: Terminal::new().map_or(Out::Told(None), drawn),
+        })
+    }
+
+    fn see(&mut self, seen: Seen) -> Result<(), Problem> {
+        match seen {
+            Seen::Begins => {
+                self.seals.refresh().map_err(Problem::Failed)?;
+                self.coming = Some(Live::default());
+                self.early.clear();
+                Ok(())
+            }
+            Seen::Changed(Change::Put(value)) => {
+                let is_told = value
+                    .key
+                    .starts_with(&Prefix::Nodes.encode(&self.namespace));
+                if !is_told || self.coming.is_none() {
+                    self.put(&value);
+                    return Ok(());
+                }
+                self.early.push(value);
+                if self.early.len() >= PORTION {
+                    self.verify();
+                }
+                Ok(())
+            }
+            Seen::Changed(Change::Removed { key, .. }) => {
+                self.verify();
+                self.removed(&key);
+                Ok(())
+            }
+            Seen::All => self.all(),
+            Seen::Lost(lost) => self.lost(&lost.to_string()),
+        }
+    }
+
+    /// All that a connection had to show first was shown.
+    fn all(&mut self) -> Result<(), Problem> {
+        self.verify();
+        let Some(coming) = self.coming.take() else {
+            return Ok(());
+        };
+        (self.live, self.is_new) = (coming, true);
+        let before = std::mem::replace(&mut self.link, Link::Here);
+        if let (Link::Away(..), Out::Told(Some(_))) = (before, &self.out) {
+            let (engine, counts) = (self.engine, self.live.counts(&self.selection));
+            say(&format!("again-fleet: {engine} is reached again: {counts}"))?;
+        }
+        self.show()
+    }
+
+    fn lost(&mut self, why: &str) -> Result<(), Problem> {
+        self.coming = None;
+        if let Link::Away(_, is) = &mut self.link {
+            *is = why.to_owned();
+            return Ok(());
+        }
+        self.is_new = true;
+        self.link = Link::Away(walltime(), why.to_owned());
+        if let Out::Told(_) = self.out {
+            let (engine, why) = (self.engine, clean(why));
+            say(&format!("again-fleet: {engine} {why}; it is tried again"))?;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) {
+        let early = std::mem::take(&mut self.early);
+        self.seals.meet(&early);
+        early.iter().for_each(|value| self.put(value));
+    }
+
+    fn put(&mut self, value: &Value) {
+        let Ok(key) = Key::decode(&value.key, &self.namespace) else {
+            return;
+        };
+        let live = self.coming.as_mut().unwrap_or(&mut self.live);
+        match &key {
+            Key::Alive(_) => {
+                self.is_new |= live.lives(&key, true);
+                return;
+            }
+            Key::Node(_) => match self.seals.inventory(&value.bytes, &key) {
+                Ok(told) => live.tells(&key, Some(told)),
+                Err(_) => live.lies(&key),
+            },
+            Key::Slot { .. } => {
+                let slot = self.seals.slot(&value.bytes, &key).ok();
+                let (revision, first, writes) = (value.revision, value.first, value.writes);
+                let standing = slot.and_then(|one| Standing::new(one, revision, first, writes));
+                live.stands(key, standing);
+            }
+            _ => {}
+        }
+        self.is_new = true;
+    }
+
+    fn removed(&mut self, key: &str) {
+        let Ok(key) = Key::decode(key, &self.namespace) else {
+            return;
+        };
+        let live = self.coming.as_mut().unwrap_or(&mut self.live);
+        match &key {
+            Key::Alive(_) => {
+                live.lives(&key, false);
+            }
+            Key::Node(_) => live.tells(&key, None),
+            _ => live.stands(key, None),
+        }
+        self.is_new = true;
+    }
+
+    /// The terminal has another size, or was another program's meanwhile.
+    fn anew(&mut self) -> Result<(), Problem> {
+        if let Out::Drawn(terminal, frame, columns) = &mut self.out {
+            terminal.is_quiet();
+            terminal::write(frame.clear())?;
+            *columns = Columns::default();
+        }
+        self.is_new = true;
+        self.show()
+    }
+
+    /// Shows what is new.
+    fn show(&mut self) -> Result<(), Problem> {
+        let is_new = std::mem::take(&mut self.is_new);
+        if is_new {
+            // What is read anew next is believed by what the files say now.
+            let _ = self.seals.refresh();
+        }
+        let minute = walltime().millis() / 60_000;
+        let is_due = std::mem::replace(&mut self.minute, minute) != minute || is_new;
+        match &mut self.out {
+            Out::Drawn(..) if is_due => self.draw(),
+            Out::Drawn(..) => Ok(()),
+            Out::Told(_) if !terminal::is_read() => Err(Problem::NobodyReads),
+            Out::Told(before) if is_new && matches!(self.link, Link::Here) => {
+                let now = self.live.each(&self.selection);
+                let lines = match before {
+                    Some(before) => news(before, &now),
+                    None => vec![self.live.counts(&self.selection)],
+                };
+                *before = Some(now);
+                for line in lines {
+                    say(&format!("again-fleet: {line}"))?;
+                }
+                Ok(())
+            }
+            Out::Told(_) => Ok(()),
+        }
+    }
+
+    fn draw(&mut self) -> Result<(), Problem> {
+        let Out::Drawn(terminal, frame, columns) = &mut self.out else {
+            return Ok(());
+        };
+        let (now, look) = (walltime(), Look::of_this_process());
+        let [rows, width] = terminal.size();
+        let cut = |text: String| -> String { text.chars().take(width).collect() };
+        let engine = self.engine;
+        let counts = || self.live.counts(&self.selection);
+        let (tone, counts, why) = match &self.link {
+            Link::Asked => (Tone::Heading, format!("{engine} is asked"), None),
+            Link::Here => (Tone::Heading, counts(), None),
+            Link::Away(since, why) => {
+                let since = clock(*since, now);
+                let why = cut(format!("{engine} {}; it is tried again", clean(why)));
+                let words = format!("{engine} is away since {since}; before: {}", counts());
+                (
+                    Tone::Attention,
+                    words,
+                    Some(look.paint(Tone::Attention, &why)),
+                )
+            }
+        };
+        // The cursor has the last line.
+        let most = rows.saturating_sub(2 + usize::from(why.is_some()));
+        let lines = self.live.lines(&self.selection, most, columns, &look, now);
+        let mut all = vec![look.paint(tone, &cut(counts))];
+        all.extend(lines.into_iter().chain(why));
+        Ok(terminal::write(&frame.show(all))?)
+    }
+}

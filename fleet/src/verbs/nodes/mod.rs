@@ -1,0 +1,86 @@
+//! `again-fleet nodes`: who is there, and what each node tells of itself; and `again-fleet forget`.
+
+/// `--follow`: asks the engine, and shows what changes.
+mod follow;
+/// What a terminal is sent.
+mod frame;
+/// What is worth a look.
+mod live;
+/// Who is there.
+mod roster;
+/// The terminal.
+mod terminal;
+
+use std::time::Instant;
+
+use again::layout::{Look, complain, plural, say};
+use again::sys::clock::walltime;
+use serde_json::{Value, json};
+
+pub use self::roster::Roster;
+use super::service::{Conversation, PATIENCE, done, socket};
+use super::{Exit, Problem};
+use crate::ask::Question;
+use crate::cli::{Forget, Nodes};
+use crate::settings::{self, Flags, Settings, Surroundings};
+
+impl Roster {
+    /// As the service of this node sees it in the engine now.
+    ///
+    /// # Errors
+    /// It cannot be asked, or does not see it.
+    pub fn of(settings: &Settings) -> Result<Roster, Problem> {
+        let until = Instant::now() + PATIENCE;
+        let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
+        let mut roster = Roster::default();
+        conversation.each(until, |answer| roster.hear(answer))?;
+        Ok(roster)
+    }
+}
+
+/// Shows them.
+///
+/// # Errors
+/// The service could not be asked, or does not see the engine.
+pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    let selection = args.select.selection();
+    if args.follow {
+        return follow::main(&settings, selection);
+    }
+    let mut roster = Roster::of(&settings)?;
+    let all = roster.0.len();
+    roster.0.retain(|_, one| selection.has(one.told.as_ref()));
+    if args.json {
+        let nodes: Vec<Value> = roster.0.iter().map(|(node, one)| one.json(node)).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        let all = json!({"schema": 1, "version": version, "nodes": nodes});
+        say(&all.to_string())?;
+        return Ok(Exit::Done);
+    }
+    if roster.0.is_empty() {
+        let s = plural(all);
+        complain(&format!(
+            "again-fleet: none of {all} node{s} meets the conditions"
+        ));
+        return Ok(Exit::Done);
+    }
+    for line in roster.table(&Look::of_this_process(), walltime()) {
+        say(&line)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Removes what a node has told.
+///
+/// # Errors
+/// It is there, or has told nothing, or the engine does not do it.
+pub fn forget(flags: &Flags, around: &Surroundings, args: &Forget) -> Result<Exit, Problem> {
+    let settings = settings::settings(flags, around)?;
+    done(&settings, &Question::Forget(args.node.clone()))?;
+    let node = &args.node;
+    say(&format!(
+        "again-fleet: {node} is forgotten, until it is there again"
+    ))?;
+    Ok(Exit::Done)
+}
