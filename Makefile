@@ -33,7 +33,7 @@ check:
 test:
 	@cargo xtask test $(if $(filter 1,$(WITHOUT_LAB)),--without-lab)
 
-# What says something only after long: every Puppet, fuzzing, mutants of the decisions, 100,000 lives of a simulated fleet, a real one killed at every step, faults over and over, the benchmarks' programs, what events cost a run.
+# What says something only after long: every Puppet, fuzzing, mutants of the decisions, 100,000 lives of a simulated fleet, a real one killed at every step, one upgraded from packages, faults over and over, the benchmarks' programs, what events cost a run.
 nightly:
 	@cargo xtask test --nightly
 

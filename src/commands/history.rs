@@ -3,7 +3,7 @@
 //! For people, the events of a chain are one story. For machines, a line of JSON
 //! for each event, oldest first, as again(8) describes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -113,14 +113,12 @@ fn choose<'a>(entries: &'a [Entry], args: &cli::History, default: usize) -> Vec<
                 .is_none_or(|chain| !entry.chain.is_empty() && entry.chain.starts_with(chain))
         })
         .collect();
-    let mut newest: Vec<(&str, &str)> = Vec::new();
+    let mut newest: BTreeSet<(&str, &str)> = BTreeSet::new();
     for entry in wanted.iter().rev() {
         if newest.len() == args.newest.map_or(default, std::num::NonZeroUsize::get) {
             break;
         }
-        if !newest.contains(&story(entry)) {
-            newest.push(story(entry));
-        }
+        newest.insert(story(entry));
     }
     let mut chosen = wanted;
     chosen.retain(|entry| newest.contains(&story(entry)));

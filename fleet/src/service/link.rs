@@ -299,12 +299,10 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             beaten = &mut beating => {
                 beating = Box::pin(std::future::pending());
                 match beaten {
-                    Ok(renewed) => {
-                        lease = Some(renewed);
-                        again.iter().for_each(Notify::notify_one);
-                    }
+                    Ok(renewed) => lease = Some(renewed),
                     Err(e) => break End::Lost(e.to_string()),
                 }
+                again.iter().for_each(Notify::notify_one);
             }
             order = orders.recv() => match order {
                 Some(Order::Call(call)) => calls.push(call),

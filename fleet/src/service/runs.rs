@@ -18,10 +18,11 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Something was taken, or became something else: more may follow soon.
+    /// Something was taken, or became something else: more may follow soon. What is due sooner stays so: where something is taken all the
+    /// time, the question would never come else.
     pub fn soon(&mut self, now: Boottime) {
         self.pause = FIRST;
-        self.due = Some(now + FIRST);
+        self.due = self.due.min(Some(now + FIRST)).or(Some(now + FIRST));
     }
 
     /// When a question is due.
@@ -43,7 +44,7 @@ impl Runs {
     /// It was answered, by something new or not.
     pub fn answered(&mut self, is_news: bool, now: Boottime) {
         self.is_asked = false;
-        if is_news || self.due.is_some() {
+        if self.due.take().is_some() || is_news {
             self.soon(now);
         } else {
             self.pause = self.pause.times(2).max(FIRST).min(LONGEST);
@@ -87,5 +88,20 @@ mod tests {
         assert_eq!(runs.due(), Some(at(212)));
         runs.ask(false);
         assert_eq!(runs.due(), None);
+    }
+
+    #[test]
+    fn a_question_comes_while_something_happens_all_the_time() {
+        let mut runs = Runs::default();
+        let mut asked = Vec::new();
+        for now in 10..20 {
+            runs.soon(at(now));
+            if runs.is_due(at(now)) {
+                asked.push(now);
+                runs.ask(true);
+                runs.answered(true, at(now));
+            }
+        }
+        assert_eq!(asked, [12, 14, 16, 18]);
     }
 }

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where the all-in-one packages have Puppet; cron's own path lacks it too.
 const PUPPET: &str = "/opt/puppetlabs/bin";
 
-/// How many chains of the history are looked at, and how much of it at most, in bytes.
-const NEWEST: &str = "50";
+/// How much of the history is looked at, in bytes. The helper bounds it itself, and what it still has may be what is asked for: a node
+/// that is busy begins many chains within seconds.
 const LONGEST_HISTORY: u64 = 16 << 20;
 
 /// What systemd tells a service of itself (systemd.exec(5)); and our own settings. A run from cron has none of these.
@@ -83,14 +83,14 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     })
 }
 
-/// What the helper has written of its newest chains, a line of JSON each.
+/// What the helper has written in its history, a line of JSON each.
 ///
 /// # Errors
 /// It says nothing, and why.
 pub fn history(settings: &Settings) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
-    command.args(["history", "--json", "-n", NEWEST]);
+    command.args(["history", "--json"]);
     let child = command.stderr(Stdio::null()).spawn();
     let mut child = child.map_err(|e| format!("{program} cannot be started: {e}"))?;
     let stdout = child.stdout.take();

@@ -1,7 +1,8 @@
 //! The socket of root's side, which systemd opens and this program is started for: one question at a time, one connection each.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -30,35 +31,41 @@ pub fn passed() -> io::Result<UnixListener> {
     ))
 }
 
-/// Answers until nobody has asked for so long. A waiter that could not get a scope of its own, and would end with this service, is
-/// waited for.
+/// Answers until nobody has asked for so long, or until an upgrade has put another program into the place of this one, which the next
+/// question starts. A waiter that could not get a scope of its own, and would end with this service, is waited for.
 ///
 /// # Errors
 /// The socket cannot be waited for.
 pub fn attend(listener: &UnixListener, taker: &mut Taker, idle: Duration) -> io::Result<()> {
     let at_first = group().unwrap_or_default();
     loop {
-        if is_readable_by(listener.as_fd(), Instant::now() + idle)? {
+        let is_asked = is_readable_by(listener.as_fd(), Instant::now() + idle)?;
+        if is_asked {
             let served = listener
                 .accept()
                 .and_then(|(stream, _)| converse(&stream, taker));
             if let Err(e) = served {
                 complain(&format!("again-fleet: a question was not answered: {e}"));
             }
-        } else if group().is_none_or(|now| now.is_subset(&at_first)) {
+        }
+        if (!is_asked || is_replaced()) && group().is_none_or(|now| now.is_subset(&at_first)) {
             taker.rest();
             return Ok(());
         }
     }
 }
 
-fn converse(stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
+/// Whether another program has the name of this one: no name leads to this one any more.
+fn is_replaced() -> bool {
+    std::fs::metadata("/proc/self/exe").is_ok_and(|program| program.nlink() == 0)
+}
+
+fn converse(mut stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
     let answers = match question(stream)? {
         Question::Take(values) => taker.answer(&values),
         Question::Became(ids) => taker.became(&ids),
     };
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut stream = stream;
     stream.write_all(&say(&answers))
 }
 
@@ -91,22 +98,13 @@ fn read(mut stream: &UnixStream, length: usize, deadline: Instant) -> io::Result
     while at < length {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "it did not arrive in time",
-            ));
+            return Err(io::Error::other("it did not arrive in time"));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut bytes[at..]) {
-            Ok(0) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "it was cut short",
-                ));
-            }
+            Ok(0) => return Err(io::Error::other("it was cut short")),
             Ok(more) => at += more,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(e) => return Err(e),
         }
     }

@@ -134,9 +134,7 @@ impl<'a> Envelope<'a> {
         body::at_most("bytes of a value", bytes.len(), MOST)?;
         let mut reader = Reader { rest: bytes };
         if reader.take(MAGIC.len()) != Some(MAGIC) {
-            return Err(Malformed::new(
-                "the value is no envelope of again-fleet's version 1",
-            ));
+            return Err(unknown(bytes));
         }
         let envelope =
             frame(&mut reader).ok_or_else(|| Malformed::new("the envelope is cut short"))?;
@@ -203,6 +201,18 @@ impl<'a> Envelope<'a> {
         Err(Malformed::new(format!(
             "the value was signed for namespace '{is}', not for '{namespace}'"
         )))
+    }
+}
+
+/// Why a value with another beginning is not read. An envelope of a later version says so to whoever may have to upgrade.
+fn unknown(bytes: &[u8]) -> Malformed {
+    let version = bytes.strip_prefix(b"AGF").and_then(|rest| rest.first());
+    match version.filter(|version| version.is_ascii_alphanumeric()) {
+        Some(version) => Malformed::new(format!(
+            "the value is an envelope of again-fleet's version {}, and this program knows version 1",
+            char::from(*version)
+        )),
+        None => Malformed::new("the value is no envelope of again-fleet's version 1"),
     }
 }
 

@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-const HOSTS: [Host<'static>; 3] = [SERVER, WEB1, LB1];
+const HOSTS: [Host<'static>; 4] = [SERVER, WEB1, LB1, WEB2];
 pub const SERVER: Host<'static> = Host {
     name: "server.test",
     address: "10.77.0.1",
@@ -44,6 +44,11 @@ pub const LB1: Host<'static> = Host {
     name: "lb1.test",
     address: "10.77.0.3",
 };
+/// A second web server, which is there where a test boots it.
+pub const WEB2: Host<'static> = Host {
+    name: "web2.test",
+    address: "10.77.0.4",
+};
 
 /// The library that gives a process another clock.
 fn clock() -> PathBuf {
@@ -52,7 +57,7 @@ fn clock() -> PathBuf {
 }
 
 /// What is run on a node when another one has changed: real Puppet, which changes something each time.
-const RUN: &str = "exec { 'ran': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
+pub const RUN: &str = "exec { 'ran': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
 
 /// An engine and two nodes, of which web1 fires and lb1 is fired at.
 pub struct Fleet {
@@ -75,7 +80,7 @@ impl Fleet {
         // The CA is made once, and not by several together.
         Ca::get();
         let (server, web1, lb1) = std::thread::scope(|scope| {
-            let server = scope.spawn(|| engine(&net, kind));
+            let server = scope.spawn(|| engine(&net, kind, &[]));
             let lb1 = scope.spawn(|| node(&net, &LB1, kind, settings));
             let web1 = node(&net, &WEB1, kind, settings);
             let join = |started: std::thread::ScopedJoinHandle<'_, Lab>| {
@@ -173,25 +178,27 @@ impl Fleet {
 
 /// A machine with the programs, who knows the names of all others.
 pub fn bare(net: &Net, host: &Host<'_>, image: Image) -> Lab {
-    let ca = Ca::get().path("");
     let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
     let clock = clock();
-    let binds = [
-        (&*ca, "/srv/ca"),
-        (program, "/srv/again-fleet"),
-        (&clock, "/srv/clock.so"),
-    ];
-    let lab = Lab::boot_on(net, host, image, &binds);
-    let names = HOSTS.map(|host| format!("{} {}\n", host.address, host.name));
-    let names = format!("127.0.0.1 localhost\n{}", names.concat());
-    lab.write("/etc/hosts", &names);
+    let binds = [(program, "/srv/again-fleet"), (&clock, "/srv/clock.so")];
+    let lab = empty(net, host, image, &binds);
     lab.sh("install -m 755 /srv/again /srv/again-fleet /usr/local/bin");
     lab
 }
 
-/// The same with certificate and key where Puppet has them.
-fn machine(net: &Net, host: &Host<'_>, image: Image) -> Lab {
-    let lab = bare(net, host, image);
+/// A machine without the programs, who knows the names of all others, with these files of ours besides the CA.
+pub fn empty(net: &Net, host: &Host<'_>, image: Image, binds: &[(&Path, &str)]) -> Lab {
+    let ca = Ca::get().path("");
+    let binds = [&[(&*ca, "/srv/ca")], binds].concat();
+    let lab = Lab::boot_on(net, host, image, &binds);
+    let names = HOSTS.map(|host| format!("{} {}\n", host.address, host.name));
+    let names = format!("127.0.0.1 localhost\n{}", names.concat());
+    lab.write("/etc/hosts", &names);
+    lab
+}
+
+/// Puts certificate and key where Puppet has them.
+pub fn certify(lab: &Lab, host: &Host<'_>) {
     lab.sh(&format!(
         "cd /var/lib/puppet/ssl; name={}
         install -o puppet -g puppet -m 644 /srv/ca/$name.pem certs/$name.pem
@@ -201,11 +208,12 @@ fn machine(net: &Net, host: &Host<'_>, image: Image) -> Lab {
         sed -i \"s/^certname = .*/certname = $name/\" /etc/puppet/puppet.conf",
         host.name
     ));
-    lab
 }
 
-fn engine(net: &Net, kind: Kind) -> Lab {
-    let lab = machine(net, &SERVER, Image::Server);
+/// A machine with an engine, as the class sets it up, and with these files of ours.
+pub fn engine(net: &Net, kind: Kind, binds: &[(&Path, &str)]) -> Lab {
+    let lab = empty(net, &SERVER, Image::Server, binds);
+    certify(&lab, &SERVER);
     let engine = kind.name();
     apply(
         &lab,
@@ -216,7 +224,8 @@ fn engine(net: &Net, kind: Kind) -> Lab {
 }
 
 fn node(net: &Net, host: &Host<'_>, kind: Kind, settings: &str) -> Lab {
-    let lab = machine(net, host, Image::Node);
+    let lab = bare(net, host, Image::Node);
+    certify(&lab, host);
     lab.write("/root/run.pp", RUN);
     set(&lab, kind, "", settings);
     lab

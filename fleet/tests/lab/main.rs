@@ -13,6 +13,8 @@ mod fleet;
 mod across;
 /// What runs do, told elsewhere.
 mod events;
+/// Somebody new, from packages alone.
+mod fresh;
 /// What holds a trigger on its node.
 mod held;
 /// Who holds a lock, when machines boot and lose their power.
@@ -25,3 +27,5 @@ mod rules;
 mod server;
 /// The two processes of a node, and one that was taken over.
 mod taken_over;
+/// Packages of two versions on a fleet at work.
+mod upgrade;

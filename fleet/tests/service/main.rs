@@ -47,6 +47,8 @@ mod rules;
 mod servers;
 /// Runs that share slots.
 mod slots;
+/// A node that has much to do.
+mod steady;
 #[path = "../support/straight.rs"]
 mod straight;
 #[allow(

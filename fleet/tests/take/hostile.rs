@@ -73,6 +73,10 @@ fn what_no_accepted_node_has_signed_is_refused_with_the_evidence() {
         ),
         (Vec::new(), "no envelope of again-fleet's version 1"),
         (
+            b"AGF2 and what that version has".to_vec(),
+            "an envelope of again-fleet's version 2, and this program knows version 1",
+        ),
+        (
             vec![0; envelope::MOST],
             "no envelope of again-fleet's version 1",
         ),

@@ -101,6 +101,24 @@ fn nothing_is_taken_twice() {
     assert_eq!(node.calls().len(), 2);
 }
 
+/// An upgrade does not wait until nobody asks any more.
+#[test]
+fn a_program_that_was_replaced_ends_when_it_has_answered() {
+    let mut node = Node::new();
+    node.idle = "10m";
+    node.upgrade();
+    let one = trigger("web1.test");
+    let value = by("web1.test", &one);
+    assert_eq!(node.one(&value).outcome, Outcome::Taken);
+    assert!(!node.ends(), "{}", node.errors());
+    node.upgrade();
+    assert_eq!(node.one(&value).outcome, Outcome::Taken);
+    assert!(node.ends(), "the old program goes on");
+    // What it knew, its successor has from the disk.
+    assert_eq!(node.one(&value).outcome, Outcome::Taken);
+    assert_eq!(node.calls().len(), 1);
+}
+
 #[test]
 fn what_is_handed_over_together_is_asked_for_once() {
     let node = Node::new();

@@ -26,12 +26,14 @@ cat "$0.says"
 exit "$(cat "$0.status")"
 "#;
 
-/// The seconds after which root's side ends, in these tests.
+/// As soon as most of these tests want it.
 const IDLE: &str = "2s";
 
 pub struct Node {
     dir: tempfile::TempDir,
     started: Mutex<Option<Child>>,
+    /// The time after which root's side ends if nobody asks.
+    pub idle: &'static str,
 }
 
 impl Node {
@@ -40,6 +42,7 @@ impl Node {
         let node = Node {
             dir,
             started: Mutex::new(None),
+            idle: IDLE,
         };
         fs::write(node.path("helper"), HELPER).expect("written");
         fs::set_permissions(node.path("helper"), fs::Permissions::from_mode(0o755))
@@ -106,6 +109,21 @@ impl Node {
         text.expect("it was asked").trim().to_owned()
     }
 
+    /// Puts a program into the place of the one that is there, as an upgrade does; at first, into that of nobody.
+    pub fn upgrade(&self) {
+        let new = self.path("new");
+        fs::copy(env!("CARGO_BIN_EXE_again-fleet"), &new).expect("a copy");
+        fs::rename(new, self.path("again-fleet")).expect("renamed");
+    }
+
+    fn program(&self) -> PathBuf {
+        let own = self.path("again-fleet");
+        if own.exists() {
+            return own;
+        }
+        env!("CARGO_BIN_EXE_again-fleet").into()
+    }
+
     /// The arguments of each call.
     pub fn calls(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.path("helper.calls")).unwrap_or_default();
@@ -145,7 +163,8 @@ impl Node {
                     "--setenv=AGAIN_FLEET_STATE_DIR={}",
                     self.path("state").display()
                 ))
-                .args([env!("CARGO_BIN_EXE_again-fleet"), "take", "--idle", IDLE])
+                .arg(self.program())
+                .args(["take", "--idle", self.idle])
                 .stdin(Stdio::null())
                 .stderr(errors)
                 .spawn();
@@ -184,6 +203,20 @@ impl Node {
 
     pub fn errors(&self) -> String {
         fs::read_to_string(self.path("errors")).unwrap_or_default()
+    }
+
+    /// Whether the process has ended, or ends within a few seconds.
+    pub fn ends(&self) -> bool {
+        let mut started = self.started.lock().expect("alone");
+        let child = started.as_mut().expect("it was started");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while child.try_wait().expect("a child").is_none() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
     }
 
     /// Until the process has ended because nobody asked.

@@ -339,6 +339,16 @@ pub const ROOMS: &[Room] = &[
         ..ROOM
     },
     Room {
+        name: "fleet-upgrade",
+        run: Run::Script(&["tests/upgrade/run"]),
+        load: 15,
+        // Two versions are built.
+        limit: 4500,
+        needs: "protobuf-compiler libprotobuf-dev ruby puppet-agent ruby-puppetserver-ca-cli dpkg rpm python3 gcc gcc-aarch64-linux-gnu git",
+        before: &["tests/lab/setup", "tests/lab/server-image"],
+        when: When::Nightly,
+    },
+    Room {
         name: "events-cost",
         run: Run::Script(&["tests/tools/events-cost", "9"]),
         load: 20,

@@ -27,7 +27,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
         let (count, since) = (how.turned_away, clock(at(how.began), now));
         found.push(Finding::warning(
             "engine",
-            format!("{count} values that are not from whom this node listens to were turned away since {since}"),
+            format!("turned away since {since}, as not signed by its sender or not accepted here: {count}"),
             "'journalctl -u again-fleet' names each, and why",
         ));
     }
@@ -237,7 +237,7 @@ mod tests {
         assert!(words.ends_with("asked last: no answer"), "{words}");
         let (grade, words) = one(|how| how.turned_away = 3);
         assert!(
-            grade == Grade::Warning && words.starts_with("engine: 3 values"),
+            grade == Grade::Warning && words.ends_with("not accepted here: 3"),
             "{words}"
         );
         let (grade, words) = one(|how| how.slots = vec!["it has ended".to_owned()]);

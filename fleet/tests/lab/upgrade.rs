@@ -1,0 +1,496 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use again_rig::Lab;
+use again_rig::lab::Image;
+use again_rig::net::{Host, Net};
+use serde_json::Value;
+
+use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, apply, certify, check, empty, engine, is_linked};
+
+/// As the classes set up a node with packaged programs.
+const CLASSES: &str = "
+class { 'common::again': manage_binary => 'none', binary => '/usr/bin/again', max_runs => 1000, jitter => 0 }
+class { 'common::again::fleet':
+  manage_binary => 'none',
+  binary        => '/usr/bin/again-fleet',
+  endpoints     => ['server.test'],
+  accept        => ['*.test'],
+  namespace     => 'test',
+  run_cmd       => 'puppet apply /root/run.pp',
+}
+common::again::lock { 'db-master': candidates => ['web1.test', 'web2.test', 'lb1.test'] }
+";
+
+/// The same by hand, as doc/packages.md says, with the units of the package.
+const BY_HAND: &str = r#"
+cat >/etc/again.toml <<'TOML'
+max_runs = 1000
+jitter = 0
+TOML
+cat >/etc/again-fleet.toml <<'TOML'
+endpoints = ["server.test"]
+accept = ["*.test"]
+namespace = "test"
+run_cmd = ["puppet", "apply", "/root/run.pp"]
+TOML
+mkdir -p /etc/again-fleet-locks.d /etc/systemd/system/again-fleet.service.d
+cat >/etc/again-fleet-locks.d/db-master.toml <<'TOML'
+name = "db-master"
+candidates = ["web1.test", "web2.test", "lb1.test"]
+TOML
+ssl=/var/lib/puppet/ssl name=$(hostname)
+{ echo '[Service]'
+  for pair in "cert $ssl/certs/$name.pem" "key $ssl/private_keys/$name.pem" "ca $ssl/certs/ca.pem" "crl $ssl/crl.pem"; do
+    set -- $pair
+    echo "LoadCredential=$1:$2"
+    echo "Environment=AGAIN_FLEET_$(echo "$1" | tr a-z A-Z)=%d/$1"
+  done
+} >/etc/systemd/system/again-fleet.service.d/certificates.conf
+systemctl daemon-reload
+systemctl enable --now again-fleet.socket again-fleet-take.socket again-fleet-calls.path again-fleet.service
+"#;
+
+/// Fires at the nodes that it is told about every second, each time under another name, and writes down what it was told. Once it is asked
+/// to, it pauses at the same seconds as all others: 0.1.0 looks at how runs have ended when nothing was taken for two seconds, and no
+/// further back than 50 chains. What it has missed, the version after it tells.
+const FIRE: &str = r#"
+n=0
+until [ -e /root/enough ]; do
+  if [ -e /root/pauses ] && [ $(($(date +%s) % 12)) -ge 7 ]; then sleep 0.2; continue; fi
+  n=$((n + 1)) status=0
+  said=$(again-fleet trigger --to "$@" --name "load-$n" --delta 5s --json 2>>/root/fire.errors) || status=$?
+  printf '%s\t%s\n' "$status" "$said" >>/root/fired
+  sleep 1
+done
+"#;
+
+/// Waits until all fire, and go on doing so for longer than a package takes.
+const ALL_FIRE: &str = "until [ $(($(date +%s) % 12)) = 1 ]; do sleep 0.1; done";
+
+/// What a unit is, but for what comes and goes with work.
+const STANDING: &str = "
+systemctl show --property=Id,ActiveState,UnitFileState,FragmentPath again-fleet.service again-fleet.socket again-fleet-take.socket \
+  again-fleet-calls.path again-pending.path again-resume.service
+systemctl show --property=Id,ActiveEnterTimestampMonotonic again-fleet.socket again-fleet-take.socket again-fleet-calls.path
+";
+
+/// The packages of one version.
+struct Packages {
+    /// Where a machine has them.
+    place: &'static str,
+    version: String,
+}
+
+impl Packages {
+    /// Those in the directory that this variable names.
+    fn named_by(variable: &str, place: &'static str) -> (PathBuf, Packages) {
+        let from = std::env::var_os(variable);
+        let from = from.unwrap_or_else(|| panic!("{variable} is not set: tests/upgrade/run does"));
+        let from = PathBuf::from(from);
+        let entries = std::fs::read_dir(&from).expect("a directory with packages");
+        let mut names = entries.map(|entry| entry.expect("an entry").file_name());
+        let version = names.find_map(|name| {
+            let name = name.to_str()?.strip_prefix("again_")?;
+            Some(name.strip_suffix("-1_amd64.deb")?.to_owned())
+        });
+        let version = version.expect("a package");
+        (from, Packages { place, version })
+    }
+
+    /// Installs both, over whatever is there.
+    #[track_caller]
+    fn install(&self, lab: &Lab) {
+        let (place, version) = (self.place, &self.version);
+        let deb = |name: &str| format!("{place}/{name}_{version}-1_amd64.deb");
+        let (helper, fleet) = (deb("again"), deb("again-fleet"));
+        let script =
+            format!("DEBIAN_FRONTEND=noninteractive dpkg -i {helper} {fleet} 2>&1 </dev/null");
+        lab.sh(&script);
+        let versions = lab.sh("again --version; again-fleet --version");
+        assert_eq!(
+            versions,
+            format!("again {version}\nagain-fleet {version}\n")
+        );
+    }
+}
+
+/// A node, and what fires there.
+struct Node {
+    host: Host<'static>,
+    lab: Lab,
+    fires: Option<Child>,
+}
+
+/// An engine, and three nodes on which the older version is installed.
+struct Fleet {
+    server: Lab,
+    nodes: [Node; 3],
+    _net: Net,
+}
+
+const HOSTS: [Host<'static>; 3] = [WEB1, WEB2, LB1];
+
+impl Fleet {
+    fn new(from: &Packages, binds: &[(&Path, &str)]) -> Fleet {
+        let net = Net::new();
+        // The CA is made once, and not by several together.
+        crate::ca::Ca::get();
+        let bridge = &net;
+        let (server, labs) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| engine(bridge, Kind::Etcd, binds));
+            let nodes = HOSTS.map(|host| {
+                scope.spawn(move || {
+                    let lab = empty(bridge, &host, Image::Node, binds);
+                    certify(&lab, &host);
+                    lab.write("/root/run.pp", RUN);
+                    from.install(&lab);
+                    if host.name == WEB2.name {
+                        lab.sh(BY_HAND);
+                    } else {
+                        apply(&lab, "/root/node.pp", CLASSES);
+                    }
+                    lab
+                })
+            });
+            let joined = |lab: std::thread::ScopedJoinHandle<'_, Lab>| {
+                lab.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
+            };
+            (joined(server), nodes.map(joined))
+        });
+        let mut hosts = HOSTS.into_iter();
+        let nodes = labs.map(|lab| Node {
+            host: hosts.next().expect("as many"),
+            lab,
+            fires: None,
+        });
+        let fleet = Fleet {
+            server,
+            nodes,
+            _net: net,
+        };
+        for node in &fleet.nodes {
+            is_linked(&node.lab, true);
+        }
+        fleet
+    }
+
+    /// Every node begins to fire at all others.
+    fn fires(&mut self) {
+        for node in &mut self.nodes {
+            let others = HOSTS.iter().filter(|host| host.name != node.host.name);
+            let others: Vec<&str> = others.map(|host| host.name).collect();
+            node.lab.write("/root/fire", FIRE);
+            let words = [&["sh", "/root/fire"], &*others].concat();
+            node.fires = Some(node.lab.spawn(&words, Stdio::null()));
+        }
+    }
+
+    /// All pause together from now on.
+    fn pauses(&self) {
+        for node in &self.nodes {
+            node.lab.sh("touch /root/pauses");
+        }
+    }
+
+    /// How many firings have been answered.
+    fn count(&self) -> usize {
+        let answered = |node: &Node| node.lab.read("/root/fired").lines().count();
+        self.nodes.iter().map(answered).sum()
+    }
+
+    /// All stop firing. What each node was told, by the ids of its triggers: a firing that failed is a trigger that is lost.
+    fn is_enough(&mut self) -> Vec<Vec<String>> {
+        for node in &self.nodes {
+            node.lab.sh("touch /root/enough");
+        }
+        let ids = |node: &mut Node| {
+            let mut fires = node.fires.take().expect("it fires");
+            fires.wait().expect("its end");
+            let lab = &node.lab;
+            let errors = lab.read("/root/fire.errors");
+            let id = |line: &str| {
+                let (status, said) = line.split_once('\t').expect("two columns");
+                assert_eq!(status, "0", "{}: {said} {errors}", node.host.name);
+                let said: Value = serde_json::from_str(said).expect("JSON");
+                said["id"].as_str().expect("an id").to_owned()
+            };
+            lab.read("/root/fired").lines().map(id).collect()
+        };
+        self.nodes.iter_mut().map(ids).collect()
+    }
+
+    /// The holder of the lock and its token, once a node is sure of them.
+    #[track_caller]
+    fn holder(&self) -> (String, u64) {
+        let seen = |node: &Node| {
+            node.lab.wait_until("a holder", 30, || {
+                let said = node.lab.exec(&["again-fleet", "locks", "--json"]);
+                let said: Value = serde_json::from_str(&said.out).ok()?;
+                let lock = &said["locks"]["db-master"];
+                Some((lock["holder"].as_str()?.to_owned(), lock["token"].as_u64()?))
+            })
+        };
+        let all: Vec<_> = self.nodes.iter().map(seen).collect();
+        assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+        all[0].clone()
+    }
+}
+
+/// A command that waits for its time on a node: its name, and its waiter.
+fn waits(lab: &Lab, name: &str) -> u64 {
+    let script =
+        format!("again run --name {name} --delta 40s -- /bin/sh -c 'echo {name} >>/root/waited'");
+    lab.sh(&script);
+    waiter(lab, name).expect("it waits")
+}
+
+fn waiter(lab: &Lab, name: &str) -> Option<u64> {
+    let timers = lab.timers();
+    let timer = timers.iter().find(|timer| timer["name"] == name)?;
+    assert_eq!(timer["waiter"]["alive"], true, "{timer}");
+    timer["waiter"]["pid"].as_u64()
+}
+
+/// Upgrades a node, or downgrades it. All of it goes on as it was.
+#[track_caller]
+fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
+    let lab = &node.lab;
+    let pid = || lab.sh("systemctl show --property=MainPID --value again-fleet.service");
+    let (held, stands, served) = (fleet.holder(), lab.sh(STANDING), pid());
+    let waits = waits(lab, name);
+    lab.sh(ALL_FIRE);
+    let (began, before) = (lab.uptime(), fleet.count());
+    to.install(lab);
+    let took = lab.uptime() - began;
+    is_linked(lab, true);
+    let during = fleet.count() - before;
+    assert!(during > 0, "{name}: nobody has fired meanwhile");
+    println!(
+        "{name}: dpkg took {took:.1} s, linked {:.1} s after it began, {during} firings meanwhile",
+        lab.uptime() - began
+    );
+    assert_eq!(lab.sh(STANDING), stands, "{name}");
+    assert_ne!(pid(), served, "{name}: the service is the one of before");
+    let service = check(lab, "service").1;
+    let version = format!("version {} ", to.version);
+    assert!(service.starts_with(&version), "{name}: {service}");
+    assert_eq!(waiter(lab, name), Some(waits), "{name}: another waiter");
+    assert_eq!(fleet.holder(), held, "{name}: the lock has changed hands");
+    // With nodes of both versions at work.
+    std::thread::sleep(Duration::from_secs(8));
+}
+
+/// What follows from a node's firings, all told to their end: how often each outcome was.
+#[track_caller]
+fn is_told(node: &Node, ids: &[String]) -> BTreeMap<String, usize> {
+    node.lab.write("/root/ids", &(ids.join("\n") + "\n"));
+    // Its status says, too, whether all is over.
+    let script = "while read -r id; do again-fleet story \"$id\" --json || true; done </root/ids";
+    let stories = || -> Vec<Value> {
+        let said = node.lab.sh(script);
+        let story = |line: &str| serde_json::from_str(line).expect("a story");
+        said.lines().map(story).collect()
+    };
+    let until = Instant::now() + Duration::from_secs(300);
+    let stories = loop {
+        let all = stories();
+        let open = all.iter().filter(|story| story["over"] != true);
+        let open: Vec<_> = open.collect();
+        if open.is_empty() && all.len() == ids.len() {
+            break all;
+        }
+        let (name, count) = (node.host.name, all.len());
+        assert!(
+            Instant::now() < until,
+            "{name}: {} of {count} stories are open: {open:#?}",
+            open.len()
+        );
+        std::thread::sleep(Duration::from_secs(2));
+    };
+    let mut outcomes = BTreeMap::new();
+    for story in &stories {
+        let entries = story["entries"].as_array().expect("entries");
+        assert_eq!(entries.len(), 2, "{story:#}");
+        for entry in entries {
+            let outcome = entry["outcome"].as_str().unwrap_or_default().to_owned();
+            assert!(
+                ["changed", "unchanged", "satisfied"].contains(&&*outcome),
+                "{}: {story:#}",
+                node.host.name
+            );
+            // The run that did its job has begun after it was fired. Both are written in the same way.
+            let began = entry["run"]["began_at"].as_str();
+            let fired = entry["fired_at"].as_str().expect("a time");
+            assert!(began.is_none_or(|began| began > fired), "{story:#}");
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    }
+    outcomes
+}
+
+/// Each trigger that a node took was acted on in one run, and not in two.
+#[track_caller]
+fn is_done_once(node: &Node, expected: usize) {
+    let mut started: BTreeMap<String, usize> = BTreeMap::new();
+    let mut done: BTreeMap<String, usize> = BTreeMap::new();
+    let history = node.lab.sh("again history --json -n 100000");
+    for line in history.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        assert!(line.get("unreadable").is_none(), "{line}");
+        let triggers = line["origin"]["triggers"].as_array();
+        let ids = triggers.into_iter().flatten();
+        let names = ids.filter(|one| {
+            one["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with("load-"))
+        });
+        for one in names {
+            let id = format!("{} {}", one["sender"], one["id"]);
+            match line["what"].as_str() {
+                Some("started") => *started.entry(id.clone()).or_default() += 1,
+                Some("satisfied") => (),
+                _ => continue,
+            }
+            *done.entry(id).or_default() += 1;
+        }
+    }
+    let twice: Vec<_> = started.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "{}: {twice:?}", node.host.name);
+    assert_eq!(done.len(), expected, "{}", node.host.name);
+}
+
+/// No service of ours has failed, nor was one started again because it had ended.
+#[track_caller]
+fn has_not_failed(lab: &Lab) {
+    let failed = lab.sh("systemctl list-units --failed --plain --no-legend --no-pager 'again*'");
+    assert_eq!(failed, "");
+    let log = lab.sh("journalctl --no-pager -o cat -u 'again*'");
+    let bad = [
+        "Failed with result",
+        "Scheduled restart job",
+        "Main process exited",
+    ];
+    let bad: Vec<&str> = log
+        .lines()
+        .filter(|line| bad.iter().any(|words| line.contains(words)))
+        .collect();
+    assert!(bad.is_empty(), "{bad:#?}\n{log}");
+}
+
+/// What nobody has set up is neither started nor enabled, whatever is installed over it.
+fn starts_nothing(lab: &Lab, all: &[&Packages]) {
+    for packages in all {
+        packages.install(lab);
+        let units =
+            "again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-calls.path";
+        let states = lab.exec(&[
+            "sh",
+            "-c",
+            &format!("systemctl is-active {units}; systemctl is-enabled {units}"),
+        ]);
+        let expected = format!("{}{}", "inactive\n".repeat(4), "disabled\n".repeat(4));
+        assert_eq!(states.out, expected);
+    }
+}
+
+/// A waiter that has no scope of its own is in the control group of root's side, and would end with it.
+fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
+    let lab = &node.lab;
+    lab.sh("echo 'scope = \"never\"' >>/etc/again.toml");
+    let before = lab.runs().len();
+    let words = [
+        "again-fleet",
+        "trigger",
+        "--to",
+        node.host.name,
+        "--delta",
+        "40s",
+    ];
+    from.lab.exec(&words).ok();
+    let waiter = || {
+        lab.timers()
+            .first()
+            .and_then(|timer| timer["waiter"]["pid"].as_u64())
+    };
+    let pid = lab.wait_until("a waiter", 20, waiter);
+    let group = lab.group_of(pid).unwrap_or_default();
+    assert!(group.ends_with("/again-fleet-take.service"), "{group}");
+    to.install(lab);
+    assert_eq!(waiter(), Some(pid));
+    let runs = lab.wait_until("the run", 60, || {
+        Some(lab.runs()).filter(|runs| runs.len() > before)
+    });
+    assert_eq!((runs.len(), runs[before].pid), (before + 1, pid));
+    // Root's side goes on as the new program once that has ended.
+    let old = || {
+        lab.sh("readlink /proc/$(systemctl show --property=MainPID --value again-fleet-take.service)/exe || true")
+    };
+    lab.wait_until("the end of the old program", 60, || {
+        (!old().contains("deleted")).then_some(())
+    });
+}
+
+/// What somebody has stopped stays so.
+fn stays_stopped(lab: &Lab, to: &Packages) {
+    lab.sh("systemctl stop again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-take.service");
+    let stands = lab.sh(STANDING);
+    to.install(lab);
+    assert_eq!(lab.sh(STANDING), stands);
+}
+
+#[test]
+#[ignore = "takes packages of two versions: tests/upgrade/run"]
+fn a_fleet_at_work_is_upgraded_node_by_node_and_back_and_loses_nothing() {
+    let (old, from) = Packages::named_by("AGAIN_FLEET_UPGRADE_FROM", "/srv/from");
+    let (new, to) = Packages::named_by("AGAIN_FLEET_UPGRADE_TO", "/srv/to");
+    assert_ne!(from.version, to.version);
+    let binds = [(&*old, from.place), (&*new, to.place)];
+    let mut fleet = Fleet::new(&from, &binds);
+    starts_nothing(&fleet.server, &[&from, &to, &from]);
+    fleet.holder();
+
+    fleet.fires();
+    for (direction, packages) in [("up", &to), ("down", &from)] {
+        if direction == "down" {
+            fleet.pauses();
+        }
+        for node in &fleet.nodes {
+            let name = format!("{direction}-{}", node.host.port());
+            changes(&fleet, node, packages, &name);
+        }
+    }
+    let fired = fleet.is_enough();
+    let all: usize = fired.iter().map(Vec::len).sum();
+    assert!(all > 60, "{all} firings");
+    for (node, ids) in fleet.nodes.iter().zip(&fired) {
+        let outcomes = is_told(node, ids);
+        println!("{}: {} firings: {outcomes:?}", node.host.name, ids.len());
+    }
+    for (node, own) in fleet.nodes.iter().zip(&fired) {
+        let lab = &node.lab;
+        is_done_once(node, all - own.len());
+        let waited = || lab.read("/root/waited");
+        lab.wait_until("what waited has run", 60, || {
+            (waited().lines().count() >= 2).then_some(())
+        });
+        let port = node.host.port();
+        assert_eq!(waited(), format!("up-{port}\ndown-{port}\n"));
+        lab.wait_until("an empty outbox", 60, || {
+            check(lab, "outbox")
+                .1
+                .starts_with("0 triggers")
+                .then_some(())
+        });
+        has_not_failed(lab);
+    }
+
+    let [web1, web2, lb1] = &fleet.nodes;
+    a_waiter_stays(web2, web1, &to);
+    stays_stopped(&lb1.lab, &to);
+    for node in [web2, web1] {
+        has_not_failed(&node.lab);
+    }
+}

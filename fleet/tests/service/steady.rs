@@ -1,0 +1,70 @@
+//! A node that has much to do: its senders hear all the same how their runs have ended.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use again_fleet::wire::name::Id;
+use serde_json::Value;
+
+use crate::node::{Node, request, until, within};
+use crate::servers::{Kind, Server};
+
+/// Longer than it takes on a machine that is busy, for what is a matter of seconds.
+const SOON: Duration = Duration::from_secs(90);
+
+/// Whether a sender knows how all has ended that followed from its trigger.
+fn is_over(sender: &Node, id: &Id) -> bool {
+    let said = sender.command(&["story", id.as_str(), "--json"]).output();
+    let story = serde_json::from_slice(&said.expect("a story").stdout);
+    story.is_ok_and(|story: Value| story["over"] == true)
+}
+
+#[test]
+fn how_a_run_has_ended_is_told_while_more_is_taken_all_the_time() {
+    let server = Server::start(Kind::Etcd);
+    let (web1, lb1) = (
+        Node::new("web1.test", &server),
+        Node::new("lb1.test", &server),
+    );
+    web1.is_linked(true);
+    lb1.is_linked(true);
+    let first = request("name 0", &["lb1.test"]);
+    web1.fire(&first);
+    lb1.runs_once(&first.id);
+    let began = Instant::now();
+    let mut n = 0;
+    while !is_over(&web1, &first.id) {
+        n += 1;
+        assert!(began.elapsed() < SOON, "it is open after {n} others");
+        let one = request(&format!("name {n}"), &["lb1.test"]);
+        web1.fire(&one);
+        lb1.runs_once(&one.id);
+        // Shorter than the service would like to be left alone.
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn how_a_run_has_ended_is_told_whatever_the_node_has_done_since() {
+    let server = Server::start(Kind::Etcd);
+    let (web1, lb1) = (
+        Node::new("web1.test", &server),
+        Node::new("lb1.test", &server),
+    );
+    web1.is_linked(true);
+    lb1.is_linked(true);
+    lb1.write("hold", "");
+    let one = request("again", &["lb1.test"]);
+    web1.fire(&one);
+    lb1.runs_once(&one.id);
+    lb1.stop();
+    std::fs::remove_file(lb1.path("hold")).expect("held");
+    until("its end", || !lb1.history("ended").is_empty());
+    for _ in 0..60 {
+        let own = ["run", "--name=own", "--delta=1h", "--", "/bin/true"];
+        let asked = lb1.again(&own);
+        assert!(asked.status.success(), "{asked:?}");
+    }
+    lb1.start();
+    within(SOON, "end of the story", || is_over(&web1, &one.id));
+}
