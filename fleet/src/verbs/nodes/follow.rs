@@ -57,13 +57,15 @@ async fn follow(
         SignalKind::hangup(),
         SignalKind::quit(),
     ];
-    // As under nohup(1).
-    let ending = ending.into_iter();
-    let ending = ending.filter(|kind| !inherited.ignores(kind.as_raw_value()));
-    let mut ending = ending.map(signal).collect::<Result<Vec<Signal>, _>>()?;
+    let mut heard = Vec::new();
+    for kind in ending {
+        // As under nohup(1).
+        if !inherited.ignores(kind.as_raw_value()) {
+            heard.push(signal(kind)?);
+        }
+    }
     let cont = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
-    let redrawn = [SignalKind::window_change(), cont].map(signal).into_iter();
-    let mut redrawn = redrawn.collect::<Result<Vec<Signal>, _>>()?;
+    let mut redrawn = [signal(SignalKind::window_change())?, signal(cont)?];
     let pace = view.borrow().out.pace();
     let places = places(settings);
     let mut see = |seen| view.borrow_mut().see(seen);
@@ -72,7 +74,7 @@ async fn follow(
     loop {
         tokio::select! {
             ended = &mut watching => return ended,
-            () = any(&mut ending) => return Ok(()),
+            () = any(&mut heard) => return Ok(()),
             () = any(&mut redrawn) => view.borrow_mut().anew()?,
             () = sleep(pace) => view.borrow_mut().show()?,
         }
