@@ -6,12 +6,14 @@
 //! events the engine lost in between; old etcds lose some.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep};
 
 use super::{Change, Engine, Error, Feed, List, Value};
@@ -206,17 +208,28 @@ impl<'e, E: Engine> Watch<'e, E> {
     }
 }
 
+/// Whom a watch tells, and which of theirs it is.
+#[derive(Debug, Clone)]
+pub struct Tell(pub usize, pub UnboundedSender<(usize, Event)>);
+
+impl Tell {
+    /// Tells it; nothing if nobody hears it any more.
+    pub fn tell(&self, event: Event) {
+        let _ = self.1.send((self.0, event));
+    }
+}
+
 /// Tells all that a watch tells, and has it list again when that is wanted.
 pub async fn watch<E: Engine>(
     engine: &E,
     prefix: String,
     again: &Notify,
-    mut tell: impl FnMut(Event),
-) {
+    tell: Tell,
+) -> Infallible {
     let mut watch = Watch::new(engine, prefix, rand::rng().random());
     loop {
         tokio::select! {
-            event = watch.next() => tell(event),
+            event = watch.next() => tell.tell(event),
             () = again.notified() => watch.list_again(),
         }
     }

@@ -35,6 +35,13 @@ pub struct Line<'s> {
 }
 
 impl<'s> Line<'s> {
+    /// That of each group, in the order of their names.
+    pub fn all(mut nodes: Vec<&'s Standing>) -> Vec<Line<'s>> {
+        nodes.sort_unstable_by(|one, other| one.slot.group.cmp(&other.slot.group));
+        let groups = nodes.chunk_by(|one, other| one.slot.group == other.slot.group);
+        groups.map(|group| Line::new(group.to_vec())).collect()
+    }
+
     /// Of these, all of one group. Each runs once those before it are fewer than the smallest number that one of them names, or itself.
     pub fn new(mut nodes: Vec<&'s Standing>) -> Line<'s> {
         nodes.sort_unstable_by_key(|one| one.revision);

@@ -4,7 +4,7 @@
 //! that each trigger carries. Which run of a node fired, and in which order, is said by that node's own clock alone.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::wire::lineage::Cause;
 use crate::wire::name::{Id, Name, Node};
@@ -106,19 +106,18 @@ impl Story {
         wanted: Option<&Id>,
         [now, latest]: [u64; 2],
     ) -> Option<Story> {
-        let mut stories = gathered(entries, on_the_way, now);
+        let stories = gathered(entries, on_the_way, now);
         let begins = |steps: &Steps| steps.values().map(|(_, step)| first(step)).min();
         let has = |steps: &Steps, id: &Id| steps.keys().any(|(_, one)| one == id);
         let newest = stories
-            .iter()
-            .filter(|(id, steps)| wanted.is_none_or(|wanted| *id == wanted || has(steps, wanted)))
+            .into_iter()
+            .filter(|(id, steps)| wanted.is_none_or(|wanted| id == wanted || has(steps, wanted)))
             .max_by_key(|(id, steps)| {
-                let is_it = wanted == Some(*id);
+                let is_it = wanted == Some(id);
                 let at = begins(steps).map(|(_, at, _)| at);
-                (is_it, at.filter(|at| *at <= latest), Reverse(*id))
+                (is_it, at.filter(|at| *at <= latest), Reverse(id.clone()))
             });
-        let id = newest?.0.clone();
-        let steps = stories.remove(&id)?;
+        let (id, steps) = newest?;
         let (cause, begins) = steps.values().min_by_key(|(_, step)| first(step))?.clone();
         let steps = steps.into_values().map(|(_, step)| step).collect();
         Some(Story {
@@ -216,22 +215,24 @@ fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
 /// Puts each step after the one in whose run it was fired.
 fn tree(mut steps: Vec<Step>) -> Vec<Step> {
     steps.sort_by_key(|step| (step.path.len(), step.rank()));
-    let mut children: BTreeMap<Option<usize>, Vec<(usize, usize)>> = BTreeMap::new();
+    // After those of each step, those that have no parent.
+    let top = steps.len();
+    let mut children = vec![Vec::new(); top + 1];
     for (n, (parent, known)) in parents(&steps).into_iter().enumerate() {
-        children.entry(parent).or_default().push((n, known));
+        children[parent.unwrap_or(top)].push((n, known));
     }
     let mut placed: Vec<Step> = Vec::with_capacity(steps.len());
     let mut rest: Vec<(usize, usize, Option<usize>)> = Vec::new();
-    let mut below = |of: Option<usize>, at: Option<usize>, rest: &mut Vec<_>| {
-        let mut those = children.remove(&of).unwrap_or_default();
+    let mut below = |of: usize, at: Option<usize>, rest: &mut Vec<_>| {
+        let mut those: Vec<(usize, usize)> = std::mem::take(&mut children[of]);
         // The last one is placed first.
         those.sort_by_key(|(n, _)| Reverse(steps[*n].rank()));
         rest.extend(those.into_iter().map(|(n, known)| (n, known, at)));
     };
-    below(None, None, &mut rest);
+    below(top, None, &mut rest);
     while let Some((n, known, parent)) = rest.pop() {
         let step = steps[n].clone();
-        below(Some(n), Some(placed.len()), &mut rest);
+        below(n, Some(placed.len()), &mut rest);
         placed.push(Step {
             parent,
             depth: parent.map_or(0, |parent| placed[parent].depth + 1),
@@ -267,7 +268,9 @@ fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
 
 /// How many nodes a story is about.
 pub fn nodes(story: &Story) -> usize {
-    let targets: BTreeSet<&Node> = story.steps.iter().map(|step| &step.target).collect();
+    let mut targets: Vec<&Node> = story.steps.iter().map(|step| &step.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
     targets.len()
 }
 

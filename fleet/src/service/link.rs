@@ -254,8 +254,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
     let look = |prefix: Prefix<'_>, again| {
-        let tell = tell.clone();
-        let tell = move |event| drop(tell.send(event));
+        let tell = watch::Tell(0, tell.clone());
         watch::watch(engine, prefix.encode(namespace), again, tell)
     };
     let registers = look(Prefix::To(node), &again[0]);
@@ -322,9 +321,9 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
-fn pass_on(events: &mut Vec<watch::Event>, news: &Teller) -> Option<String> {
+fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<String> {
     let (mut changes, mut lost) = (Vec::new(), None);
-    for event in events.drain(..) {
+    for (_, event) in events.drain(..) {
         match event {
             watch::Event::Changed(change) => changes.push(change),
             watch::Event::Complete => {}
@@ -504,7 +503,10 @@ impl<'e, E: Engine> Calls<'e, E> {
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();
                 Box::pin(async move {
-                    let lists = prefixes.iter().map(|prefix| engine.list(prefix));
+                    // One type for every engine.
+                    type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
+                    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
+                    let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
                     let lists = futures_util::future::try_join_all(lists).await;
                     let values = |lists: Vec<List>| lists.into_iter().flat_map(|list| list.values);
                     (number, lists.map(|lists| values(lists).collect()))

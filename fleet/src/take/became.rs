@@ -100,7 +100,8 @@ fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<R
 
 /// Finds out what followed from a run in its own chain.
 fn follow(ran: &mut Ran, lines: &[Line]) {
-    let (mut begun, mut open) = (BTreeSet::new(), BTreeSet::new());
+    // What is open is little, and each once.
+    let (mut begun, mut open) = (BTreeSet::new(), Vec::new());
     for line in lines {
         let is_later = || {
             let (chain, run) = ran.log.rsplit_once('-')?;
@@ -111,24 +112,21 @@ fn follow(ran: &mut Ran, lines: &[Line]) {
         }
         let of_run = (line.run, line.timer.as_str());
         let own = (of_run, line.request.as_str());
+        let known = open.iter().position(|one| *one == own);
+        let was_open = known.map(|at| open.swap_remove(at)).is_some();
         match line.what.as_str() {
-            "requested" | "delayed" => drop(open.insert(own)),
+            "requested" | "delayed" => open.push(own),
             // Its new waiter has a request of its own.
             "resumed" => {
                 open.retain(|(of, _)| *of != of_run);
-                open.insert(own);
+                open.push(own);
             }
             "started" => {
                 begun.insert(line.run);
-                open.insert(own);
+                open.push(own);
             }
-            _ => {
-                let outcome = outcome(line);
-                let was_open = open.remove(&own);
-                if was_open && ["ended", "failed", "lost"].contains(&line.what.as_str()) {
-                    ran.last = outcome;
-                }
-            }
+            "ended" | "failed" | "lost" if was_open => ran.last = outcome(line),
+            _ => {}
         }
     }
     ran.reruns = u32::try_from(begun.len()).unwrap_or(u32::MAX);

@@ -14,7 +14,6 @@ use crate::ask::{Answer, Question};
 use crate::cli::{Release, Slots};
 use crate::policy::slots::{Line, Standing};
 use crate::settings::{self, Flags, Surroundings};
-use crate::wire::name::Name;
 
 /// Shows them.
 ///
@@ -34,11 +33,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, 
         }
         _ => false,
     })?;
-    let mut names: Vec<&Name> = all.iter().map(|one| &one.slot.group).collect();
-    names.sort_unstable();
-    names.dedup();
-    let of = |name: &Name| Line::new(all.iter().filter(|one| one.slot.group == *name).collect());
-    let groups: Vec<Line<'_>> = names.into_iter().map(of).collect();
+    let groups = Line::all(all.iter().collect());
     if args.json {
         let groups: Vec<Value> = groups.iter().map(json).collect();
         let version = env!("CARGO_PKG_VERSION");

@@ -1,21 +1,22 @@
 //! What stands in the engine, watched by a command over as many connections as that takes. The engine is asked by this process itself,
 //! so that nobody who looks is a burden to the service.
 
-use std::collections::BTreeSet;
-use std::pin::pin;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use rand::RngExt;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::sleep;
 
-use super::Problem;
+use super::{Exit, Problem};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
-use crate::engine::watch::{Event, watch};
+use crate::engine::watch::{Event, Tell, watch};
 use crate::engine::{Change, Engine, Error, Times};
 use crate::settings::{self, Settings};
 
@@ -42,6 +43,20 @@ pub type Place = (String, u32);
 
 /// Whoever is told.
 pub type Eye<'e> = dyn FnMut(Seen) -> Result<(), Problem> + 'e;
+
+/// What a command does until it ends.
+pub type Work<'w> = Pin<Box<dyn Future<Output = Result<(), Problem>> + 'w>>;
+
+/// Does it, on this thread.
+///
+/// # Errors
+/// Its own, or that it cannot begin.
+pub fn block_on(work: Work<'_>) -> Result<Exit, Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work).map(|()| Exit::Done)
+}
 
 /// Tells all that is there, and then what comes, unless that was all.
 ///
@@ -97,57 +112,86 @@ async fn connected(
     }
 }
 
+/// What goes on for as long as a connection is used.
+type Watching<'w> = Pin<Box<dyn Future<Output = Infallible> + 'w>>;
+
 async fn look<E: Engine>(
     engine: &E,
     places: &[Place],
     goes_on: bool,
     tell: &mut Eye<'_>,
 ) -> Result<Result<(), Error>, Problem> {
-    // By nothing else is it noticed that a connection fell silent.
-    let lease = match goes_on {
-        true => engine.grant().await.map(Some),
-        false => Ok(None),
-    };
-    let lease = match lease {
-        Ok(lease) => lease,
-        Err(e) => return Ok(Err(e)),
-    };
-    let (told, mut events) = unbounded_channel();
+    let (told, events) = unbounded_channel();
     let again: Vec<Notify> = places.iter().map(|_| Notify::new()).collect();
-    let each = places.iter().zip(&again).enumerate();
-    let mut watching = pin!(join_all(each.map(|(n, ((prefix, _), again))| {
-        let told = told.clone();
-        let tell = move |event| drop(told.send((n, event)));
-        watch(engine, prefix.clone(), again, tell)
-    })));
-    let (mut beat, mut beats, mut listed) = (Instant::now() + BEAT, 0, BTreeSet::new());
+    let mut watching: Vec<Watching<'_>> = Vec::new();
+    for (n, ((prefix, _), again)) in places.iter().zip(&again).enumerate() {
+        let tell = Tell(n, told.clone());
+        watching.push(Box::pin(watch(engine, prefix.clone(), again, tell)));
+    }
+    if goes_on {
+        watching.push(Box::pin(beat(engine, places, &again, Tell(0, told))));
+    }
+    let listed = vec![false; places.len()];
+    hear(watching, events, listed, goes_on, tell).await
+}
+
+/// By nothing else is it noticed that a connection fell silent.
+async fn beat<E: Engine>(engine: &E, places: &[Place], again: &[Notify], tell: Tell) -> Infallible {
+    let Err(lost) = beats(engine, places, again).await;
+    tell.tell(Event::Lost(lost));
+    pending().await
+}
+
+async fn beats<E: Engine>(
+    engine: &E,
+    places: &[Place],
+    again: &[Notify],
+) -> Result<Infallible, Error> {
+    let (lease, mut beats) = (engine.grant().await?, 0);
     loop {
-        tokio::select! {
-            _ = &mut watching => {}
-            Some((n, event)) = events.recv() => match event {
-                Event::Changed(change) => tell(Seen::Changed(change))?,
-                Event::Complete => {
-                    listed.insert(n);
-                    if listed.len() == places.len() {
-                        tell(Seen::All)?;
-                        if !goes_on {
-                            return Ok(Ok(()));
-                        }
+        sleep(BEAT).await;
+        engine.renew(&lease).await?;
+        beats += 1;
+        for ((_, every), again) in places.iter().zip(again) {
+            if *every > 0 && beats % every == 0 {
+                again.notify_one();
+            }
+        }
+    }
+}
+
+/// Tells what is watched, until it is lost, or unless it goes on, until all was told.
+async fn hear(
+    mut watching: Vec<Watching<'_>>,
+    mut events: UnboundedReceiver<(usize, Event)>,
+    mut listed: Vec<bool>,
+    goes_on: bool,
+    tell: &mut Eye<'_>,
+) -> Result<Result<(), Error>, Problem> {
+    let mut watching = poll_fn(|context| {
+        for one in &mut watching {
+            let _ = one.as_mut().poll(context);
+        }
+        Poll::<Infallible>::Pending
+    });
+    loop {
+        let event = tokio::select! {
+            never = &mut watching => match never {},
+            event = events.recv() => event,
+        };
+        match event {
+            Some((_, Event::Changed(change))) => tell(Seen::Changed(change))?,
+            Some((n, Event::Complete)) => {
+                listed[n] = true;
+                if listed.iter().all(|is| *is) {
+                    tell(Seen::All)?;
+                    if !goes_on {
+                        return Ok(Ok(()));
                     }
                 }
-                Event::Lost(e) => return Ok(Err(e)),
-            },
-            () = sleep_until(beat) => {
-                (beat, beats) = (Instant::now() + BEAT, beats + 1);
-                if let Some(lease) = &lease
-                    && let Err(e) = engine.renew(lease).await
-                {
-                    return Ok(Err(e));
-                }
-                let all = places.iter().zip(&again);
-                let due = all.filter(|((_, every), _)| *every > 0 && beats % every == 0);
-                due.for_each(|(_, again)| again.notify_one());
             }
+            Some((_, Event::Lost(e))) => return Ok(Err(e)),
+            None => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::{Change, Value};
 use crate::seal::Seals;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Namespace, Node};
+use crate::wire::name::Namespace;
 
 /// What is missing for a while does no harm, and there are many.
 const LISTED_AGAIN: u32 = 0;
@@ -31,14 +31,15 @@ const REMEMBERED: u64 = 3 * 3_600_000;
 /// The engine cannot be asked, or this node has no certificate to ask with.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let mut shown = Shown::new(&settings, args)?;
     let places = [(shown.prefix.clone(), LISTED_AGAIN)];
     let mut see = |seen| shown.see(seen);
-    runtime.block_on(watching::all(&settings, &places, args.follow, &mut see))?;
-    Ok(Exit::Done)
+    watching::block_on(Box::pin(watching::all(
+        &settings,
+        &places,
+        args.follow,
+        &mut see,
+    )))
 }
 
 /// What was shown, and how the rest will be.
@@ -48,8 +49,8 @@ struct Shown {
     namespace: Namespace,
     prefix: String,
     form: Form,
-    /// The number of the last event of each run, and when that was.
-    runs: BTreeMap<(Node, Id), (u64, u64)>,
+    /// The number of the last event of each run, by its node and name, and when that was.
+    runs: BTreeMap<String, (u64, u64)>,
     /// Who is not believed.
     liars: BTreeSet<String>,
     /// What waits to be put in order.
@@ -103,7 +104,7 @@ impl Shown {
                 return Ok(());
             }
         };
-        let run = (batch.node.clone(), batch.run.clone());
+        let run = format!("{} {}", batch.node, batch.run);
         let known = self.runs.get(&run).map(|(last, _)| *last);
         let told = self.form.told(&batch, known);
         let now = moment().wall.millis();

@@ -11,7 +11,7 @@ use again::model::Walltime;
 use again::sys::attributes::SignalState;
 use again::sys::clock::walltime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use super::super::watching::{self, Place, Seen};
 use super::super::{Exit, Problem, clean, clock};
@@ -41,13 +41,9 @@ const SELDOM: u32 = 20;
 /// # Errors
 /// This node has no certificate to ask with, or nobody reads what is shown.
 pub fn main(settings: &Settings, selection: Selection) -> Result<Exit, Problem> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let inherited = SignalState::of_this_process();
     let view = RefCell::new(View::new(settings, selection)?);
-    let shown = runtime.block_on(follow(settings, &view, inherited));
-    shown.map(|()| Exit::Done)
+    watching::block_on(Box::pin(follow(settings, &view, inherited)))
 }
 
 async fn follow(
@@ -61,24 +57,26 @@ async fn follow(
         SignalKind::hangup(),
         SignalKind::quit(),
     ];
-    // As under nohup(1).
-    let ending = ending.into_iter();
-    let ending = ending.filter(|kind| !inherited.ignores(kind.as_raw_value()));
-    let mut ending = ending.map(signal).collect::<Result<Vec<Signal>, _>>()?;
+    let mut heard = Vec::new();
+    for kind in ending {
+        // As under nohup(1).
+        if !inherited.ignores(kind.as_raw_value()) {
+            heard.push(signal(kind)?);
+        }
+    }
     let cont = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
-    let redrawn = [SignalKind::window_change(), cont].map(signal).into_iter();
-    let mut redrawn = redrawn.collect::<Result<Vec<Signal>, _>>()?;
-    let mut ticks = interval(view.borrow().out.pace());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut redrawn = [signal(SignalKind::window_change())?, signal(cont)?];
+    let pace = view.borrow().out.pace();
     let places = places(settings);
     let mut see = |seen| view.borrow_mut().see(seen);
     let mut watching = pin!(watching::all(settings, &places, true, &mut see));
+    view.borrow_mut().show()?;
     loop {
         tokio::select! {
             ended = &mut watching => return ended,
-            () = any(&mut ending) => return Ok(()),
+            () = any(&mut heard) => return Ok(()),
             () = any(&mut redrawn) => view.borrow_mut().anew()?,
-            _ = ticks.tick() => view.borrow_mut().show()?,
+            () = sleep(pace) => view.borrow_mut().show()?,
         }
     }
 }
@@ -250,7 +248,7 @@ impl View {
                 let slot = self.seals.slot(&value.bytes, &key).ok();
                 let (revision, first, writes) = (value.revision, value.first, value.writes);
                 let standing = slot.and_then(|one| Standing::new(one, revision, first, writes));
-                live.stands(key, standing);
+                live.stands(&key, standing);
             }
             _ => {}
         }
@@ -267,7 +265,7 @@ impl View {
                 live.lives(&key, false);
             }
             Key::Node(_) => live.tells(&key, None),
-            _ => live.stands(key, None),
+            _ => live.stands(&key, None),
         }
         self.is_new = true;
     }

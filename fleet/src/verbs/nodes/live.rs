@@ -1,7 +1,6 @@
 //! PURE: what of all nodes is worth a look, in which order, and what has changed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 
 use again::layout::{Look, Tone, plural};
 use again::model::Walltime;
@@ -19,14 +18,13 @@ use crate::wire::outcome::Outcome;
 #[derive(Debug, Default)]
 pub struct Live {
     roster: Roster,
-    /// Who runs or waits for a slot.
-    slots: BTreeMap<Key, Standing>,
-    /// What its node has not signed.
-    liars: BTreeSet<Key>,
 }
 
 /// A node that waits: for which slot, since when, and its place.
 type Wait<'l> = (&'l Standing, usize);
+
+/// All who wait, by the names of the nodes.
+struct Waits<'l>(Vec<Wait<'l>>);
 
 /// Why a node is worth a look. The first is what a person has to see first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,20 +50,21 @@ pub struct Stand {
     waits: Option<Name>,
 }
 
-/// That of each node.
-pub type Stands = BTreeMap<Node, Stand>;
+/// That of each node, by name.
+pub type Stands = Vec<(Node, Stand)>;
+
+/// How many kinds there are of what is worth a look.
+const KINDS: usize = Why::Runs as usize + 1;
 
 impl Live {
     /// What a node tells of itself, or nothing any more.
     pub fn tells(&mut self, key: &Key, told: Option<Inventory>) {
-        self.liars.remove(key);
-        self.change(key, |one| one.told = told);
+        self.change(key, |one| (one.told, one.is_liar) = (told, false));
     }
 
     /// What stands there its node has not signed.
     pub fn lies(&mut self, key: &Key) {
-        self.tells(key, None);
-        self.liars.insert(key.clone());
+        self.change(key, |one| (one.told, one.is_liar) = (None, true));
     }
 
     /// Whether a node's service is connected; whether that is new.
@@ -77,53 +76,47 @@ impl Live {
         was != is_alive
     }
 
-    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Entry)) {
-        let (Key::Node(node) | Key::Alive(node)) = key else {
+    /// Who stands in a line, or nobody any more.
+    pub fn stands(&mut self, key: &Key, standing: Option<Standing>) {
+        let Key::Slot { group, .. } = key else {
             return;
         };
-        let entry = self.roster.0.entry(node.clone()).or_default();
-        change(entry);
-        if entry.told.is_none() && !entry.is_alive {
-            self.roster.0.remove(node);
-        }
+        self.change(key, |one| {
+            one.slots.retain(|one| one.slot.group != *group);
+            one.slots.extend(standing);
+        });
     }
 
-    /// Who stands in a line, or nobody any more.
-    pub fn stands(&mut self, key: Key, standing: Option<Standing>) {
-        match standing {
-            Some(standing) => self.slots.insert(key, standing),
-            None => self.slots.remove(&key),
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Entry)) {
+        let (Key::Node(node) | Key::Alive(node) | Key::Slot { node, .. }) = key else {
+            return;
         };
-    }
-
-    fn selected<'l>(
-        &'l self,
-        selection: &'l Selection,
-    ) -> impl Iterator<Item = (&'l Node, &'l Entry)> {
-        let all = self.roster.0.iter();
-        all.filter(|(_, one)| selection.has(one.told.as_ref()))
-            .map(|(node, one)| (node, &**one))
+        // Who is forgotten stays here, with nothing to show: a name is little.
+        change(self.roster.0.entry(node.clone()).or_default());
     }
 
     /// Who waits for a slot.
-    fn waits(&self) -> BTreeMap<&Node, Wait<'_>> {
-        let mut groups = BTreeMap::<&Name, Vec<&Standing>>::new();
-        for one in self.slots.values() {
-            groups.entry(&one.slot.group).or_default().push(one);
+    fn waits(&self) -> Waits<'_> {
+        let mut all = Vec::new();
+        for one in self.roster.0.values() {
+            all.extend(&one.slots);
         }
-        let mut waits = BTreeMap::new();
-        for line in groups.into_values().map(Line::new) {
-            let behind = line.nodes.iter().enumerate().skip(line.run);
-            waits.extend(behind.map(|(place, one)| (&one.slot.node, (*one, place))));
+        let mut waits = Vec::new();
+        for line in Line::all(all) {
+            for (place, one) in line.nodes.into_iter().enumerate().skip(line.run) {
+                waits.push((one, place));
+            }
         }
-        waits
+        waits.sort_unstable_by(|(one, _), (other, _)| one.slot.node.cmp(&other.slot.node));
+        Waits(waits)
     }
 
     /// `3 nodes: 2 alive, 1 gone, 1 running`.
     pub fn counts(&self, selection: &Selection) -> String {
         let waits = self.waits();
-        let (mut all, mut counts) = (0, [0; 7]);
-        for (node, one) in self.selected(selection) {
+        const LIARS: usize = 7;
+        let (mut all, mut counts) = (0, [0; LIARS + 1]);
+        for (node, one) in self.roster.meant(selection) {
             all += 1;
             let told = one.told.as_ref();
             let is = |what: fn(&Inventory) -> bool| told.is_some_and(what);
@@ -131,7 +124,7 @@ impl Live {
                 one.is_alive,
                 !one.is_alive,
                 one.is_alive && is(|told| told.running.is_some()),
-                waits.contains_key(node),
+                waits.get(node).is_some(),
                 is(|told| told.pending > 0),
                 is(|told| told.disabled),
                 is(|told| told.last == Some(Outcome::Failed)),
@@ -148,14 +141,16 @@ impl Live {
             "pending",
             "disabled",
             "failed last",
+            "not believed",
         ];
-        let liars = self.liars.len();
-        let counts = counts.iter().chain([&liars]);
-        let words = words.iter().chain([&"not believed"]);
-        let each = counts.zip(words).enumerate();
-        let each = each.filter(|(n, (count, _))| *n == 0 || **count > 0);
-        let each: Vec<String> = each.map(|(_, (n, word))| format!("{n} {word}")).collect();
-        format!("{all} node{}: {}", plural(all), each.join(", "))
+        let mut text = format!("{all} node{}: {} alive", plural(all), counts[0]);
+        counts[LIARS] = self.roster.0.values().filter(|one| one.is_liar).count();
+        for (count, word) in counts.iter().zip(words).skip(1) {
+            if *count > 0 {
+                text.push_str(&format!(", {count} {word}"));
+            }
+        }
+        text
     }
 
     /// So many lines at most: those who are worth a look, the newest first of each kind, and how many are not shown.
@@ -168,26 +163,21 @@ impl Live {
         now: Walltime,
     ) -> Vec<String> {
         let waits = self.waits();
-        let mut all = 0;
+        let (mut all, mut counts) = (0, [0; KINDS]);
         let mut worth: Vec<(Why, Reverse<u64>, &Node, &Entry)> = Vec::new();
-        for (node, one) in self.selected(selection) {
+        for (node, one) in self.roster.meant(selection) {
             all += 1;
             if let Some((why, at)) = why(one, waits.get(node)) {
                 worth.push((why, Reverse(at), node, one));
+                counts[why as usize] += 1;
             }
         }
         worth.sort_unstable_by_key(|(why, at, node, _)| (*why, *at, *node));
         // A heading above, and the rest below.
         let room = most.saturating_sub(2);
-        let mut rooms = shared(worth.iter().map(|(why, ..)| *why), room);
+        let mut rooms = shared(counts, room);
         let (quiet, mut left_out) = (all - worth.len(), 0);
-        let shown = worth.into_iter().filter(|(why, ..)| {
-            let room = rooms.get_mut(why).filter(|room| **room > 0);
-            let has_room = room.map(|room| *room -= 1).is_some();
-            left_out += usize::from(!has_room);
-            has_room
-        });
-        let row = |(_, _, node, one): (Why, Reverse<u64>, &Node, &Entry)| -> Row {
+        let row = |node: &Node, one: &Entry| -> Row {
             let mut row = one.row(node, now);
             if let Some((standing, place)) = waits.get(node) {
                 let since = clock(Walltime::from_millis(standing.slot.since), now);
@@ -201,10 +191,20 @@ impl Live {
             }
             row
         };
-        let rows: Vec<Row> = shown.map(row).collect();
+        let mut rows = Vec::new();
+        for (why, _, node, one) in worth {
+            let room = &mut rooms[why as usize];
+            match room.checked_sub(1) {
+                Some(less) => {
+                    *room = less;
+                    rows.push(row(node, one));
+                }
+                None => left_out += 1,
+            }
+        }
         let mut lines = match rows.is_empty() {
             true => Vec::new(),
-            false => columns.table(rows.into_iter(), look),
+            false => columns.table(rows, look),
         };
         let rest = match (left_out, quiet) {
             (0, 0) => return lines,
@@ -236,21 +236,38 @@ impl Live {
             };
             (node.clone(), stand)
         };
-        self.selected(selection).map(stand).collect()
+        let meant = self.roster.meant(selection).into_iter();
+        meant.map(stand).collect()
     }
 }
 
 /// `web1: running`, for each node that stands otherwise than before.
-pub fn news(before: &Stands, now: &Stands) -> Vec<String> {
-    let nobody = Stand::default();
-    let line = |(node, now): (&Node, &Stand)| {
-        let words = now.since(before.get(node).unwrap_or(&nobody));
-        (!words.is_empty()).then(|| format!("{node}: {}", words.join(", ")))
-    };
-    let lines = now.iter().filter_map(line);
-    let gone = before.keys().filter(|node| !now.contains_key(node));
-    let gone = gone.map(|node| format!("{node}: not there any more"));
-    lines.chain(gone).collect()
+pub fn news(before: &[(Node, Stand)], now: &[(Node, Stand)]) -> Vec<String> {
+    let (nobody, mut lines) = (Stand::default(), Vec::new());
+    for (node, now) in now {
+        let words = now.since(stand(before, node).unwrap_or(&nobody));
+        if !words.is_empty() {
+            lines.push(format!("{node}: {}", words.join(", ")));
+        }
+    }
+    for (node, _) in before {
+        if stand(now, node).is_none() {
+            lines.push(format!("{node}: not there any more"));
+        }
+    }
+    lines
+}
+
+fn stand<'s>(all: &'s [(Node, Stand)], node: &Node) -> Option<&'s Stand> {
+    let at = all.binary_search_by(|(one, _)| one.cmp(node)).ok()?;
+    Some(&all[at].1)
+}
+
+impl<'l> Waits<'l> {
+    fn get(&self, node: &Node) -> Option<&Wait<'l>> {
+        let at = self.0.binary_search_by(|(one, _)| one.slot.node.cmp(node));
+        self.0.get(at.ok()?)
+    }
 }
 
 impl Stand {
@@ -319,20 +336,15 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
 }
 
 /// How much room each kind has: as much as it needs, or as any other, so that many of one kind hide no other.
-fn shared(all: impl Iterator<Item = Why>, room: usize) -> BTreeMap<Why, usize> {
-    let mut counts = BTreeMap::<Why, usize>::new();
-    for why in all {
-        *counts.entry(why).or_default() += 1;
+fn shared(counts: [usize; KINDS], room: usize) -> [usize; KINDS] {
+    let mut kinds: [usize; KINDS] = std::array::from_fn(|kind| kind);
+    kinds.sort_unstable_by_key(|kind| (counts[*kind], *kind));
+    let (mut rooms, mut left) = (counts, room);
+    for (n, kind) in kinds.into_iter().enumerate() {
+        rooms[kind] = counts[kind].min(left / (KINDS - n));
+        left -= rooms[kind];
     }
-    let mut by_count: Vec<(usize, Why)> = counts.into_iter().map(|(why, n)| (n, why)).collect();
-    by_count.sort_unstable();
-    let (mut left, mut kinds) = (room, by_count.len());
-    let share = |(count, why): (usize, Why)| {
-        let share = count.min(left / kinds);
-        (left, kinds) = (left - share, kinds - 1);
-        (why, share)
-    };
-    by_count.into_iter().map(share).collect()
+    rooms
 }
 
 #[cfg(test)]
@@ -375,7 +387,7 @@ mod tests {
             let slot = slot(name, revision - 1, limit);
             let (group, node) = (slot.group.clone(), slot.node.clone());
             let standing = Standing::new(slot, revision, revision - 1, 2);
-            self.stands(Key::Slot { group, node }, standing);
+            self.stands(&Key::Slot { group, node }, standing);
         }
 
         fn frame(&self, most: usize) -> Vec<String> {

@@ -17,6 +17,7 @@ use again::layout::{Look, complain, plural, say};
 use again::sys::clock::walltime;
 use serde_json::{Value, json};
 
+use self::roster::Columns;
 pub use self::roster::Roster;
 use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem};
@@ -48,24 +49,26 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
     if args.follow {
         return follow::main(&settings, selection);
     }
-    let mut roster = Roster::of(&settings)?;
-    let all = roster.0.len();
-    roster.0.retain(|_, one| selection.has(one.told.as_ref()));
+    let roster = Roster::of(&settings)?;
+    let meant = roster.meant(&selection);
     if args.json {
-        let nodes: Vec<Value> = roster.0.iter().map(|(node, one)| one.json(node)).collect();
+        let nodes: Vec<Value> = meant.iter().map(|(node, one)| one.json(node)).collect();
         let version = env!("CARGO_PKG_VERSION");
         let all = json!({"schema": 1, "version": version, "nodes": nodes});
         say(&all.to_string())?;
         return Ok(Exit::Done);
     }
-    if roster.0.is_empty() {
+    if meant.is_empty() {
+        let all = roster.0.len();
         let s = plural(all);
         complain(&format!(
             "again-fleet: none of {all} node{s} meets the conditions"
         ));
         return Ok(Exit::Done);
     }
-    for line in roster.table(&Look::of_this_process(), walltime()) {
+    let now = walltime();
+    let rows = meant.iter().map(|(node, one)| one.row(node, now)).collect();
+    for line in Columns::default().table(rows, &Look::of_this_process()) {
         say(&line)?;
     }
     Ok(Exit::Done)

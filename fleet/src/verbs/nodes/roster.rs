@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::super::{clean, clock};
 use crate::ask::Answer;
 use crate::policy::select::Selection;
+use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
@@ -23,6 +24,10 @@ pub struct Roster(pub(super) BTreeMap<Node, Box<Entry>>);
 pub(super) struct Entry {
     pub told: Option<Inventory>,
     pub is_alive: bool,
+    /// What stands there it has not signed.
+    pub is_liar: bool,
+    /// Where it runs or waits for a slot.
+    pub slots: Vec<Standing>,
 }
 
 impl Roster {
@@ -41,11 +46,19 @@ impl Roster {
 
     /// Those who are meant.
     pub fn selected(&self, selection: &Selection) -> impl Iterator<Item = &Node> {
-        let meant = self
-            .0
-            .iter()
-            .filter(|(_, one)| selection.has(one.told.as_ref()));
-        meant.map(|(node, _)| node)
+        self.meant(selection).into_iter().map(|(node, _)| node)
+    }
+
+    /// Those who are meant, of all who are there or have told something.
+    pub(super) fn meant(&self, selection: &Selection) -> Vec<(&Node, &Entry)> {
+        let mut meant = Vec::new();
+        for (node, one) in &self.0 {
+            let told = one.told.as_ref();
+            if (one.is_alive || told.is_some()) && selection.has(told) {
+                meant.push((node, &**one));
+            }
+        }
+        meant
     }
 
     /// Whether a node's service is connected.
@@ -61,23 +74,14 @@ const HEADINGS: [&str; 5] = ["NODE", "THERE", "ENVIRONMENT", "LAST RUN", "NOW"];
 /// What is left of a column that has to shrink.
 const NARROWEST: usize = 12;
 
-impl Roster {
-    /// A row for each, and a heading; as wide as the terminal at most, if that can be.
-    pub(super) fn table(&self, look: &Look, now: Walltime) -> Vec<String> {
-        let rows = self.0.iter().map(|(node, one)| one.row(node, now));
-        Columns::default().table(rows, look)
-    }
-}
-
 /// How wide the columns have been. They do not shrink, so that nothing moves that has not changed.
 #[derive(Debug, Default)]
 pub(super) struct Columns([usize; 5]);
 
 impl Columns {
-    /// These rows below a heading.
-    pub(super) fn table(&mut self, rows: impl Iterator<Item = Row>, look: &Look) -> Vec<String> {
-        let heading = HEADINGS.map(|text| (Tone::Heading, text.to_owned()));
-        let rows: Vec<Row> = std::iter::once(heading).chain(rows).collect();
+    /// These rows below a heading; as wide as the terminal at most, if that can be.
+    pub(super) fn table(&mut self, mut rows: Vec<Row>, look: &Look) -> Vec<String> {
+        rows.insert(0, HEADINGS.map(|text| (Tone::Heading, text.to_owned())));
         for row in &rows {
             for (width, (_, text)) in self.0.iter_mut().zip(row) {
                 *width = (*width).max(text.chars().count());
@@ -219,7 +223,12 @@ mod tests {
         };
         let now = Walltime::from_millis(2);
         let at = clock(now, now);
-        let lines = roster().table(&look(None), now);
+        let table = |roster: &Roster, width| {
+            let meant = roster.meant(&Selection::default()).into_iter();
+            let rows = meant.map(|(node, one)| one.row(node, now)).collect();
+            Columns::default().table(rows, &look(width))
+        };
+        let lines = table(&roster(), None);
         assert_eq!(
             lines,
             [
@@ -247,9 +256,9 @@ mod tests {
                 told.environment = "a\u{202e}\u{1b}".to_owned();
             }
         }
-        let lines = hostile.table(&look(None), now).join("\n");
+        let lines = table(&hostile, None).join("\n");
         assert!(lines.contains(r"a\u{202e}\u{1b}  "), "{lines}");
-        let narrow = roster().table(&look(Some(76)), now);
+        let narrow = table(&roster(), Some(76));
         assert!(
             narrow.iter().all(|line| line.chars().count() <= 76),
             "{narrow:#?}"
