@@ -180,7 +180,7 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
     let mut typed = shown.child.stdin.take().expect("a pipe");
     let mut seen = 0;
     shown.prints(&mut seen, "\x1b[1m2 nodes: 2 alive\x1b[0m");
-    shown.prints(&mut seen, "and 2 more that are quiet\r\n");
+    shown.prints(&mut seen, "and 2 more that are quiet\r");
     // What is typed is not shown.
     typed.write_all(b"typed\n").expect("typed");
     has_role(&lb1, "lb");
