@@ -342,6 +342,16 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
     lost
 }
 
+/// What stands below all of these.
+async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<Vec<Value>, Error> {
+    // One type for every engine.
+    type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
+    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
+    let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
+    let lists = futures_util::future::try_join_all(lists).await?;
+    Ok(lists.into_iter().flat_map(|list| list.values).collect())
+}
+
 /// Begins a lease, with the key that says that this node is there.
 async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
     let lease = engine.grant().await?;
@@ -502,15 +512,7 @@ impl<'e, E: Engine> Calls<'e, E> {
             }
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();
-                Box::pin(async move {
-                    // One type for every engine.
-                    type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
-                    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
-                    let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
-                    let lists = futures_util::future::try_join_all(lists).await;
-                    let values = |lists: Vec<List>| lists.into_iter().flat_map(|list| list.values);
-                    (number, lists.map(|lists| values(lists).collect()))
-                })
+                Box::pin(async move { (number, list(engine, &prefixes).await) })
             }
         }
     }
