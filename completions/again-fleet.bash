@@ -245,7 +245,7 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__nodes)
-            opts="-h --where --class --environment --json --config --state-dir --help"
+            opts="-h --where --class --environment --json --follow --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -397,7 +397,7 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__story)
-            opts="-h --json --dot --follow --config --state-dir --help"
+            opts="-h --json --dot --svg --follow --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

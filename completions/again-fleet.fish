@@ -73,6 +73,7 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l config
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l json -d 'Print JSON'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l dot -d 'Print a picture for Graphviz'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l svg -d 'Print a picture of its own, as SVG, with the time from left to right'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l follow -d 'Go on telling what changes, until nothing more is to come'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l node -d 'Of this node only' -r
@@ -90,6 +91,7 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l enviro
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l json -d 'Print JSON'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -l follow -d 'Go on showing what changes, until it is interrupted: those first that need a look'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand nodes" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand forget" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand forget" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
