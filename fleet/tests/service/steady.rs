@@ -12,6 +12,14 @@ use crate::servers::{Kind, Server};
 /// Longer than it takes on a machine that is busy, for what is a matter of seconds.
 const SOON: Duration = Duration::from_secs(90);
 
+/// One that fires, and one that is fired at.
+fn two() -> (Server, Node, Node) {
+    let server = Server::start(Kind::Etcd);
+    let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
+    [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
+    (server, web1, lb1)
+}
+
 /// Whether a sender knows how all has ended that followed from its trigger.
 fn is_over(sender: &Node, id: &Id) -> bool {
     let said = sender.command(&["story", id.as_str(), "--json"]).output();
@@ -21,13 +29,7 @@ fn is_over(sender: &Node, id: &Id) -> bool {
 
 #[test]
 fn how_a_run_has_ended_is_told_while_more_is_taken_all_the_time() {
-    let server = Server::start(Kind::Etcd);
-    let (web1, lb1) = (
-        Node::new("web1.test", &server),
-        Node::new("lb1.test", &server),
-    );
-    web1.is_linked(true);
-    lb1.is_linked(true);
+    let (_server, web1, lb1) = two();
     let first = request("name 0", &["lb1.test"]);
     web1.fire(&first);
     lb1.runs_once(&first.id);
@@ -46,13 +48,7 @@ fn how_a_run_has_ended_is_told_while_more_is_taken_all_the_time() {
 
 #[test]
 fn how_a_run_has_ended_is_told_whatever_the_node_has_done_since() {
-    let server = Server::start(Kind::Etcd);
-    let (web1, lb1) = (
-        Node::new("web1.test", &server),
-        Node::new("lb1.test", &server),
-    );
-    web1.is_linked(true);
-    lb1.is_linked(true);
+    let (_server, web1, lb1) = two();
     lb1.write("hold", "");
     let one = request("again", &["lb1.test"]);
     web1.fire(&one);

@@ -107,7 +107,9 @@ impl Live {
                 waits.push((one, place));
             }
         }
-        waits.sort_unstable_by(|(one, _), (other, _)| one.slot.node.cmp(&other.slot.node));
+        // Of one that waits in several groups, the first by name is shown.
+        waits.sort_by(|(one, _), (other, _)| one.slot.node.cmp(&other.slot.node));
+        waits.dedup_by(|(other, _), (one, _)| one.slot.node == other.slot.node);
         Waits(waits)
     }
 
