@@ -25,6 +25,8 @@ const PATIENCE: Span = Span::from_secs(3);
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
 /// How long all others leave a lock to the one that it was passed on to, and one that could not take it leaves it to the others.
 const LEFT: Span = Span::from_secs(10);
+/// How long the first write of somebody who takes a lock stands there at most: its lease, and once more that of a new leader of the engine.
+const COMES: Span = Span::from_secs(2 * LEASE);
 
 /// What stands at the key of a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -264,6 +266,11 @@ impl Locks {
                     (one.stage, one.asked) = (Stage::Entering, Some(now));
                     deeds.push(Deed::Enter(name.clone()));
                 }
+                (Stage::Idle, None) if one.seen == Seen::Coming => {
+                    let why = "nobody has signed what stands there for two minutes";
+                    deeds.push(nobody_can(name, why));
+                    one.seen = Seen::Nothing(why.to_owned());
+                }
                 _ => {}
             }
         }
@@ -290,7 +297,9 @@ impl Locks {
             Some(revision) => revision < one.at.max(own),
             None => one.place.is_none() && !matches!(one.seen, Seen::Unknown | Seen::Nothing(_)),
         };
-        if is_old {
+        // It was waited for long enough.
+        let is_late = seen == Seen::Coming && matches!(one.seen, Seen::Nothing(_));
+        if is_old || is_late && revision == Some(one.at) {
             return deeds;
         }
         one.at = one.at.max(revision.unwrap_or(0));
@@ -313,20 +322,11 @@ impl Locks {
             }
         }
         match &one.seen {
-            Seen::Nobody if one.place.is_none() && one.stage == Stage::Idle => {
-                let passed = one.passed.as_ref().filter(|(token, _)| *token == one.token);
-                one.due = one.lock.as_ref().map(|lock| {
-                    let due = match passed {
-                        Some((_, to)) if *to == me => now,
-                        Some(_) => now + lock.pause(&me) + jitter + LEFT,
-                        None => now + lock.pause(&me) + jitter,
-                    };
-                    due.max(one.rests)
-                });
+            Seen::Nobody => one.will_try(&me, now, jitter),
+            Seen::Coming if one.place.is_none() && one.stage == Stage::Idle => {
+                one.due = Some(now + COMES);
             }
-            Seen::Nothing(why) if !is_known => deeds.push(Deed::Say(format!(
-                "nobody can hold the lock '{name}': {why}; remove what stands there with 'etcdctl del'"
-            ))),
+            Seen::Nothing(why) if !is_known => deeds.push(nobody_can(name, why)),
             Seen::Held(_) => {
                 // An earlier service may have been killed before it had them run.
                 if one.is_mine(&me) && one.fired < one.token {
@@ -358,6 +358,7 @@ impl Locks {
             }
             (Some(one), None) => {
                 (one.stage, one.asked) = (Stage::Idle, None);
+                one.due = Some(now + COMES);
                 if one.is_free() {
                     // Who stands there is told in a moment.
                     one.seen = Seen::Unknown;
@@ -470,6 +471,16 @@ impl Locks {
         deeds
     }
 
+    /// It could not be looked. What was ordered beside that is answered all the same.
+    pub fn not_seen(&mut self, name: &Name) -> Vec<Deed> {
+        let asked = self.all.get(name).and_then(|one| one.asked);
+        let deeds = self.failed(name);
+        if let Some(one) = self.all.get_mut(name).filter(|one| one.place.is_some()) {
+            one.asked = asked;
+        }
+        deeds
+    }
+
     /// The engine says that its lease, or its write, is not there any more.
     pub fn gone(&mut self, name: &Name) -> Vec<Deed> {
         let mut deeds = Vec::new();
@@ -477,8 +488,9 @@ impl Locks {
         if let Some(one) = self.all.get_mut(name)
             && one.place.is_some()
         {
+            let was_mine = one.is_mine(&me);
             one.lose(name, &mut deeds);
-            if one.is_mine(&me) || one.is_free() {
+            if was_mine || one.is_free() {
                 one.seen = Seen::Unknown;
             }
             one.due = one.lock.as_ref().map(|lock| now + lock.pause(&me) + jitter);
@@ -489,12 +501,16 @@ impl Locks {
     /// An operator wants it to go on.
     pub fn passed(&mut self, name: &Name, token: u64, to: Node) -> Vec<Deed> {
         let mut deeds = Vec::new();
-        let me = self.me.clone();
+        let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         if let Some(one) = self.all.get_mut(name)
             && one.lock.as_ref().is_some_and(|lock| lock.has(&to))
         {
             one.passed = Some((token, to));
             one.heed(name, &me, &mut deeds);
+            // That it was given up may have been told before.
+            if one.seen == Seen::Nobody {
+                one.will_try(&me, now, jitter);
+            }
         }
         deeds
     }
@@ -524,6 +540,22 @@ impl One {
     /// Whether it is worth to try.
     fn is_free(&self) -> bool {
         matches!(self.seen, Seen::Unknown | Seen::Nobody)
+    }
+
+    /// Says when it tries to take what nobody holds.
+    fn will_try(&mut self, me: &Node, now: Boottime, jitter: Span) {
+        let Some(lock) = &self.lock else { return };
+        if self.place.is_some() || self.stage != Stage::Idle {
+            return;
+        }
+        let passed = self.passed.as_ref();
+        let passed = passed.filter(|(token, _)| *token == self.token);
+        let due = match passed {
+            Some((_, to)) if to == me => now,
+            Some(_) => now + lock.pause(me) + jitter + LEFT,
+            None => now + lock.pause(me) + jitter,
+        };
+        self.due = Some(due.max(self.rests));
     }
 
     /// Whether it holds it by a lease of which it was not said that it has ended.
@@ -572,6 +604,13 @@ impl One {
             self.leave(name, deeds);
         }
     }
+}
+
+/// Why nobody can, and what to do.
+fn nobody_can(name: &Name, why: &str) -> Deed {
+    Deed::Say(format!(
+        "nobody can hold the lock '{name}': {why}; remove what stands there with 'etcdctl del'"
+    ))
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ impl Driver {
             return;
         };
         let Ok(values) = answer else {
-            let deeds = self.locks().failed(&name);
+            let deeds = self.locks().not_seen(&name);
             return self.do_with_locks(deeds);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());

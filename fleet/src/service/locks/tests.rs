@@ -535,6 +535,82 @@ fn who_loses_the_engine_is_certain_for_no_longer_than_the_lease() {
 }
 
 #[test]
+fn one_alone_takes_it_again_after_its_lease_has_ended() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 1, &[]);
+        world.for_millis(8_000);
+        world.one();
+        world.cut(0);
+        world.for_millis(LEASE_MS + 10_000);
+        world.link(0);
+        world.for_millis(20_000);
+        assert_eq!((world.one(), world.store.words.len()), (0, 2));
+    }
+}
+
+#[test]
+fn a_look_that_fails_makes_no_lease_longer() {
+    let mut world = World::new(1, 1, &[]);
+    world.for_millis(8_000);
+    world.one();
+    world.cut(0);
+    let asked = millis(world.store.now);
+    let is_resume = |deed: &Deed| matches!(deed, Deed::Resume(..));
+    assert!(world.locks(0).reached().iter().any(is_resume));
+    world.locks(0).not_seen(&db());
+    world.store.now += 5_000;
+    assert!(!world.locks(0).tick().iter().any(is_resume));
+    world.locks(0).renewed(&db());
+    let one = world.nodes[0].locks.all.get(&db()).expect("a lock");
+    assert_eq!(one.ends, asked + Span::from_secs(LEASE));
+}
+
+#[test]
+fn what_nobody_signs_holds_everybody_up_and_that_is_said() {
+    let mut world = World::new(1, 2, &[]);
+    let said = |deeds: &[Deed]| {
+        let is_it = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del"));
+        deeds.iter().any(is_it)
+    };
+    let come = |locks: &mut Locks, is_list| locks.saw(&db(), Seen::Coming, Some(50), is_list);
+    assert_eq!(come(world.locks(0), false), []);
+    world.store.now += 2 * LEASE_MS - 1;
+    assert!(!said(&world.locks(0).tick()), "it may still come");
+    world.store.now += 1;
+    assert!(said(&world.locks(0).tick()));
+    let why = world.held(0).why;
+    assert!(why.contains("nobody has signed"), "{why}");
+    // It stands there as before.
+    world.store.now += BEAT;
+    assert_eq!(world.locks(0).beat(), [Deed::Look(db())]);
+    assert_eq!(come(world.locks(0), true), []);
+    assert_eq!(world.held(0).why, why);
+    // Another one comes.
+    let other = world.locks(0).saw(&db(), Seen::Coming, Some(51), false);
+    assert_eq!(other, []);
+    assert!(world.held(0).why.contains("is taking it"));
+    assert_eq!(world.locks(0).saw(&db(), Seen::Nobody, Some(52), false), []);
+    assert!(world.nodes[0].locks.wakes() < Some(millis(world.store.now + 10_000)));
+}
+
+#[test]
+fn an_operators_word_counts_though_it_is_heard_late() {
+    let mut world = World::new(1, 3, &[]);
+    world.for_millis(8_000);
+    let token = world.store.words[0].token;
+    let holder = world.one();
+    let other = (holder + 1) % 3;
+    world.locks(other).saw(&db(), Seen::Nobody, Some(50), false);
+    let soon = world.nodes[other].locks.wakes();
+    let to = node((holder + 2) % 3);
+    world.locks(other).passed(&db(), token, to);
+    let now = millis(world.store.now);
+    assert!(soon < Some(now + LEFT) && world.nodes[other].locks.wakes() > Some(now + LEFT));
+    world.locks(other).passed(&db(), token, node(other));
+    assert_eq!(world.nodes[other].locks.wakes(), Some(now));
+}
+
+#[test]
 fn an_operator_passes_it_on() {
     for seed in 0..20 {
         let mut world = World::new(seed, 4, &["n0"]);
