@@ -297,6 +297,10 @@ impl Slots {
     pub fn beat(&mut self) -> Vec<Deed> {
         let mut deeds = Vec::new();
         self.retry(Stage::Stands, &mut deeds);
+        // Old etcds lose some of what they should tell.
+        if self.groups.0.iter().any(|(_, group)| group.is_near()) {
+            self.look_anew(&mut deeds);
+        }
         deeds
     }
 
@@ -403,9 +407,13 @@ impl Slots {
         if let Some(group) = self.groups.get_mut(name) {
             (group.stage, group.trouble, group.asked) = (Stage::Idle, Some(why), None);
         }
-        let pause = PAUSE.nanos() << self.failures.min(DOUBLED);
+        // A place does not outlive its lease.
+        let has_place = self.groups.0.iter().any(|(_, group)| group.place.is_some());
+        let most = if has_place { DOUBLED / 2 } else { DOUBLED };
+        let pause = PAUSE.nanos() << self.failures.min(most);
         self.failures += 1;
-        self.due = Some(self.now + Span::from_nanos(pause));
+        let due = self.now + Span::from_nanos(pause);
+        self.due = Some(self.due.map_or(due, |soon| soon.min(due)));
         self.look()
     }
 
@@ -581,6 +589,13 @@ impl Group {
         if let Some(asked) = self.asked.take() {
             (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
         }
+    }
+
+    /// Whether its turn comes when a few more have ended.
+    fn is_near(&self) -> bool {
+        let line = self.line.as_ref();
+        let line = line.filter(|_| !self.had_turn && !self.is_looking);
+        line.is_some_and(|line| line.len() < 2 * self.limit as usize)
     }
 
     /// Whether a run has its slot by a lease of which it was not said that it has ended.
