@@ -1,5 +1,6 @@
 //! `again fleet`: the second program, which carries triggers between nodes.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,10 @@ use nix::unistd::execv;
 
 use crate::cli::Fleet;
 use crate::layout::complain;
-use crate::model::{Exit, Span};
+use crate::model::{Exit, Span, Walltime, json};
 use crate::policy::delay;
 use crate::sys::attributes::{SignalState, set_signals};
+use crate::sys::file::read_regular;
 use crate::sys::spawn::own_program;
 use crate::toml;
 
@@ -26,6 +28,8 @@ const SETTINGS: &str = "/etc/again-fleet.toml";
 /// ahead together.
 const PATIENCE: Span = Span::from_secs(10);
 const SPREAD: Span = Span::from_secs(30);
+/// How old what its service has written may be: it writes every half minute.
+const FRESH: Span = Span::from_secs(120);
 
 /// Becomes again-fleet, which gets the words as they are.
 ///
@@ -57,6 +61,25 @@ pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
         "again: error: again-fleet is not installed: it is neither beside this program nor in /usr/local/bin or /usr/bin; install its package, or include common::again::fleet",
     );
     Ok(Exit::Unavailable)
+}
+
+/// How the service does, in the numbers that it writes into its state directory, which the same variable sets for both programs; none where
+/// that cannot be read.
+pub fn numbers() -> BTreeMap<String, u64> {
+    let directory = std::env::var_os("AGAIN_FLEET_STATE_DIR");
+    let directory = directory.unwrap_or_else(|| "/var/lib/again-fleet".into());
+    let path = Path::new(&directory).join("serve/counts.json");
+    let text = read_regular(&path, 4096, nix::libc::O_NOFOLLOW).ok();
+    let numbers = text.and_then(|text| json::read(&text).ok());
+    numbers.unwrap_or_default()
+}
+
+/// How many runs of this node go on though their slot has ended with its lease.
+pub fn slots_ended(now: Walltime) -> u64 {
+    let numbers = numbers();
+    let number = |key| numbers.get(key).copied().unwrap_or(0);
+    let is_fresh = now.since(Walltime::from_millis(number("at"))) < FRESH;
+    if is_fresh { number("ended") } else { 0 }
 }
 
 /// Whether a run is not to start without a slot, as far as that can be read.

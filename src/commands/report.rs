@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::fleet;
 use crate::config::Settings;
 use crate::model::{
     Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
@@ -41,6 +42,8 @@ pub struct Report {
     pub targets: Vec<Target>,
     /// What cannot be read, in words.
     pub unreadable: Vec<String>,
+    /// How many runs here go on though their slot of the fleet has ended with its lease.
+    pub slots_ended: u64,
 }
 
 /// A target.
@@ -123,6 +126,7 @@ impl Report {
                 .collect(),
             targets,
             unreadable,
+            slots_ended: fleet::slots_ended(now.wall),
             now,
         }
     }
@@ -140,6 +144,7 @@ impl Report {
             "drivers": self.drivers.iter().map(|driver| driver_json(driver, now)).collect::<Vec<_>>(),
             "targets": self.targets.iter().map(|target| target.json(now)).collect::<Vec<_>>(),
             "unreadable": self.unreadable,
+            "slots_ended": self.slots_ended,
         })
     }
 }

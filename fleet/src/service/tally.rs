@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::telling::Counts;
 
 /// What the numbers are of. Times are milliseconds of the wall clock after 1970, and 0 where there is none.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "sent",
     "spooled",
     "dropped",
@@ -23,6 +23,7 @@ const KEYS: [&str; 12] = [
     "since",
     "turned_away",
     "troubles",
+    "ended",
 ];
 /// As many numbers.
 pub type Numbers = [u64; KEYS.len()];
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(read()["at"], 3);
         numbers[..3].copy_from_slice(&[5, 70, 1]);
         write(numbers, false, 4);
-        assert_eq!((read()["at"], read()["sent"], read().len()), (4, 5, 13));
+        assert_eq!((read()["at"], read()["sent"], read().len()), (4, 5, 14));
 
         let (_, counts) = Tally::open(directory.path());
         assert_eq!((counts.sent, counts.dropped), (5, 1));

@@ -65,7 +65,7 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
         ("troubles", 0.0),
     ];
     are(&web1, &quiet);
-    assert_eq!(numbers(&web1).len(), 13);
+    assert_eq!(numbers(&web1).len(), 14);
 
     // Its target is off.
     let one = request("again", &["lb1.test"]);

@@ -13,7 +13,7 @@ impl Driver {
         }
         let told = self.telling.counts();
         let waiting = self.waiting();
-        let [running, waits, since] = self.slots.counts();
+        let [running, waits, since, ended] = self.slots.counts();
         let health = &self.health;
         let down = if health.is_up {
             0
@@ -35,6 +35,7 @@ impl Driver {
             since,
             health.turned_away,
             troubles as u64,
+            ended,
         ];
         if let Err(e) = self.tally.write(numbers, is_beat, clock::walltime()) {
             let why = format!("'again metrics' is told nothing: {e}");
