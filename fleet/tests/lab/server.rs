@@ -136,11 +136,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
             .is_empty()
             .then_some(())
     });
-    web1.write(
-        "/etc/cron.d/agent",
-        "@reboot root touch /root/change && puppet agent --onetime --no-daemonize\n",
-    );
-    web1.sh("rm -f /run/crond.reboot; systemctl restart cron");
+    by_cron(&web1, &format!("touch /root/change && {ONETIME}"));
     has_run(&lb1, 1);
     web1.wait_until("its report", 60, || {
         reported(&web1)
@@ -220,6 +216,15 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
     share_a_slot(&server, &web1, &lb1);
 }
 
+/// A run as cron's lines have it.
+const ONETIME: &str = "puppet agent --onetime --no-daemonize";
+
+/// Has cron start this once, now.
+fn by_cron(node: &Lab, command: &str) {
+    node.write("/etc/cron.d/agent", &format!("@reboot root {command}\n"));
+    node.sh("rm -f /run/crond.reboot; systemctl restart cron");
+}
+
 /// A process on the server has the only slot until it is let go.
 fn hold(server: &Lab) {
     let words = "echo $$ >/root/holder; again-fleet slot --group puppetserver && touch /root/has; exec sleep 600";
@@ -291,11 +296,19 @@ fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
     stand(server, &[]);
     let_go(server);
 
-    // One parameter, and cron's runs wait for nobody.
+    // A run of cron's waits as well, until it is disabled with one parameter.
+    hold(server);
+    by_cron(web1, &format!("{ONETIME}; echo $? >/root/ended"));
+    stand(server, &["server.test", "web1.test"]);
+    let_go(server);
+    web1.wait_until("the end of cron's run", 60, || {
+        (web1.exec(&["cat", "/root/ended"]).out == "0\n").then_some(())
+    });
+    stand(server, &[]);
     site(server, &format!("{SLOTS}, slots_prerun => false"));
     assert_eq!(agent(web1), 2);
     hold(server);
-    web1.sh("timeout 90 puppet agent --onetime --no-daemonize");
+    web1.sh(&format!("timeout 90 {ONETIME}"));
     stand(server, &["server.test"]);
     let_go(server);
 }

@@ -54,6 +54,11 @@ impl Straight {
 
     /// What stands below this.
     pub fn list(&self, below: &str) -> Vec<Value> {
+        self.look(below).expect("a list")
+    }
+
+    /// The same, where a member may be away.
+    pub fn look(&self, below: &str) -> Result<Vec<Value>, Error> {
         let prefix = format!("again/v1/test/{below}");
         let list = self.runtime.block_on(async {
             match &self.store {
@@ -61,7 +66,7 @@ impl Straight {
                 Store::Nats(nats) => nats.list(&prefix).await,
             }
         });
-        list.expect("a list").values
+        Ok(list?.values)
     }
 
     /// Whatever was written since this etcd began, also what is gone.
