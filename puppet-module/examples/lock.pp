@@ -34,12 +34,13 @@ class profile::db::fence (
       echo "\$token" >${shared}/token.new
       sync ${shared}/token.new
       mv ${shared}/token.new ${shared}/token
-      exec "\$@"
+      # Nothing that it leaves behind keeps the lock.
+      "\$@" 9>&-
       | SCRIPT
   }
 }
 
-# The one that is written to.
+# The one that is written to. Also one that is the primary already notes a token that has grown: somebody else had it meanwhile.
 class profile::db::primary (
   Integer[1] $token,
 ) {
@@ -50,7 +51,7 @@ class profile::db::primary (
   }
   -> exec { "promote with token ${token}":
     command => "${profile::db::fence::script} ${token} /usr/local/sbin/db promote",
-    unless  => '/usr/local/sbin/db is-primary',
+    unless  => "/bin/sh -c 'test \"\$(cat ${profile::db::fence::shared}/token)\" = ${token} && /usr/local/sbin/db is-primary'",
     require => File[$profile::db::fence::script],
   }
 }
@@ -62,9 +63,9 @@ class profile::db::replica (
   file { '/etc/db/role':
     content => "replica of ${primary}\n",
   }
-  ~> exec { "follow ${primary}":
-    command     => "/usr/local/sbin/db follow ${primary}",
-    refreshonly => true,
+  -> exec { "follow ${primary}":
+    command => "/usr/local/sbin/db follow ${primary}",
+    unless  => "/usr/local/sbin/db follows ${primary}",
   }
 }
 

@@ -67,6 +67,43 @@ describe 'common::again::lock' do
     end
   end
 
+  context 'with the fence of the example' do
+    let(:dir) { Dir.mktmpdir('again-fence') }
+    let(:fence) { "class { 'profile::db::fence': shared => '#{dir}', script => '#{dir}/with-token' }\n" }
+    let(:pre_condition) { fence + super() + File.read("#{ROOT}/examples/lock.pp") }
+    let(:title) { 'another' }
+    let(:facts) do
+      lock = { 'is_mine' => true, 'holder' => 'db1.example.com', 'token' => 7 }
+      super().merge('again_fleet' => { 'certname' => 'db1.example.com', 'paths' => ssl, 'locks' => { 'db-master' => lock } })
+    end
+    let(:script) { "#{dir}/with-token" }
+    let(:promote) { catalogue.resource('Exec[promote with token 7]') }
+
+    def status(words)
+      Puppet::Util::Execution.execute(words, failonfail: false).exitstatus
+    end
+
+    before { File.write(script, catalogue.resource("File[#{script}]")[:content]) }
+    after { FileUtils.remove_entry(dir) }
+
+    it 'takes nothing from a token that is older than another' do
+      codes = [1, 3, 2, 3].map { |token| status(['sh', script, token.to_s, 'true']) }
+      expect(codes).to eq([0, 0, 1, 0])
+      expect(File.read("#{dir}/token")).to eq("3\n")
+    end
+
+    it 'says how the command ended, and leaves it no lock' do
+      command = ['sh', script, '1', 'sh', '-c', 'test ! -e /proc/self/fd/9 && exit 5']
+      expect(status(command)).to eq(5)
+    end
+
+    it 'is asked again for a token that is not noted yet' do
+      words = promote[:unless].sub('/usr/local/sbin/db is-primary', 'true')
+      codes = [6, 7].map { |token| File.write("#{dir}/token", "#{token}\n") && status(words) }
+      expect(codes).to eq([1, 0])
+    end
+  end
+
   context 'when absent' do
     let(:params) { { 'candidates' => ['db9.example.com'], 'ensure' => 'absent' } }
 
