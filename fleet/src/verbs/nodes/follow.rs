@@ -316,7 +316,6 @@ impl View {
         };
         let (now, look) = (walltime(), Look::of_this_process());
         let [rows, width] = terminal.size();
-        let cut = |text: String| -> String { text.chars().take(width).collect() };
         let engine = self.engine;
         let counts = || self.live.counts(&self.selection);
         let (tone, counts, why) = match &self.link {
@@ -324,7 +323,7 @@ impl View {
             Link::Here => (Tone::Heading, counts(), None),
             Link::Away(since, why) => {
                 let since = clock(*since, now);
-                let why = cut(format!("{engine} {}; it is tried again", clean(why)));
+                let why = format!("{engine} {}; it is tried again", clean(why));
                 let words = format!("{engine} is away since {since}; before: {}", counts());
                 (
                     Tone::Attention,
@@ -336,8 +335,8 @@ impl View {
         // The cursor has the last line.
         let most = rows.saturating_sub(2 + usize::from(why.is_some()));
         let lines = self.live.lines(&self.selection, most, columns, &look, now);
-        let mut all = vec![look.paint(tone, &cut(counts))];
+        let mut all = vec![look.paint(tone, &counts)];
         all.extend(lines.into_iter().chain(why));
-        Ok(terminal::write(&frame.show(all))?)
+        Ok(terminal::write(&frame.show(all, width))?)
     }
 }
