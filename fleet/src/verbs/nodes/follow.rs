@@ -272,8 +272,9 @@ impl View {
 
     /// The terminal has another size, or was another program's meanwhile.
     fn anew(&mut self) -> Result<(), Problem> {
-        if let Out::Drawn(terminal, frame, columns) = &mut self.out {
-            terminal.is_quiet();
+        if let Out::Drawn(_, frame, columns) = &mut self.out
+            && !terminal::is_anothers()
+        {
             terminal::write(frame.clear())?;
             *columns = Columns::default();
         }
@@ -283,6 +284,14 @@ impl View {
 
     /// Shows what is new.
     fn show(&mut self) -> Result<(), Problem> {
+        if let Out::Drawn(_, frame, _) = &mut self.out
+            && terminal::is_anothers()
+        {
+            // When it is ours again, all is drawn.
+            frame.clear();
+            self.is_new = true;
+            return Ok(());
+        }
         let is_new = std::mem::take(&mut self.is_new);
         if is_new {
             // What is read anew next is believed by what the files say now.
@@ -315,6 +324,7 @@ impl View {
             return Ok(());
         };
         let (now, look) = (walltime(), Look::of_this_process());
+        terminal.is_quiet();
         let [rows, width] = terminal.size();
         let engine = self.engine;
         let counts = || self.live.counts(&self.selection);
