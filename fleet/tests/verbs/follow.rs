@@ -222,3 +222,23 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
         text.matches("\x1b[?7h").count()
     );
 }
+
+/// As a shell's stopped job it ends at once, and leaves the terminal to the shell: whoever sets it from there is stopped.
+#[test]
+fn a_stopped_one_goes_on_or_ends() {
+    let (_server, web1, _lb1) = two(Kind::Etcd);
+    let script = "set -m; FOLLOW; fg; echo stopped=$?; kill %1; bg; wait %1; echo status=$?";
+    let mut shown = terminal(&web1, "rows 10 cols 100", script);
+    let mut typed = shown.child.stdin.take().expect("a pipe");
+    let mut seen = 0;
+    shown.prints(&mut seen, "and 2 more that are quiet");
+    typed.write_all(b"\x1a").expect("typed");
+    shown.prints(&mut seen, "\x1b[H\x1b[J");
+    shown.prints(&mut seen, "and 2 more that are quiet");
+    typed.write_all(b"\x1a").expect("typed");
+    shown.prints(&mut seen, "status=");
+    let (_, text) = shown.ends();
+    let (_, after) = text.split_once("stopped=148").expect("stopped");
+    assert!(after.contains("status=0"), "{text:?}");
+    assert!(!after.contains('\x1b'), "{text:?}");
+}

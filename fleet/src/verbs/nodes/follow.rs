@@ -272,8 +272,9 @@ impl View {
 
     /// The terminal has another size, or was another program's meanwhile.
     fn anew(&mut self) -> Result<(), Problem> {
-        if let Out::Drawn(terminal, frame, columns) = &mut self.out {
-            terminal.is_quiet();
+        if let Out::Drawn(_, frame, columns) = &mut self.out
+            && !terminal::is_anothers()
+        {
             terminal::write(frame.clear())?;
             *columns = Columns::default();
         }
@@ -283,6 +284,14 @@ impl View {
 
     /// Shows what is new.
     fn show(&mut self) -> Result<(), Problem> {
+        if let Out::Drawn(_, frame, _) = &mut self.out
+            && terminal::is_anothers()
+        {
+            // When it is ours again, all is drawn.
+            frame.clear();
+            self.is_new = true;
+            return Ok(());
+        }
         let is_new = std::mem::take(&mut self.is_new);
         if is_new {
             // What is read anew next is believed by what the files say now.
@@ -315,8 +324,8 @@ impl View {
             return Ok(());
         };
         let (now, look) = (walltime(), Look::of_this_process());
+        terminal.is_quiet();
         let [rows, width] = terminal.size();
-        let cut = |text: String| -> String { text.chars().take(width).collect() };
         let engine = self.engine;
         let counts = || self.live.counts(&self.selection);
         let (tone, counts, why) = match &self.link {
@@ -324,7 +333,7 @@ impl View {
             Link::Here => (Tone::Heading, counts(), None),
             Link::Away(since, why) => {
                 let since = clock(*since, now);
-                let why = cut(format!("{engine} {}; it is tried again", clean(why)));
+                let why = format!("{engine} {}; it is tried again", clean(why));
                 let words = format!("{engine} is away since {since}; before: {}", counts());
                 (
                     Tone::Attention,
@@ -336,8 +345,8 @@ impl View {
         // The cursor has the last line.
         let most = rows.saturating_sub(2 + usize::from(why.is_some()));
         let lines = self.live.lines(&self.selection, most, columns, &look, now);
-        let mut all = vec![look.paint(tone, &cut(counts))];
+        let mut all = vec![look.paint(tone, &counts)];
         all.extend(lines.into_iter().chain(why));
-        Ok(terminal::write(&frame.show(all))?)
+        Ok(terminal::write(&frame.show(all, width))?)
     }
 }

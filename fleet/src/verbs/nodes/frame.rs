@@ -9,8 +9,9 @@ const NO_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
 impl Frame {
-    /// Shows these instead. Nothing if they are there.
-    pub fn show(&mut self, lines: Vec<String>) -> String {
+    /// Shows these instead, each as wide as this at most. Nothing if they are there.
+    pub fn show(&mut self, mut lines: Vec<String>, width: usize) -> String {
+        lines.iter_mut().for_each(|line| *line = cut(line, width));
         let (old, mut at) = (&self.0, self.0.len());
         let mut out = String::new();
         let go = |out: &mut String, from: usize, to: usize| {
@@ -57,6 +58,19 @@ impl Frame {
     }
 }
 
+/// The beginning of a line. Colours have no width, and all stay: none goes on in what comes after.
+fn cut(line: &str, width: usize) -> String {
+    let (mut shown, mut is_colour) = (0, false);
+    let stays = |c: &char| {
+        is_colour |= *c == '\x1b';
+        let stays = is_colour || shown < width;
+        shown += usize::from(!is_colour);
+        is_colour &= *c != 'm';
+        stays
+    };
+    line.chars().filter(stays).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +82,7 @@ mod tests {
         lines: Vec<String>,
         at: (usize, usize),
         wraps: bool,
+        is_coloured: bool,
     }
 
     impl Terminal {
@@ -100,6 +115,7 @@ mod tests {
             let (number, what) = words.split_at(words.len() - 1);
             match (number, what) {
                 ("?7", _) => self.wraps = what == "h",
+                (code, "m") => self.is_coloured = code != "0",
                 ("2", "K") => self.lines[self.at.0].clear(),
                 ("", "J") => self.lines.truncate(self.at.0),
                 ("", "H") => self.at = (0, 0),
@@ -117,30 +133,34 @@ mod tests {
     #[test]
     fn only_what_is_new_is_sent() {
         let mut frame = Frame::default();
+        let show = |frame: &mut Frame, text: &str| frame.show(lines(text), 80);
         let of = |body: &str| format!("{NO_WRAP}{body}{WRAP}");
-        assert_eq!(frame.show(lines("a b c")), of("\ra\r\n\rb\r\n\rc\r\n\r"));
-        assert_eq!(frame.show(lines("a b c")), "");
-        assert_eq!(frame.show(lines("a x c")), of("\r\x1b[2A\x1b[2Kx\r\x1b[2B"));
-        assert_eq!(frame.show(lines("a x c d")), of("\rd\r\n\r"));
-        assert_eq!(frame.show(lines("a")), of("\r\x1b[3A\x1b[J"));
+        assert_eq!(show(&mut frame, "a b c"), of("\ra\r\n\rb\r\n\rc\r\n\r"));
+        assert_eq!(show(&mut frame, "a b c"), "");
+        assert_eq!(show(&mut frame, "a x c"), of("\r\x1b[2A\x1b[2Kx\r\x1b[2B"));
+        assert_eq!(show(&mut frame, "a x c d"), of("\rd\r\n\r"));
+        assert_eq!(show(&mut frame, "a"), of("\r\x1b[3A\x1b[J"));
         frame.clear();
-        assert_eq!(frame.show(lines("a")), of("\ra\r\n\r"));
+        assert_eq!(show(&mut frame, "a"), of("\ra\r\n\r"));
     }
 
     proptest! {
         #[test]
-        fn the_terminal_shows_the_last_of_them(all in prop::collection::vec((prop::collection::vec("[ab]{1,3}", 0..6), 0..9), 1..12)) {
+        fn the_terminal_shows_the_last_of_them_as_far_as_it_is_wide(all in prop::collection::vec((prop::collection::vec("([abm]{1,3}|\x1b\\[31m[abm]{1,3}\x1b\\[0m){1,3}", 0..6), 0..9), 1..12), width in 1..10usize) {
             let (mut frame, mut terminal) = (Frame::default(), Terminal::default());
             for (lines, what) in all {
                 if what == 0 {
                     terminal.write(frame.clear());
                 }
-                let sent = frame.show(lines.clone());
+                let sent = frame.show(lines.clone(), width);
                 terminal.write(&sent);
-                prop_assert_eq!(&terminal.lines, &lines);
+                prop_assert!(!terminal.is_coloured);
+                let plain = lines.iter().map(|line| line.replace("\x1b[31m", "").replace("\x1b[0m", ""));
+                let shown: Vec<String> = plain.map(|line| line.chars().take(width).collect()).collect();
+                prop_assert_eq!(&terminal.lines, &shown);
                 prop_assert_eq!(terminal.at, (lines.len(), 0));
                 prop_assert!(sent.is_empty() || terminal.wraps);
-                prop_assert_eq!(frame.show(lines), "");
+                prop_assert_eq!(frame.show(lines, width), "");
             }
         }
     }

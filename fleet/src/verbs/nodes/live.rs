@@ -551,7 +551,7 @@ mod tests {
         let mut show = |live: &Live| {
             let mut lines = vec![live.counts(&all())];
             lines.extend(live.lines(&all(), 48, &mut columns, &LOOK, NOW));
-            frame.show(lines).len()
+            frame.show(lines, 200).len()
         };
         let first = show(&live);
         assert!((2000..8000).contains(&first), "{first} bytes");

@@ -28,11 +28,16 @@ impl Terminal {
 
     /// What is typed is not shown: it would move what is drawn.
     pub fn is_quiet(&self) {
-        if let Some(before) = &self.0 {
+        if let Some(before) = self.before() {
             let mut quiet = before.clone();
             quiet.local_modes -= LocalModes::ECHO;
             let _ = tcsetattr(stdout(), OptionalActions::Now, &quiet);
         }
+    }
+
+    /// How it was, if it may be set.
+    fn before(&self) -> Option<&Termios> {
+        self.0.as_ref().filter(|_| !is_anothers())
     }
 
     /// How many lines and columns it has.
@@ -46,11 +51,16 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if let Some(before) = &self.0 {
+        if let Some(before) = self.before() {
             // What was typed meanwhile is for nobody.
             let _ = tcsetattr(stdout(), OptionalActions::Flush, before);
         }
     }
+}
+
+/// Whether another job has the terminal. Who sets it nevertheless is stopped, even on its way to its end.
+pub fn is_anothers() -> bool {
+    tcgetpgrp(stdout()).is_ok_and(|group| group != getpgrp())
 }
 
 /// Writes all of it at once.

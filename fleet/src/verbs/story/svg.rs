@@ -32,6 +32,9 @@ const APART: [u64; 17] = [
     1_800_000, 3_600_000, 7_200_000, 21_600_000,
 ];
 
+/// On a row of its own: after the counts there is no room for it.
+const LEGEND: &str = "a line waits, a bar runs, a dot is told; what is dashed or pale goes on";
+
 /// Colours that can be read on white, and in the dark.
 const STYLE: &str = "<style>
 svg{color:#1f2328;background:#fff;font:12px monospace}
@@ -57,7 +60,7 @@ svg{color:#e6edf3;background:#0d1117}
 pub fn svg(story: &Story) -> String {
     let canvas = Canvas::of(story);
     let (steps, nodes) = (story.steps.len(), nodes(story));
-    let height = canvas.middle(steps + 2);
+    let height = canvas.middle(steps + 3);
     let origin = story.node.as_str();
     let heading = format!(
         "begun by {} on {}, {}",
@@ -76,12 +79,13 @@ pub fn svg(story: &Story) -> String {
         out.push_str(&canvas.row(n, step));
     }
     let words = format!(
-        "{steps} trigger{} for {nodes} node{}: {}; a line waits, a bar runs, a dot is told; what is dashed or pale goes on",
+        "{steps} trigger{} for {nodes} node{}: {}",
         plural(steps),
         plural(nodes),
         counts(story)
     );
     out.push_str(&text(TREE, canvas.middle(steps + 1) + 4, &words));
+    out.push_str(&text(TREE, canvas.middle(steps + 2) + 4, LEGEND));
     out + "</svg>\n"
 }
 
@@ -336,13 +340,27 @@ mod tests {
                 "<text x=\"27\" y=\"174\">v</text>",
                 "attention\"><text x=\"330\" y=\"174\">held</text>\n<path d=\"M780 170H830\"/><circle cx=\"830\" cy=\"170\" r=\"4\"/><path class=\"open\" d=\"M830 170H930\"/>",
             ),
-            "<text x=\"12\" y=\"194\">5 triggers for 5 nodes: 2 changed, 1 held, 1 refused, 1 started; a line waits, a bar runs, a dot is told; what is dashed or pale goes on</text>\n</svg>\n".to_owned(),
+            "<text x=\"12\" y=\"194\">5 triggers for 5 nodes: 2 changed, 1 held, 1 refused, 1 started</text>\n<text x=\"12\" y=\"214\">a line waits, a bar runs, a dot is told; what is dashed or pale goes on</text>\n</svg>\n".to_owned(),
         ];
+        fits(&drawn);
         for (drawn, expected) in body.lines().zip(expected.concat().lines()) {
             assert_eq!(drawn, expected);
         }
         assert_eq!(body, expected.concat());
-        assert!(drawn.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"960\" height=\"210\" viewBox=\"0 0 960 210\">\n<style>"));
+        assert!(drawn.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"960\" height=\"230\" viewBox=\"0 0 960 230\">\n<style>"));
+    }
+
+    /// No text but a title, which is no part of the picture, goes on beyond the edge.
+    fn fits(svg: &str) {
+        for text in svg.split("<text x=\"").skip(1) {
+            let (x, rest) = text.split_once('"').expect("a place");
+            let (rest, words) = rest.split_once('>').expect("words");
+            let words = words.split('<').next().expect("words");
+            let half = if rest.contains("middle") { 2 } else { 1 };
+            let wide = words.chars().count() * CHARACTER / half;
+            let end = x.parse::<usize>().expect("a number") + wide;
+            assert!(end as u64 <= WIDTH, "{words} ends at {end}");
+        }
     }
 
     #[test]
