@@ -1,4 +1,4 @@
-"""The licences of what the program is linked with, with their notices, to standard output: licences.py TARGET PACKAGE"""
+"""The licences of what the program is linked with for any of these targets, with their notices, to standard output: licences.py PACKAGE TARGET…"""
 import json
 import pathlib
 import re
@@ -38,10 +38,14 @@ def notices(directory):
     return [p.read_text(encoding="utf-8", errors="replace").strip() for p in preferred]
 
 
-def main(target, program):
-    tree = output("cargo", "tree", "--locked", "--package", program, "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", target)
+def each(option, targets):
+    return [word for target in targets for word in (option, target)]
+
+
+def main(program, *targets):
+    tree = output("cargo", "tree", "--locked", "--package", program, "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", *each("--target", targets))
     linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    metadata = json.loads(output("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target))
+    metadata = json.loads(output("cargo", "metadata", "--locked", "--format-version", "1", *each("--filter-platform", targets)))
     parts = []
     for package in metadata["packages"]:
         name, version = package["name"], package["version"]
@@ -51,7 +55,7 @@ def main(target, program):
             parts.append((f"{name} {version}", package["license"], texts))
     rust = output("rustc", "--version").split(" (")[0] + ", its standard library"
     parts.append((rust, "MIT OR Apache-2.0", ["Copyright (c) The Rust Project Contributors\n\n" + MIT]))
-    if "musl" in target:
+    if any("musl" in target for target in targets):
         parts.append(("musl, the C library", "MIT", ["Copyright © 2005-2020 Rich Felker, et al.\n\n" + MIT]))
     for name, licence, texts in sorted(parts):
         print(f"{'=' * 80}\n{name}: {licence}\n{'-' * 80}")
