@@ -3,6 +3,8 @@
 
 /// What outlives a service, as it is written down.
 mod kept;
+/// What becomes of one of them.
+mod one;
 /// What there is to say of them.
 mod shown;
 
@@ -524,85 +526,6 @@ impl Locks {
             .filter(|(_, one)| one.stage != Stage::Idle);
         let names: Vec<Name> = names.map(|(name, _)| name.clone()).collect();
         names.iter().flat_map(|name| self.failed(name)).collect()
-    }
-}
-
-impl One {
-    /// Whether this node holds it, as far as it knows.
-    fn is_mine(&self, me: &Node) -> bool {
-        let first = self
-            .place
-            .filter(|place| place.revision > 0)
-            .map(|place| place.first);
-        matches!(&self.seen, Seen::Held(word) if word.node == *me && Some(word.first) == first)
-    }
-
-    /// Whether it is worth to try.
-    fn is_free(&self) -> bool {
-        matches!(self.seen, Seen::Unknown | Seen::Nobody)
-    }
-
-    /// Says when it tries to take what nobody holds.
-    fn will_try(&mut self, me: &Node, now: Boottime, jitter: Span) {
-        let Some(lock) = &self.lock else { return };
-        if self.place.is_some() || self.stage != Stage::Idle {
-            return;
-        }
-        let passed = self.passed.as_ref();
-        let passed = passed.filter(|(token, _)| *token == self.token);
-        let due = match passed {
-            Some((_, to)) if to == me => now,
-            Some(_) => now + lock.pause(me) + jitter + LEFT,
-            None => now + lock.pause(me) + jitter,
-        };
-        self.due = Some(due.max(self.rests));
-    }
-
-    /// Whether it holds it by a lease of which it was not said that it has ended.
-    fn can_end(&self) -> bool {
-        !self.has_ended
-            && self.place.is_some_and(|place| place.revision > 0)
-            && self.ends > Boottime::default()
-    }
-
-    /// The engine has done what was asked for: the lease lives from then on.
-    fn confirmed(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
-        }
-    }
-
-    /// Gives up what this node has there.
-    fn leave(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
-        (self.stage, self.asked, self.ends) = (Stage::Idle, None, Boottime::default());
-        if let Some(place) = self.place.take() {
-            deeds.extend([Deed::Leave(name.clone(), place.lease), Deed::Save]);
-        }
-    }
-
-    /// The same where it is gone already.
-    fn lose(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
-        if self.place.is_some_and(|place| place.revision > 0) {
-            deeds.push(Deed::Say(format!(
-                "this node does not hold the lock '{name}' any more: its lease has ended, or whoever may write to the engine has taken it away"
-            )));
-        }
-        self.leave(name, deeds);
-    }
-
-    /// Does what an operator wants, if that is about the one that holds it now.
-    fn heed(&mut self, name: &Name, me: &Node, deeds: &mut Vec<Deed>) {
-        if let Some((token, to)) = &self.passed
-            && let Seen::Held(word) = &self.seen
-            && word.token == *token
-            && to != me
-            && self.is_mine(me)
-        {
-            deeds.push(Deed::Say(format!(
-                "an operator passes the lock '{name}' on to {to}"
-            )));
-            self.leave(name, deeds);
-        }
     }
 }
 

@@ -5,10 +5,13 @@
 mod held;
 /// What outlives a service, as it is written down.
 mod kept;
+/// What there is to say of them.
+mod shown;
 
 use again::model::{Boottime, Span};
 
 pub use held::{Holder, Run, named};
+use held::{before, ended};
 
 use super::few::Few;
 use crate::ask::Wish;
@@ -157,21 +160,6 @@ impl Slots {
             let most = group.limit as usize + (MOST_BEFORE << group.doubled);
             Some((name, group.place?.revision, most, group.line.is_some()))
         })
-    }
-
-    /// What there is to say of this node's slots without the engine; or only of those that have ended.
-    pub fn own(&self, is_ended: bool) -> Vec<String> {
-        let mut own = Vec::new();
-        for (name, group) in &self.groups.0 {
-            own.extend(match (group.runs.first(), group.had_turn) {
-                _ if is_ended && !group.has_ended => None,
-                (Some(_), true) if group.has_ended => Some(ended(name)),
-                (Some(run), true) => Some(format!("{} has a slot in group '{name}'", run.why)),
-                (Some(run), false) => Some(format!("{} waits in group '{name}'", run.why)),
-                (None, _) => None,
-            });
-        }
-        own
     }
 
     /// A run wants a slot; whoever asks is told when its turn has come.
@@ -557,20 +545,6 @@ impl Slots {
             self.look_anew(deeds);
         }
     }
-}
-
-fn ended(name: &Name) -> String {
-    format!(
-        "the slot in group '{name}' has ended with its lease; the run here goes on, and one more may run"
-    )
-}
-
-/// Who is before it, in words.
-fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
-    let count = line.len();
-    let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);
-    let more = if is_all { "" } else { " or more" };
-    format!(", which has {limit}: {count}{more} before it: {nodes}")
 }
 
 impl Group {

@@ -3,7 +3,8 @@
 use again::model::Identity;
 
 use crate::policy::books::Which;
-use crate::wire::name::Node;
+use crate::policy::slots::Standing;
+use crate::wire::name::{Name, Node};
 use crate::wire::outcome::cut;
 use crate::wire::slot::MOST_WHY;
 
@@ -62,4 +63,19 @@ impl Run {
             since,
         }
     }
+}
+
+/// That a run goes on without its slot.
+pub(super) fn ended(name: &Name) -> String {
+    format!(
+        "the slot in group '{name}' has ended with its lease; the run here goes on, and one more may run"
+    )
+}
+
+/// Who is before it, in words.
+pub(super) fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
+    let count = line.len();
+    let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);
+    let more = if is_all { "" } else { " or more" };
+    format!(", which has {limit}: {count}{more} before it: {nodes}")
 }

@@ -112,23 +112,3 @@ impl Slots {
         Some(())
     }
 }
-
-impl Slots {
-    /// How many runs of this node have a slot, how many wait, and since when the oldest of these does, 0 for none; and how many go on though
-    /// their slot has ended.
-    pub fn counts(&self) -> [u64; 4] {
-        let [mut running, mut waiting, mut since, mut ended] = [0, 0, u64::MAX, 0];
-        for (_, group) in &self.groups.0 {
-            let many = group.runs.len() as u64;
-            ended += if group.has_ended { many } else { 0 };
-            if group.had_turn && !group.is_over {
-                running += many;
-            } else if let Some(run) = group.runs.first() {
-                waiting += many;
-                since = since.min(run.since);
-            }
-        }
-        let since = if waiting > 0 { since } else { 0 };
-        [running, waiting, since, ended]
-    }
-}
