@@ -1,10 +1,10 @@
 # again: build it, see it work, test it. Each target does its own set-up on a Debian machine with Rust.
 
-.PHONY: build build-aarch64 package demo demo-fleet check test nightly bench matrix lab soak fuzz clean
+.PHONY: build build-aarch64 package demo demo-fleet check test test-system nightly bench matrix lab soak fuzz clean
 
 # Two stripped static binaries in dist/ and in the module's files: again, and again-fleet.
 build:
-	@tests/tools/need binutils gcc protobuf-compiler libprotobuf-dev
+	@tests/tools/need binutils gcc libc6-dev protobuf-compiler libprotobuf-dev
 	@tests/tools/build
 
 # The same for 64-bit ARM, cross-built: dist/again-aarch64, dist/again-fleet-aarch64.
@@ -25,15 +25,20 @@ demo:
 demo-fleet:
 	@tests/tools/demo-fleet
 
-# For every change: formatting, lints, unit tests and the rooms that need no more rights than a container's root has. Three minutes.
+# For every change: formatting, lints, unit tests and the quickest suites. Three minutes once built.
 check:
 	@cargo xtask test --check
 
-# Everything but what takes a night; WITHOUT_LAB=1 leaves out the rooms that take the most privilege, lab and matrix.
+# Everything that an ordinary container's root may do: no mounts, no namespaces, no systemd.
 test:
-	@cargo xtask test $(if $(filter 1,$(WITHOUT_LAB)),--without-lab)
+	@cargo xtask test
 
-# What says something only after long: every Puppet, fuzzing, mutants of the decisions, 100,000 lives of a simulated fleet, a real one killed at every step, one upgraded from packages, faults over and over, the benchmarks' programs, what events cost a run.
+# The rest, with all privileges of root: booted machines, power cuts, other Puppets, packages.
+test-system:
+	@cargo xtask test --system
+
+# What takes hours: every Puppet, fuzzing, mutants of the decisions, simulated fleets, a fleet
+# killed at every step, an upgrade from packages, faults over and over, trial benchmarks.
 nightly:
 	@cargo xtask test --nightly
 
@@ -46,11 +51,11 @@ bench:
 	@tests/tools/need puppet-agent python3 gcc libc6-dev binutils ruby ruby-puppetserver-ca-cli etcd-server etcd-client task-spooler protobuf-compiler libprotobuf-dev
 	@cargo xtask bench
 
-# The booted lab alone.
+# The tests of a booted machine alone.
 lab:
 	@cargo xtask test lab
 
-# What does not fit into the tests: the faults room over and over, for DURATION seconds, from SEED on.
+# The suite faults over and over, for DURATION seconds, from SEED on.
 DURATION ?= 600
 SEED ?= 1
 soak: build

@@ -55,7 +55,7 @@ fn the_rerun_of_a_cron_job_happens_and_the_mail_does_not_wait_for_it() {
     );
     assert_eq!(reruns[0].argv, ["apply", "--color=false", "/root/site.pp"]);
 
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     let mails = mails(&lab);
     assert_eq!(mails.len(), 1, "not one mail for one job");
     assert!(
@@ -82,7 +82,7 @@ fn a_silent_cron_job_stays_silent() {
     lab.manifest(&asks_once("Exec['again']"));
     job(&lab, "puppet apply --logdest syslog /root/site.pp");
     lab.wait_for_reruns(1, 40);
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     assert_eq!(lab.runs().len(), 2);
     let mails = mails(&lab);
     assert!(mails.is_empty(), "{}", mails[0].text);

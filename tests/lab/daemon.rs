@@ -47,7 +47,7 @@ fn a_timer_outlives_a_restart_of_the_service() {
     for flag in ["--onetime", "--no-daemonize", "--no-splay"] {
         assert!(argv.contains(&flag), "{argv:?}");
     }
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
     assert_eq!(lab.sh("systemctl is-active puppet").trim(), "active");
 }
@@ -81,7 +81,7 @@ fn a_run_orphaned_by_a_restart_is_waited_for() {
         "{:?}",
         marks(&lab)
     );
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -112,7 +112,7 @@ fn a_run_orphaned_by_a_restart_can_still_ask() {
         "{:?}",
         reruns[0].argv
     );
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -147,7 +147,7 @@ fn a_run_that_restarts_its_own_service_can_ask_afterwards() {
             "{name} is not the service's"
         );
     }
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -167,7 +167,7 @@ fn after_the_service_was_stopped_there_is_no_rerun_and_the_history_says_so() {
         "the history does not say so:\n{}",
         lab.history()
     );
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert!(lab.reruns().is_empty());
     assert_eq!(marks(&lab).len(), 1);
 }
@@ -186,7 +186,7 @@ fn a_timer_that_is_due_while_the_service_is_restarted() {
         put_off_own_runs(&lab);
         lab.sh(restart);
         lab.wait_for_reruns(1, 40);
-        nothing_more_happens(&lab, 3);
+        nothing_more_happens(&lab);
         assert_eq!(lab.reruns().len(), 1);
         assert!(
             !lab.history().contains("stopped with the service"),
@@ -215,7 +215,7 @@ fn a_chain_that_began_in_the_service_stops_with_it() {
         "the history does not say so:\n{}",
         lab.history()
     );
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -229,7 +229,7 @@ fn a_service_that_was_stopped_and_started_again_keeps_its_timer() {
     ended(&lab, first_mark(&lab).pid);
     lab.sh("systemctl stop puppet; sleep 1; systemctl start puppet");
     lab.wait_for_reruns(1, 80);
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 

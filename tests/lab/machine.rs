@@ -1,9 +1,9 @@
 //! The lab itself: what it must be for the other tests to mean anything.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use again_rig::Lab;
+use again_rig::{Lab, SHORT, ask_for};
 
 /// A process that leaves its session as any daemon does, and stays for a minute.
 const LEAVE: &str = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; \
@@ -80,14 +80,8 @@ fn an_agent_makes_real_runs_without_a_server() {
 }
 
 fn gone(pid: u32) -> bool {
-    let end = Instant::now() + Duration::from_secs(60);
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
+    let is_gone = || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(());
+    ask_for(SHORT, Duration::from_millis(20), is_gone).is_some()
 }
 
 #[test]
@@ -125,14 +119,8 @@ fn nothing_of_a_lab_outlives_it() {
 }
 
 fn gone_or_reaped(mut child: std::process::Child) -> bool {
-    let end = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < end {
-        if child.try_wait().unwrap().is_some() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
+    let ended = || child.try_wait().unwrap();
+    ask_for(SHORT, Duration::from_millis(20), ended).is_some()
 }
 
 /// Whatever happens to the script that holds it.

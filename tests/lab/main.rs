@@ -96,16 +96,17 @@ fn marks(lab: &Lab) -> Vec<Mark> {
         .collect()
 }
 
-/// Nothing is pending, nothing runs, systemd has forgotten the scopes, and for a while no further run begins.
+/// Waits until no timer, no process of a waiter or of who observes its rerun, no scope and no job of systemd is left, so that no
+/// further run can begin; none may have begun by then.
 #[track_caller]
-fn nothing_more_happens(lab: &Lab, seconds: u64) {
-    lab.wait_until("the scopes are gone", 10, || {
-        lab.scopes().is_empty().then_some(())
-    });
+fn nothing_more_happens(lab: &Lab) {
     let (runs, applied) = (lab.runs().len(), marks(lab).len());
-    let timers = lab.timers();
-    assert!(timers.is_empty(), "still pending: {timers:#?}");
-    std::thread::sleep(std::time::Duration::from_secs(seconds));
+    lab.wait_until("nothing is left to happen", 10, || {
+        let waiters = lab.sh("pgrep -f '^again: timer ' || true");
+        let jobs = lab.sh("systemctl list-jobs --plain --no-legend --no-pager");
+        let is_quiet = lab.timers().is_empty() && lab.scopes().is_empty();
+        (is_quiet && waiters.is_empty() && jobs.is_empty()).then_some(())
+    });
     assert_eq!(lab.runs().len(), runs, "a run too many: {:#?}", lab.runs());
     assert_eq!(
         marks(lab).len(),

@@ -1,7 +1,7 @@
 //! A `Type=oneshot` service started by a timer, as theforeman/puppet ships it.
 
 use crate::{asks_once, asks_until, delta, marks, nothing_more_happens};
-use again_rig::Lab;
+use again_rig::{LOCK_WAIT, Lab};
 
 const ARGUMENTS: [&str; 7] = [
     "agent",
@@ -88,7 +88,7 @@ fn the_rerun_of_a_oneshot_service_happens_in_a_scope_of_its_own() {
         "early: {} after the end",
         again.started - first.ended.unwrap()
     );
-    assert_eq!(again.argv, ARGUMENTS);
+    assert_eq!(again.argv, [&ARGUMENTS[..], &LOCK_WAIT].concat());
     assert_eq!(again.group, group);
     assert_eq!(again.var("AGAIN_RUN"), Some("2"));
     assert_eq!(again.stdin, "/dev/null");
@@ -101,7 +101,7 @@ fn the_rerun_of_a_oneshot_service_happens_in_a_scope_of_its_own() {
         assert_eq!(again.var(name), first.var(name), "{name} is not the run's");
     }
 
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     assert_eq!(marks(&lab).len(), 2);
     assert!(
         lab.log_of(scope).contains("later"),
@@ -139,7 +139,7 @@ fn a_chain_of_reruns_goes_on_from_scope_to_scope() {
             .iter()
             .all(|r| r.var("INVOCATION_ID") == lab.runs()[0].var("INVOCATION_ID"))
     );
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     assert_eq!(marks(&lab).len(), 4);
 }
 
@@ -154,16 +154,15 @@ fn without_a_scope_the_loss_is_reported() {
         lab.sh("systemctl show -P Result puppet-run.service").trim(),
         "success"
     );
-    std::thread::sleep(std::time::Duration::from_secs(8));
-    assert_eq!(
-        lab.runs().len(),
-        1,
-        "a waiter outlived the service without a scope: the lab kills nothing"
-    );
-
-    let timers = lab.timers();
-    assert_eq!(timers.len(), 1, "the lost timer is not shown");
-    assert_eq!(timers[0]["state"], "dead", "{timers:#?}");
+    let timers = lab.wait_until("the loss is shown", 10, || {
+        let timers = lab.timers();
+        timers
+            .iter()
+            .any(|timer| timer["state"] == "dead")
+            .then_some(timers)
+    });
+    assert_eq!(timers.len(), 1, "{timers:#?}");
+    assert_eq!(lab.runs().len(), 1, "the dead waiter became a rerun");
     let logged = lab.sh("journalctl --no-pager -o cat -t again");
     assert!(
         logged.contains("'later'"),

@@ -116,7 +116,7 @@ fn a_deb_is_installed_and_upgraded_while_a_timer_is_pending() {
         (&timer["chain"], waiter(&timer))
     );
     fires(&lab, 0, &first, waiter(&timer), 12.0);
-    nothing_more_happens(&lab, 2);
+    nothing_more_happens(&lab);
 
     // The package's own unit, in the next boot.
     let (first, timer) = ask(&lab, "", 20);
@@ -133,7 +133,7 @@ fn a_deb_is_installed_and_upgraded_while_a_timer_is_pending() {
         "success\n"
     );
     fires(&lab, 1, &first, waiter(&resumed), 20.0);
-    nothing_more_happens(&lab, 2);
+    nothing_more_happens(&lab);
 
     // And upgraded once more with an old waiter, stopped by the new program.
     let (_, timer) = ask(&lab, "", 3600);
@@ -265,7 +265,7 @@ fn an_rpm_is_installed_upgraded_and_removed() {
     );
     assert_eq!(waiter(&lab.pending(5)), waiter(&timer));
     fires(&lab, 0, &first, waiter(&timer), 10.0);
-    nothing_more_happens(&lab, 2);
+    nothing_more_happens(&lab);
     lab.sh("rm /var/log/lab/runs");
 
     let waiting = waiting_everywhere(&lab);
@@ -346,7 +346,7 @@ fn the_class_installs_upgrades_and_removes_the_package() {
     assert!(said.contains("again: scheduled:"), "{said}");
     assert!(dpkg(&lab, "-s again").contains(&format!("Version: {VERSION}-2")));
     lab.wait_for_reruns(1, 60);
-    nothing_more_happens(&lab, 2);
+    nothing_more_happens(&lab);
     let unchanged = r#""outcome":"unchanged""#;
     assert!(lab.history().contains(unchanged), "{}", lab.history());
 

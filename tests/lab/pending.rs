@@ -38,7 +38,11 @@ fn a_killed_waiter_has_a_successor_within_a_minute_and_nothing_runs_while_nothin
     lab.wait_until("the service to end", 90, || {
         (active("again-pending.service") == "inactive\n").then_some(())
     });
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // systemd.path(5): "waiting" where the path does not start the service, "running" where it does.
+    lab.wait_until("the path unit to wait", 10, || {
+        let state = lab.sh("systemctl show -P SubState again-pending.path");
+        (state == "waiting\n").then_some(())
+    });
     assert_eq!(active("again-pending.service"), "inactive\n");
     assert_eq!(active("again-pending.path"), "active\n");
 }

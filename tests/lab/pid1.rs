@@ -1,6 +1,6 @@
 //! `puppet apply` as pid 1 of a container: nothing outlives it.
 
-use crate::asks_once;
+use crate::{asks_once, nothing_more_happens};
 use again_rig::Lab;
 
 #[test]
@@ -33,6 +33,6 @@ fn a_run_that_is_pid_1_is_told_to_use_converge() {
     );
     assert_eq!(lab.timers().len(), 0);
     assert_eq!(lab.runs()[0].pid, 1);
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    nothing_more_happens(&lab);
     assert_eq!(lab.runs().len(), 1);
 }

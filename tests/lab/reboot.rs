@@ -1,6 +1,6 @@
 //! Reboots and power cuts while a timer is pending.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -27,6 +27,14 @@ fn ask_with(lab: &Lab, settings: &str, seconds: u32) -> (Run, Value) {
     (lab.runs().pop().unwrap(), timer)
 }
 
+/// Sleeps until a moment of the wall clock.
+fn sleep_until(moment: f64) {
+    let due = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(moment);
+    let left = due.duration_since(SystemTime::now());
+    // Time itself is tested: a timer becomes due.
+    std::thread::sleep(left.unwrap_or_default());
+}
+
 #[track_caller]
 fn one_rerun_in_this_boot(lab: &Lab, first: &Run, seconds: f64, limit: u64) -> Run {
     let reruns = lab.wait_for_reruns(1, limit);
@@ -47,7 +55,7 @@ fn one_rerun_in_this_boot(lab: &Lab, first: &Run, seconds: f64, limit: u64) -> R
         "its output goes to {}",
         again.stdout
     );
-    nothing_more_happens(lab, 6);
+    nothing_more_happens(lab);
     assert_eq!(lab.reruns().len(), 1);
     assert_eq!(marks(lab).len(), 2);
     again.clone()
@@ -57,7 +65,6 @@ fn one_rerun_in_this_boot(lab: &Lab, first: &Run, seconds: f64, limit: u64) -> R
 fn a_pending_timer_survives_a_reboot_and_fires_once_not_before_it_is_due() {
     let lab = Lab::boot();
     let (first, timer) = ask(&lab, 30);
-    std::thread::sleep(Duration::from_secs(5));
     lab.reboot();
     // Whatever looks after what is pending.
     assert!(lab.uptime() < 30.0, "the boot took {} s", lab.uptime());
@@ -116,7 +123,7 @@ fn a_timer_that_fell_due_while_the_machine_was_off_fires_after_the_boot() {
         took < Duration::from_secs(60),
         "the waiter held up the shutdown: {took:?}"
     );
-    std::thread::sleep(Duration::from_secs(6));
+    sleep_until(first.ended_at.unwrap() + 5.0);
     lab.boot_again();
     let again = one_rerun_in_this_boot(&lab, &first, 5.0, 30);
     assert!(
@@ -148,17 +155,17 @@ fn a_timer_survives_a_second_reboot_and_its_rerun_is_not_repeated_by_a_third() {
     lab.pending(15);
     one_rerun_in_this_boot(&lab, &first, 15.0, 40);
     lab.reboot();
-    nothing_more_happens(&lab, 5);
+    nothing_more_happens(&lab);
 }
 
 /// Without its boot unit nothing arms a timer again; it stays on record, and says so.
 #[test]
 fn without_resume_a_timer_of_an_earlier_boot_is_shown_as_dead() {
     let lab = Lab::boot();
-    ask(&lab, 5);
+    let (first, _) = ask(&lab, 5);
     lab.sh("systemctl disable --quiet again-resume.service");
     lab.reboot();
-    std::thread::sleep(Duration::from_secs(8));
+    sleep_until(first.ended_at.unwrap() + 6.0);
     assert!(
         lab.reruns().is_empty(),
         "something else than the boot unit armed it"
@@ -170,7 +177,7 @@ fn without_resume_a_timer_of_an_earlier_boot_is_shown_as_dead() {
     );
     lab.exec(&["again", "resume"]).ok();
     lab.wait_for_reruns(1, 20);
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
 }
 
 /// Nothing tells a machine whose id is made up at each boot from another one. What it leaves alone it does not pass over in silence.
@@ -182,11 +189,11 @@ fn a_machine_with_another_id_in_each_boot_says_what_it_leaves_alone() {
     lab.write("/etc/systemd/system-preset/00-lab.preset", "disable *\n");
     lab.sh("systemctl mask --quiet systemd-machine-id-commit.service systemd-firstboot.service");
     lab.reboot();
-    ask(&lab, 5);
+    let (first, _) = ask(&lab, 5);
     let id = lab.read("/etc/machine-id");
     lab.reboot();
     assert_ne!(lab.read("/etc/machine-id"), id);
-    std::thread::sleep(Duration::from_secs(8));
+    sleep_until(first.ended_at.unwrap() + 6.0);
     let timers = lab.timers();
     assert!(
         timers.len() == 1 && timers[0]["state"] == "foreign",
@@ -199,7 +206,7 @@ fn a_machine_with_another_id_in_each_boot_says_what_it_leaves_alone() {
         lab.sh("journalctl --quiet --no-pager --output cat --boot --unit again-resume.service");
     assert!(log.contains(whose), "{log}");
     lab.sh("again stop");
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
     assert!(lab.reruns().is_empty());
 }
 
@@ -227,7 +234,7 @@ fn a_timer_of_the_daemon_survives_a_reboot() {
     let reruns = lab.wait_for_reruns(1, 60);
     assert!(reruns[0].started_at >= ended - 0.5 + 25.0, "early");
     assert!(reruns[0].argv.iter().any(|a| a == "--onetime"));
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -243,11 +250,12 @@ fn a_timer_of_the_daemon_that_fell_due_while_the_machine_was_off_fires_after_the
         lab.group_of(asked_by).is_none().then_some(())
     });
     put_off_own_runs(&lab);
+    let ended = lab.wall();
     lab.shutdown();
-    std::thread::sleep(Duration::from_secs(5));
+    sleep_until(ended + 5.0);
     lab.boot_again();
     lab.wait_for_reruns(1, 60);
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert_eq!(lab.reruns().len(), 1);
 }
 
@@ -267,6 +275,6 @@ fn a_timer_of_the_daemon_ends_if_the_service_is_not_back_after_the_boot() {
         "the history does not say so:\n{}",
         lab.history()
     );
-    nothing_more_happens(&lab, 4);
+    nothing_more_happens(&lab);
     assert!(lab.reruns().is_empty());
 }

@@ -29,7 +29,7 @@ fn falls_back_and_says_so(lab: &Lab, more: &str) -> Vec<Run> {
         "not the fallback: {}",
         reruns[0].group
     );
-    nothing_more_happens(lab, 3);
+    nothing_more_happens(lab);
     reruns
 }
 
@@ -73,7 +73,7 @@ fn an_older_systemd_gives_a_scope_all_the_same() {
         "{}",
         reruns[0].group
     );
-    nothing_more_happens(&lab, 3);
+    nothing_more_happens(&lab);
 }
 
 #[test]

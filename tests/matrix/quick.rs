@@ -1,13 +1,12 @@
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::{Duration, Instant};
 
 use again::puppet::options::{FLAGS, Names, VALUED};
 
 use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
 use again_rig::{
-    CachedAgent, LONG, Process, SHORT, Scratch, changes_once, repository, text, wait_for,
-    wait_until,
+    CachedAgent, LOCK_WAIT, LONG, Process, SHORT, Scratch, changes_once, repository, text,
+    wait_for, wait_until,
 };
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
@@ -147,21 +146,6 @@ fn the_outcome_of_each_rerun_is_told() {
     );
 }
 
-#[test]
-fn a_delta_is_never_early() {
-    let scratch = scratch();
-    let body = format!(
-        "common::again::delta {{ 'two': delta => '2' }}\n{}",
-        changes_once(&scratch, "Common::Again::Delta['two']")
-    );
-    scratch.write("work/site.pp", &scratch.manifest(&body));
-    let (_, starts) = run_twice(&scratch, scratch.puppet_apply(&["site.pp"]), 0);
-    let after = starts[1].at - starts[0].ended().expect("the end of the first run");
-    assert!((2.0..60.0).contains(&after), "{after:.3} s after the run");
-    assert_eq!(starts[1].environment["AGAIN_TIMER"], "two");
-    assert_eq!(outcomes(&scratch), ["unchanged"]);
-}
-
 /// What this Puppet keeps of a resource, its events and its run is where the hook of `again_events` looks for it.
 #[test]
 fn events_are_told() {
@@ -269,8 +253,11 @@ fn a_daemons_run_gets_one_rerun_and_the_daemon_is_left_alone() {
         panic!("the daemon and one rerun, not {starts:#?}")
     };
     assert_eq!(catalogs[1].process, rerun.process);
-    let added = ["--onetime", "--no-daemonize", "--no-splay"].map(str::to_owned);
-    assert_eq!(rerun.command, [command.clone(), added.to_vec()].concat());
+    let added = "--onetime --no-daemonize --no-splay"
+        .split(' ')
+        .chain(LOCK_WAIT);
+    let added: Vec<String> = added.map(str::to_owned).collect();
+    assert_eq!(rerun.command, [command.clone(), added].concat());
     assert_eq!(
         rerun.environment_without_again(),
         started.environment_without_again(),
@@ -356,56 +343,6 @@ fn the_class_as_it_comes() {
     assert_eq!(target["last"]["outcome"], "changed", "{status:#}");
 }
 
-/// As a user who is not root, in that user's default directories.
-#[test]
-fn another_users_run_is_run_again_as_that_user() {
-    let scratch = scratch();
-    let root = scratch.root();
-    let body = changes_once(&scratch, "Exec['again']") + "\n" + &noted_fact(&scratch);
-    scratch.write("work/site.pp", &scratch.manifest(&body));
-    // The repository may lie where that user may not look.
-    let common = scratch.path("modules/common");
-    fs::remove_file(&common).expect("the link to the module");
-    again_rig::copy_tree(&repository().join("puppet-module"), &common);
-    let (status, output) = said(&plain(&["chown", "-R", "nobody:nogroup", &root]));
-    assert_eq!(status, Some(0), "{output}");
-    let modules = text(scratch.path("modules"));
-    let command = scratch.prepare(&[
-        "setpriv",
-        "--reuid=nobody",
-        "--regid=nogroup",
-        "--clear-groups",
-        "puppet",
-        "apply",
-        "--modulepath",
-        &modules,
-        "site.pp",
-    ]);
-    let (_, starts) = run_twice(&scratch, command, 0);
-    let user = starts[0].status("Uid");
-    assert!(!user.starts_with('0'), "{user}");
-    assert_eq!(starts[1].status("Uid"), user);
-    let users = &place().users;
-    for run in [1, 2] {
-        assert_eq!(
-            fact(&scratch, run)["paths"],
-            serde_json::json!({
-                "agent_catalog_run_lockfile": format!("{root}/home/{}/agent_catalog_run.lock", users.statedir),
-                "agent_disabled_lockfile": format!("{root}/home/{}/agent_disabled.lock", users.statedir),
-                "lastrunfile": format!("{root}/home/{}/last_run_summary.yaml", users.publicdir),
-                "pidfile": format!("{root}/home/{}/agent.pid", users.rundir),
-            })
-        );
-        assert_eq!(fact(&scratch, run)["run"], run);
-    }
-    // Seen by root, who leaves the history to its owner.
-    let status = scratch.status();
-    assert_eq!(
-        status["targets"][0]["last"]["outcome"], "changed",
-        "{status:#}"
-    );
-}
-
 /// A failure that passes: its first run fails, and with it the refresh of Exec['again'], the second has nothing to complain about.
 pub fn fails_once(scratch: &Scratch) -> String {
     let root = scratch.root();
@@ -432,18 +369,6 @@ fn a_run_with_a_failure_is_run_again_if_the_class_says_so() {
     );
     assert_eq!(starts[1].environment["AGAIN_TIMER"], "again-on-failure");
     assert_eq!(outcomes(&scratch), ["unchanged"]);
-}
-
-/// The original's own two examples, with its resources and parameters.
-#[test]
-fn the_originals_examples_run_twice() {
-    let machine = Machine::get();
-    assert_eq!(machine.drop_in("again", "120"), 2);
-    assert_eq!(machine.timers_that_ran(), ["again"]);
-    let began = Instant::now();
-    assert_eq!(machine.drop_in("delta", "3"), 2);
-    assert_eq!(machine.timers_that_ran(), ["delta-timer"]);
-    assert!(began.elapsed() > Duration::from_secs(3));
 }
 
 /// The fact is evaluated in every run: it costs little more than the start of a process, and the process' parts are few.

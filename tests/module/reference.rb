@@ -14,15 +14,22 @@ require 'json'
 require 'open3'
 require 'tmpdir'
 
-# In a copy, since it leaves a database behind.
-def strings(root, format)
+# What `puppet strings generate` writes with --format markdown and json, in one process.
+STRINGS = <<~RUBY
+  require 'puppet'
+  require 'puppet-strings'
+  PuppetStrings.generate(PuppetStrings::DEFAULT_SEARCH_PATTERNS, markdown: true, path: 'markdown')
+  PuppetStrings.render_json('json')
+RUBY
+
+# REFERENCE.md as it should be, and the same as data. It is generated in a copy, because puppet-strings leaves a database behind.
+def strings(root)
   Dir.mktmpdir('again-strings') do |scratch|
     %w[functions lib manifests types].each { |part| FileUtils.cp_r("#{root}/#{part}", scratch) }
     # Ruby's own warnings are about puppet-strings.
-    output, status = Open3.capture2e({ 'RUBYOPT' => '-W0' }, 'puppet', 'strings', 'generate', '--format', format, '--out', "#{scratch}/out",
-                                     chdir: scratch)
+    output, status = Open3.capture2e('ruby', '-W0', '-e', STRINGS, chdir: scratch)
     abort output if !status.success? || output.match?(/^\[(warn|error)\]/)
-    File.read("#{scratch}/out", encoding: 'UTF-8')
+    %w[markdown json].map { |format| File.read("#{scratch}/#{format}", encoding: 'UTF-8') }
   end
 end
 
@@ -40,10 +47,10 @@ end
 check = ARGV.delete('--check')
 root = ARGV.fetch(0) { abort 'usage: reference.rb [--check] MODULE' }
 target = "#{root}/REFERENCE.md"
-wanted = strings(root, 'markdown')
+wanted, described = strings(root)
 if check
   abort "#{target} is not fresh: run #{$PROGRAM_NAME} #{root}" unless File.exist?(target) && File.read(target, encoding: 'UTF-8') == wanted
-  described = JSON.parse(strings(root, 'json'))
+  described = JSON.parse(described)
   found = described.values_at('puppet_classes', 'defined_types', 'puppet_functions').flatten.flat_map { |item| complaints(item) }
   found += described['data_type_aliases'].reject { |item| item['docstring']['tags']&.any? { |tag| tag['tag_name'] == 'summary' } }
                                          .map { |item| "#{item['file']}: #{item['name']}: no @summary" }

@@ -1,6 +1,6 @@
 # Sourced by what shows a fleet: a Puppet CA, an etcd, and nodes as processes on loopback, all in $scratch. A node has its own state, settings,
 # certificate, and its two processes; `begin_fleet` before, `end_fleet` after whatever happened.
-fleet_needs='puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client systemd util-linux binutils gcc protobuf-compiler libprotobuf-dev'
+fleet_needs='puppet-agent ruby-puppetserver-ca-cli etcd-server etcd-client systemd util-linux binutils gcc libc6-dev protobuf-compiler libprotobuf-dev'
 nodes=() pids=()
 
 # begin_fleet DIRECTORY-OF-PROGRAMS
@@ -28,7 +28,7 @@ start_etcd() {
     --listen-peer-urls $member --initial-advertise-peer-urls $member --initial-cluster demo=$member
   etcd_pid=$!
   local since=$SECONDS
-  while [ $((SECONDS - since)) -lt 60 ]; do
+  while [ $((SECONDS - since)) -lt 180 ]; do
     etcd_as lb1.test endpoint health > /dev/null 2>&1 && return
     kill -0 $etcd_pid 2> /dev/null || return
     sleep 0.1
@@ -61,7 +61,7 @@ node() {
   mkdir -p "$dir"/{bin,run,puppet}
   printf '%s\n' '[main]' "certname = $name" "vardir = $dir/puppet/var" "rundir = $dir/puppet/run" "publicdir = $dir/puppet/public" \
     "codedir = $scratch/code" > "$dir/puppet/puppet.conf"
-  printf '%s\n' "state_dir = \"$dir/again\"" "log_dir = \"$dir/log\"" 'jitter = 0' > "$dir/again.toml"
+  printf '%s\n' "state_dir = \"$dir/again\"" "log_dir = \"$dir/log\"" 'jitter = 0' 'container = "stays"' > "$dir/again.toml"
   printf '%s\n' "endpoints = [\"localhost:$port\"]" "certname = \"$name\"" \
     "cert = \"$scratch/ca/$name.pem\"" "key = \"$scratch/ca/$name.key\"" "ca = \"$scratch/ca/ca.pem\"" "crl = \"$scratch/ca/crl.pem\"" \
     "run_cmd = [\"puppet\", \"apply\", \"--confdir\", \"$dir/puppet\", \"$scratch/site.pp\"]" \
@@ -105,11 +105,11 @@ stop_node() {
   for which in serve take; do end_process "$(cat "$dir/$which.pid")" KILL; done
 }
 
-# until_ WHAT COMMAND…: waits for the command to succeed, three minutes at most.
+# until_ WHAT COMMAND…: waits for the command to succeed, ten minutes at most.
 until_() {
   local since=$SECONDS
   until "${@:2}"; do
-    if [ $((SECONDS - since)) -gt 180 ]; then
+    if [ $((SECONDS - since)) -gt 600 ]; then
       echo "waited in vain for $1" >&2
       tail -n 20 "$scratch"/*/serve.log "$scratch"/*/take.log >&2
       exit 1

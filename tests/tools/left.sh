@@ -17,9 +17,10 @@ left() {
   return $bad
 }
 
-# check_demo NAME [LINE]: to the end; and with LINE once more, interrupted when the demo has said that.
+# check_demo NAME [LINE]: with the programs in dist, to the end; and with LINE once more, interrupted when the demo has said that.
 check_demo() {
-  local demo=$repo/tests/tools/$1 tests=1 failed=0 pid status
+  export PROGRAMS=${PROGRAMS:-$repo/dist}
+  local demo=$repo/tests/tools/$1 tests=1 failed=0 pid status n
   # Not local: the trap outlives this function.
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
@@ -30,7 +31,12 @@ check_demo() {
     env --default-signal=INT "$demo" > "$log" 2>&1 &
     pid=$!
     while kill -0 $pid 2> /dev/null && ! grep -qF "$2" "$log"; do sleep 0.1; done
-    kill -s INT $pid || true
+    # Every ten seconds, as a person would: bash 5.2 loses a signal that comes while it reads a $(…).
+    for n in {0..5999}; do
+      kill -0 $pid 2> /dev/null || break
+      ((n % 100)) || kill -s INT $pid || true
+      sleep 0.1
+    done
     status=0
     wait $pid || status=$?
     # A demo that has ended by itself was not interrupted.

@@ -1,11 +1,10 @@
 //! Measures, and writes the tables of doc/numbers from what was measured.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::repository;
 
@@ -15,13 +14,13 @@ pub struct Options {
     /// Only try the programs, with a few samples, and write nothing
     #[arg(long)]
     quick: bool,
-    /// What to measure; all of it without a name. The tables are written once there is a part of each, of one binary
+    /// Measure and print only these parts, and write no tables
     #[arg(value_parser = ROOMS)]
     rooms: Vec<String>,
 }
 
-const ROOMS: [&str; 10] = [
-    "charge", "cost", "waiter", "exit", "chain", "scale", "herd", "size", "fleet", "crowd",
+const ROOMS: [&str; 11] = [
+    "charge", "cost", "waiter", "exit", "chain", "scale", "quiet", "herd", "size", "fleet", "crowd",
 ];
 
 /// Which rooms' rows each table has, what its columns are, and which of a row's columns these are.
@@ -35,7 +34,9 @@ struct Table {
 const TABLES: [Table; 4] = [
     Table {
         file: "table.md",
-        rooms: &["charge", "cost", "waiter", "exit", "chain", "scale"],
+        rooms: &[
+            "charge", "cost", "waiter", "exit", "chain", "scale", "quiet",
+        ],
         head: "| what | again | floor | peer | bar |",
         columns: &[0, 1, 2, 3, 4],
     },
@@ -48,8 +49,8 @@ const TABLES: [Table; 4] = [
     Table {
         file: "size.md",
         rooms: &["size"],
-        head: "| what | size | floor | bar |",
-        columns: &[0, 1, 2, 4],
+        head: "| what | size | limit |",
+        columns: &[0, 1, 4],
     },
     Table {
         file: "fleet.md",
@@ -60,32 +61,22 @@ const TABLES: [Table; 4] = [
 ];
 
 /// What was measured of a room.
-#[derive(Clone)]
 struct Part {
+    room: String,
     rows: String,
     /// Load of the machine afterwards.
     load: String,
-    /// SHA-256 of the binary.
-    binary: String,
-    day: String,
 }
 
-/// Measures the rooms; with a part of each, all of the same binary, writes the tables, else says which are left and fails.
+/// Measures the rooms. Prints the rows of those that are named; without a name measures all, and writes the tables.
 pub fn bench(options: &Options) -> Result<()> {
-    let rooms: Vec<&str> = match options.rooms.is_empty() {
-        // The parts of the size take two more builds.
-        true if options.quick => ROOMS
-            .into_iter()
-            .filter(|room| *room != "size" && *room != "chain")
-            .collect(),
+    let is_all = options.rooms.is_empty();
+    let rooms: Vec<&str> = match is_all {
+        true if options.quick => ROOMS.into_iter().filter(|room| *room != "chain").collect(),
         true => ROOMS.to_vec(),
         false => options.rooms.iter().map(String::as_str).collect(),
     };
-    run(Command::new("tests/tools/build").args(["x86_64", "again"]))?;
-    let is_fleet = |room: &&str| matches!(*room, "fleet" | "crowd");
-    if rooms.iter().any(is_fleet) && std::env::var_os("AGAIN_FLEET_BIN").is_none() {
-        run(Command::new("tests/tools/build").args(["x86_64", "again-fleet"]))?;
-    }
+    run(&mut Command::new("tests/tools/build"))?;
     run(Command::new("cargo").args([
         "build",
         "--quiet",
@@ -95,20 +86,28 @@ pub fn bench(options: &Options) -> Result<()> {
         "--package",
         "again-bench",
     ]))?;
-    let parts = repository().join("target/bench-parts");
-    fs::create_dir_all(parts.join("plots"))?;
-    for room in &rooms {
-        if options.quick {
-            run(program(room, 120).env("QUICK", "1").stdout(Stdio::null()))?;
-        } else {
-            measure(room, &parts)?;
-        }
-    }
     if options.quick {
+        for room in &rooms {
+            run(program(room, 120).env("QUICK", "1").stdout(Stdio::null()))?;
+        }
         println!("bench: {} passed, 0 failed", rooms.len());
         return Ok(());
     }
-    write_tables(&parts)
+    let plots = repository().join("target/plots");
+    // No plot of an earlier run may pass for one of this.
+    let _ = fs::remove_dir_all(&plots);
+    fs::create_dir_all(&plots)?;
+    let before = sums()?;
+    let parts = rooms.iter().map(|room| measure(room, &plots));
+    let parts: Vec<Part> = parts.collect::<Result<_>>()?;
+    ensure!(
+        sums()? == before,
+        "a program has changed while it was measured"
+    );
+    match is_all {
+        true => write_tables(&parts, &plots, &before),
+        false => Ok(()),
+    }
 }
 
 fn run(command: &mut Command) -> Result<()> {
@@ -139,111 +138,57 @@ fn program(room: &str, seconds: u32) -> Command {
         ])
         .arg(seconds.to_string())
         .arg(target.join("bench-programs/again-bench"))
-        .arg(room);
+        .arg(room)
+        // The program before its symbols were removed.
+        .env(
+            "AGAIN_SYMBOLS",
+            target.join("x86_64-unknown-linux-musl/release/again"),
+        );
     command
 }
 
-/// The binary that a room measures.
-fn binary(room: &str) -> PathBuf {
-    let (variable, file) = match room {
-        "fleet" | "crowd" => ("AGAIN_FLEET_BIN", "dist/again-fleet"),
-        _ => ("AGAIN_BIN", "dist/again"),
+/// SHA-256 of both programs.
+fn sums() -> Result<[String; 2]> {
+    let sum = |variable, file: &str| -> Result<String> {
+        let program = std::env::var_os(variable);
+        let program = program.map_or_else(|| repository().join(file), PathBuf::from);
+        let text = output(Command::new("sha256sum").arg(program))?;
+        Ok(text.split(' ').next().unwrap_or_default().to_owned())
     };
-    std::env::var_os(variable).map_or_else(|| repository().join(file), PathBuf::from)
+    Ok([
+        sum("AGAIN_BIN", "dist/again")?,
+        sum("AGAIN_FLEET_BIN", "dist/again-fleet")?,
+    ])
 }
 
-/// SHA-256 of the binary that a room measures.
-fn sum(room: &str) -> Result<String> {
-    let text = output(Command::new("sha256sum").arg(binary(room)))?;
-    Ok(text.split(' ').next().unwrap_or_default().to_owned())
-}
-
-/// Measures one room, and keeps what came of it.
-fn measure(room: &str, parts: &Path) -> Result<()> {
-    let before = sum(room)?;
+/// Measures one room, and prints its rows.
+fn measure(room: &str, plots: &Path) -> Result<Part> {
     let mut command = program(room, 900);
-    command
-        .env_remove("QUICK")
-        .env("PLOTS", parts.join("plots"));
-    if room == "size" {
-        // The same build, symbols kept.
-        for (option, variable) in [("--symbols", "AGAIN_SYMBOLS"), ("--bare", "AGAIN_BARE")] {
-            let path = repository().join("target").join(format!("again{option}"));
-            run(Command::new("tests/tools/build").arg(option).arg(&path))?;
-            command.env(variable, path);
-        }
-    }
-    let rows = output(&mut command)?;
+    let rows = output(command.env_remove("QUICK").env("PLOTS", plots))?;
+    print!("{rows}");
     let load = fs::read_to_string("/proc/loadavg")?;
     let load = load.split(' ').next().unwrap_or_default();
-    ensure!(
-        sum(room)? == before,
-        "{} has changed while {room} measured it",
-        binary(room).display()
-    );
-    let day = output(Command::new("date").args(["-u", "+%F"]))?;
-    let part = format!("{before} {} {load}\n{rows}", day.trim());
-    fs::write(parts.join(room), part)?;
-    Ok(())
-}
-
-/// What is kept of a room.
-fn part(parts: &Path, room: &str) -> Option<Part> {
-    let text = fs::read_to_string(parts.join(room)).ok()?;
-    let (head, rows) = text.split_once('\n')?;
-    let [binary, day, load] = head.split(' ').collect::<Vec<_>>()[..] else {
-        return None;
-    };
-    Some(Part {
-        rows: rows.to_owned(),
+    Ok(Part {
+        room: room.to_owned(),
         load: format!("{room} {load}"),
-        binary: binary.to_owned(),
-        day: day.to_owned(),
+        rows,
     })
 }
 
-fn write_tables(parts: &Path) -> Result<()> {
-    let mut left = Vec::new();
-    for room in ROOMS {
-        let now = sum(room)?;
-        match part(parts, room) {
-            None => eprintln!("{room}: not measured yet"),
-            Some(part) if part.binary != now => {
-                eprintln!(
-                    "{room}: measured {} with another binary, {:.12}; this is {now:.12}",
-                    part.day, part.binary
-                );
-            }
-            Some(_) => continue,
-        }
-        left.push(room);
-    }
-    if !left.is_empty() {
-        bail!(
-            "no table was written; what was measured is kept. Run: cargo xtask bench {}",
-            left.join(" ")
-        );
-    }
-    let of = |rooms: &[&str]| -> Vec<Part> {
-        let rooms = rooms.iter();
-        rooms.filter_map(|room| part(parts, room)).collect()
-    };
-    let days: BTreeSet<String> = of(&ROOMS).into_iter().map(|part| part.day).collect();
+fn write_tables(parts: &[Part], plots: &Path, sums: &[String; 2]) -> Result<()> {
     let numbers = repository().join("doc/numbers");
+    let day = output(Command::new("date").args(["-u", "+%F"]))?;
     for table in &TABLES {
-        let all = of(table.rooms);
+        let is_of = |part: &&Part| table.rooms.contains(&part.room.as_str());
+        let parts: Vec<&Part> = parts.iter().filter(is_of).collect();
         let note = match table.file {
-            "table.md" => note(&all, &sum("cost")?, &days, &machine()?),
-            "fleet.md" => fleet_note(&all, &sum("fleet")?),
-            "herd.md" => herd_note(&all),
+            "table.md" => note(&parts, &sums[0], day.trim(), &machine()?),
+            "fleet.md" => fleet_note(&parts, &sums[1]),
+            "herd.md" => herd_note(&parts),
             _ => String::new(),
         };
-        let text = table.text(&all, &note);
-        println!("{text}");
-        fs::write(numbers.join(table.file), text)?;
+        fs::write(numbers.join(table.file), table.text(&parts, &note))?;
     }
-    let path = repository().join("README.md");
-    fs::write(&path, readme(&fs::read_to_string(&path)?, &numbers)?)?;
     for plot in [
         "herd.csv",
         "herd.svg",
@@ -252,47 +197,10 @@ fn write_tables(parts: &Path) -> Result<()> {
         "crowd.csv",
         "crowd.svg",
     ] {
-        fs::copy(parts.join("plots").join(plot), numbers.join(plot))
+        fs::copy(plots.join(plot), numbers.join(plot))
             .with_context(|| format!("no plot {plot}"))?;
     }
     Ok(())
-}
-
-/// The README with the figures of its few rows as the tables in `numbers` have them now.
-///
-/// # Errors
-/// A row that no table has.
-pub fn readme(text: &str, numbers: &Path) -> Result<String> {
-    const MARKS: [&str; 2] = ["<!-- five -->\n", "<!-- end of five -->"];
-    let (before, rest) = text
-        .split_once(MARKS[0])
-        .context("no mark of the numbers")?;
-    let (block, after) = rest.split_once(MARKS[1]).context("no end of the numbers")?;
-    let mut rows = Vec::new();
-    for table in ["table.md", "size.md", "fleet.md"] {
-        let text = fs::read_to_string(numbers.join(table))?;
-        rows.extend(text.lines().filter_map(cells));
-    }
-    let mut new = String::new();
-    for (at, line) in block.lines().enumerate() {
-        let name = cells(line).and_then(|cells| cells.into_iter().next());
-        let Some(name) = name.filter(|_| at >= 2) else {
-            new += &format!("{line}\n");
-            continue;
-        };
-        let row = rows.iter().find(|row| row.first() == Some(&name));
-        let row = row.with_context(|| format!("no table has the row '{name}'"))?;
-        let cell = |at: usize| row.get(at).map_or("", String::as_str);
-        let bar = row.last().map_or("", String::as_str);
-        new += &format!("| {name} | {} | {} | {bar} |\n", cell(1), cell(2));
-    }
-    Ok([before, MARKS[0], &new, MARKS[1], after].concat())
-}
-
-/// The cells of a table's row.
-fn cells(line: &str) -> Option<Vec<String>> {
-    let row = line.strip_prefix('|')?.strip_suffix('|')?;
-    Some(row.split('|').map(|cell| cell.trim().to_owned()).collect())
 }
 
 /// Processors, kernel, and the file system under the state.
@@ -323,24 +231,20 @@ fn machine() -> Result<String> {
     ))
 }
 
-fn loads(parts: &[Part]) -> String {
+fn loads(parts: &[&Part]) -> String {
     let loads: Vec<&str> = parts.iter().map(|part| part.load.as_str()).collect();
     loads.join(", ")
 }
 
-fn note(parts: &[Part], sum: &str, days: &BTreeSet<String>, machine: &str) -> String {
-    let between = match (days.first(), days.last()) {
-        (Some(first), Some(last)) if first != last => format!("{first} to {last}"),
-        (first, _) => first.cloned().unwrap_or_default(),
-    };
+fn note(parts: &[&Part], sum: &str, day: &str, machine: &str) -> String {
     format!(
         "\nMedian / 99th percentile (quartiles). {machine}; load of the machine after each part: {}. All rows, and those of the \
-         herd and of the size, are of one binary, `sha256sum` {sum:.12}…, measured {between}.\n",
+         herd and of the size, are of one binary, `sha256sum` {sum:.12}…, measured {day}.\n",
         loads(parts)
     )
 }
 
-fn herd_note(parts: &[Part]) -> String {
+fn herd_note(parts: &[&Part]) -> String {
     format!(
         "\nThe real waiters are of the same binary; load of the machine: {}. All else is simulated, with the policy of the sources \
          that it was built from, and comes out the same each time.\n",
@@ -348,7 +252,7 @@ fn herd_note(parts: &[Part]) -> String {
     )
 }
 
-fn fleet_note(parts: &[Part], sum: &str) -> String {
+fn fleet_note(parts: &[&Part], sum: &str) -> String {
     format!(
         "\nMedian / 99th percentile (quartiles). Two nodes and an etcd on the same machine, with TLS and signatures by a Puppet CA; \
          load of the machine: {}. The binary is `sha256sum` {sum:.12}….\n",
@@ -357,7 +261,7 @@ fn fleet_note(parts: &[Part], sum: &str) -> String {
 }
 
 impl Table {
-    fn text(&self, parts: &[Part], note: &str) -> String {
+    fn text(&self, parts: &[&Part], note: &str) -> String {
         let columns = self.head.matches('|').count() - 1;
         let mut text = format!("{}\n|{}\n", self.head, " --- |".repeat(columns));
         for row in parts.iter().flat_map(|part| part.rows.lines()) {
@@ -375,52 +279,46 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn parts() -> Vec<Part> {
-        let part = |rows: &str, load: &str| Part {
+    fn part(rows: &str, load: &str) -> Part {
+        Part {
+            room: "cost".to_owned(),
             rows: rows.to_owned(),
             load: load.to_owned(),
-            binary: "b".repeat(64),
-            day: "2026-01-02".to_owned(),
-        };
-        vec![
-            part(
-                "| a request | 2 ms | 1 ms | 30 ms | ≤ 3 ×: reached |\n",
-                "cost 0.10",
-            ),
-            part("| its size | 5 bytes |  |  |  |\n", "size 0.20"),
-        ]
+        }
     }
 
     #[test]
     fn a_table_has_its_columns_and_the_rows_of_its_rooms() {
+        let cost = part(
+            "| a request | 2 ms | 1 ms | 30 ms | ≤ 3 ×: reached |\n",
+            "cost 0.10",
+        );
         assert_eq!(
-            TABLES[0].text(&parts()[..1], "\nnote\n"),
+            TABLES[0].text(&[&cost], "\nnote\n"),
             "| what | again | floor | peer | bar |\n| --- | --- | --- | --- | --- |\n\
              | a request | 2 ms | 1 ms | 30 ms | ≤ 3 ×: reached |\n\nnote\n"
         );
         assert_eq!(
-            TABLES[2].text(&parts()[1..], ""),
-            "| what | size | floor | bar |\n| --- | --- | --- | --- |\n| its size | 5 bytes |  |  |\n"
+            TABLES[2].text(&[&part("| its size | 5 bytes |  |  |  |\n", "")], ""),
+            "| what | size | limit |\n| --- | --- | --- |\n| its size | 5 bytes |  |\n"
         );
     }
 
     #[test]
-    fn the_readmes_figures_are_those_of_the_tables() {
-        let root = repository();
-        let text = fs::read_to_string(root.join("README.md")).expect("the README");
-        let now = readme(&text, &root.join("doc/numbers")).expect("rows");
-        assert_eq!(text, now, "`make bench` writes them");
-    }
-
-    #[test]
-    fn the_note_says_which_binary_which_days_and_how_busy() {
-        let days = BTreeSet::from(["2026-01-02".to_owned(), "2026-01-04".to_owned()]);
-        let note = note(&parts(), &"0123456789abcdef".repeat(4), &days, "2 × CPU");
+    fn the_note_says_which_binary_which_day_and_how_busy() {
+        let parts = [part("", "cost 0.10"), part("", "size 0.20")];
+        let parts: Vec<&Part> = parts.iter().collect();
+        let note = note(
+            &parts,
+            &"0123456789abcdef".repeat(4),
+            "2026-01-02",
+            "2 × CPU",
+        );
         assert!(
             note.contains("2 × CPU; load of the machine after each part: cost 0.10, size 0.20.")
         );
         assert!(
-            note.contains("`sha256sum` 0123456789ab…, measured 2026-01-02 to 2026-01-04.\n"),
+            note.contains("`sha256sum` 0123456789ab…, measured 2026-01-02.\n"),
             "{note}"
         );
     }

@@ -1,59 +1,79 @@
 //! What is done to the sources, and with them.
 
-/// What is known against the crates of others.
-mod advisories;
 /// Benchmarks and their tables.
 mod bench;
-mod completions;
-/// Counts of instructions.
-mod counts;
-/// What the sources themselves have to keep to.
-mod house;
-/// Rooms of tests.
+/// Rules that the sources keep.
+mod checks;
+/// Suites of tests.
 mod test;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 
 /// What is done to the sources of again, and with them
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 enum Task {
-    /// Run rooms of tests; the last line counts them
+    /// Run suites of tests; the last line counts the tests
     Test(test::Options),
-    /// Check formatting, lints and the syntax of scripts
+    /// Check formatting, the lints of the last build and the syntax of scripts
+    #[command(hide = true)]
     Style,
+    /// Run a command, and end everything that it started
+    #[command(hide = true)]
+    Guard {
+        /// The time limit in seconds
+        limit: u32,
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
     /// Measure, and write the tables of doc/numbers; half an hour on an idle machine
     Bench(bench::Options),
-    /// Count the instructions of a request, of status and of a waiter, and hold them against doc/numbers/counts
-    Counts {
-        /// Keep today's counts instead
-        #[arg(long)]
-        write: bool,
-    },
+    /// Write doc/numbers/counts: the instructions of a request, of status and of a waiter
+    Counts,
     /// Count the lines of code in src, room by room
     Lines,
     /// Write the completions for bash, zsh and fish, after a change to the command line
     Completions,
-    /// Renew packaging/advisories.toml from a checkout of the RustSec database
-    Advisories {
-        /// The checkout of https://github.com/rustsec/advisory-db
-        directory: PathBuf,
-    },
+    /// Compare the crates with the advisories in the checkout that ADVISORY_DB names
+    Advisories,
 }
 
 fn main() -> ExitCode {
-    match run(&Task::parse()) {
+    let task = Task::parse();
+    if let Task::Guard { limit, words } = &task {
+        return test::guard::run(*limit, words).map_or_else(failure, ExitCode::from);
+    }
+    match run(&task) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("cargo xtask: {e:#}");
-            ExitCode::FAILURE
-        }
+        Err(e) => failure(e),
     }
+}
+
+/// Runs the tests that compare files with what they should be, and write them with this variable.
+fn write(variable: &str, programs: &[&str]) -> Result<bool> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "--workspace"]);
+    for program in programs {
+        command.args(["--test", program]);
+    }
+    let filters = ["--", "completion", "instructions"];
+    succeeds(command.args(filters).env(variable, "1"))
+}
+
+/// Whether a command succeeds in the root of the repository.
+fn succeeds(command: &mut Command) -> Result<bool> {
+    let status = command.current_dir(repository()).status();
+    Ok(status.with_context(|| format!("{command:?}"))?.success())
+}
+
+fn failure(e: anyhow::Error) -> ExitCode {
+    eprintln!("cargo xtask: {e:#}");
+    ExitCode::FAILURE
 }
 
 /// Does it; whether all was well.
@@ -61,11 +81,13 @@ fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Test(options) => return test::test(options),
         Task::Style => return test::style(),
-        Task::Counts { write } => return counts::counts(*write),
+        Task::Guard { .. } => unreachable!("main runs it"),
+        Task::Counts => return write("AGAIN_WRITE_COUNTS", &["counts"]),
         Task::Bench(options) => bench::bench(options)?,
-        Task::Lines => house::lines::show(),
-        Task::Completions => completions::write()?,
-        Task::Advisories { directory } => advisories::renew(directory)?,
+        Task::Lines => checks::lines::show(),
+        Task::Completions => return write("AGAIN_WRITE_COMPLETIONS", &["operator", "manual"]),
+        // Says so where none were checked.
+        Task::Advisories => return succeeds(Command::new("tests/tools/deny").arg("advisories")),
     }
     Ok(true)
 }

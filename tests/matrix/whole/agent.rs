@@ -3,7 +3,7 @@ use std::fs;
 use crate::quick::{assert_facts, noted_fact};
 use again_rig::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
 use again_rig::{
-    CachedAgent, LONG, SHORT, Server, assert_same_circumstances, boottime, changes_once,
+    CachedAgent, LOCK_WAIT, LONG, SHORT, Server, assert_same_circumstances, boottime, changes_once,
     hold_until, search_path, text, wait_for, wait_until,
 };
 
@@ -24,6 +24,15 @@ fn a_test_run_against_a_server_is_run_again_and_the_fact_is_right() {
     assert_eq!(outcomes(&scratch), ["changed"]);
 }
 
+/// A run's command line with these words more, and those that each rerun of the agent has.
+fn added(line: &[String], words: &[&str]) -> Vec<String> {
+    let words = words
+        .iter()
+        .chain(&LOCK_WAIT)
+        .map(|word| (*word).to_owned());
+    line.iter().cloned().chain(words).collect()
+}
+
 #[test]
 fn a_onetime_run_against_a_server_is_run_again_without_its_splay() {
     let scratch = scratch();
@@ -34,7 +43,7 @@ fn a_onetime_run_against_a_server_is_run_again_without_its_splay() {
     assert_same_circumstances(&starts[0], &starts[1]);
     assert_eq!(
         starts[1].command,
-        [starts[0].command.clone(), vec!["--no-splay".to_owned()]].concat()
+        added(&starts[0].command, &["--no-splay"])
     );
     assert_eq!(outcomes(&scratch), ["unchanged"]);
 }
@@ -54,11 +63,7 @@ fn a_daemons_run_against_a_server_is_run_again() {
     let starts = scratch.starts();
     assert_eq!(
         starts[1].command,
-        [
-            starts[0].command.clone(),
-            vec!["--onetime".to_owned(), "--no-splay".to_owned()]
-        ]
-        .concat()
+        added(&starts[0].command, &["--onetime", "--no-splay"])
     );
     assert_facts(&scratch);
     assert!(daemon.process.alive());

@@ -190,6 +190,7 @@ fn a_run_that_was_told_to_stop_asks_for_nothing() {
     let run = scratch.puppet_apply(&["site.pp"]).start();
     until_held(&scratch);
     run.process.signal(Signal::SIGTERM).expect("a signal");
+    // Time itself is tested: Ruby handles a signal some time after it was delivered.
     std::thread::sleep(Duration::from_millis(300));
     fs::write(&go, "").expect("go");
     let run = run.wait();

@@ -1,415 +1,300 @@
-//! Runs rooms of tests, side by side where there are cores for it, and counts.
+//! Runs suites of tests, side by side where there are cores for it, and counts.
 
+pub mod guard;
+mod jobs;
 mod programs;
 mod results;
-mod rooms;
+mod suites;
 
-use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use self::jobs::{Ended, Job, Jobs};
 use self::programs::Programs;
 use self::results::Results;
-use self::rooms::{ROOMS, Room, Run, When};
+use self::suites::{BUILD, SUITES, Set, Suite};
 use crate::repository;
 
-/// Which rooms are to run, and how.
+/// Which suites run, and how.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only what every change has to pass: no more rights than a container's root has, a few minutes
-    #[arg(long, conflicts_with_all = ["nightly", "rooms"])]
+    /// Only what every change has to pass in a few minutes
+    #[arg(long, conflicts_with_all = ["system", "nightly", "suites"])]
     check: bool,
-    /// Only what says something after long
-    #[arg(long, conflicts_with = "rooms")]
+    /// What needs all privileges of root
+    #[arg(long, conflicts_with_all = ["nightly", "suites"])]
+    system: bool,
+    /// What takes hours
+    #[arg(long, conflicts_with = "suites")]
     nightly: bool,
-    /// Leave out what takes more privilege than a container has: lab, matrix
-    #[arg(long)]
-    without_lab: bool,
     /// Test this program instead of building dist/again
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
-    /// One room at a time
+    /// One suite at a time
     #[arg(long)]
     alone: bool,
-    /// Rooms, by name; without any, all but those of the night
-    rooms: Vec<String>,
+    /// Another suite, as a row of the table of suites
+    #[arg(long, value_name = "ROW", hide = true)]
+    row: Option<String>,
+    /// Suites, by name; the default is everything that a container's root may do
+    suites: Vec<String>,
+    /// Arguments of the test programs, for example a filter
+    #[arg(last = true)]
+    arguments: Vec<String>,
 }
 
-/// Runs the rooms; whether all of them passed. The last line counts the tests.
+/// The results of a suite that has ended.
+struct Outcome {
+    ended: Ended,
+    results: Results,
+}
+
+/// Runs the suites; whether all of them passed. The last line counts the tests.
 pub fn test(options: &Options) -> Result<bool> {
     let began = Instant::now();
-    let rooms = wanted(options)?;
-    let programs = prepare(options, &rooms)?;
+    let suites = wanted(options)?;
+    let mut jobs = Jobs::new()?;
+    let programs = prepare(options, &suites, &mut jobs)?;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let capacity = if options.alone { 0 } else { 10 * cores as u32 };
-    let mut ended = run_all(&rooms, capacity, |room| {
-        Going::start(room, &programs, options, &[])
-    })?;
-    for one in &mut ended {
-        once_more(one, &programs, options)?;
-    }
-
-    println!();
-    let sum = |count: fn(&Results) -> u64| ended.iter().map(|one| count(&one.results)).sum::<u64>();
-    for one in &ended {
-        println!("{}", one.line());
-    }
-    println!("all rooms took {} s", began.elapsed().as_secs());
-    for one in ended.iter().filter(|one| !one.late.is_empty()) {
-        let late = one.late.join(", ");
-        println!("passed by itself only, in {}: {late}", one.room.name);
-    }
-    let bad: Vec<&Ended> = ended.iter().filter(|one| one.results.failed > 0).collect();
-    for one in &bad {
-        println!(
-            "failed in {}: {}",
-            one.room.name,
-            one.results.bad.join(", ")
-        );
-    }
-    println!(
-        "{} passed, {} failed",
-        sum(|results| results.passed),
-        sum(|results| results.failed)
-    );
-    Ok(bad.is_empty())
-}
-
-fn wanted(options: &Options) -> Result<Vec<&'static Room>> {
-    if options.rooms.is_empty() {
-        let is_wanted = |room: &&Room| match room.when {
-            When::Check => !options.nightly,
-            When::Test => !options.nightly && !options.check,
-            When::Lab => !options.nightly && !options.check && !options.without_lab,
-            When::Nightly => options.nightly,
-        };
-        return Ok(ROOMS.iter().filter(is_wanted).collect());
-    }
-    for name in &options.rooms {
-        let names: Vec<&str> = ROOMS.iter().map(|room| room.name).collect();
-        ensure!(
-            names.contains(&name.as_str()),
-            "there is no room {name}: {}",
-            names.join(" ")
-        );
-    }
-    let is_wanted = |room: &&Room| options.rooms.iter().any(|name| name == room.name);
-    Ok(ROOMS.iter().filter(is_wanted).collect())
-}
-
-/// Packages, the program under test, and what else has to be there before anything starts, side by side: the compiler's last step of a
-/// program and an image take a processor each. Gives the tests.
-fn prepare(options: &Options, rooms: &[&Room]) -> Result<Programs> {
-    let needs = rooms.iter().flat_map(|room| room.needs.split_whitespace());
-    let mut needs: Vec<&str> = needs.collect();
-    needs.sort_unstable();
-    needs.dedup();
-    must(Command::new("tests/tools/need").args(needs).arg("binutils"))?;
-    let images = || -> Result<()> {
-        for program in rooms.iter().flat_map(|room| room.before) {
-            // What an image is called is nobody's to know here.
-            must(Command::new(program).stdout(Stdio::null()))?;
-        }
+    let suites = suites.iter().map(|suite| job(suite, &programs, options));
+    let mut outcomes = Vec::new();
+    jobs.run(suites.collect::<Result<_>>()?, capacity, |ended| {
+        let results = judged(Results::of(&ended.output), ended.status, &ended.name);
+        let outcome = Outcome { ended, results };
+        outcome.show();
+        outcomes.push(outcome);
         Ok(())
+    })?;
+    println!();
+    for outcome in &outcomes {
+        println!("{}", outcome.line());
+    }
+    println!("all suites took {} s", began.elapsed().as_secs());
+    Ok(sum_up(&outcomes))
+}
+
+/// Prints what failed, what was skipped, and the sums; whether the run passes. With `CI=true` a
+/// skipped test is a failure.
+fn sum_up(outcomes: &[Outcome]) -> bool {
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for Outcome { ended, results } in outcomes {
+        for skip in &results.skips {
+            println!("skipped in {}: {skip}", ended.name);
+        }
+        if results.failed > 0 {
+            println!("failed in {}: {}", ended.name, results.bad.join(", "));
+        }
+        passed += results.passed;
+        failed += results.failed;
+        skipped += results.skipped;
+    }
+    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let is_good = failed == 0 && (skipped == 0 || !is_ci);
+    if failed == 0 && !is_good {
+        println!("failed: with CI=true no test may be skipped");
+    }
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    is_good
+}
+
+fn wanted(options: &Options) -> Result<Vec<Suite>> {
+    let mut all = SUITES.clone();
+    if let Some(row) = &options.row {
+        all.push(Suite::parse(row.clone().leak())?);
+    }
+    let names: Vec<&str> = all.iter().map(|suite| suite.name).collect();
+    for name in &options.suites {
+        let is_known = names.contains(&name.as_str());
+        ensure!(is_known, "there is no suite {name}: {}", names.join(" "));
+    }
+    all.retain(|suite| match suite.set {
+        _ if !options.suites.is_empty() => options.suites.iter().any(|name| name == suite.name),
+        Set::Check => !options.nightly && !options.system,
+        Set::Test => !options.nightly && !options.system && !options.check,
+        Set::System => options.system,
+        Set::Nightly => options.nightly,
+    });
+    Ok(all)
+}
+
+/// Debian packages, then everything that is built: the programs, the tests, and images.
+fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Programs> {
+    const BUILT: &str = "tests/tools/build";
+    let job = |name: &str, words: Vec<String>| Job {
+        name: name.to_owned(),
+        load: 0,
+        limit: 3600,
+        words,
+        environment: Vec::new(),
     };
-    std::thread::scope(|scope| {
-        let images = scope.spawn(images);
-        let tests = scope.spawn(|| Programs::build(rooms));
-        let built = match options.bin {
-            Some(_) => Ok(()),
-            None => must(Command::new("tests/tools/build").args(["x86_64", "again"])),
-        };
-        let images = images.join().expect("no panic");
-        let tests = tests.join().expect("no panic");
-        built.and(images).and(tests)
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let mut packages: Vec<&str> = suites.iter().flat_map(|one| one.packages.clone()).collect();
+    packages.extend(BUILD.split(' '));
+    packages.sort_unstable();
+    packages.dedup();
+    let need = words(&format!("tests/tools/need {}", packages.join(" ")));
+    jobs.must(vec![job("packages", need)])?;
+
+    let before = || suites.iter().flat_map(|suite| &suite.before);
+    let mut builds = Vec::new();
+    if options.bin.is_none() || before().any(|script| *script == BUILT) {
+        builds.push(job("programs", words(BUILT)));
+    }
+    let mut scripts: Vec<&str> = Vec::new();
+    for script in before().filter(|script| **script != BUILT) {
+        if !scripts.contains(script) {
+            scripts.push(script);
+        }
+    }
+    if !scripts.is_empty() {
+        let all = scripts.join(" && ");
+        builds.push(job("images", vec!["sh".into(), "-c".into(), all]));
+    }
+    let has_programs = |suite: &Suite| suite.program().is_some() || suite.needs_all_programs();
+    if !suites.iter().any(has_programs) {
+        jobs.must(builds)?;
+        return Ok(Programs::default());
+    }
+    builds.push(job("tests", programs::build(suites)));
+    jobs.must(builds)?;
+    let programs = Programs::read(&fs::read_to_string(jobs::log("tests"))?);
+    for warning in &programs.warnings {
+        eprintln!("{warning}");
+    }
+    Ok(programs)
+}
+
+/// Runs the privileged tests of each test program.
+const PRIVILEGED: &str = "\
+    status=0; for program; do \
+    \"$program\" privileged:: --quiet --show-output --test-threads=2 || status=1; \
+    done; exit $status";
+
+/// How a suite is run.
+fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
+    let mut environment = Vec::new();
+    if let Some(path) = &options.bin {
+        let path = path.canonicalize().context("--bin")?;
+        for name in ["AGAIN_BIN", "LAB_BINARY", "AGAIN"] {
+            environment.push((name, path.clone()));
+        }
+    }
+    let own = || suite.runs.iter().map(|word| (*word).to_owned());
+    let program = suite.program().map(|key| programs.get(&key)).transpose()?;
+    let words = match (&suite.runs[..], program) {
+        (["tests/matrix/run", ..], Some(program)) => {
+            environment.push(("MATRIX_PROGRAM", program.into()));
+            own().collect()
+        }
+        (["newer", _, rest @ ..], Some(program)) => {
+            let words = libtest(program, rest, suite, options);
+            std::iter::once("tests/engines/newer".to_owned())
+                .chain(words)
+                .collect()
+        }
+        ([_, _, rest @ ..], Some(program)) => libtest(program, rest, suite, options),
+        (["privileged"], None) => {
+            let mut words = ["sh", "-c", PRIVILEGED, "sh"].map(str::to_owned).to_vec();
+            let suites = SUITES
+                .iter()
+                .filter(|suite| matches!(suite.set, Set::Check | Set::Test));
+            for key in suites.filter_map(Suite::program) {
+                words.push(programs.get(&key)?);
+            }
+            words
+        }
+        (["xtask", ..], None) => std::iter::once(jobs::this_program())
+            .chain(own().skip(1))
+            .collect(),
+        _ => own().collect(),
+    };
+    Ok(Job {
+        name: suite.name.to_owned(),
+        load: suite.load,
+        limit: 60 * suite.limit,
+        words,
+        environment,
     })
 }
 
-fn must(command: &mut Command) -> Result<()> {
-    let status = command.current_dir(repository()).status();
-    let status = status.with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
-}
-
-/// A room under way.
-struct Going {
-    room: &'static Room,
-    child: Child,
-    log: PathBuf,
-    began: Instant,
-}
-
-/// A room that has ended.
-struct Ended {
-    room: &'static Room,
-    results: Results,
-    seconds: u64,
-    /// Seconds of a processor that it took, with all that it started and waited for.
-    busy: u64,
-    /// What failed beside other rooms, and passed by itself.
-    late: Vec<String>,
-}
-
-impl Going {
-    /// Starts a room, with these tests alone if any are named.
-    fn start(
-        room: &'static Room,
-        programs: &Programs,
-        options: &Options,
-        only: &[String],
-    ) -> Result<Going> {
-        let logs = repository().join("target/test-logs");
-        fs::create_dir_all(&logs)?;
-        let log = logs.join(room.name).with_extension("log");
-        let file = File::create(&log)?;
-        // As started from a terminal: a shell's background job ignores some signals, and so would all that it starts.
-        let mut command = Command::new("env");
-        command
-            .args(["--default-signal", "timeout", "--kill-after=30"])
-            .arg(room.limit.to_string())
-            .args(words(room, programs)?)
-            .args(only);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("AGAIN_") {
-                command.env_remove(name);
-            }
-        }
-        if let Some(path) = &options.bin {
-            let path = path.canonicalize().context("--bin")?;
-            command.env("AGAIN_BIN", &path).env("LAB_BINARY", &path);
-            command.env("AGAIN", path);
-        }
-        if let Run::Script(["tests/matrix/run", ..]) = room.run {
-            command.env("MATRIX_PROGRAM", programs.tests("matrix")?);
-        }
-        let child = command
-            .current_dir(repository())
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .spawn()
-            .with_context(|| format!("cannot start {}", room.name))?;
-        println!("--- {} begins", room.name);
-        Ok(Going {
-            room,
-            child,
-            log,
-            began: Instant::now(),
-        })
+/// The words of a test program of libtest, whose suite names a number of threads and then filters;
+/// without a number it has as many threads as there are cores.
+fn libtest(program: String, rest: &[&str], suite: &Suite, options: &Options) -> Vec<String> {
+    let mut words = vec![program, "--quiet".to_owned(), "--show-output".to_owned()];
+    if let Some(threads) = rest.first() {
+        words.push(format!("--test-threads={threads}"));
     }
+    words.extend(rest.iter().skip(1).map(|filter| (*filter).to_owned()));
+    // Another suite runs these.
+    let skipped: &[&str] = match suite.set {
+        _ if !options.arguments.is_empty() => &[],
+        Set::Check | Set::Test => &["--skip=privileged::", "--skip=nightly::"],
+        Set::System => &["--skip=nightly::"],
+        Set::Nightly => &[],
+    };
+    let more = skipped.iter().map(|word| (*word).to_owned());
+    words.extend(more.chain(options.arguments.iter().cloned()));
+    words
+}
 
-    /// What came of it, if it has ended; shows what is worth seeing of its output.
-    fn ended(&mut self) -> Result<Option<Ended>> {
-        let before = children_were_busy()?;
-        let Some(status) = self.child.try_wait()? else {
-            return Ok(None);
-        };
-        let busy = children_were_busy()? - before;
-        let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
-        let ended = Ended {
-            room: self.room,
-            results: judged(Results::of(&output), status, self.room.name),
-            seconds: self.began.elapsed().as_secs(),
-            busy,
-            late: Vec::new(),
-        };
-        println!("=== {}", self.room.name);
-        if ended.results.failed > 0 {
-            print!("{output}");
+impl Outcome {
+    /// Shows what is worth seeing of the output.
+    fn show(&self) {
+        println!("=== {}", self.ended.name);
+        if self.results.failed > 0 {
+            print!("{}", self.ended.output);
         }
-        for line in &ended.results.said {
+        for line in &self.results.said {
             println!("  {line}");
         }
-        println!("{}", ended.line());
-        Ok(Some(ended))
+        println!("{}", self.line());
     }
-}
 
-impl Ended {
     fn line(&self) -> String {
-        let Results {
-            passed,
-            failed,
-            cases,
-            ..
-        } = &self.results;
-        let cases = match cases {
-            0 => String::new(),
-            cases => format!(", {cases} cases counted"),
-        };
+        let Outcome { ended, results } = self;
         format!(
-            "=== {}: {passed} passed, {failed} failed{cases}, {} s, {} s of a processor",
-            self.room.name, self.seconds, self.busy
+            "=== {}: {} passed, {} failed, {} skipped, {} s, {} s of a processor",
+            ended.name, results.passed, results.failed, results.skipped, ended.seconds, ended.busy
         )
     }
 }
 
-/// Seconds of a processor that children took which have been waited for, with theirs: cutime and cstime of proc_pid_stat(5), in
-/// hundredths.
-fn children_were_busy() -> Result<u64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let (_, fields) = stat.rsplit_once(')').context("/proc/self/stat")?;
-    let of_children = fields.split_whitespace().skip(13).take(2);
-    let ticks: u64 = of_children.map(|field| field.parse().unwrap_or(0)).sum();
-    Ok(ticks / 100)
-}
-
-/// The results of a room that ended so: one that failed for another reason than a test has failed all the same, and one that ran
-/// no test too.
+/// The results of a suite with this exit status: one that failed for another reason than a test
+/// has failed, and so has one that ran no test.
 fn judged(mut results: Results, status: ExitStatus, name: &str) -> Results {
     if results.failed == 0 && !status.success() {
         results.failed = 1;
         results.bad.push(format!("{name} ended with {status}"));
-    } else if results.failed == 0 && results.passed == 0 {
+    } else if results.failed == 0 && results.passed + results.skipped == 0 {
         results.failed = 1;
         results.bad.push(format!("{name} ran no test"));
     }
     results
 }
 
-fn words(room: &Room, programs: &Programs) -> Result<Vec<String>> {
-    let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    Ok(match room.run {
-        Run::Unit(package) => vec![text(programs.unit(package)?), "--quiet".to_owned()],
-        Run::Tests(name, threads) => tests(text(programs.tests(name)?), threads),
-        Run::Fleet(name, threads) => tests(text(programs.fleet(name)?), threads),
-        Run::Newer(name, threads) => [vec!["tests/engines/newer".to_owned()]]
-            .into_iter()
-            .chain([tests(text(programs.fleet(name)?), threads)])
-            .flatten()
-            .collect(),
-        Run::Task(words) => [text(std::env::current_exe()?)]
-            .into_iter()
-            .chain(words.iter().map(|word| (*word).to_owned()))
-            .collect(),
-        Run::Script(words) => words.iter().map(|word| (*word).to_owned()).collect(),
-    })
-}
+/// Checks the syntax of every script.
+const SYNTAX: &str = r#"find tests .ci -type f | while read -r file; do
+  ! head -n 1 "$file" | grep -qa '^#!.*bash$' || bash -n "$file" || exit 1
+done"#;
 
-/// Integration tests, so many at a time.
-fn tests(program: String, threads: usize) -> Vec<String> {
-    let threads = format!("--test-threads={threads}");
-    vec![
-        program,
-        "--quiet".to_owned(),
-        "--show-output".to_owned(),
-        threads,
-    ]
-}
-
-/// Whether a room may start beside others: alone it may always.
-fn fits(room: &Room, beside: u32, capacity: u32) -> bool {
-    beside == 0 || beside + room.load <= capacity
-}
-
-/// Runs all, so many at once as the capacity allows, the first ones first.
-fn run_all(
-    rooms: &[&'static Room],
-    capacity: u32,
-    start: impl Fn(&'static Room) -> Result<Going>,
-) -> Result<Vec<Ended>> {
-    let mut waiting: VecDeque<&Room> = rooms.iter().copied().collect();
-    let mut going: Vec<Going> = Vec::new();
-    let mut done = Vec::new();
-    while !(waiting.is_empty() && going.is_empty()) {
-        let beside = going.iter().map(|one| one.room.load).sum();
-        if let Some(next) = waiting.iter().position(|room| fits(room, beside, capacity)) {
-            let room = waiting.remove(next).expect("a room");
-            going.push(start(room)?);
-            continue;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-        let mut left = Vec::new();
-        for mut one in going {
-            match one.ended()? {
-                Some(ended) => done.push(ended),
-                None => left.push(one),
-            }
-        }
-        going = left;
-    }
-    Ok(done)
-}
-
-/// What a room runs once more, by itself, because it failed beside others: a busy machine may be late. Some tests of a program, or a
-/// script as a whole. More than a few, or what no machine's business can break, stay failed.
-fn again_alone(room: &Room, results: &Results) -> Option<Vec<String>> {
-    const FEW: u64 = 5;
-    let named = results.bad.len() as u64 == results.failed;
-    match room.run {
-        _ if results.failed == 0 => None,
-        Run::Tests(..) | Run::Fleet(..) | Run::Newer(..) if named && results.failed <= FEW => {
-            let exact = std::iter::once("--exact".to_owned());
-            Some(exact.chain(results.bad.iter().cloned()).collect())
-        }
-        Run::Script(_) if results.failed <= FEW => Some(Vec::new()),
-        _ => None,
-    }
-}
-
-/// What failed at first and passes now; a script need not have named what failed.
-fn late(room: &str, first: Vec<String>, second: &Results) -> Vec<String> {
-    if first.is_empty() && second.failed == 0 {
-        return vec![room.to_owned()];
-    }
-    let is_good = |name: &String| !second.bad.contains(name);
-    first.into_iter().filter(is_good).collect()
-}
-
-/// Runs what failed in a room once more, when nothing else runs. What passes now is named in the end.
-fn once_more(ended: &mut Ended, programs: &Programs, options: &Options) -> Result<()> {
-    let Some(only) = again_alone(ended.room, &ended.results) else {
-        return Ok(());
-    };
-    println!(
-        "once more, by itself, of {}: {}",
-        ended.room.name,
-        ended.results.bad.join(", ")
-    );
-    let mut going = Going::start(ended.room, programs, options, &only)?;
-    let second = loop {
-        match going.ended()? {
-            Some(second) => break second,
-            None => std::thread::sleep(Duration::from_millis(50)),
-        }
-    };
-    let first = std::mem::replace(&mut ended.results, second.results);
-    ended.late = late(ended.room.name, first.bad, &ended.results);
-    if !only.is_empty() {
-        ended.results.passed += first.passed;
-        ended.results.said.splice(0..0, first.said);
-        ended.results.cases += first.cases;
-    }
-    ended.seconds += second.seconds;
-    ended.busy += second.busy;
-    Ok(())
-}
-
-/// Checks of form: formatting, lints, and that every script can be read. Prints its own count; whether all were good.
+/// Checks the formatting, what the lints said in the last build of the tests, and scripts. Prints
+/// the sums; whether all were good.
 pub fn style() -> Result<bool> {
-    let mut checks = vec![
+    let checks = [
         vec!["cargo", "fmt", "--all", "--check"],
-        vec![
-            "cargo",
-            "clippy",
-            "--quiet",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
+        vec!["bash", "-c", SYNTAX],
     ];
-    let scripts = bash_scripts(&repository())?;
-    checks.extend(scripts.iter().map(|path| vec!["bash", "-n", path.as_str()]));
-    let mut failed = 0;
+    let built = fs::read_to_string(jobs::log("tests"))?;
+    let warnings = Programs::read(&built).warnings.len();
+    let mut failed = usize::from(warnings > 0);
+    if warnings > 0 {
+        println!("FAILED lints: {warnings} warnings, which the build of the tests shows");
+    }
     for words in &checks {
         let status = Command::new(words[0])
             .args(&words[1..])
@@ -422,31 +307,9 @@ pub fn style() -> Result<bool> {
             failed += 1;
         }
     }
-    println!("style: {} passed, {failed} failed", checks.len() - failed);
+    let all = checks.len() + 1;
+    println!("style: {} passed, {failed} failed", all - failed);
     Ok(failed == 0)
-}
-
-/// Every file in tests and .ci that bash runs.
-fn bash_scripts(root: &Path) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    let mut directories = vec![root.join("tests"), root.join(".ci")];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                directories.push(path);
-                continue;
-            }
-            let text = fs::read(&path)?;
-            let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            if first.starts_with(b"#!") && first.ends_with(b"bash") {
-                found.push(path.to_string_lossy().into_owned());
-            }
-        }
-    }
-    found.sort();
-    ensure!(!found.is_empty(), "no scripts in {}", root.display());
-    Ok(found)
 }
 
 #[cfg(test)]
@@ -456,8 +319,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_every_directory_of_tests_is_a_room() {
-        let mut names: Vec<&str> = ROOMS.iter().map(|room| room.name).collect();
+    fn names_are_unique_and_every_directory_of_tests_is_a_suite() {
+        let mut names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();
@@ -466,13 +329,13 @@ mod tests {
             let entry = entry.expect("an entry");
             if entry.path().join("main.rs").exists() {
                 let name = entry.file_name().into_string().expect("plain");
-                assert!(names.contains(&name.as_str()), "{name} is no room");
+                assert!(names.contains(&name.as_str()), "{name} is not a suite");
             }
         }
     }
 
     #[test]
-    fn a_room_that_fails_without_a_failed_test_or_runs_none_has_failed() {
+    fn a_suite_that_fails_without_a_failed_test_or_runs_none_has_failed() {
         let ok = ExitStatus::from_raw(0);
         let bad = ExitStatus::from_raw(1 << 8);
         let with = |passed, failed| Results {
@@ -484,50 +347,5 @@ mod tests {
         assert_eq!(judged(with(3, 0), bad, "x").failed, 1);
         assert_eq!(judged(with(0, 0), ok, "x").failed, 1);
         assert_eq!(judged(with(3, 2), bad, "x").failed, 2);
-    }
-
-    #[test]
-    fn few_tests_that_failed_or_a_script_are_run_once_more() {
-        let of = |run| Room { run, ..ROOMS[0] };
-        let with = |failed, bad: &[&str]| Results {
-            failed,
-            bad: bad.iter().map(|name| (*name).to_owned()).collect(),
-            ..Results::default()
-        };
-        let program = of(Run::Tests("x", 2));
-        let again = again_alone(&program, &with(2, &["a::b", "c"]));
-        assert_eq!(again.expect("some"), ["--exact", "a::b", "c"]);
-        assert_eq!(again_alone(&program, &with(0, &[])), None);
-        assert_eq!(again_alone(&program, &with(2, &["a::b"])), None);
-        let many = ["a", "b", "c", "d", "e", "f"];
-        assert_eq!(again_alone(&program, &with(6, &many)), None);
-        let script = of(Run::Script(&["x"]));
-        assert_eq!(again_alone(&script, &with(1, &["a line"])), Some(vec![]));
-        for never in [Run::Unit("x"), Run::Task(&["style"])] {
-            assert_eq!(again_alone(&of(never), &with(1, &["a"])), None);
-        }
-    }
-
-    #[test]
-    fn what_passes_only_by_itself_is_named() {
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let with = |failed, bad: &[&str]| Results {
-            failed,
-            bad: names(bad),
-            ..Results::default()
-        };
-        let first: Vec<String> = names(&["a", "b"]);
-        assert_eq!(late("x", first.clone(), &with(1, &["b"])), ["a"]);
-        assert_eq!(late("x", first, &with(0, &[])), ["a", "b"]);
-        assert_eq!(late("x", Vec::new(), &with(0, &[])), ["x"]);
-        assert_eq!(late("x", Vec::new(), &with(1, &[])), [""; 0]);
-    }
-
-    #[test]
-    fn rooms_share_the_cores_or_run_alone() {
-        let room = |load| Room { load, ..ROOMS[0] };
-        assert!(fits(&room(20), 0, 20) && !fits(&room(20), 5, 20));
-        assert!(fits(&room(10), 10, 20) && !fits(&room(15), 10, 20));
-        assert!(fits(&room(20), 0, 0) && !fits(&room(1), 1, 0));
     }
 }

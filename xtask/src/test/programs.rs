@@ -1,116 +1,122 @@
-//! The test programs, built by one call of cargo.
+//! The test programs, built by one call of cargo, which is the lints too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::rooms::{Room, Run};
-use crate::repository;
+use super::suites::Suite;
 
-/// Where each test program is: unit tests by package, integration tests by their names and whose they are.
-pub struct Programs(BTreeMap<String, PathBuf>);
+/// The test programs, and what the lints said while they were built.
+#[derive(Default)]
+pub struct Programs {
+    /// By kind and name, as in a suite's row: `unit again`, `fleet engines`.
+    programs: BTreeMap<String, PathBuf>,
+    /// The warnings of the compiler and of clippy.
+    pub warnings: Vec<String>,
+}
+
+/// The command that builds the test programs of these suites. All features are those of the whole
+/// workspace, so that every crate is built once. The fuzzer needs a C++ compiler; its suite lints it.
+pub fn build(suites: &[Suite]) -> Vec<String> {
+    let words = "env RUSTC_WORKSPACE_WRAPPER=clippy-driver cargo test --no-run --quiet --locked --workspace --exclude again-fuzz --message-format=json";
+    let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    if suites.iter().any(|suite| suite.needs_all_programs()) {
+        words.push("--all-targets".to_owned());
+        return words;
+    }
+    let mut options = BTreeSet::new();
+    for program in suites.iter().filter_map(|suite| suite.program()) {
+        match program.split_once(' ').unwrap_or_default() {
+            ("unit", "xtask") => options.insert("--bin=xtask".to_owned()),
+            ("unit", _) => options.insert("--lib".to_owned()),
+            (_, name) => options.insert(format!("--test={name}")),
+        };
+    }
+    words.extend(options);
+    words
+}
+
+/// The output of a job for people: of cargo's messages only the text of the compiler.
+pub fn readable(output: &str) -> String {
+    let lines = output.lines().filter_map(|line| {
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            return Some(format!("{line}\n"));
+        };
+        message["message"]["rendered"].as_str().map(str::to_owned)
+    });
+    lines.collect()
+}
 
 impl Programs {
-    /// Builds those that the rooms take.
-    pub fn build(rooms: &[&Room]) -> Result<Programs> {
-        let mut command = Command::new("cargo");
-        command.args(["test", "--no-run", "--quiet", "--locked"]);
-        command.arg("--message-format=json-render-diagnostics");
-        // Cargo takes some of its options only once.
-        let mut wanted = BTreeSet::new();
-        for room in rooms {
-            wanted.extend(match room.run {
-                Run::Unit(package @ ("again" | "again-fleet")) => {
-                    vec![("--package", package), ("--lib", "")]
-                }
-                Run::Unit(package) => vec![("--package", package), ("--bins", "")],
-                Run::Tests(name, _) => vec![("--package", "again"), ("--test", name)],
-                Run::Fleet(name, _) | Run::Newer(name, _) => {
-                    vec![("--package", "again-fleet"), ("--test", name)]
-                }
-                Run::Script(["tests/matrix/run", ..]) => {
-                    vec![("--package", "again"), ("--test", "matrix")]
-                }
-                _ => continue,
-            });
-        }
-        if wanted.is_empty() {
-            return Ok(Programs(BTreeMap::new()));
-        }
-        for (option, value) in wanted {
-            command.arg(option);
-            if !value.is_empty() {
-                command.arg(value);
+    /// Reads what cargo said.
+    pub fn read(output: &str) -> Programs {
+        let mut found = Programs::default();
+        for message in output
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+        {
+            if let Some((name, path)) = program(&message) {
+                found.programs.insert(name, path);
+            } else if let Some(warning) = message["message"]["rendered"].as_str() {
+                found.warnings.push(warning.to_owned());
             }
         }
-        let output = command
-            .current_dir(repository())
-            .stderr(Stdio::inherit())
-            .output()?;
-        ensure!(output.status.success(), "the tests cannot be built");
-        let lines = String::from_utf8(output.stdout)?;
-        Ok(Programs(lines.lines().filter_map(program).collect()))
+        found
     }
 
-    /// The unit tests of a package.
-    pub fn unit(&self, package: &str) -> Result<PathBuf> {
-        // A library goes by the name that Rust can say.
-        self.get(&format!("unit {}", package.replace('-', "_")))
-    }
-
-    /// An integration test of the helper.
-    pub fn tests(&self, name: &str) -> Result<PathBuf> {
-        self.get(&format!("test {name}"))
-    }
-
-    /// One of the second program.
-    pub fn fleet(&self, name: &str) -> Result<PathBuf> {
-        self.get(&format!("fleet {name}"))
-    }
-
-    fn get(&self, name: &str) -> Result<PathBuf> {
-        let path = self.0.get(name);
-        path.cloned()
-            .with_context(|| format!("cargo built no program for {name}"))
+    /// The program with this key, for example `unit again`.
+    pub fn get(&self, name: &str) -> Result<String> {
+        let path = self.programs.get(name);
+        let path = path.with_context(|| format!("cargo built no program for {name}"))?;
+        Ok(path.to_string_lossy().into_owned())
     }
 }
 
-/// One message of cargo's: the test program that it built.
-fn program(line: &str) -> Option<(String, PathBuf)> {
-    let message: Value = serde_json::from_str(line).ok()?;
+/// The test program that cargo says it has built.
+fn program(message: &Value) -> Option<(String, PathBuf)> {
     let executable = message["executable"].as_str()?;
     if message["profile"]["test"] != true {
         return None;
     }
     let manifest = message["manifest_path"].as_str().unwrap_or_default();
+    // Several packages have tests of the same name.
     let kind = match message["target"]["kind"][0].as_str()? {
-        // Both programs have a test of this name or that.
         "test" if manifest.ends_with("/fleet/Cargo.toml") => "fleet",
-        "test" => "test",
-        _ => "unit",
+        "test" if manifest.ends_with("/xtask/Cargo.toml") => "xtask-tests",
+        "test" => "tests",
+        "lib" => "unit",
+        // The other programs have no unit tests beside those of their libraries.
+        "bin" if manifest.ends_with("/xtask/Cargo.toml") => "unit",
+        _ => return None,
     };
-    let name = message["target"]["name"].as_str()?;
+    // A library goes by the name that Rust can say.
+    let name = message["target"]["name"].as_str()?.replace('_', "-");
     Some((format!("{kind} {name}"), executable.into()))
 }
 
 #[cfg(test)]
 #[test]
-fn only_test_programs_are_taken() {
+fn test_programs_and_warnings_are_read_from_the_messages_of_cargo() {
     let below = |below: &str, kind: &str, test: bool, executable: &str| {
         format!(
-            r#"{{"manifest_path":"/repository{below}/Cargo.toml","target":{{"kind":["{kind}"],"name":"again"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            r#"{{"manifest_path":"/repository{below}/Cargo.toml","target":{{"kind":["{kind}"],"name":"again_x"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
         )
     };
     let line = |kind: &str, test: bool, executable: &str| below("", kind, test, executable);
-    let at = |name: &str| Some((name.to_owned(), PathBuf::from("/x")));
-    assert_eq!(program(&line("test", true, "\"/x\"")), at("test again"));
+    let key = |line: &str| Programs::read(line).programs.into_keys().next();
+    let at = |name: &str| Some(name.to_owned());
+    assert_eq!(key(&line("test", true, "\"/x\"")), at("tests again-x"));
     let fleet = below("/fleet", "test", true, "\"/x\"");
-    assert_eq!(program(&fleet), at("fleet again"));
-    assert_eq!(program(&line("lib", true, "\"/x\"")), at("unit again"));
-    assert_eq!(program(&line("bin", false, "\"/x\"")), None);
-    assert_eq!(program(&line("lib", false, "null")), None);
-    assert_eq!(program("   Compiling"), None);
+    assert_eq!(key(&fleet), at("fleet again-x"));
+    assert_eq!(key(&line("lib", true, "\"/x\"")), at("unit again-x"));
+    // The program `again` goes by the name of its library.
+    assert_eq!(key(&line("bin", true, "\"/x\"")), None);
+    assert_eq!(key(&line("lib", false, "null")), None);
+    let read = Programs::read("   Compiling\n{\"message\":{\"rendered\":\"warning: x\"}}");
+    assert!(read.programs.is_empty());
+    assert_eq!(read.warnings, ["warning: x"]);
+    let output = "Compiling\n{\"reason\":\"\"}\n{\"message\":{\"rendered\":\"error: y\\n\"}}";
+    assert_eq!(readable(output), "Compiling\nerror: y\n");
 }

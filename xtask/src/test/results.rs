@@ -1,31 +1,38 @@
-//! What a room's output says about its tests.
+//! Reads the results of tests from the output of a suite.
 //!
-//! Two forms count: what libtest prints at the end of a test program, and the line `NAME: 3 passed, 1 failed` of a script.
-//! Everything else is passed over, also the result of a test that runs itself once more in a namespace: a program's own result is
-//! the one that adds up to as many tests as the program said it would run.
+//! Two forms count: the last line of a test program of libtest, and the line
+//! `NAME: 3 passed, 1 failed, 2 skipped` of a script. Other lines do not, for example the result
+//! of a test that runs itself in a namespace: a program's own result adds up to the number of
+//! tests that it started with.
+//!
+//! A test that lacks a permission prints `skipped: needs PERMISSION`; a script prints
+//! `skip  WHAT: needs PERMISSION`.
 
-/// What a room has come to.
+/// The results of a suite.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Results {
     pub passed: u64,
     pub failed: u64,
+    pub skipped: u64,
     /// The tests that failed, by name.
     pub bad: Vec<String>,
-    /// What tests that passed have said of themselves, with their names.
+    /// The tests that were skipped, each with the permission that it lacks.
+    pub skips: Vec<String>,
+    /// What tests that passed have printed, with their names.
     pub said: Vec<String>,
-    /// How many cases these have counted: a line that begins with a number, of anything but time or size, stands for as many.
-    pub cases: u64,
 }
 
-/// The lines of a room's output, read one after the other.
+/// Reads the lines of an output one by one.
 #[derive(Debug, Default)]
 pub struct Reader {
     results: Results,
-    /// How many tests the program that is under way runs.
+    /// How many tests the running program runs.
     running: Option<u64>,
-    /// The test whose output follows, among those of the tests that passed.
+    /// The test whose output follows, among those that passed.
     of: Option<String>,
     among_successes: bool,
+    /// How many tests of the running program were skipped, which libtest counts as passed.
+    skipped: u64,
 }
 
 impl Results {
@@ -58,9 +65,12 @@ impl Reader {
     fn outside(&mut self, line: &str) {
         if let Some(count) = begins(line) {
             self.running = Some(count);
-        } else if let Some((passed, failed)) = line_of_script(line) {
+        } else if let Some([passed, failed, skipped]) = line_of_script(line) {
             self.results.passed += passed;
             self.results.failed += failed;
+            self.results.skipped += skipped;
+        } else if let Some(what) = line.strip_prefix("skip  ") {
+            self.results.skips.push(what.to_owned());
         } else if let Some(what) = line
             .strip_prefix("FAILED ")
             .or_else(|| line.strip_prefix("FAIL "))
@@ -73,7 +83,8 @@ impl Reader {
         if let Some(result) = result(line)
             && result.passed + result.failed + result.others == count
         {
-            self.results.passed += result.passed;
+            self.results.passed += result.passed.saturating_sub(self.skipped);
+            self.results.skipped += self.skipped;
             self.results.failed += result.failed;
             *self = Reader {
                 results: std::mem::take(&mut self.results),
@@ -97,9 +108,12 @@ impl Reader {
             .and_then(|rest| rest.strip_suffix(" stdout ----"))
         {
             self.of = Some(name.to_owned());
+        } else if let (Some(name), Some(needs)) = (&self.of, line.strip_prefix("skipped: ")) {
+            self.results.skips.push(format!("{name}: {needs}"));
+            self.skipped += 1;
+            self.of = None;
         } else if let Some(name) = self.of.as_ref().filter(|_| !line.is_empty()) {
             self.results.said.push(format!("{name}: {line}"));
-            self.results.cases += cases(line);
         }
     }
 }
@@ -143,33 +157,17 @@ fn failed(line: &str) -> Option<&str> {
     })
 }
 
-/// `NAME: 3 passed, 1 failed`, and nothing else.
-fn line_of_script(line: &str) -> Option<(u64, u64)> {
+/// `NAME: 3 passed, 1 failed` or `NAME: 3 passed, 1 failed, 2 skipped`.
+fn line_of_script(line: &str) -> Option<[u64; 3]> {
     let (name, sums) = line.split_once(": ")?;
-    let (passed, failed) = sums.split_once(", ")?;
     let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
     (is_name && !name.is_empty()).then_some(())?;
-    Some((
-        passed.strip_suffix(" passed")?.parse().ok()?,
-        failed.strip_suffix(" failed")?.parse().ok()?,
-    ))
-}
-
-/// `2,248 lives: …` stands for as many cases; `153 ms` for none.
-fn cases(line: &str) -> u64 {
-    let mut words = line.split(' ');
-    let number: String = words
-        .next()
-        .into_iter()
-        .flat_map(str::chars)
-        .filter(|c| *c != ',')
-        .collect();
-    let unit = words.next().unwrap_or_default();
-    let unit = unit.trim_end_matches([',', ';', ':']);
-    if ["ns", "us", "ms", "s", "kB"].contains(&unit) {
-        return 0;
-    }
-    number.parse().unwrap_or(0)
+    let mut parts = sums.split(", ");
+    let mut number = |what| parts.next()?.strip_suffix(what)?.parse().ok();
+    let (passed, failed) = (number(" passed")?, number(" failed")?);
+    let skipped = number(" skipped").unwrap_or(0);
+    let is_all = sums.split(", ").count() == if sums.ends_with("skipped") { 3 } else { 2 };
+    is_all.then_some([passed, failed, skipped])
 }
 
 #[cfg(test)]
@@ -200,7 +198,6 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; fini
     fn a_program_that_passes_is_counted_and_quoted() {
         let results = Results::of(PASSED);
         assert_eq!((results.passed, results.failed), (2, 0));
-        assert_eq!(results.cases, 1204);
         assert_eq!(
             results.said,
             [
@@ -215,10 +212,7 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; fini
     #[test]
     fn several_programs_add_up() {
         let results = Results::of(&format!("--- one\n{PASSED}--- two\n{PASSED}"));
-        assert_eq!(
-            (results.passed, results.failed, results.cases),
-            (4, 0, 2408)
-        );
+        assert_eq!((results.passed, results.failed), (4, 0));
     }
 
     /// A test that failed inside a namespace shows what the program in there said.
@@ -257,11 +251,24 @@ test result: FAILED. 39 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out;
     }
 
     #[test]
-    fn a_script_counts_by_its_last_words() {
-        let output = "ok    metadata.json\nFAIL  README\n      2 passed, 3 failed in it\nmodule: 466 passed, 1 failed\n";
+    fn reader_takes_skipped_tests_from_those_that_passed() {
+        let output = PASSED.replace("pid_max is 400 here", "skipped: needs CAP_SYS_ADMIN\nmore");
+        let results = Results::of(&format!("{output}{PASSED}"));
+        assert_eq!((results.passed, results.failed, results.skipped), (3, 0, 1));
+        assert_eq!(results.skips, ["crash::at_every_call: needs CAP_SYS_ADMIN"]);
+    }
+
+    #[test]
+    fn reader_takes_the_sums_of_a_script_from_its_last_line() {
+        let output = "ok    metadata.json\nFAIL  README\nskip  a site: needs mount\n      2 passed, 3 failed in it\nmodule: 466 passed, 1 failed, 1 skipped\n";
         let results = Results::of(output);
-        assert_eq!((results.passed, results.failed), (466, 1));
+        assert_eq!(
+            (results.passed, results.failed, results.skipped),
+            (466, 1, 1)
+        );
         assert_eq!(results.bad, ["README"]);
+        assert_eq!(results.skips, ["a site: needs mount"]);
+        assert_eq!(Results::of("x: 466 passed, 1 failed").passed, 466);
         for none in [
             "466 passed, 1 failed",
             "module: 466 passed",

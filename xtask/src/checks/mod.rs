@@ -3,9 +3,6 @@
 /// Which file uses which, and which room may use which.
 #[cfg(test)]
 mod arrows;
-/// The crates of others.
-#[cfg(test)]
-mod crates;
 /// Names of files in the documentation.
 #[cfg(test)]
 mod documents;
@@ -14,6 +11,9 @@ pub mod lines;
 /// How long functions and files are.
 #[cfg(test)]
 mod sizes;
+/// Fixed sleeps in tests.
+#[cfg(test)]
+mod sleeps;
 
 use std::path::{Path, PathBuf};
 
