@@ -143,7 +143,7 @@ _again() {
             return 0
             ;;
         again__subcmd__converge)
-            opts="-v -h --max-runs --timeout --until --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --max-runs --timeout --retry --until --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -154,6 +154,10 @@ _again() {
                     return 0
                     ;;
                 --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -158,6 +158,7 @@ complete -c again -n "__fish_again_using_subcommand explain" -s v -l verbose -d 
 complete -c again -n "__fish_again_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c again -n "__fish_again_using_subcommand converge" -l max-runs -d 'At most this many runs, the first included [default: max_runs of the settings, 10]' -r
 complete -c again -n "__fish_again_using_subcommand converge" -l timeout -d 'Give up after this long; a run under way then gets TERM, and 10 seconds later KILL' -r
+complete -c again -n "__fish_again_using_subcommand converge" -l retry -d 'After a run of Puppet that applied no catalog, such as for want of its server, run again this much later; such runs do not count for --max-runs' -r
 complete -c again -n "__fish_again_using_subcommand converge" -l until -d 'requests: until nothing asks for more; clean: until a run also changes nothing, by Puppet\'s summary or --detailed-exitcodes (a catalog with a bare notify is never clean)' -r -f -a "requests\t'Nothing asks for another run'
 clean\t'Nothing asks for another run, and the last one changed nothing'"
 complete -c again -n "__fish_again_using_subcommand converge" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F

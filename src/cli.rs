@@ -282,6 +282,9 @@ pub struct Converge {
     /// Give up after this long; a run under way then gets TERM, and 10 seconds later KILL
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Span>,
+    /// After a run of Puppet that applied no catalog, such as for want of its server, run again this much later; such runs do not count for --max-runs
+    #[arg(long, value_name = "DELTA", requires = "timeout")]
+    pub retry: Option<Span>,
     /// requests: until nothing asks for more; clean: until a run also changes nothing, by Puppet's summary or --detailed-exitcodes (a catalog with a bare notify is never clean)
     #[arg(
         long,

@@ -9,8 +9,9 @@ use clap::ValueEnum;
 
 use crate::cli::{Global, Run};
 use crate::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
-use crate::policy::cap;
+use crate::policy::{cap, shutdown};
 use crate::puppet::paths::Paths;
+use crate::sys::file::read_settings;
 use crate::toml::{self, Written};
 
 /// Where settings are read from unless another file is named.
@@ -26,6 +27,15 @@ pub enum Scope {
     Auto,
     /// Nowhere.
     Never,
+}
+
+/// Whether a container may end with a run in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Container {
+    /// Unless a process above the run is known to live on.
+    Auto,
+    /// Requests are granted: the container outlives its runs.
+    Stays,
 }
 
 /// Everything that can be set.
@@ -49,6 +59,10 @@ pub struct Settings {
     pub save_environment: bool,
     /// Whether a waiter gets a systemd scope of its own.
     pub scope: Scope,
+    /// Whether a container may end with a run in it.
+    pub container: Container,
+    /// How long before a shutdown a timer is held; zero: never.
+    pub hold_before_shutdown: Span,
     /// What is run instead of a run's own command line.
     pub command: Option<Vec<OsString>>,
     /// Where state is kept.
@@ -131,7 +145,7 @@ macro_rules! choices {
     )*};
 }
 
-choices! { OnCap Stuck Scope }
+choices! { OnCap Stuck Scope Container }
 
 fn single(written: Written) -> Result<String, String> {
     written.text("a whole number, or a string such as \"2m\"")
@@ -225,6 +239,8 @@ layer! {
     slots: Switch, "AGAIN_SLOTS" => Switch(false);
     save_environment: Switch, "AGAIN_SAVE_ENVIRONMENT" => Switch(true);
     scope: Scope, "AGAIN_SCOPE" => Scope::Auto;
+    container: Container, "AGAIN_CONTAINER" => Container::Auto;
+    hold_before_shutdown: Duration, "AGAIN_HOLD_BEFORE_SHUTDOWN" => Duration(shutdown::WITHIN);
     command: Words;
     state_dir: Absolute, "AGAIN_STATE_DIR";
     log_dir: Absolute, "AGAIN_LOG_DIR";
@@ -361,6 +377,8 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
         slots: set.slots().0,
         save_environment: set.save_environment().0,
         scope: set.scope(),
+        container: set.container(),
+        hold_before_shutdown: set.hold_before_shutdown().0,
         logs: LogLimits {
             keep: set.keep_logs.map_or(known.keep, |most| most.0),
             each: set.max_log_size.map_or(known.each, |most| most.0),
@@ -419,7 +437,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
         .clone()
         .or_else(|| around.path("AGAIN_CONFIG"));
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
-    match std::fs::read_to_string(&path) {
+    match read_settings(&path) {
         Ok(text) => parse_file(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
         // Root's alone where it holds a secret command, which is not for others either.
         Err(e)

@@ -4,11 +4,18 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 
+use crate::sys::machine::replacement;
+use crate::sys::terminal::{clean, clean_lines};
+
 /// Writes a line to standard output.
 ///
 /// # Errors
 /// Those of write(2), which say so.
 pub fn say(line: &str) -> io::Result<()> {
+    if let Some(machine) = replacement() {
+        machine.print(line);
+        return Ok(());
+    }
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
@@ -18,9 +25,25 @@ pub fn say(line: &str) -> io::Result<()> {
         })
 }
 
-/// Writes a line to standard error; a failure of that cannot be reported.
-pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+/// Writes a line to standard output, cleaned by [`clean`].
+///
+/// # Errors
+/// Those of [`say`].
+pub fn say_clean(line: &str) -> io::Result<()> {
+    say(&clean(line))
+}
+
+/// Writes lines to standard error, cleaned by [`clean_lines`]; a failure of that cannot be reported.
+pub fn complain(lines: &str) {
+    complain_painted(&clean_lines(lines));
+}
+
+/// Writes lines to standard error as they are, with their colours.
+pub fn complain_painted(lines: &str) {
+    if let Some(machine) = replacement() {
+        return machine.print(lines);
+    }
+    let _ = writeln!(io::stderr(), "{lines}");
 }
 
 /// The plural's `s`, unless there is exactly one.
@@ -90,14 +113,11 @@ impl Look {
         }
     }
 
-    /// A line that begins with `label` in its tone. A long text goes on below its own
-    /// beginning, and unprintable characters are replaced.
+    /// Line that begins with `label` in its tone. In the text, line feeds and tabs become spaces and
+    /// other special characters escapes; a long one continues below its own beginning.
     pub fn entry(&self, label: &str, tone: Tone, text: &str) -> String {
         let indent = label.chars().count();
-        let text: String = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let text = clean(&text.replace(['\n', '\t'], " "));
         let body = match self.width {
             // No room is left for text beside such a label.
             Some(width) if width > indent + 16 => wrap(&text, width - indent),
@@ -174,7 +194,10 @@ mod tests {
             width: None,
             ..PLAIN
         };
-        assert_eq!(look.entry("a ", Tone::Good, "b\nc\x1b[31m"), "a b c [31m");
+        assert_eq!(
+            look.entry("a ", Tone::Good, "b\nc\x1b[31m"),
+            "a b c\\u{1b}[31m"
+        );
     }
 
     #[test]

@@ -54,9 +54,9 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         );
         return Exit::Failure as i32;
     }
-    let is_waiter = arguments
-        .get(1)
-        .is_some_and(|word| word == waiter::handshake::NAME);
+    let verb = arguments.get(1);
+    let is_observer = verb.is_some_and(|word| word == waiter::observer::NAME);
+    let is_waiter = verb.is_some_and(|word| word == waiter::handshake::NAME) || is_observer;
     // A waiter was started with those that its order says.
     let signals = if is_waiter {
         SignalState::default()
@@ -65,14 +65,24 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     };
     // A write that cannot be done is an error to handle, not a reason to die.
     sys::attributes::let_writes_fail();
+    if is_observer {
+        return waiter::observer::main(&arguments);
+    }
     if is_waiter {
         return waiter::main(&arguments);
+    }
+    if arguments
+        .get(1)
+        .is_some_and(|word| word == state::upkeep::NAME)
+    {
+        return state::upkeep::main(&arguments);
     }
     let cli = match parse(&arguments) {
         Ok(cli) => cli,
         Err(status) => return status,
     };
     let begun = sys::log::of_command(cli.global.verbose).and_then(|()| Ok(sys::clock::locate()?));
+    let begun = begun.and_then(|()| sees_processes());
     match begun.and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
         Err(e) if is_broken_pipe(&e) => 0,
@@ -163,6 +173,16 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         commands::resume::in_passing(global, &settings.state_dir);
     }
     exit.map(|exit| exit as i32)
+}
+
+/// Whether /proc is there. Without it a living process would pass for a dead one.
+fn sees_processes() -> anyhow::Result<()> {
+    match sys::process::own_identity() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => anyhow::bail!(
+            "no process can be seen, since /proc is not mounted; mount it: mount -t proc proc /proc"
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

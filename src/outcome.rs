@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 
-use crate::model::{Boottime, Kind, Moment, Outcome, Span, Walltime};
+use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::change::{About, Change};
 use crate::state::history::What;
@@ -14,37 +14,144 @@ use crate::state::logs;
 use crate::state::record::{Ended, Record, Running};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
+use crate::state::upkeep::Upkeep;
 use crate::sys::file::read_regular;
 
 /// Reruns that were taken out of a record.
 #[derive(Debug)]
 #[must_use]
-pub struct Settled(Vec<(Running, Change)>);
+pub struct Settled {
+    ended: Vec<(Running, Change)>,
+    never_began: Vec<Running>,
+    now: Moment,
+}
 
 impl Settled {
     /// Notes how they ended. Call when the record without them is in place: otherwise the next
     /// process to read the record takes them out once more.
-    pub fn note(self, store: &Store) {
-        for (rerun, change) in self.0 {
-            store.forget_rerun(rerun.process, rerun.started.place);
-            store.remove_order(&change.entry.target, &rerun.token);
+    pub fn note(self, store: &Store, id: &str) {
+        for (rerun, _) in &self.ended {
             logs::settle(Path::new(&rerun.log), rerun.log_limit);
+        }
+        self.publish_log_size(store);
+        self.note_without_logs(store, id);
+    }
+
+    /// Publishes the size of the largest of their logs to the upkeep files; does nothing if these
+    /// cannot be opened.
+    fn publish_log_size(&self, store: &Store) {
+        let log = self.ended.iter().find(|(rerun, _)| !rerun.log.is_empty());
+        if let Some(directory) = log.and_then(|(rerun, _)| Path::new(&rerun.log).parent())
+            && let Ok(upkeep) = Upkeep::of(store, directory)
+        {
+            upkeep.grew(self.largest_log());
+        }
+    }
+
+    /// The size of their largest log, in bytes.
+    pub fn largest_log(&self) -> u64 {
+        let logs = self
+            .ended
+            .iter()
+            .map(|(rerun, _)| std::fs::metadata(&rerun.log));
+        logs.flatten().map(|meta| meta.len()).max().unwrap_or(0)
+    }
+
+    /// As [`Settled::note`], without trimming logs: for a waiter that is due.
+    pub fn note_without_logs(self, store: &Store, id: &str) {
+        for rerun in self.never_began {
+            store.forget_rerun(rerun.process, rerun.started.place);
+            store.discount_lost(&self.now, &rerun.token);
+            logs::discard(Path::new(&rerun.log));
+            let about = About::rerun(id, &rerun);
+            let change = about.became(What::TakenBack, self.now.clone());
+            let why = "its waiter died before the rerun began; its start does not count";
+            store.note(&change.because(why).entry);
+        }
+        for (rerun, change) in self.ended {
+            store.forget_rerun(rerun.process, rerun.started.place);
+            store.remove_order(id, &rerun.token);
             store.note(&change.entry);
         }
     }
+
+    /// Whether nothing was taken out.
+    pub fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.never_began.is_empty()
+    }
 }
 
-/// Takes reruns that have ended out of the record. Foreign ones are left in it.
+/// Takes reruns that have ended out of the record, and takes those back that never began. Foreign ones are
+/// left in it.
 pub fn settle(store: &Store, record: &mut Record, now: &Moment) -> Settled {
-    let ended = ended(store, record, now);
+    let (ended, never_began) = take_out(store, record, now);
     record.last = ended.last().cloned().or(record.last.take());
     let change = |ended: Ended| {
-        let change = About::rerun(&record.id, &ended.rerun)
+        let mut change = About::rerun(&record.id, &ended.rerun)
             .became(What::Ended, ended.moment())
             .ended(ended.outcome, ended.evidence);
+        change.entry.noticed = ended.ended.is_none();
         (ended.rerun, change)
     };
-    Settled(ended.into_iter().map(change).collect())
+    Settled {
+        ended: ended.into_iter().map(change).collect(),
+        never_began,
+        now: now.clone(),
+    }
+}
+
+/// Takes back the start of this very process, which does not become the rerun.
+pub fn settle_own(record: &mut Record, me: Identity, now: &Moment) -> Settled {
+    let never_began = record.take_runs(|run| run.process == me);
+    record.take_back(&never_began);
+    Settled {
+        ended: Vec::new(),
+        never_began,
+        now: now.clone(),
+    }
+}
+
+/// Puts timers back on the record whose reruns were recorded and never began.
+pub fn take_back(store: &Store, record: &mut Record, now: &Moment) {
+    let id = record.id.clone();
+    let has_ended = |run: &Running| store.rerun_stands(&id, run, now) == Standing::Ended;
+    let is_one = |run: &Running| has_ended(run) && store.never_began(&id, run, now);
+    let never_began = record.take_runs(is_one);
+    record.take_back(&never_began);
+}
+
+/// Takes a rerun that was skipped out of the record: it does not count as a run of the target.
+/// `None` if it is not there, or has never begun.
+pub fn skipped(
+    store: &Store,
+    record: &mut Record,
+    token: &str,
+    why: &str,
+    now: &Moment,
+) -> Option<Settled> {
+    let at = record.running.iter().position(|run| run.token == token)?;
+    if store.never_began(&record.id, &record.running[at], now) {
+        return None;
+    }
+    let mut rerun = record.running.remove(at);
+    rerun.before_start = None;
+    record.seen_run.take_if(|seen| *seen == rerun.started);
+    let evidence = format!("it applied nothing: {why}");
+    let change = About::rerun(&record.id, &rerun)
+        .became(What::Ended, now.clone())
+        .ended(Outcome::Skipped, evidence.clone());
+    record.last = Some(Ended {
+        rerun: rerun.clone(),
+        outcome: Outcome::Skipped,
+        evidence,
+        ended: Some(now.wall),
+        noticed: now.clone(),
+    });
+    Some(Settled {
+        ended: vec![(rerun, change)],
+        never_began: Vec::new(),
+        now: now.clone(),
+    })
 }
 
 /// Takes reruns that have ended out of a locked record, for good.
@@ -54,14 +161,14 @@ pub fn settle(store: &Store, record: &mut Record, now: &Moment) -> Settled {
 pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result<()> {
     let settled = settle(store, &mut locked.record, now);
     locked.commit()?;
-    settled.note(store);
+    settled.note(store, &locked.record.id);
     Ok(())
 }
 
 /// The record without the reruns that have ended; it is written back if we may write.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why a summary cannot be read.
 pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
     let Some(mut record) = store.read(id)? else {
         return Ok(None);
@@ -78,21 +185,28 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
         return Ok(Some(locked.record.clone()));
     }
     // Another user's: seen the same way, and left as it is.
-    record.last = ended(store, &mut record, now).pop().or(record.last);
+    let (mut ended, _) = take_out(store, &mut record, now);
+    record.last = ended.pop().or(record.last);
     Ok(Some(record))
 }
 
-/// Takes reruns that have ended out of the record, oldest first.
-pub fn ended(store: &Store, record: &mut Record, now: &Moment) -> Vec<Ended> {
+/// Takes reruns that have ended out of the record, oldest first, and takes those back that never began,
+/// which come second. One look decides: a process may end between two.
+fn take_out(store: &Store, record: &mut Record, now: &Moment) -> (Vec<Ended>, Vec<Running>) {
     let id = record.id.clone();
-    let ended = record.take_ended(|run| store.rerun_stands(&id, run, now) == Standing::Ended);
+    let taken = record.take_runs(|run| store.rerun_stands(&id, run, now) == Standing::Ended);
+    let never_began = |run: &Running| store.never_began(&id, run, now);
+    let (never_began, ended): (Vec<_>, Vec<_>) = taken.into_iter().partition(never_began);
+    record.take_back(&never_began);
     let later = |rerun: &Running| -> Vec<Moment> {
         let starts = record.starts.iter().map(|start| &start.at);
         let known = starts.chain(record.seen_run.as_ref());
         let is_later = |at: &&Moment| at.wall > rerun.started.wall;
         known.filter(is_later).cloned().collect()
     };
-    let how = |rerun: Running| {
+    let how = |mut rerun: Running| {
+        // Only a rerun that never began is taken back.
+        rerun.before_start = None;
         let told = tell(&look(&rerun, &later(&rerun), record.kind, now));
         Ended {
             rerun,
@@ -102,7 +216,8 @@ pub fn ended(store: &Store, record: &mut Record, now: &Moment) -> Vec<Ended> {
             noticed: now.clone(),
         }
     };
-    ended.into_iter().map(how).collect()
+    let ended = ended.into_iter().map(how).collect();
+    (ended, never_began)
 }
 
 /// What a rerun left behind.
@@ -158,7 +273,7 @@ pub fn read_summary(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     let booted = now.wall - now.uptime.since(Boottime::from_nanos(0));
-    let rebooted = rerun.started.boot != now.boot;
+    let rebooted = !now.may_be_under(&rerun.started.boot);
     let next = later
         .iter()
         .map(|at| (at.wall, "another run started"))
@@ -203,9 +318,13 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
 fn tell(traces: &Traces) -> Told {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
+        let caution = match traces.wrote {
+            None => "; it wrote no output and may not have begun",
+            Some(_) => "",
+        };
         Told {
             outcome: Outcome::Unknown,
-            evidence: format!("{}{why}", stopped.unwrap_or_default()),
+            evidence: format!("{}{why}{caution}", stopped.unwrap_or_default()),
             ended: traces.wrote,
         }
     };

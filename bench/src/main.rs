@@ -16,6 +16,7 @@ mod herd;
 mod numbers;
 mod peers;
 mod plots;
+mod quiet;
 mod runs;
 mod scale;
 mod size;
@@ -46,7 +47,11 @@ fn main() -> Result<()> {
             "waiter" => waiter::measure(&mut table)?,
             "exit" => exit::measure(&mut table)?,
             "chain" => chain::measure(&mut table)?,
-            "scale" => scale::measure(&mut table)?,
+            "scale" => {
+                scale::measure(&mut table)?;
+                quiet::logs(&mut table)?;
+            }
+            "quiet" => quiet::targets(&mut table)?,
             "herd" => herd::measure(&mut table)?,
             "fleet" | "crowd" => fleet::measure(room, &mut table)?,
             _ => bail!("there is no room {room}"),

@@ -42,7 +42,7 @@ fn memory(pids: &[i32]) -> (u64, u64) {
     sum
 }
 
-fn status(scratch: &Scratch, words: &[&str], times: usize) -> Result<(Samples, String)> {
+pub fn status(scratch: &Scratch, words: &[&str], times: usize) -> Result<(Samples, String)> {
     let mut taken = Samples::default();
     let mut said = String::new();
     for _ in 0..times {
@@ -176,11 +176,27 @@ fn asleep(
     })
 }
 
-/// As many timers, each of a target of its own, all due at one moment.
-fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
-    let scratch = runs::scratch();
+/// Timers of different targets, all due within one second.
+pub struct Together {
+    ours: Timers,
+    dues: BTreeMap<String, u64>,
+    /// Seconds from the first request to the moment at which all are due.
+    lead: u64,
+    /// How long `status` and `status --json` took while all were pending.
+    status: [Samples; 2],
+}
+
+impl Together {
+    /// How late the timers fired, in milliseconds.
+    pub fn late(&self) -> Samples {
+        Samples::from_iter(self.ours.late.iter().copied())
+    }
+}
+
+/// Sets `count` timers of different targets, and waits until all have fired.
+pub fn due_together(scratch: &Scratch, count: usize) -> Result<Together> {
     // Armed from the moment of the request; due together, when the last one is there.
-    let lead = lead(&scratch, count)?;
+    let lead = lead(scratch, count)?;
     let due = now() + lead * 1_000_000_000;
     let began = now();
     for nth in 0..count {
@@ -191,16 +207,16 @@ fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
         let mut command = scratch.again_command(&["run", "--jitter", "0", "--delta"]);
         // Whole seconds: the exact moment is taken from the record.
         command.arg(format!("{}", left.ceil() as u64)).arg("--");
-        command.args(stamping(&scratch, &name));
+        command.args(stamping(scratch, &name));
         command.stdout(std::process::Stdio::null());
         let status = command.status()?;
         ensure!(status.success(), "a request failed");
     }
     let armed = (now() - began) as f64 / 1e9;
-    let waiters = pids_of(&scratch);
+    let waiters = pids_of(scratch);
     let (resident, shared) = memory(&waiters);
-    let (taken, said) = status(&scratch, &["status", "--json"], many(10, 2))?;
-    let (words, _) = status(&scratch, &["status"], many(10, 2))?;
+    let (taken, said) = status(scratch, &["status", "--json"], many(10, 2))?;
+    let (words, _) = status(scratch, &["status"], many(10, 2))?;
     let json: serde_json::Value = serde_json::from_str(&said)?;
     let mut dues = BTreeMap::new();
     let targets = json["targets"].as_array().context("targets")?;
@@ -212,13 +228,13 @@ fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
             .context("a name")?;
         dues.insert(
             name.to_owned(),
-            record_due(&scratch, target["id"].as_str().context("an id")?)?,
+            record_due(scratch, target["id"].as_str().context("an id")?)?,
         );
     }
     ensure!(dues.len() == count, "{} of {count} are pending", dues.len());
     let end = now() + (lead + 120) * 1_000_000_000;
-    let (late, early) = fired(&scratch, dues.clone(), end)?;
-    runs::stop_all(&scratch)?;
+    let (late, early) = fired(scratch, dues.clone(), end)?;
+    runs::stop_all(scratch)?;
     let ours = Timers {
         armed,
         resident,
@@ -226,6 +242,23 @@ fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
         late,
         early,
     };
+    Ok(Together {
+        ours,
+        dues,
+        lead,
+        status: [words, taken],
+    })
+}
+
+/// As many timers as fit, beside C programs that sleep.
+fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
+    let scratch = runs::scratch();
+    let Together {
+        ours,
+        dues,
+        lead,
+        status: [words, taken],
+    } = due_together(&scratch, count)?;
     let floor = asleep(&scratch, &dues, lead, false)?;
     // A start that has to outlast a loss of power takes a disk at the least.
     let synced = asleep(&scratch, &dues, lead, true)?;

@@ -15,6 +15,7 @@ use again::policy::{delay, resume};
 use again::puppet::ancestry::{Seen, find_run};
 use again::puppet::cmdline::{Invocation, parse};
 use again::puppet::conf::Conf;
+use again::puppet::options::Application;
 use again::puppet::paths::{self, Layout, Paths, Setup};
 use again::puppet::rerun::{is_daemon, rewrite};
 use again::puppet::summary::Summary;
@@ -129,7 +130,10 @@ fn conf(text: &[u8]) {
         |_| false,
     );
     paths(None, &conf, &layout);
-    let _ = (conf.flag("splay"), conf.is_without("daemonize"));
+    let _ = (
+        conf.flag(Application::Agent, "splay"),
+        conf.is_without("daemonize"),
+    );
 }
 
 fn record(text: &[u8]) {
@@ -157,13 +161,13 @@ fn record(text: &[u8]) {
         };
         let _ = refusal.to_string();
         let range = delay::jitter_range(timer.delta, None, Span::from_secs(300), timer.run);
-        let due = resume::due(&timer.wait(&now.boot), &now, range);
+        let due = resume::due(&timer.wait(&now), &now, range);
         let _ = (
             localtime::utc(now.wall + due.since(now.uptime)),
             timer.delta.to_string(),
         );
         let _ = (
-            hurry(timer.pending(), true, now.uptime),
+            hurry(timer.pending(), true, true, now.uptime),
             release(timer.pending(), now.uptime),
         );
         let _ = (
@@ -171,7 +175,9 @@ fn record(text: &[u8]) {
             record.next_number(&timer.chain, timer.run),
         );
     }
-    let _ = record.take_ended(|_| true);
+    let runs = record.take_runs(|_| true);
+    record.take_back(&runs);
+    let _ = record.take_runs(|_| true);
     // Written and read, it is the same.
     let written = serde_json::to_vec(&record).expect("JSON");
     assert_eq!(
@@ -247,7 +253,7 @@ fn driver(text: &[u8]) {
             serde_json::from_slice::<Handed>(&written).expect("read"),
             handed
         );
-        let mut drive = Drive::new(Until::Requests, 2, None);
+        let mut drive = Drive::new(Until::Requests, 2, None, None);
         let now = Boottime::from_nanos(u64::MAX / 2);
         drive.begin(now);
         let ask = Ask {
@@ -259,7 +265,7 @@ fn driver(text: &[u8]) {
             requested: handed.requested.uptime,
         };
         let _ = drive.ask(ask, now);
-        drive.end(Outcome::Succeeded);
+        drive.end(Outcome::Succeeded, None);
         let _ = drive.next(now);
     }
 }

@@ -43,6 +43,10 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
         },
         signals,
     };
-    let known = converge::Known::of(line.setup.invocation.as_ref(), paths);
+    let known = converge::Known::of(
+        line.setup.invocation.as_ref(),
+        paths,
+        settings.paths.clone(),
+    );
     converge::main(args, &settings, target, command, known)
 }

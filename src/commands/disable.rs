@@ -5,9 +5,10 @@ use anyhow::Result;
 use super::targets;
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::{plural, say};
+use crate::layout::{plural, say_clean};
 use crate::model::{Exit, Walltime};
 use crate::state::change::About;
+use crate::state::record::Record;
 use crate::state::store::{Disabled, Store};
 use crate::sys::process::is_alive;
 use crate::sys::{clock, localtime};
@@ -27,7 +28,7 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
     if let Some(old) = &old
         && (reason.is_empty() || reason == old.reason)
     {
-        say(&format!("again: nothing to do: again is {}", state(old)))?;
+        say_clean(&format!("again: nothing to do: again is {}", state(old)))?;
         return Ok(Exit::Success);
     }
     let since = old.as_ref().map(|old| old.since);
@@ -35,13 +36,16 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
         reason: reason.clone(),
         since: since.unwrap_or_else(|| clock::walltime().millis()),
     })?;
+    let mut exit = Exit::Success;
     let line = if let Some(old) = old {
         format!(
             "again: disabled: the reason is now '{reason}' (again was {})",
             state(&old)
         )
     } else {
-        let (pending, running) = counts(&store);
+        let (records, read) = targets::records(&store, store.pending());
+        exit = read;
+        let (pending, running) = counts(&records);
         format!(
             "again: disabled: requests are refused and timers held until 'again enable' ({}; {pending} timer{} pending, {running} rerun{} under way and left alone)",
             given(&reason),
@@ -50,8 +54,8 @@ pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
         )
     };
     About::default().log(&line);
-    say(&line)?;
-    Ok(Exit::Success)
+    say_clean(&line)?;
+    Ok(exit)
 }
 
 fn given(reason: &str) -> &str {
@@ -72,9 +76,9 @@ pub fn state(disabled: &Disabled) -> String {
 }
 
 /// How many timers are pending, and how many reruns run.
-fn counts(store: &Store) -> (usize, usize) {
-    targets::readable(store).fold((0, 0), |(pending, running), record| {
-        let alive = record.running.iter().filter(|run| is_alive(run.process));
-        (pending + record.timers.len(), running + alive.count())
-    })
+fn counts(records: &[Record]) -> (usize, usize) {
+    let running = records.iter().flat_map(|record| &record.running);
+    let alive = running.filter(|run| is_alive(run.process));
+    let pending = records.iter().map(|record| record.timers.len());
+    (pending.sum(), alive.count())
 }

@@ -5,9 +5,10 @@ use anyhow::Result;
 use super::{disable, targets};
 use crate::cli::Global;
 use crate::config;
-use crate::layout::{plural, say};
+use crate::layout::{plural, say_clean};
 use crate::model::Exit;
 use crate::state::change::About;
+use crate::state::record::Record;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 
@@ -20,9 +21,10 @@ pub fn main(global: &Global) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let was = store.disabled();
     // Counted first: once it is enabled they go.
-    let held = held(&store);
+    let (records, exit) = targets::records(&store, store.pending());
+    let held = held(records);
     if !store.enable()? {
-        say(&format!(
+        say_clean(&format!(
             "again: nothing to do: again is not disabled ({})",
             targets::place(&settings.state_dir)?
         ))?;
@@ -36,14 +38,15 @@ pub fn main(global: &Global) -> Result<Exit> {
         plural(held)
     );
     About::default().log(&line);
-    say(&line)?;
-    Ok(Exit::Success)
+    say_clean(&line)?;
+    Ok(exit)
 }
 
 /// How many timers are due and held by nothing but this.
-fn held(store: &Store) -> usize {
+fn held(records: Vec<Record>) -> usize {
     let now = moment();
-    targets::readable(store)
+    let records = records.into_iter();
+    records
         .flat_map(|record| record.timers.into_values())
         .filter(|timer| timer.boot == now.boot && timer.due.is_some_and(|due| due <= now.uptime))
         .filter(|timer| timer.held.is_some())

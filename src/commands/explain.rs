@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::cli::{Explain, Global};
-use crate::layout::{quoted, say};
+use crate::layout::{quoted, say_clean};
 use crate::model::{Bytes, Exit, Kind, Span};
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::puppet::ancestry::Seen;
@@ -21,6 +21,7 @@ use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::{boottime, moment};
 use crate::sys::process::{self, is_alive, split_block};
+use crate::sys::shutdown;
 use crate::sys::user;
 
 /// Observes and judges as a request does, and shows the result.
@@ -80,7 +81,7 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
     });
     for line in out.iter().flat_map(|lines| lines.split('\n')) {
         // Another user's command line may hold what a terminal acts on.
-        say(&line.replace(char::is_control, " "))?;
+        say_clean(line)?;
     }
     Ok(exit)
 }
@@ -133,6 +134,10 @@ fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
             words(&plan.original)
         )),
     }
+    out.extend(wrappers(seen));
+    out.extend(plan.manifest.iter().map(|(name, path)| {
+        format!("  manifest: {path}, which the run knows as {name}; a rerun does not")
+    }));
     let mut programs = order.programs.iter();
     let program = programs.find(|program| program.path().exists());
     let program = program.map_or("not found".into(), Bytes::lossy);
@@ -151,6 +156,51 @@ fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
         ),
     ]);
     out
+}
+
+/// Programs that run another one below them, and whose effect the rerun does not have.
+const WRAPPERS: [&str; 15] = [
+    "flock",
+    "timeout",
+    "time",
+    "sudo",
+    "doas",
+    "su",
+    "runuser",
+    "chronic",
+    "strace",
+    "ltrace",
+    "script",
+    "systemd-inhibit",
+    "unshare",
+    "firejail",
+    "proot",
+];
+
+/// The wrappers around the run, which its rerun does not have.
+fn wrappers(seen: &Observation) -> Option<String> {
+    const SHELLS: [&str; 6] = ["sh", "dash", "bash", "ash", "ksh", "zsh"];
+    let comm = |seen: &Seen| String::from_utf8_lossy(&seen.comm).into_owned();
+    let above = seen
+        .chain
+        .iter()
+        .skip(seen.run? + 1)
+        .map(|process| (comm(process), process));
+    let around = above.take_while(|(comm, _)| {
+        WRAPPERS.contains(&comm.as_str()) || SHELLS.contains(&comm.as_str())
+    });
+    let wrappers: Vec<_> = around
+        .filter(|(comm, _)| WRAPPERS.contains(&comm.as_str()))
+        .collect();
+    let named: Vec<String> = wrappers
+        .iter()
+        .map(|(comm, process)| format!("{comm} (pid {})", process.identity.pid))
+        .collect();
+    let (outermost, _) = wrappers.last()?;
+    Some(format!(
+        "  without {} around it: to have the rerun in it too, set command = [\"{outermost}\", …] in /etc/again.toml",
+        named.join(" and ")
+    ))
 }
 
 fn time(request: &Request<'_>, seen: &Observation, number: u32) -> String {
@@ -182,6 +232,7 @@ fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
     if is_disabled {
         out.push("  again enable".to_owned());
     }
+    out.extend(shutdown::hold(order.hold_before_shutdown).map(|hold| format!("  {hold}")));
     if order.slots {
         out.push("  a slot of the fleet: 'again fleet slot'".to_owned());
     }

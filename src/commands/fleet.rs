@@ -15,7 +15,7 @@ use crate::layout::complain;
 use crate::model::{Exit, Span, Walltime, json};
 use crate::policy::delay;
 use crate::sys::attributes::{SignalState, set_signals};
-use crate::sys::file::read_regular;
+use crate::sys::file::{read_regular, read_settings};
 use crate::sys::spawn::own_program;
 use crate::toml;
 
@@ -85,6 +85,7 @@ pub fn slots_ended(now: Walltime) -> u64 {
 /// Whether a run is not to start without a slot, as far as that can be read.
 fn requires_slots() -> bool {
     let named = std::env::var_os("AGAIN_FLEET_CONFIG").filter(|path| !path.is_empty());
-    let text = std::fs::read_to_string(named.unwrap_or_else(|| SETTINGS.into()));
+    let path = named.unwrap_or_else(|| SETTINGS.into());
+    let text = read_settings(Path::new(&path));
     text.is_ok_and(|text| toml::says(&text, "slots_required", "true"))
 }

@@ -45,15 +45,23 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let now = moment();
     // Reruns that have ended since anyone looked become part of it.
-    let target = |id: String| {
-        let kind = read_settled(&store, &id, &now).ok().flatten()?.kind;
-        let command = store.command(&id).map(|line| command_text(&line, kind));
-        Some((id, Target { kind, command }))
-    };
-    let targets: Targets = store.targets().into_iter().filter_map(target).collect();
+    let mut exit = Exit::Success;
+    for id in store.pending() {
+        if let Err(e) = read_settled(&store, &id, &now) {
+            complain(&format!("again: error: target {id}: {e:#}"));
+            exit = Exit::Failure;
+        }
+    }
     let (entries, unreadable) = history::read(store.root());
     let place = place(&settings.state_dir)?;
     let chosen = choose(&entries, args, if args.json { usize::MAX } else { CHAINS });
+    let ids: BTreeSet<&String> = chosen.iter().map(|entry| &entry.target).collect();
+    let target = |id: &String| {
+        let kind = store.read(id).ok().flatten()?.kind;
+        let command = store.command(id).map(|line| command_text(&line, kind));
+        Some((id.clone(), Target { kind, command }))
+    };
+    let targets: Targets = ids.into_iter().filter_map(target).collect();
     if let (Some(chain), true) = (&args.chain, chosen.is_empty()) {
         bail!("no chain in the history begins with '{chain}' ({place})");
     }
@@ -65,7 +73,7 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
             let line = json!({ "schema": SCHEMA, "unreadable": unreadable });
             say(&line.to_string())?;
         }
-        return Ok(Exit::Success);
+        return Ok(exit);
     }
     if chosen.is_empty() {
         say(&format!("no request on record ({place})"))?;
@@ -79,7 +87,7 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
             if unreadable == 1 { "was" } else { "were" }
         ));
     }
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
 #[rustfmt::skip]
@@ -88,7 +96,7 @@ fn event(entry: &Entry, targets: &Targets) -> Value {
         "schema": SCHEMA, "at": utc(entry.at.wall), "what": entry.what, "target": entry.target,
         "kind": targets.get(&entry.target).map(|target| target.kind), "timer": entry.timer, "request": entry.token,
         "chain": entry.chain, "run": entry.run, "outcome": entry.outcome, "reason": entry.text(),
-        "chain_began_at": entry.began.map(utc), "origin": origin_json(&entry.lineage),
+        "noticed": entry.noticed, "chain_began_at": entry.began.map(utc), "origin": origin_json(&entry.lineage),
     })
 }
 
@@ -185,7 +193,10 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
         Some(entry.at.age_of(&before.at))
     };
     let waited = || since(What::Requested).map(|after| format!("waited {after}"));
-    let took = || since(What::Started).map(|after| format!("took {after}"));
+    let took = || {
+        let how = if entry.noticed { "within" } else { "took" };
+        since(What::Started).map(|after| format!("{how} {after}"))
+    };
     let after = match entry.what {
         What::Ended | What::Failed => took().or_else(waited),
         What::Started | What::Merged | What::Satisfied | What::Stopped | What::Delayed => waited(),

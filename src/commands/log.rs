@@ -54,7 +54,8 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let place = targets::place(&settings.state_dir)?;
     let mut reruns: Vec<(Kind, Running)> = Vec::new();
-    for record in targets::readable(&store) {
+    let (records, exit) = targets::records(&store, store.targets());
+    for record in records {
         let last = record.last.map(|last| last.rerun);
         let all = record.running.into_iter().chain(last);
         reruns.extend(all.map(|run| (record.kind, run)));
@@ -95,7 +96,7 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         Some(writer) if args.follow => follow(&mut file, &log.path, writer)?,
         _ => show(&mut file)?,
     }
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
 /// Why there is no output of the newest rerun on record, or of the one that is wanted.

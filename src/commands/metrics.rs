@@ -26,12 +26,13 @@ pub fn main(global: &Global) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     place(&settings.state_dir)?;
-    let report = Report::gather(&store, &settings, moment(), None);
+    let report = Report::numbers(&store, &settings, moment());
     // Read after it: reruns that had ended have been counted by then.
     let tally = history::tally(&settings.state_dir);
     let mut out = String::new();
+    let targets = labelled(&report);
     for metric in METRICS {
-        metric.write(&report, &tally, &mut out);
+        metric.write(&report, &targets, &tally, &mut out);
     }
     fleet(&numbers(), report.now.wall, &mut out);
     say(out.trim_end())?;
@@ -174,16 +175,18 @@ fn escaped(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// The labels of a target's sample, and one more.
-fn of_target(target: &Target, more: &[(&str, &str)]) -> String {
-    let record = &target.record;
-    let user = user::name(record.uid);
-    let own = [
-        ("target", record.id.as_str()),
-        ("kind", record.kind.kind()),
-        ("user", user.as_str()),
-    ];
-    labels(&[&own, more].concat())
+/// The targets, each with the labels of its samples: there may be many, with many samples each.
+fn labelled(report: &Report) -> Vec<(&Target, String)> {
+    let label = |target: &'_ Target| {
+        let record = &target.record;
+        labels(&[
+            ("target", record.id.as_str()),
+            ("kind", record.kind.kind()),
+            ("user", user::name(record.uid).as_str()),
+        ])
+    };
+    let all: Vec<String> = report.targets.iter().map(label).collect();
+    report.targets.iter().zip(all).collect()
 }
 
 fn labels(labels: &[(&str, &str)]) -> String {
@@ -193,58 +196,68 @@ fn labels(labels: &[(&str, &str)]) -> String {
 }
 
 impl Metric {
-    /// Its samples, each with its labels.
+    /// Gives each of its samples, with its labels.
     #[allow(clippy::cast_precision_loss)]
-    fn samples(&self, report: &Report, tally: &Tally) -> Vec<(String, f64)> {
+    fn samples(
+        &self,
+        report: &Report,
+        targets: &[(&Target, String)],
+        tally: &Tally,
+        mut give: impl FnMut(&str, f64),
+    ) {
         let counted = |key: &str| tally.get(key).copied().unwrap_or(0) as f64;
-        let targets = report.targets.iter();
         match &self.2 {
-            All(value) => vec![(String::new(), value(report))],
-            Each(value) => targets
-                .filter_map(|target| Some((of_target(target, &[]), value(target, &report.now)?)))
-                .collect(),
-            Version => vec![(labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0)],
-            Last(outcomes) => targets
-                .filter_map(|target| Some((target, target.record.last.as_ref()?.outcome)))
-                .flat_map(|(target, last)| {
-                    let one = move |outcome: &Outcome| {
-                        let labels = of_target(target, &[("outcome", outcome.kind())]);
-                        (labels, yes(*outcome == last))
+            All(value) => give("", value(report)),
+            Each(value) => {
+                for (target, labels) in targets {
+                    if let Some(value) = value(target, &report.now) {
+                        give(labels, value);
+                    }
+                }
+            }
+            Version => give(&labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0),
+            Last(outcomes) => {
+                for (target, labels) in targets {
+                    let Some(last) = &target.record.last else {
+                        continue;
                     };
-                    outcomes.iter().map(one)
-                })
-                .collect(),
-            Count(key) => vec![(String::new(), counted(key))],
-            Kinds(label, prefix, kinds) => kinds
-                .iter()
-                .map(|kind| {
-                    (
-                        labels(&[(label, kind)]),
-                        counted(&format!("{prefix}{kind}")),
-                    )
-                })
-                .collect(),
+                    let own = labels.trim_end_matches('}');
+                    for outcome in *outcomes {
+                        let labels = format!("{own},outcome=\"{}\"}}", outcome.kind());
+                        give(&labels, yes(*outcome == last.outcome));
+                    }
+                }
+            }
+            Count(key) => give("", counted(key)),
+            Kinds(label, prefix, kinds) => {
+                for kind in *kinds {
+                    let labels = labels(&[(label, kind)]);
+                    give(&labels, counted(&format!("{prefix}{kind}")));
+                }
+            }
         }
     }
 
     /// Writes its help, its type and its samples, if it has any.
-    fn write(&self, report: &Report, tally: &Tally, out: &mut String) {
+    fn write(
+        &self,
+        report: &Report,
+        targets: &[(&Target, String)],
+        tally: &Tally,
+        out: &mut String,
+    ) {
         let Metric(name, help, source) = self;
-        let samples = self.samples(report, tally);
-        if samples.is_empty() {
-            return;
-        }
         let kind = match source {
             Count(_) | Kinds(..) => "counter",
             _ => "gauge",
         };
-        let _ = writeln!(
-            out,
-            "# HELP again_{name} {help}\n# TYPE again_{name} {kind}"
-        );
-        for (labels, value) in samples {
+        let mut head = Some(format!(
+            "# HELP again_{name} {help}\n# TYPE again_{name} {kind}\n"
+        ));
+        self.samples(report, targets, tally, |labels, value| {
+            out.push_str(&head.take().unwrap_or_default());
             let _ = writeln!(out, "again_{name}{labels} {value}");
-        }
+        });
     }
 }
 

@@ -3,20 +3,22 @@
 use anyhow::{Context, Result};
 
 use super::resume;
-use super::targets::{Account, quoted, wake};
+use super::targets::{Account, by_whom, quoted, wake};
 use crate::cli::{Global, Names};
 use crate::config;
 use crate::model::{Exit, Moment};
 use crate::policy::cap;
 use crate::policy::hurry::{Hurry, hurry};
+use crate::policy::shutdown::Announced;
 use crate::state::change::About;
 use crate::state::driver::Driver;
+use crate::state::history::What;
 use crate::state::record::{Record, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::process::is_alive;
-use crate::sys::{pidfd, sleep};
+use crate::sys::{pidfd, shutdown, sleep};
 
 /// Brings the named timers forward, or all.
 ///
@@ -28,10 +30,13 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     // A dead waiter would not hear of it.
     resume::in_passing(global, &settings.state_dir);
     let mut account = Account::new(&store, &args.names);
-    account.each_target(store.targets(), |account, id| {
+    account.each_target(store.pending(), |account, id| {
         hurry_target(&store, id, account)
     });
-    account.each_driver("brings its timers forward only together", hurry_driver);
+    let hurry = |account: &mut Account, driver: &Driver, who: &str| {
+        hurry_driver(&store, account, driver, who)
+    };
+    account.each_driver("brings its timers forward only together", hurry);
     account.conclude("nothing is pending")
 }
 
@@ -46,7 +51,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let mut locked = store.lock_existing(id)?;
     let now = moment();
     let before = locked.record.clone();
-    let mut wakes = Vec::new();
+    let (mut wakes, mut entries) = (Vec::new(), Vec::new());
     for (name, timer) in &mut locked.record.timers {
         if !account.wants(name) {
             continue;
@@ -62,7 +67,13 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
             ));
             continue;
         }
-        match hurry(timer.pending(), stands == Standing::Alive, now.uptime) {
+        let is_announced = shutdown::announced() != Announced::default();
+        match hurry(
+            timer.pending(),
+            stands == Standing::Alive,
+            is_announced,
+            now.uptime,
+        ) {
             Hurry::Dead => {
                 account.failed(format!(
                     "the waiter of timer '{name}' is dead, and the timer will not fire ({which}); 'again resume' gives it another waiter, 'again stop' clears it"
@@ -76,6 +87,8 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
             Hurry::Changed(pending) => {
                 let line = brought_forward(store, &before, timer, &now);
                 let about = About::timer(id, name, timer);
+                let entry = about.clone().became(What::Hurried, now.clone());
+                entries.push(entry.because(by_whom()).entry);
                 account.did(about, format!("again: brought forward: {what} {line}"));
                 timer.set_pending(pending, &now);
             }
@@ -86,6 +99,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     if locked.record != before {
         locked.commit()?;
     }
+    entries.iter().for_each(|entry| store.note(entry));
     for (name, waiter) in wakes {
         if let Err(e) = wake(waiter) {
             account.failed(format!("the waiter of timer '{name}' cannot be woken: {e}"));
@@ -95,7 +109,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
 }
 
 /// Brings forward what a converge driver waits for.
-fn hurry_driver(account: &mut Account, driver: &Driver, who: &str) -> Result<()> {
+fn hurry_driver(store: &Store, account: &mut Account, driver: &Driver, who: &str) -> Result<()> {
     if let Some(run) = driver.child.filter(|run| is_alive(*run)) {
         account.found("converge");
         account.note(format!(
@@ -112,6 +126,8 @@ fn hurry_driver(account: &mut Account, driver: &Driver, who: &str) -> Result<()>
         .context("cannot be woken")?;
     let mut about = About::from(driver);
     about.run = about.run.saturating_add(1);
+    let hurried = about.clone().became(What::Hurried, moment());
+    store.note(&hurried.because(by_whom()).entry);
     let timers: Vec<String> = driver.timers.keys().cloned().collect();
     let line = format!(
         "again: brought forward: timer {} of {who} is due now (run {} of chain {})",
@@ -140,8 +156,17 @@ fn brought_forward(store: &Store, record: &Record, timer: &Timer, now: &Moment) 
         );
     }
     let was = match timer.due {
+        Some(due) if due <= now.uptime => "it was held".to_owned(),
         Some(due) => format!("it was due in {}", due.since(now.uptime)),
         None => format!("it would have waited {} more", timer.delta + timer.jitter),
+    };
+    let announced = shutdown::announced();
+    let was = match announced == Announced::default() {
+        true => was,
+        false => format!(
+            "{was}; a shutdown is announced {}, and is not waited for",
+            shutdown::words(announced.at, announced.by)
+        ),
     };
     match timer.waits_for.filter(|who| is_alive(*who)) {
         Some(run) => format!(

@@ -103,6 +103,21 @@ impl Report {
     /// Reads everything, or one target alone. Notes reruns that have ended, and removes what
     /// killed drivers left, if we may and need not wait.
     pub fn gather(store: &Store, settings: &Settings, now: Moment, only: Option<&str>) -> Self {
+        Self::of(store, settings, now, only, true)
+    }
+
+    /// The same without the targets' command lines and locks, for numbers alone.
+    pub fn numbers(store: &Store, settings: &Settings, now: Moment) -> Self {
+        Self::of(store, settings, now, None, false)
+    }
+
+    fn of(
+        store: &Store,
+        settings: &Settings,
+        now: Moment,
+        only: Option<&str>,
+        in_words: bool,
+    ) -> Self {
         driver::sweep(store, &now);
         let mut unreadable = Vec::new();
         let mut targets = Vec::new();
@@ -111,7 +126,8 @@ impl Report {
         for id in only.map_or_else(all, |id| vec![id.to_owned()]) {
             match read_settled(store, &id, &now) {
                 Ok(Some(record)) => {
-                    targets.push(Target::new(store, record, settings, &locks, &now));
+                    let locks = Some(&locks).filter(|_| in_words || !record.timers.is_empty());
+                    targets.push(Target::new(store, record, settings, locks, &now));
                 }
                 Ok(None) => unreadable.extend(store.lost(&id)),
                 Err(e) => unreadable.push(format!("{e:#}")),
@@ -154,7 +170,7 @@ impl Target {
         store: &Store,
         mut record: Record,
         settings: &Settings,
-        locks: &Locks,
+        locks: Option<&Locks>,
         now: &Moment,
     ) -> Self {
         let timers = std::mem::take(&mut record.timers);
@@ -174,7 +190,7 @@ impl Target {
         let text = tokens.find_map(|token| store.read_order(&record.id, token).ok());
         let of_order = || CommandLine::read(text.as_ref()?);
         let order = text.as_ref().and_then(|text| decode(text).ok());
-        let locked = locks.holder(&store.lock_path(&record.id));
+        let locked = locks.and_then(|locks| locks.holder(&store.lock_path(&record.id)));
         let look = Look {
             store,
             record: &record,
@@ -183,7 +199,7 @@ impl Target {
             now,
         };
         Target {
-            command: store.command(&record.id).or_else(of_order),
+            command: locks.and_then(|_| store.command(&record.id).or_else(of_order)),
             cap,
             usage: cap::usage(cap, record.moments(), now),
             timers: timers

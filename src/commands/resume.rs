@@ -20,6 +20,7 @@ use crate::state::record::{Running, Timer};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
+use crate::sys::machine::random;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::{flock, localtime, user};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
@@ -34,7 +35,8 @@ pub fn main(global: &Global) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let resume = Resume::new(&store, &settings, false);
     let mut account = Account::new(&store, &[]);
-    account.each_target(store.targets(), |account, id| {
+    // By the directories, whatever an earlier version or a power failure has left out of the index.
+    account.each_target(store.repair_index(), |account, id| {
         // A request died before it recorded anything; what it wrote goes.
         if matches!(store.read(id), Ok(None)) {
             if let Ok(locked) = store.lock(id, Kind::Command, around.uid) {
@@ -52,7 +54,7 @@ pub fn main(global: &Global) -> Result<Exit> {
 /// have lost theirs. A locked target is left to the next command.
 pub fn in_passing(global: &Global, state_dir: &Path) {
     let store = Store::existing(state_dir).without_waiting();
-    let mut ids = store.targets();
+    let mut ids = store.pending();
     ids.retain(|id| store.has_loose_order(id));
     if ids.is_empty() {
         return;
@@ -97,6 +99,7 @@ impl<'a> Resume<'a> {
         let set_aside = locked.set_aside.clone();
         let now = moment();
         let has_ended = |run: &Running| self.store.rerun_stands(id, run, &now) == Standing::Ended;
+        // Those that never began are pending again then.
         if locked.record.running.iter().any(has_ended) {
             outcome::settle_locked(self.store, &mut locked, &now)?;
         }
@@ -144,11 +147,13 @@ impl<'a> Resume<'a> {
         // Its waiter died while the run that asked lives on: that has to end first.
         let run = old
             .waits_for
-            .filter(|_| old.boot == now.boot)
+            .filter(|_| now.may_be_under(&old.boot))
             .and_then(pidfd::hold);
         let armed = self.arm(locked, name, old, &order, run.as_ref(), now)?;
         self.store.remove_order(&id, &old.token);
-        let why = if old.boot == now.boot {
+        // Its waiter may have died just before the start was on record.
+        self.store.discount_lost(now, &old.token);
+        let why = if now.may_be_under(&old.boot) {
             tracing::info!("the waiter of timer '{name}' had died; another takes its place");
             "its waiter had died"
         } else {
@@ -186,10 +191,14 @@ impl<'a> Resume<'a> {
         let nth = old.run.saturating_sub(1);
         let settings = self.settings;
         let range = delay::jitter_range(old.delta, settings.jitter, settings.max_jitter, nth);
-        let drawn = delay::draw(range, &mut rand::rng());
+        let drawn = delay::draw(range, &mut random());
         let waits = run.is_some() && old.due.is_none();
-        let rebooted = old.boot != now.boot;
-        let due = (!waits).then(|| resume::due(&old.wait(&now.boot), now, drawn));
+        let rebooted = !now.may_be_under(&old.boot);
+        let due = (!waits).then(|| resume::due(&old.wait(now), now, drawn));
+        let mut promises = old.promises.clone();
+        if !now.is_under(&old.boot) {
+            promises.iter_mut().for_each(|one| one.limit(now));
+        }
         let mut timer = Timer {
             token: token(),
             boot: now.boot.clone(),
@@ -198,19 +207,18 @@ impl<'a> Resume<'a> {
             waiter: None,
             scope: None,
             held: None,
-            promises: if rebooted {
-                Vec::new()
-            } else {
-                old.promises.clone()
-            },
+            promises: if rebooted { Vec::new() } else { promises },
             jitter: if rebooted { drawn } else { old.jitter },
             due,
             due_wall: due.map(|due| now.wall + due.since(now.uptime)),
             ..old.clone()
         };
-        if let Some(due) = due.filter(|_| rebooted) {
-            let ready = due - drawn;
-            timer.taken.iter_mut().for_each(|one| one.begin_anew(ready));
+        if let Some(due) = due {
+            let ready = if rebooted { due - drawn } else { due };
+            // A time of another boot, or of one that is not known, may never come.
+            let is_void = |ready| rebooted || (!now.is_under(&old.boot) && ready > due);
+            let all = timer.taken.iter_mut().filter(|one| is_void(one.ready));
+            all.for_each(|one| one.begin_anew(ready));
         }
         let before = locked.record.timers.remove(name);
         let wish = Arm {
@@ -245,6 +253,7 @@ impl<'a> Resume<'a> {
         locked.commit()?;
         self.store.note(&lost.because(reason.clone()).entry);
         self.store.remove_order(&locked.record.id, &old.token);
+        self.store.discount_lost(now, &old.token);
         bail!("it is lost: {reason}")
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::resume;
 use crate::cli::{Global, Run};
-use crate::layout::{complain, say};
+use crate::layout::{complain, say_clean};
 use crate::model::Exit;
 use crate::request::asked::{Answer, Request};
 use crate::request::make;
@@ -24,7 +24,7 @@ pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
 fn tell(answer: Answer) -> Exit {
     if answer.exit != Exit::Success {
         complain(&answer.line);
-    } else if let Err(e) = say(&answer.line)
+    } else if let Err(e) = say_clean(&answer.line)
         // A reader that has closed the pipe wants no warning either.
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {

@@ -10,8 +10,8 @@ use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
 use crate::layout::{Look, Tone, complain, cut, plural, quoted, say};
 use crate::model::{
-    DriverState, Exit, Kind, Moment, Obstacle, Outcome, Provenance, Refusal, Span, TimerState,
-    Walltime,
+    DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal, Span,
+    TimerState, Walltime,
 };
 use crate::puppet::ancestry::{Seen, titled_words};
 use crate::puppet::cmdline::Application;
@@ -261,7 +261,8 @@ fn happened(at: &Moment, timer: &str, now: &Moment) -> String {
 fn running_text(run: &Running, target: &Target, now: &Moment) -> String {
     let whose = match run.provenance(now) {
         Provenance::Foreign(whose) => format!(" of {}", whose.kind()),
-        Provenance::Here | Provenance::EarlierBoot => String::new(),
+        Provenance::OtherBoot | Provenance::UnknownBoot => format!(" of {}", Foreign::Boot.kind()),
+        Provenance::Here => String::new(),
     };
     let age = run.started.age(now);
     format!(

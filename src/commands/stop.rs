@@ -9,7 +9,7 @@ use super::targets::{Account, by_whom};
 use crate::cli::{Global, Stop};
 use crate::config;
 use crate::model::{Exit, Identity, Span};
-use crate::outcome;
+use crate::outcome::{self, Settled};
 use crate::state::change::About;
 use crate::state::driver::Driver;
 use crate::state::history::What;
@@ -44,7 +44,7 @@ pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let mut account = Account::new(&store, &args.names);
-    account.each_target(store.targets(), |account, id| {
+    account.each_target(store.pending(), |account, id| {
         stop_target(&store, id, args.run, account)
     });
     account.each_driver("stops only as a whole", |account, driver, who| {
@@ -68,14 +68,16 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
     }
     // Locked even if nothing is on record: a request may be about to commit.
     let mut locked = store.lock_existing(id)?;
+    let settled = outcome::settle(store, &mut locked.record, &now);
     let record = &locked.record;
     let concerns_us = record.timers.keys().any(|name| account.wants(name))
         || !record.leaving.is_empty()
+        || (with_runs && !settled.is_empty())
         || (with_runs && !record.running.is_empty());
     if !concerns_us {
         return Ok(());
     }
-    let timers = take_timers(store, id, &mut locked, account)?;
+    let timers = take_timers(store, id, &mut locked, settled, account)?;
     let kind = locked.record.kind;
     let mut running = locked.record.running.clone();
     running.retain(|run| with_runs && account.wants(&run.timer));
@@ -120,10 +122,10 @@ fn take_timers(
     store: &Store,
     id: &str,
     locked: &mut Locked,
+    settled: Settled,
     account: &Account,
 ) -> Result<Vec<(String, Timer)>> {
     let now = moment();
-    let settled = outcome::settle(store, &mut locked.record, &now);
     let mut names: Vec<String> = locked.record.timers.keys().cloned().collect();
     names.retain(|name| account.wants(name));
     let timers: Vec<(String, Timer)> = names
@@ -139,7 +141,7 @@ fn take_timers(
             .commit()
             .map_err(|_| e.context("the waiters were ended, but their timers stay on record"))?;
     }
-    settled.note(store);
+    settled.note(store, id);
     Ok(timers)
 }
 
@@ -160,12 +162,13 @@ fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Accoun
                 account.found(&run.timer);
                 let line = format!("again: cleared: {which}, which was {whose}'s, and is over)");
                 account.did(About::rerun(id, &run), line);
-                store.remove_order(id, &run.token);
                 store.forget_rerun(run.process, run.started.place);
                 cleared.push(run.token);
             }
             continue;
         }
+        // Whoever finds it ended must not take it for one that never began.
+        store.empty_order(id, &run.token);
         match end_run(&run) {
             Ok(how) => {
                 account.found(&run.timer);
@@ -194,7 +197,11 @@ fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Accoun
             run.stopped = Some(format!("{how}, {}", by_whom()));
         }
     }
-    outcome::settle_locked(store, &mut locked, &moment())
+    outcome::settle_locked(store, &mut locked, &moment())?;
+    for token in cleared {
+        store.remove_order(id, &token);
+    }
+    Ok(())
 }
 
 /// Ends a converge driver; one with a run under way only if that is wanted too.
@@ -247,6 +254,12 @@ fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
 /// Sends TERM, and KILL if that does not help, only ever to the process on record. Returns how
 /// the run was ended; `None` if it had ended before.
 fn end_run(run: &Running) -> io::Result<Option<&'static str>> {
+    // Also after the run has ended: it may be about to set a timer, since it takes the run for one
+    // that was skipped.
+    if let Some(observer) = run.observer.map(hold).transpose()?.flatten() {
+        observer.signal(nix::libc::SIGTERM)?;
+        observer.wait(GRACE);
+    }
     let Some(handle) = hold(run.process)? else {
         return Ok(None);
     };

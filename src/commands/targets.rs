@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::layout::say;
+use crate::layout::{complain, say_clean};
 use crate::model::{Exit, Identity, Provenance};
 use crate::state::change::About;
 use crate::state::driver::{self, Driver};
@@ -80,7 +80,7 @@ impl<'a> Account<'a> {
             if let Some(about) = about {
                 about.log(&line);
             }
-            if let Err(e) = say(&line) {
+            if let Err(e) = say_clean(&line) {
                 self.said = Err(e);
             }
         }
@@ -189,7 +189,9 @@ impl<'a> Account<'a> {
 /// The names of all timers that are pending, sorted.
 fn known(store: &Store) -> Vec<String> {
     let drivers = driver::living(store).unwrap_or_default().into_iter();
-    let mut known: Vec<String> = readable(store)
+    let records = store.pending().into_iter();
+    let mut known: Vec<String> = records
+        .filter_map(|id| store.read(&id).ok().flatten())
         .flat_map(|record| record.timers.into_keys())
         .chain(drivers.flat_map(|driver| driver.timers.into_keys()))
         .collect();
@@ -198,10 +200,20 @@ fn known(store: &Store) -> Vec<String> {
     known
 }
 
-/// The records that can be read.
-pub fn readable(store: &Store) -> impl Iterator<Item = Record> {
-    let ids = store.targets().into_iter();
-    ids.filter_map(|id| store.read(&id).ok().flatten())
+/// The records of these targets, and the verb's exit status. A record that cannot be read, such as a
+/// newer version's, is named, and makes the status 1.
+pub fn records(store: &Store, ids: Vec<String>) -> (Vec<Record>, Exit) {
+    let (mut records, mut exit) = (Vec::new(), Exit::Success);
+    for id in ids {
+        match store.read(&id) {
+            Ok(record) => records.extend(record),
+            Err(e) => {
+                complain(&format!("again: error: target {id}: {e:#}"));
+                exit = Exit::Failure;
+            }
+        }
+    }
+    (records, exit)
 }
 
 /// Where the state is, in words for a message. A missing directory is no error.

@@ -6,10 +6,14 @@ use super::driving::{Driving, Ending};
 use crate::model::{Boottime, End, Identity, Span};
 use crate::sys::clock::boottime;
 use crate::sys::sleep::Wake;
-use crate::sys::{foreground, pidfd, process, terminal};
+use crate::sys::{foreground, pidfd, process};
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
 const GRACE: Span = Span::from_secs(10);
+
+/// How often the processes of a run are searched for Puppet, which takes longer than that to
+/// load.
+const LOOK: Span = Span::from_nanos(400_000_000);
 
 /// A run under way.
 struct Attended<'a, 'b> {
@@ -47,7 +51,9 @@ impl Attended<'_, '_> {
     fn wait(&mut self) -> Result<End, Ending> {
         loop {
             // Until something ends the run for certain.
-            let until = self.kill_at.or(self.driving.deadline());
+            let end = self.kill_at.or(self.driving.deadline());
+            let look = self.driving.known.looks().then(|| boottime() + LOOK);
+            let until = end.into_iter().chain(look).min();
             match self.driving.sleeper.sleep(None, until, None)? {
                 Wake::Child => {
                     if let Some(end) = foreground::reap(self.run.pid) {
@@ -58,7 +64,8 @@ impl Attended<'_, '_> {
                     number,
                     by_terminal,
                 } => self.on_signal(number, by_terminal),
-                Wake::Time => self.on_time(),
+                Wake::Time if end.is_some_and(|end| end <= boottime()) => self.on_time(),
+                Wake::Time => self.driving.known.look_below(self.run),
                 // What is pending is known only when the run has ended.
                 Wake::Ended | Wake::Changed | Wake::Hurry | Wake::NoMore => {}
             }
@@ -106,7 +113,7 @@ impl Attended<'_, '_> {
     /// terminal would. A signal from the terminal has reached them already.
     fn tell(&mut self, signal: i32, by_terminal: bool) {
         let run = self.run;
-        let group = terminal::own_group();
+        let group = nix::unistd::getpgrp().as_raw();
         let own = process::stat(run.pid).map_or(0, |stat| stat.pgrp);
         for (who, its) in std::iter::once((run, own)).chain(process::descendants(run.pid)) {
             if who != run && its != group {

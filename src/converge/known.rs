@@ -12,67 +12,164 @@ use crate::puppet::paths::Paths;
 use crate::puppet::summary::Summary;
 use crate::state::driver::Handed;
 
-/// What the command line, and then each request, tells of the run.
+/// A driver's knowledge of the Puppet that its command runs.
 #[derive(Debug)]
 pub struct Known {
+    /// The command's own words are Puppet's.
+    is_own: bool,
+    /// Puppet's files, as far as the settings name them.
+    set: Paths,
+    /// The Puppet of the command's own words; else the newest that was seen below the driver.
+    puppet: Option<Puppet>,
+    /// A Puppet was seen below the driver in this run.
+    was_seen: bool,
+    /// Each summary as it was before this run could write it.
+    before: Vec<(PathBuf, Option<Stamp>)>,
+}
+
+#[derive(Debug, Clone)]
+struct Puppet {
     is_agent: bool,
     detailed: bool,
     paths: Paths,
 }
 
-/// Where a summary is, and which version of it.
-pub type Before = Option<(PathBuf, Option<Stamp>)>;
+/// How a run went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The evidence for it, for people.
+    pub evidence: String,
+    /// Whether this run of Puppet failed before it had a catalog to apply.
+    pub no_catalog: bool,
+}
 
 impl Known {
-    /// What the command line tells, if it is Puppet's.
-    pub fn of(invocation: Option<&Invocation>, paths: Paths) -> Self {
+    /// The knowledge from the command line alone. `paths` are the files of its Puppet, and `set`
+    /// those that the settings name.
+    pub fn of(invocation: Option<&Invocation>, paths: Paths, set: Paths) -> Self {
         Known {
-            is_agent: invocation.is_some_and(|i| i.application == Application::Agent),
-            detailed: invocation.is_some_and(|i| i.detailed),
-            paths,
+            is_own: invocation.is_some(),
+            puppet: invocation.map(|line| Puppet {
+                is_agent: line.application == Application::Agent,
+                detailed: line.detailed,
+                paths,
+            }),
+            set,
+            was_seen: false,
+            before: Vec::new(),
         }
     }
 
-    /// What a request tells of the run that asked.
-    pub fn learn(&mut self, handed: &Handed) {
-        if let Some(kind) = handed.kind {
-            self.is_agent |= kind.is_agent();
-            self.detailed |= handed.detailed;
-            self.paths.clone_from(&handed.paths);
+    /// Whether the processes of a run have to be searched for Puppet.
+    pub fn looks(&self) -> bool {
+        !self.is_own
+    }
+
+    /// A run begins: no Puppet was seen in it yet.
+    pub fn begin(&mut self) {
+        self.was_seen = false;
+        self.before.clear();
+        if let Some(path) = self.summary_path() {
+            self.note_before(path);
         }
+    }
+
+    /// Looks for Puppet among the run's process and those below it.
+    pub fn look_below(&mut self, run: Identity) {
+        for (invocation, paths) in live::runs_below(run.pid, &self.set) {
+            if let Some(path) = paths.lastrunfile.as_ref().map(Bytes::path) {
+                self.note_before(path);
+            }
+            self.see(Puppet {
+                is_agent: invocation.application == Application::Agent,
+                detailed: invocation.detailed,
+                paths,
+            });
+        }
+    }
+
+    /// Notes the Puppet whose run asked. A command of Puppet's own is known already, and another
+    /// one that its catalog runs may have asked.
+    pub fn learn(&mut self, handed: &Handed) {
+        let kind = handed.kind.filter(|kind| kind.is_puppet() && !self.is_own);
+        if let Some(kind) = kind {
+            self.see(Puppet {
+                is_agent: kind.is_agent(),
+                detailed: handed.detailed,
+                paths: handed.paths.clone(),
+            });
+        }
+    }
+
+    fn see(&mut self, puppet: Puppet) {
+        self.was_seen = true;
+        self.puppet = Some(puppet);
+    }
+
+    fn note_before(&mut self, path: PathBuf) {
+        if !self.before.iter().any(|(known, _)| *known == path) {
+            let version = stamp(&path);
+            self.before.push((path, version));
+        }
+    }
+
+    /// The path of a run's summary: where its Puppet keeps it, or where the settings say.
+    fn summary_path(&self) -> Option<PathBuf> {
+        let own = self.puppet.as_ref();
+        let own = own.and_then(|puppet| puppet.paths.lastrunfile.as_ref());
+        own.or(self.set.lastrunfile.as_ref()).map(Bytes::path)
     }
 
     /// Another run of the agent that is under way.
     pub fn lock_holder(&self) -> Option<Identity> {
-        self.is_agent
-            .then(|| live::lock_holder(&self.paths))
-            .flatten()
+        self.agent()
+            .and_then(|agent| live::lock_holder(&agent.paths))
     }
 
-    /// What is to be compared after the run.
-    pub fn before(&self) -> Before {
-        let path = self.paths.lastrunfile.as_ref()?.path();
-        let version = stamp(&path);
-        Some((path, version))
+    fn agent(&self) -> Option<&Puppet> {
+        self.puppet.as_ref().filter(|puppet| puppet.is_agent)
     }
 
-    /// How a run went, and by which evidence.
-    pub fn judge(&self, end: End, before: &Before, started: &Moment) -> (Outcome, String) {
-        let summary = self.summary(before, started);
+    /// Judges a run that has ended.
+    pub fn judge(&self, end: End, started: &Moment) -> Verdict {
+        let is_puppets = self.is_own || self.was_seen;
+        // A wrapper may end with 0 whatever its Puppet ends with.
+        let is_puppets_status = self.is_own || self.was_seen && end == End::Exit(2);
+        let detailed = self.puppet.as_ref().is_some_and(|puppet| puppet.detailed);
+        let summary = self.summary(started);
+        let told = summary.as_ref().and_then(Summary::outcome);
         let outcome = judge(&Evidence {
             end,
-            detailed: self.detailed,
-            summary: summary.as_ref().map(|(outcome, _)| *outcome),
+            detailed: detailed && is_puppets_status,
+            summary: told.as_ref().map(|(outcome, _)| *outcome),
             lock_is_taken: self.lock_holder().is_some(),
         });
+        let is_without = || summary.as_ref().is_none_or(Summary::is_without_catalog);
+        Verdict {
+            outcome,
+            no_catalog: is_puppets
+                && outcome == Outcome::Failed
+                && end == End::Exit(1)
+                && is_without(),
+            evidence: self.evidence(end, told, outcome),
+        }
+    }
+
+    fn evidence(&self, end: End, told: Option<(Outcome, String)>, outcome: Outcome) -> String {
         let status = match end {
             End::Exit(status) => format!("exit status {status}"),
             End::Signal(signal) => format!("signal {signal}"),
         };
-        let disabled = || live::agent_disabled(&self.paths).filter(|_| self.is_agent);
-        let evidence = match (summary, outcome) {
+        let disabled = || {
+            self.agent()
+                .and_then(|agent| live::agent_disabled(&agent.paths))
+        };
+        match (told, outcome) {
             (Some((what, numbers)), _) => match (end, what) {
-                (End::Exit(0), _) | (End::Exit(2), Outcome::Changed) => numbers,
+                (End::Exit(0), _) => numbers,
+                (End::Exit(2), Outcome::Changed) if outcome == Outcome::Changed => numbers,
                 _ => format!("{status}, {numbers}"),
             },
             (None, Outcome::Skipped) => format!("{status}, another run of the agent was under way"),
@@ -81,20 +178,23 @@ impl Known {
                 None => status,
             },
             (None, _) => status,
-        };
-        (outcome, evidence)
+        }
     }
 
-    /// What the summary says, if it is of a run that started then.
-    fn summary(&self, before: &Before, started: &Moment) -> Option<(Outcome, String)> {
-        let path = self.paths.lastrunfile.as_ref().map(Bytes::path)?;
+    /// The summary, if it can only be this run's: a Puppet was seen in it, or the settings say
+    /// where its summary is, and it is new.
+    fn summary(&self, started: &Moment) -> Option<Summary> {
+        if !self.is_own && !self.was_seen && self.set.lastrunfile.is_none() {
+            return None;
+        }
+        let path = self.summary_path()?;
         let summary = Summary::parse(&outcome::read_summary(&path).ok()?);
-        let is_fresh = match before.as_ref().filter(|(known, _)| *known == path) {
+        let is_fresh = match self.before.iter().find(|(known, _)| *known == path) {
             Some((_, version)) => *version != stamp(&path),
             // Only now is it known where it is; Puppet gives whole seconds.
             None => summary.last_run()? >= started.wall.millis() / 1000,
         };
-        summary.outcome().filter(|_| is_fresh)
+        Some(summary).filter(|_| is_fresh)
     }
 }
 

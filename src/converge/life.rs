@@ -57,7 +57,7 @@ pub fn main(
             resources: BTreeMap::new(),
             held: None,
         },
-        drive: Drive::new(args.until, max_runs, deadline),
+        drive: Drive::new(args.until, max_runs, deadline, args.retry),
         sleeper: Sleeper::new(command.signals).context("cannot take over the signals")?,
         input: Input::now(),
         screen: Screen::new(),
@@ -88,7 +88,7 @@ impl Driving<'_> {
     fn step(&mut self) -> Result<(), Ending> {
         let now = boottime();
         match self.drive.next(now) {
-            Next::Wait(due, name) => self.wait(due, &name),
+            Next::Wait(due, because) => self.wait(due, &because),
             Next::Start(because) => {
                 self.await_room(&because)?;
                 // Judged again after that wait.
@@ -108,10 +108,14 @@ impl Driving<'_> {
         }
     }
 
-    /// Sleeps until a timer is due.
-    fn wait(&mut self, due: Boottime, name: &str) -> Result<(), Ending> {
-        let (next, most) = (self.drive.runs() + 1, self.record.max_runs);
-        let what = format!("run {next} of at most {most} (timer '{name}') starts in");
+    /// Sleeps until a timer is due, or another attempt.
+    fn wait(&mut self, due: Boottime, because: &Because) -> Result<(), Ending> {
+        let (next, most) = (self.drive.runs() + 1, self.drive.most());
+        let why = match because {
+            Because::Due(name) => format!("timer '{name}'"),
+            _ => "no catalog was applied".to_owned(),
+        };
+        let what = format!("run {next} of at most {most} ({why}) starts in");
         if !self.screen.shows_progress() {
             let left = due.since(boottime());
             self.screen.say(&format!("{what} {left}"));

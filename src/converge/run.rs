@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::attend::attend;
 use super::driving::{Driving, Ending};
-use super::known::Before;
+use super::known::Verdict;
 use crate::model::{End, Exit, Moment, Satisfied};
 use crate::policy::converge::{Because, Timer};
 use crate::state::change::Change;
@@ -24,7 +24,6 @@ struct Begun {
     timer: String,
     token: String,
     asked_by: String,
-    before: Before,
 }
 
 impl Begun {
@@ -88,11 +87,12 @@ fn begin(
 ) -> Begun {
     let number = driving.drive.runs();
     driving.record.run = number;
-    let most = driving.record.max_runs;
+    let most = driving.drive.most();
     let command = driving.command.shown();
     let line = format!("run {number} of at most {most}: {command}");
     driving.screen.say(&line);
     driving.log(&line);
+    driving.known.begin();
     if let Some(input) = &mut driving.input {
         input.rewind();
     }
@@ -109,7 +109,6 @@ fn begin(
         timer,
         token,
         asked_by: asked_by(because, done),
-        before: driving.known.before(),
     }
 }
 
@@ -119,6 +118,7 @@ fn asked_by(because: &Because, done: &[(String, Timer)]) -> String {
         Because::First => "-".to_owned(),
         Because::NotClean => "--until clean".to_owned(),
         Because::Busy => "the run before was skipped".to_owned(),
+        Because::NoCatalog => "--retry: no catalog was applied".to_owned(),
         Because::Due(_) => done
             .iter()
             .map(|(name, timer)| format!("'{name}' in run {}", timer.asked_by))
@@ -168,8 +168,14 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
 fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
     let ended = moment();
     let asked = driving.take_requests(ended.uptime);
-    let (outcome, evidence) = driving.known.judge(end, &begun.before, &begun.started);
-    driving.drive.end(outcome);
+    let Verdict {
+        outcome,
+        evidence,
+        no_catalog,
+    } = driving.known.judge(end, &begun.started);
+    driving
+        .drive
+        .end(outcome, no_catalog.then_some(ended.uptime));
     let took = ended.uptime.since(begun.started.uptime);
     let change = begun.change(driving, What::Ended, ended);
     driving.store.note(&change.ended(outcome, &evidence).entry);
@@ -178,10 +184,12 @@ fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
         names => format!("asked for again by {}", names.join(", ")),
     };
     let number = begun.number;
-    let line = |outcome: &str| format!("run {number} {outcome} after {took} ({evidence}); {asks}");
-    let painted = driving.screen.painted(outcome);
-    driving.screen.say(&line(&painted));
-    driving.log(&line(outcome.kind()));
+    let line = format!(
+        "run {number} {} after {took} ({evidence}); {asks}",
+        outcome.kind()
+    );
+    driving.screen.say_outcome(&line, outcome);
+    driving.log(&line);
     let (at, asked_by) = (begun.started.wall, &begun.asked_by);
     driving.screen.row(number, at, took, outcome, asked_by);
     driving.last = Some(end);

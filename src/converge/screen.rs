@@ -2,9 +2,10 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-use crate::layout::{Look, Tone, complain};
+use crate::layout::{Look, Tone, complain, complain_painted};
 use crate::model::{Outcome, Span, Walltime};
-use crate::sys::{localtime, terminal};
+use crate::sys::localtime;
+use crate::sys::terminal::{self, clean};
 
 /// The widest progress line: one that fits a terminal of the usual size.
 const WIDEST: usize = 79;
@@ -46,10 +47,19 @@ impl Screen {
         complain(&format!("again: converge: {what}"));
     }
 
+    /// Says how a run ended, with its outcome in colour.
+    pub fn say_outcome(&mut self, what: &str, outcome: Outcome) {
+        self.clear();
+        let word = outcome.kind();
+        let painted = self.paint(word, !outcome.is_failure());
+        let what = clean(what).replacen(word, &painted, 1);
+        complain_painted(&format!("again: converge: {what}"));
+    }
+
     /// Replaces the progress line.
     pub fn progress(&mut self, what: &str) {
         let line = format!("again: converge: {what}");
-        let line: String = line.chars().take(WIDEST).collect();
+        let line: String = clean(&line).chars().take(WIDEST).collect();
         let _ = write!(stderr(), "\r\x1b[2K{line}");
         self.progress = true;
     }
@@ -65,11 +75,6 @@ impl Screen {
         self.look.paint(tone, text)
     }
 
-    /// An outcome in its colour.
-    pub fn painted(&self, outcome: Outcome) -> String {
-        self.paint(outcome.kind(), !outcome.is_failure())
-    }
-
     /// Keeps a line of the table: a run, when it began and how long it took, how it went
     /// and why it started.
     pub fn row(&mut self, run: u32, at: Walltime, took: Span, outcome: Outcome, asked_by: &str) {
@@ -78,7 +83,8 @@ impl Screen {
         let took = took.to_string();
         let outcome = self.paint(&format!("{:<9}", outcome.kind()), !outcome.is_failure());
         self.rows.push(format!(
-            "{run:>5}  {at:<9}  {took:<6}  {outcome}  {asked_by}"
+            "{run:>5}  {at:<9}  {took:<6}  {outcome}  {}",
+            clean(asked_by)
         ));
     }
 
@@ -89,12 +95,13 @@ impl Screen {
             complain("  run  started    took    outcome    asked by");
         }
         for row in &self.rows {
-            complain(row);
+            complain_painted(row);
         }
     }
 
     /// The last word.
     pub fn verdict(&self, text: &str, good: bool) {
-        complain(&format!("again: {}", self.paint(text, good)));
+        let text = self.paint(&clean(text), good);
+        complain_painted(&format!("again: {text}"));
     }
 }

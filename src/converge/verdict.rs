@@ -67,6 +67,8 @@ fn pending(drive: &Drive) -> String {
     let names: Vec<String> = drive.timers().keys().map(|n| format!("'{n}'")).collect();
     if drive.runs() == 0 {
         "not even a first one".to_owned()
+    } else if drive.is_without_catalog() {
+        "the last run applied no catalog".to_owned()
     } else if names.is_empty() {
         "the last run changed something".to_owned()
     } else {

@@ -20,19 +20,53 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// How long ago `self` was, seen from `now`. Within one boot the wall clock does not
-    /// count, and a moment of an earlier boot is at least as old as this boot.
+    /// Age of `self` at `now`: on the boot clock if both are of one boot of one machine, otherwise
+    /// on the wall clock. If `self` is later than `now` on the wall clock, the age is zero for
+    /// another machine's moment, and the uptime of this boot at most for this machine's.
     pub fn age(&self, now: &Moment) -> Span {
-        if self.boot == now.boot {
+        if !self.is_elsewhere(now) && now.is_under(&self.boot) {
             return now.uptime.since(self.uptime);
         }
-        let since_boot = now.uptime.since(Boottime::from_nanos(0));
-        now.wall.since(self.wall).max(since_boot)
+        if self.wall <= now.wall {
+            return now.wall.since(self.wall);
+        }
+        if self.is_elsewhere(now) {
+            return Span::ZERO;
+        }
+        // Under a boot that is not known the wall clock may have been set back since.
+        let is_later = self.uptime > now.uptime || !now.may_be_under(&self.boot);
+        let began = if is_later {
+            Boottime::default()
+        } else {
+            self.uptime
+        };
+        now.uptime.since(began)
+    }
+
+    /// Whether another machine noted it, and dated it ahead of this machine's wall clock.
+    pub fn is_ahead(&self, now: &Moment) -> bool {
+        self.is_elsewhere(now) && self.wall > now.wall
+    }
+
+    fn is_elsewhere(&self, now: &Moment) -> bool {
+        let is_known = !self.place.is_unknown() && !now.place.is_unknown();
+        is_known && self.place.machine != now.place.machine
+    }
+
+    /// Whether this boot, which is known, is `self`'s.
+    pub fn is_under(&self, boot: &str) -> bool {
+        !boot.is_empty() && boot == self.boot
+    }
+
+    /// Whether this boot may be `self`'s: it is, or either of them is not known, as in a unit with
+    /// `ProcSubset=pid`.
+    pub fn may_be_under(&self, boot: &str) -> bool {
+        boot.is_empty() || self.boot.is_empty() || boot == self.boot
     }
 
     /// How long before `self` something was.
     pub fn age_of(&self, earlier: &Moment) -> Span {
-        if self.boot == earlier.boot {
+        if self.is_under(&earlier.boot) && !earlier.is_elsewhere(self) {
             self.uptime.since(earlier.uptime)
         } else {
             self.wall.since(earlier.wall)
@@ -45,8 +79,8 @@ impl Moment {
         if is_known && place.machine != self.place.machine {
             return Provenance::Foreign(Foreign::Machine);
         }
-        // Numbers of an earlier boot mean nothing, but for one.
-        let (then, here) = match boot == self.boot {
+        // Numbers of another boot mean nothing, but for one.
+        let (then, here) = match self.is_under(boot) {
             true => (place.pids, self.place.pids),
             false => (
                 (place.pids == FIRST).into(),
@@ -56,8 +90,9 @@ impl Moment {
         let is_seen = place.pids != 0 && self.place.pids != 0;
         match is_known && is_seen && then != here {
             true => Provenance::Foreign(Foreign::Namespace),
-            false if boot != self.boot => Provenance::EarlierBoot,
-            false => Provenance::Here,
+            false if self.is_under(boot) => Provenance::Here,
+            false if self.may_be_under(boot) => Provenance::UnknownBoot,
+            false => Provenance::OtherBoot,
         }
     }
 }
@@ -112,7 +147,7 @@ mod tests {
             ("b", unseen, Provenance::Here),
             ("b", Place::default(), Provenance::Here),
             ("b", other, namespace),
-            ("a", other, Provenance::EarlierBoot),
+            ("a", other, Provenance::OtherBoot),
             (
                 "a",
                 Place {
@@ -121,7 +156,7 @@ mod tests {
                 },
                 namespace,
             ),
-            ("a", Place::default(), Provenance::EarlierBoot),
+            ("a", Place::default(), Provenance::OtherBoot),
             // Containers of one kernel share its boot id.
             ("b", Place::new("two", 7), machine),
             ("a", Place::new("two", 7), machine),

@@ -19,8 +19,11 @@ pub struct Place {
 pub enum Provenance {
     /// This boot and this pid namespace: a pid on record is a pid.
     Here,
-    /// An earlier boot of this machine: its processes are gone.
-    EarlierBoot,
+    /// Another boot of this machine: a lock that is held is the only sign of life.
+    OtherBoot,
+    /// This machine, under a boot that is not known: a lock that is held is a sign of life, and so
+    /// is a process with the recorded pid and start time.
+    UnknownBoot,
     /// Another machine or pid namespace, whose processes cannot be seen from here.
     Foreign(Foreign),
 }
@@ -32,6 +35,8 @@ super::words::words! {
         Machine = "another machine",
         /// Another pid namespace's of this machine: a container's.
         Namespace = "another pid namespace",
+        /// A process's that lives and whose boot is another or not known.
+        Boot = "another boot",
     }
 }
 

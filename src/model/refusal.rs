@@ -35,6 +35,13 @@ pub enum Refusal {
         /// The run's pid, if there is one.
         pid: Option<i32>,
     },
+    /// The run is in a container that may end with it.
+    ContainerEnds {
+        /// The container's process 1.
+        init: String,
+        /// The run's pid, if there is one.
+        pid: Option<i32>,
+    },
     /// The run belongs to another user.
     OtherUser {
         /// The run's user.
@@ -52,6 +59,14 @@ pub enum Refusal {
     /// The manifest came from a pipe.
     StandardInput {
         /// Standard input, as /proc names it.
+        what: String,
+    },
+    /// The manifest, or Puppet's configuration, is named by a descriptor of the run that cannot be
+    /// read again, or is a FIFO.
+    ReadOnce {
+        /// The name that was given.
+        name: String,
+        /// Its kind, or the text of its link in /proc.
         what: String,
     },
     /// The run's working directory was deleted.
@@ -101,9 +116,11 @@ impl Refusal {
             Refusal::Retitled { .. } => "retitled",
             Refusal::FirstProcess => "first-process",
             Refusal::Chroot { .. } => "chroot",
+            Refusal::ContainerEnds { .. } => "container-ends",
             Refusal::OtherUser { .. } => "other-user",
             Refusal::Noop { .. } => "noop",
             Refusal::StandardInput { .. } => "standard-input",
+            Refusal::ReadOnce { .. } => "read-once",
             Refusal::DirectoryGone { .. } => "directory-gone",
             Refusal::DriverGone { .. } => "driver-gone",
             Refusal::Elsewhere { .. } => "elsewhere",
@@ -157,6 +174,15 @@ impl Refusal {
                 ),
                 None => "this process is in a chroot, which a waiter would keep busy (a command was named); run 'again converge -- COMMAND' in it".to_owned(),
             },
+            Refusal::ContainerEnds { init, pid } => {
+                let (what, command) = match pid {
+                    Some(pid) => (format!("run pid {pid}"), "puppet …"),
+                    None => ("a command was named".to_owned(), "COMMAND"),
+                };
+                format!(
+                    "this container may end with its process 1, {init} ({what}); run 'again converge -- {command}', or set container = \"stays\" in /etc/again.toml"
+                )
+            }
             Refusal::OtherUser { user, pid } => format!(
                 "this run belongs to another user, and its environment cannot be read ({user}, run pid {pid}); remove 'user' from the Exec"
             ),
@@ -168,6 +194,9 @@ impl Refusal {
             },
             Refusal::StandardInput { what } => format!(
                 "the manifest came from standard input, which cannot be read again ({what}); give puppet apply a file, or '< FILE'"
+            ),
+            Refusal::ReadOnce { name, what } => format!(
+                "{name} cannot be read again by a rerun ({what}); give puppet a file that keeps its name"
             ),
             Refusal::DirectoryGone { directory } => format!(
                 "the run's working directory was deleted ({directory}); start puppet in a directory that stays"
@@ -230,6 +259,8 @@ pub enum Hold {
     Again(String),
     /// `puppet agent --disable`, with its reason.
     Agent(String),
+    /// A shutdown that was announced, with its time or what else is known of it.
+    Shutdown(String),
 }
 
 impl Hold {
@@ -238,6 +269,7 @@ impl Hold {
         match self {
             Hold::Again(_) => "again-disabled",
             Hold::Agent(_) => "agent-disabled",
+            Hold::Shutdown(_) => "shutdown",
         }
     }
 }
@@ -247,6 +279,12 @@ impl std::fmt::Display for Hold {
         let (what, reason) = match self {
             Hold::Again(reason) => ("again is disabled", reason),
             Hold::Agent(reason) => ("the puppet agent is disabled", reason),
+            Hold::Shutdown(when) => {
+                return write!(
+                    f,
+                    "a shutdown is announced {when}; 'again now' does not wait for it"
+                );
+            }
         };
         match reason.as_str() {
             "" => f.write_str(what),
@@ -305,6 +343,7 @@ mod tests {
             },
             usage: Use {
                 foreign: 0,
+                ahead: 0,
                 used: 10,
                 frees_in: Span::from_secs(60),
             },
@@ -339,6 +378,15 @@ mod tests {
                 Exit::Failure,
                 "again converge",
             ),
+            (
+                ContainerEnds {
+                    init: word("tini"),
+                    pid: Some(7),
+                },
+                "refused",
+                Exit::Failure,
+                "its process 1, tini (run pid 7); run 'again converge -- puppet …'",
+            ),
             (OtherUser { user, pid: 7 }, "error", Exit::Failure, "(root"),
             (
                 Noop { said, pid: Some(7) },
@@ -353,6 +401,15 @@ mod tests {
                 "not started (--noop",
             ),
             (StandardInput { what }, "refused", Exit::Failure, "pipe:[1]"),
+            (
+                ReadOnce {
+                    name: word("/dev/fd/3"),
+                    what: word("pipe:[2]"),
+                },
+                "refused",
+                Exit::Failure,
+                "/dev/fd/3 cannot be read again by a rerun (pipe:[2])",
+            ),
             (
                 DirectoryGone { directory },
                 "refused",
@@ -377,7 +434,7 @@ mod tests {
         ];
         let mut kinds: Vec<&str> = all.iter().map(|(refusal, ..)| refusal.kind()).collect();
         kinds.dedup();
-        assert_eq!(kinds.len(), 14, "{kinds:?}");
+        assert_eq!(kinds.len(), 16, "{kinds:?}");
         for (refusal, outcome, exit, word) in all {
             let line = refusal.to_string();
             assert_eq!((refusal.outcome(), refusal.exit()), (outcome, exit));
@@ -414,5 +471,8 @@ mod tests {
             text(Hold::Agent(String::new())),
             ("agent-disabled", "the puppet agent is disabled".into())
         );
+        let (kind, said) = text(Hold::Shutdown("by pid 7".into()));
+        assert_eq!(kind, "shutdown");
+        assert!(said.starts_with("a shutdown is announced by pid 7; "));
     }
 }

@@ -19,6 +19,11 @@ super::words::words! {
 }
 
 impl Kind {
+    /// Whether it is a run of Puppet.
+    pub const fn is_puppet(self) -> bool {
+        !matches!(self, Kind::Command)
+    }
+
     /// Whether it is a run of the agent, which takes the agent's lock.
     pub const fn is_agent(self) -> bool {
         matches!(self, Kind::Agent | Kind::Daemon)
@@ -108,6 +113,8 @@ pub struct Use {
     pub used: u32,
     /// Those of them that another machine started.
     pub foreign: u32,
+    /// Number of these starts that are dated later than this machine's wall clock.
+    pub ahead: u32,
     /// How long until another may start; zero if one may start now.
     pub frees_in: Span,
 }
@@ -115,9 +122,14 @@ pub struct Use {
 impl Use {
     /// `3`, or `3 (1 of another machine)`: foreign starts count, and are named.
     pub fn counted(&self) -> String {
-        match self.foreign {
-            0 => self.used.to_string(),
-            foreign => format!("{} ({foreign} of another machine)", self.used),
+        let used = self.used;
+        match (self.foreign, self.ahead) {
+            (0, _) => used.to_string(),
+            (foreign, 0) => format!("{used} ({foreign} of another machine)"),
+            (foreign, ahead) => format!(
+                "{used} ({foreign} of another machine, {ahead} dated later than this machine's \
+                 clock; check both clocks, or run 'again reset')"
+            ),
         }
     }
 

@@ -37,9 +37,11 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
                 Span::from_nanos(cap.window.nanos() - age.nanos())
             })
     };
+    let ahead = starts.iter().filter(|start| start.is_ahead(now)).count();
     Use {
         used,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
+        ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
         frees_in,
     }
 }
@@ -77,6 +79,7 @@ mod tests {
             let usage = Use {
                 used: max_runs,
                 foreign: 0,
+                ahead: 0,
                 frees_in: Span::from_secs(frees_in),
             };
             (Cap { max_runs, ..CAP }, usage)
@@ -96,6 +99,7 @@ mod tests {
             Use {
                 used: 3,
                 foreign: 0,
+                ahead: 0,
                 frees_in: Span::from_secs(70)
             }
         );
@@ -105,6 +109,7 @@ mod tests {
             Use {
                 used: 2,
                 foreign: 0,
+                ahead: 0,
                 frees_in: Span::ZERO
             }
         );

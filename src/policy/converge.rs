@@ -27,8 +27,9 @@ pub struct Evidence {
     pub lock_is_taken: bool,
 }
 
-/// Judges a run. A fresh summary decides between changed, unchanged and failed,
-/// but never turns a failing exit status into a success.
+/// Judges a run. Its summary decides between changed, unchanged and failed, but never turns a
+/// failing exit status into a success. Exit status 2 is one only of a Puppet that says by it
+/// that something changed, and whose summary says so too.
 pub fn judge(seen: &Evidence) -> Outcome {
     let status = match seen.end {
         End::Signal(_) => return Outcome::Killed,
@@ -40,8 +41,7 @@ pub fn judge(seen: &Evidence) -> Outcome {
         (0, Some(Outcome::Unchanged)) => Outcome::Unchanged,
         (0, None) if seen.detailed => Outcome::Unchanged,
         (0, None) => Outcome::Succeeded,
-        (2, Some(Outcome::Changed)) => Outcome::Changed,
-        (2, _) if seen.detailed => Outcome::Changed,
+        (2, Some(Outcome::Changed)) if seen.detailed => Outcome::Changed,
         // A skipped and a disabled agent exit with 1 as a failed one does.
         (1, None) if seen.lock_is_taken => Outcome::Skipped,
         _ => Outcome::Failed,
@@ -82,8 +82,14 @@ pub struct Drive {
     until: Until,
     max_runs: u32,
     deadline: Option<Boottime>,
+    /// How long after a run that applied no catalog the next attempt is made.
+    retry: Option<Span>,
     runs: u32,
+    /// How many of them applied no catalog, and do not count.
+    uncounted: u32,
     last: Option<Outcome>,
+    /// When the next attempt is made, after a run that applied no catalog.
+    attempt: Option<Boottime>,
     timers: BTreeMap<String, Timer>,
 }
 
@@ -98,6 +104,8 @@ pub enum Because {
     NotClean,
     /// The run before it did not take place.
     Busy,
+    /// The run before it applied no catalog.
+    NoCatalog,
 }
 
 /// Why a driver ends.
@@ -121,21 +129,29 @@ pub enum Finish {
 pub enum Next {
     /// Start a run.
     Start(Because),
-    /// Sleep until then, when the timer of that name is due.
-    Wait(Boottime, String),
+    /// Sleep until then, when a run is to start for this reason.
+    Wait(Boottime, Because),
     /// End.
     Finish(Finish),
 }
 
 impl Drive {
     /// A driver that has not run anything yet. At least one run is allowed.
-    pub fn new(until: Until, max_runs: u32, deadline: Option<Boottime>) -> Self {
+    pub fn new(
+        until: Until,
+        max_runs: u32,
+        deadline: Option<Boottime>,
+        retry: Option<Span>,
+    ) -> Self {
         Drive {
             until,
             max_runs: max_runs.max(1),
             deadline,
+            retry,
             runs: 0,
+            uncounted: 0,
             last: None,
+            attempt: None,
             timers: BTreeMap::new(),
         }
     }
@@ -143,6 +159,16 @@ impl Drive {
     /// The number of the run under way, or of the last one.
     pub fn runs(&self) -> u32 {
         self.runs
+    }
+
+    /// The most runs there may be, with those that do not count.
+    pub fn most(&self) -> u32 {
+        self.max_runs.saturating_add(self.uncounted)
+    }
+
+    /// Whether the last run applied no catalog, and another attempt is wanted.
+    pub fn is_without_catalog(&self) -> bool {
+        self.attempt.is_some()
     }
 
     /// The pending timers by name.
@@ -157,7 +183,7 @@ impl Drive {
             Err(finish) => return Next::Finish(finish),
             Ok(wanted) => wanted,
         };
-        if self.runs >= self.max_runs {
+        if self.runs >= self.most() {
             let failed = self.last.is_some_and(Outcome::is_failure);
             return Next::Finish(if failed { Finish::Failed } else { Finish::Cap });
         }
@@ -166,7 +192,7 @@ impl Drive {
             return Next::Finish(Finish::Timeout);
         }
         match because {
-            Because::Due(name) if due > now => Next::Wait(due, name),
+            because if due > now => Next::Wait(due, because),
             because => Next::Start(because),
         }
     }
@@ -181,8 +207,11 @@ impl Drive {
             return Ok((Because::Busy, at_once));
         }
         // A failed run that asks for more goes on.
-        if let Some((name, timer)) = self.timers.iter().min_by_key(|(_, timer)| timer.due) {
-            return Ok((Because::Due(name.clone()), timer.due));
+        let timers = self.timers.iter();
+        let timers = timers.map(|(name, timer)| (Because::Due(name.clone()), timer.due));
+        let attempt = self.attempt.map(|at| (Because::NoCatalog, at));
+        if let Some(first) = timers.chain(attempt).min_by_key(|(_, due)| *due) {
+            return Ok(first);
         }
         match (self.until, last) {
             (_, Outcome::Failed | Outcome::Killed) => Err(Finish::Failed),
@@ -197,6 +226,7 @@ impl Drive {
         for timer in self.timers.values_mut() {
             timer.due = timer.due.min(now);
         }
+        self.attempt = self.attempt.map(|at| at.min(now));
     }
 
     /// A run starts. Returns the timers whose job it does: all that are due by now.
@@ -210,9 +240,14 @@ impl Drive {
         due.into_iter().collect()
     }
 
-    /// The run ended `now`.
-    pub fn end(&mut self, outcome: Outcome) {
+    /// The run ended; `no_catalog` is when, if it is a run of Puppet's that applied no catalog.
+    pub fn end(&mut self, outcome: Outcome, no_catalog: Option<Boottime>) {
         self.last = Some(outcome);
+        self.attempt = match (no_catalog, self.retry) {
+            (Some(ended), Some(retry)) => Some(ended + retry),
+            _ => None,
+        };
+        self.uncounted += u32::from(self.attempt.is_some());
     }
 
     /// Takes a request of the last run, which ended at `run_ended`. Returns the
@@ -275,10 +310,12 @@ mod tests {
         assert_eq!(of(0, false, Some(Unchanged)), Outcome::Unchanged);
         assert_eq!(of(0, false, None), Outcome::Succeeded);
         assert_eq!(of(0, true, None), Outcome::Unchanged);
-        assert_eq!(of(2, true, None), Outcome::Changed);
-        // A wrapper that hands on what Puppet said.
-        assert_eq!(of(2, false, Some(Changed)), Outcome::Changed);
-        assert_eq!(of(2, false, None), Outcome::Failed);
+        assert_eq!(of(2, true, Some(Changed)), Outcome::Changed);
+        // Any other program, or another run's summary.
+        for (detailed, summary) in [(false, Some(Changed)), (false, None), (true, None)] {
+            assert_eq!(of(2, detailed, summary), Outcome::Failed);
+        }
+        assert_eq!(of(2, true, Some(Unchanged)), Outcome::Failed);
         // A service that failed to restart is no failed resource to the exit status.
         assert_eq!(of(2, true, Some(Failed)), Outcome::Failed);
         for status in [1, 4, 6, 77] {
@@ -309,9 +346,9 @@ mod tests {
     }
 
     fn ended(until: Until, outcome: Outcome, asks: &[Ask]) -> Drive {
-        let mut drive = Drive::new(until, 3, None);
+        let mut drive = Drive::new(until, 3, None, None);
         drive.begin(s(0));
-        drive.end(outcome);
+        drive.end(outcome, None);
         for ask in asks {
             drive.ask(ask.clone(), s(10));
         }
@@ -326,7 +363,10 @@ mod tests {
             ask("now", 7, Base::Request, 4),
         ];
         let mut drive = ended(Until::Requests, Outcome::Changed, &asks);
-        assert_eq!(drive.next(s(10)), Next::Wait(s(11), "now".into()));
+        assert_eq!(
+            drive.next(s(10)),
+            Next::Wait(s(11), Because::Due("now".into()))
+        );
         assert_eq!(drive.next(s(11)), Next::Start(Because::Due("now".into())));
         let done: Vec<String> = drive
             .begin(s(12))
@@ -334,8 +374,11 @@ mod tests {
             .map(|(name, _)| name)
             .collect();
         assert_eq!(done, ["now"]);
-        drive.end(Outcome::Unchanged);
-        assert_eq!(drive.next(s(13)), Next::Wait(s(15), "near".into()));
+        drive.end(Outcome::Unchanged, None);
+        assert_eq!(
+            drive.next(s(13)),
+            Next::Wait(s(15), Because::Due("near".into()))
+        );
         // Late, and so for both.
         assert_eq!(drive.begin(s(70)).len(), 2);
     }
@@ -386,10 +429,57 @@ mod tests {
     fn a_failed_run_that_asked_for_more_goes_on() {
         let more = [ask("again", 5, Base::End, 1)];
         let mut drive = ended(Until::Requests, Outcome::Failed, &more);
-        assert_eq!(drive.next(s(10)), Next::Wait(s(15), "again".into()));
+        assert_eq!(
+            drive.next(s(10)),
+            Next::Wait(s(15), Because::Due("again".into()))
+        );
         drive.begin(s(15));
-        drive.end(Outcome::Unchanged);
+        drive.end(Outcome::Unchanged, None);
         assert_eq!(drive.next(s(16)), Next::Finish(Finish::Converged));
+    }
+
+    #[test]
+    fn a_run_without_a_catalog_is_tried_again_and_does_not_count() {
+        let retry = Some(Span::from_secs(5));
+        let mut drive = Drive::new(Until::Requests, 1, Some(s(40)), retry);
+        for at in [0, 10, 20] {
+            drive.begin(s(at));
+            drive.end(Outcome::Failed, Some(s(at + 1)));
+            let next = Next::Wait(s(at + 6), Because::NoCatalog);
+            assert_eq!(drive.next(s(at + 1)), next);
+            assert_eq!(drive.next(s(at + 6)), Next::Start(Because::NoCatalog));
+        }
+        drive.begin(s(30));
+        let mut late = drive.clone();
+        drive.end(Outcome::Changed, None);
+        assert_eq!(drive.next(s(31)), Next::Finish(Finish::Converged));
+        late.end(Outcome::Failed, Some(s(35)));
+        assert!(late.is_without_catalog());
+        assert_eq!(late.next(s(35)), Next::Finish(Finish::Timeout));
+        // Without --retry it is a failed run as any other.
+        let mut drive = Drive::new(Until::Requests, 3, None, None);
+        drive.begin(s(0));
+        drive.end(Outcome::Failed, Some(s(1)));
+        assert_eq!(drive.next(s(1)), Next::Finish(Finish::Failed));
+    }
+
+    #[test]
+    fn what_is_due_before_the_next_attempt_goes_first() {
+        let mut drive = Drive::new(Until::Requests, 3, None, Some(Span::from_secs(5)));
+        drive.begin(s(0));
+        drive.end(Outcome::Changed, None);
+        for (name, delta) in [("near", 3), ("far", 60)] {
+            drive.ask(ask(name, delta, Base::End, 0), s(1));
+        }
+        drive.begin(s(4));
+        drive.end(Outcome::Failed, Some(s(5)));
+        assert_eq!(drive.next(s(5)), Next::Wait(s(10), Because::NoCatalog));
+        drive.begin(s(10));
+        drive.end(Outcome::Unchanged, None);
+        assert_eq!(
+            drive.next(s(11)),
+            Next::Wait(s(61), Because::Due("far".into()))
+        );
     }
 
     #[test]
@@ -407,7 +497,10 @@ mod tests {
         drive.deadline = Some(s(15));
         assert_eq!(drive.next(s(10)), Next::Finish(Finish::Timeout));
         drive.deadline = Some(s(16));
-        assert_eq!(drive.next(s(10)), Next::Wait(s(15), "again".into()));
+        assert_eq!(
+            drive.next(s(10)),
+            Next::Wait(s(15), Because::Due("again".into()))
+        );
         // Being content is not spoilt by the time.
         let mut drive = ended(Until::Requests, Outcome::Changed, &[]);
         drive.deadline = Some(s(1));
@@ -451,14 +544,15 @@ mod tests {
             clean in any::<bool>(),
         ) {
             let until = if clean { Until::Clean } else { Until::Requests };
-            let mut drive = Drive::new(until, max_runs, deadline.map(s));
+            let mut drive = Drive::new(until, max_runs, deadline.map(s), None);
             let mut clock = 7;
             let mut pending: BTreeMap<String, u64> = BTreeMap::new();
             let mut starts: Vec<u64> = Vec::new();
             let mut last = None;
             let finish = loop {
                 match drive.next(s(clock)) {
-                    Next::Wait(due, name) => {
+                    Next::Wait(due, because) => {
+                        let Because::Due(name) = because else { panic!("{because:?}") };
                         prop_assert!(due > s(clock));
                         prop_assert_eq!(pending.get(&name).map(|at| s(*at)), Some(due));
                         prop_assert!(pending.values().all(|at| s(*at) >= due));
@@ -477,7 +571,7 @@ mod tests {
                         let plan = &plans[(starts.len() - 1) % plans.len()];
                         let (from, to) = (clock, clock + plan.takes);
                         clock = to;
-                        drive.end(plan.outcome);
+                        drive.end(plan.outcome, None);
                         last = Some(plan.outcome);
                         for (name, delta, at_request) in &plan.asks {
                             let name = name.to_string();
@@ -506,10 +600,16 @@ mod tests {
         }
 
         #[test]
-        fn a_failing_status_is_never_a_success(status in 1..256i32, detailed in any::<bool>(), lock_is_taken in any::<bool>()) {
-            let seen = Evidence { end: End::Exit(status), detailed, summary: Some(Outcome::Unchanged), lock_is_taken };
-            let outcome = judge(&seen);
-            prop_assert!(outcome == Outcome::Failed || (status == 2 && detailed && outcome == Outcome::Changed));
+        fn a_failing_status_is_never_a_success(
+            status in 1..256i32,
+            detailed in any::<bool>(),
+            lock_is_taken in any::<bool>(),
+            changed in any::<bool>(),
+        ) {
+            let summary = if changed { Outcome::Changed } else { Outcome::Unchanged };
+            let seen = Evidence { end: End::Exit(status), detailed, summary: Some(summary), lock_is_taken };
+            let is_success = status == 2 && detailed && changed;
+            prop_assert_eq!(judge(&seen) == Outcome::Failed, !is_success);
         }
     }
 }

@@ -27,21 +27,27 @@ pub enum Hurry {
     Changed(Pending),
 }
 
-/// Ends a timer's wait for its time. The timer still waits for its run, another run, the cap
-/// or an operator.
-pub fn hurry(pending: Pending, waiter_alive: bool, now: Boottime) -> Hurry {
+/// Ends a timer's wait for its time, and for a shutdown that is announced. The timer still waits
+/// for its run, another run, the cap or an operator.
+pub fn hurry(
+    pending: Pending,
+    waiter_alive: bool,
+    is_shutdown_announced: bool,
+    now: Boottime,
+) -> Hurry {
     if !waiter_alive {
         return Hurry::Dead;
     }
     let waits = match pending.due {
-        Some(due) => due > now,
+        Some(due) if due > now => true,
+        Some(_) => is_shutdown_announced && !pending.hurry,
         None => !pending.hurry,
     };
     if !waits {
         return Hurry::Already;
     }
     Hurry::Changed(Pending {
-        due: pending.due.map(|_| now),
+        due: pending.due.map(|due| due.min(now)),
         put_off: Span::ZERO,
         hurry: true,
         ..pending
@@ -93,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_dead_waiter_hears_nothing() {
-        assert_eq!(hurry(WAITING, false, at(1)), Hurry::Dead);
+        assert_eq!(hurry(WAITING, false, false, at(1)), Hurry::Dead);
     }
 
     #[test]
@@ -109,9 +115,21 @@ mod tests {
             hurry: true,
             ..put_off
         };
-        assert_eq!(hurry(put_off, true, at(10)), Hurry::Changed(hurried));
-        assert_eq!(hurry(put_off, true, at(130)), Hurry::Already);
-        assert_eq!(hurry(put_off, true, at(131)), Hurry::Already);
+        assert_eq!(hurry(put_off, true, false, at(10)), Hurry::Changed(hurried));
+        assert_eq!(hurry(put_off, true, false, at(130)), Hurry::Already);
+        assert_eq!(hurry(put_off, true, false, at(131)), Hurry::Already);
+    }
+
+    /// A shutdown may hold a timer that is due.
+    #[test]
+    fn timer_that_is_due_is_hurried_while_a_shutdown_is_announced() {
+        let due = Pending {
+            due: Some(at(130)),
+            ..WAITING
+        };
+        let hurried = Pending { hurry: true, ..due };
+        assert_eq!(hurry(due, true, true, at(200)), Hurry::Changed(hurried));
+        assert_eq!(hurry(hurried, true, true, at(201)), Hurry::Already);
     }
 
     #[test]
@@ -147,8 +165,8 @@ mod tests {
     proptest! {
         #[test]
         fn asking_twice_is_asking_once(pending in pending(), now in 0..1000u64, later in 0..10u64) {
-            if let Hurry::Changed(hurried) = hurry(pending, true, at(now)) {
-                prop_assert_eq!(hurry(hurried, true, at(now + later)), Hurry::Already);
+            if let Hurry::Changed(hurried) = hurry(pending, true, false, at(now)) {
+                prop_assert_eq!(hurry(hurried, true, false, at(now + later)), Hurry::Already);
             }
             let once = release(pending, at(now));
             prop_assert_eq!(release(once, at(now)), once);
@@ -157,7 +175,7 @@ mod tests {
         #[test]
         fn never_later_than_it_was(pending in pending(), now in 0..1000u64) {
             let now = at(now);
-            if let Hurry::Changed(hurried) = hurry(pending, true, now) {
+            if let Hurry::Changed(hurried) = hurry(pending, true, false, now) {
                 prop_assert!(hurried.due <= pending.due);
                 prop_assert_eq!(hurried.due.is_some(), pending.due.is_some());
             }

@@ -10,12 +10,16 @@ pub struct Facts {
     pub pid: Option<i32>,
     /// It is in a chroot.
     pub chroot: bool,
+    /// The process 1 of its container, if the container may end with it.
+    pub container: Option<String>,
     /// Its user, if that is not ours.
     pub other_user: Option<String>,
     /// What says that `noop` is on, if it is.
     pub noop: Option<&'static str>,
     /// It reads its manifest from here.
     pub input: Input,
+    /// Its manifest or configuration can be read once only: the name, and what it is.
+    pub once: Option<(String, String)>,
     /// Its working directory, if that was deleted.
     pub directory_gone: Option<String>,
 }
@@ -65,18 +69,24 @@ pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     let Facts {
         pid,
         chroot,
+        container,
         other_user,
         noop,
         input,
+        once,
         directory_gone,
     } = facts.clone();
+    let once = once.map(|(name, what)| Refusal::ReadOnce { name, what });
+
+    let ends = container.map(|init| Refusal::ContainerEnds { init, pid });
     match (pid, other_user, noop, input) {
         (Some(1), ..) => Some(Refusal::FirstProcess),
         (Some(pid), Some(user), ..) => Some(Refusal::OtherUser { user, pid }),
         (_, _, None, _) if chroot => Some(Refusal::Chroot { pid }),
+        (_, _, None, _) if ends.is_some() => ends,
         (_, _, Some(said), _) => Some(Refusal::Noop { said, pid }),
         (_, _, _, Input::Once(what)) => Some(Refusal::StandardInput { what }),
-        _ => directory_gone.map(|directory| Refusal::DirectoryGone { directory }),
+        _ => once.or(directory_gone.map(|directory| Refusal::DirectoryGone { directory })),
     }
 }
 
@@ -91,6 +101,7 @@ pub fn stops_driver(obstacle: &Refusal) -> bool {
             | Refusal::Retitled { .. }
             | Refusal::DirectoryGone { .. }
             | Refusal::Chroot { .. }
+            | Refusal::ContainerEnds { .. }
     )
 }
 
@@ -152,6 +163,7 @@ mod tests {
         Case {
             usage: Use {
                 foreign: 0,
+                ahead: 0,
                 used: 10,
                 frees_in: Span::from_secs(60),
             },
@@ -181,9 +193,11 @@ mod tests {
         let mut facts = Facts {
             pid: Some(1),
             chroot: true,
+            container: Some("bash".into()),
             other_user: Some("root".into()),
             noop: Some("--noop"),
             input: Input::Once("pipe:[1]".into()),
+            once: Some(("/dev/fd/3".into(), "pipe:[1]".into())),
             directory_gone: Some("/x".into()),
         };
         let mut stands = |change: fn(&mut Facts), refusal: Refusal| {
@@ -208,13 +222,14 @@ mod tests {
         stands(in_chroot, Refusal::Chroot { pid: Some(42) });
         let named = |f: &mut Facts| f.pid = None;
         stands(named, Refusal::Chroot { pid: None });
+        let (init, pid) = ("bash".into(), None);
+        stands(|f| f.chroot = false, Refusal::ContainerEnds { init, pid });
         let what = "pipe:[1]".into();
-        stands(|f| f.chroot = false, Refusal::StandardInput { what });
+        stands(|f| f.container = None, Refusal::StandardInput { what });
+        let (name, what) = ("/dev/fd/3".into(), "pipe:[1]".into());
+        stands(|f| f.input = Input::File, Refusal::ReadOnce { name, what });
         let directory = "/x".into();
-        stands(
-            |f| f.input = Input::File,
-            Refusal::DirectoryGone { directory },
-        );
+        stands(|f| f.once = None, Refusal::DirectoryGone { directory });
     }
 
     #[test]
@@ -307,7 +322,7 @@ mod tests {
                 obstacle: obstacle(&facts),
                 disabled: disabled.then(String::new),
                 cap: CAP,
-                usage: Use { used, foreign: 0, frees_in: Span::from_secs(frees) },
+                usage: Use { used, foreign: 0, ahead: 0, frees_in: Span::from_secs(frees) },
                 on_cap,
             };
             match judge(&case) {

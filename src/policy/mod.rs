@@ -9,5 +9,5 @@ pub mod hurry;
 pub mod judge;
 pub mod next;
 pub mod resume;
-
+pub mod shutdown;
 pub mod waiter;

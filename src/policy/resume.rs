@@ -2,11 +2,22 @@
 
 use crate::model::{Boottime, Moment, Span, Walltime};
 
+/// Under which boot something was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    /// This one.
+    This,
+    /// Another one.
+    Another,
+    /// An unknown boot, or a known one seen from a place that does not know its own.
+    Unknown,
+}
+
 /// What is left of a timer's wait, as its record tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// Whether the record is of this boot.
-    pub is_of_this_boot: bool,
+    /// The boot of the record.
+    pub boot: Boot,
     /// When it was due, if that was known.
     pub due: Option<Boottime>,
     /// The same on the wall clock as it stood then.
@@ -26,14 +37,14 @@ pub struct Wait {
 /// clock may have been set; `fresh` is a new draw of the jitter, because machines
 /// that lost power together boot together. Where the due time was not yet known,
 /// the run that was waited for has ended by now: the whole wait begins here, if nobody
-/// has brought it forward.
+/// has brought it forward. Under a boot that is not known, the later of both clocks' times counts.
 pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
     let whole = if timer.hurry {
         Span::ZERO
     } else {
         timer.delta + timer.jitter
     };
-    if timer.is_of_this_boot {
+    if timer.boot == Boot::This {
         return timer.due.unwrap_or(now.uptime + whole);
     }
     let left = match timer.due_wall {
@@ -41,6 +52,12 @@ pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
         None if timer.hurry => Span::ZERO,
         None => timer.delta,
     };
+    if timer.boot == Boot::Unknown {
+        let by_uptime = timer
+            .due
+            .map_or(whole, |due| due.since(now.uptime).min(whole));
+        return now.uptime + left.max(by_uptime);
+    }
     now.uptime + (left + fresh)
 }
 
@@ -65,7 +82,7 @@ mod tests {
 
     fn timer(due_wall: Option<u64>) -> Wait {
         Wait {
-            is_of_this_boot: false,
+            boot: Boot::Another,
             due: due_wall.map(|_| Boottime::from_nanos(s(1035).nanos())),
             due_wall: due_wall.map(|at| Walltime::from_millis(at * 1000)),
             delta: s(30),
@@ -91,7 +108,7 @@ mod tests {
     #[test]
     fn under_the_same_boot_nothing_changes() {
         let known = Wait {
-            is_of_this_boot: true,
+            boot: Boot::This,
             ..timer(Some(1035))
         };
         assert_eq!(
@@ -100,7 +117,7 @@ mod tests {
         );
         // Its run ended unseen: the whole wait begins here.
         let unknown = Wait {
-            is_of_this_boot: true,
+            boot: Boot::This,
             ..timer(None)
         };
         assert_eq!(
@@ -114,7 +131,11 @@ mod tests {
     fn what_was_brought_forward_stays_so() {
         for boot in ["old", "new"] {
             let hurried = Wait {
-                is_of_this_boot: boot == "old",
+                boot: if boot == "old" {
+                    Boot::This
+                } else {
+                    Boot::Another
+                },
                 hurry: true,
                 ..timer(None)
             };

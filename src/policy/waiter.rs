@@ -3,6 +3,7 @@
 //! It looks at the world, takes one step, and looks again after every wait: it relies on
 //! nothing that it saw before the wait.
 
+use super::shutdown::Shutdown;
 use crate::model::{Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
 
 /// A process that has to end first.
@@ -86,6 +87,8 @@ pub struct AtDue {
     pub elsewhere: Option<Foreign>,
     /// The start of the newest run of this target that is known of.
     pub newest_run: Option<Boottime>,
+    /// The shutdown that holds it.
+    pub shutdown: Option<Shutdown>,
     /// The reason of `again disable`.
     pub disabled: Option<String>,
     /// The reason of `puppet agent --disable`.
@@ -129,6 +132,8 @@ pub enum Step {
     AwaitService(Boottime),
     /// Sleep until a file changes.
     Hold(Hold),
+    /// Sleep until the announcement of a shutdown changes, or is too old.
+    AwaitShutdown(Shutdown),
     /// Ask for a slot and sleep until there is one; or until then, when it is asked for again.
     AwaitSlot(Option<Boottime>),
     /// End, for this reason.
@@ -142,7 +147,7 @@ impl Step {
     pub fn is_long(&self) -> bool {
         matches!(
             self,
-            Step::AwaitDue(_) | Step::AwaitForeign(_) | Step::Hold(_)
+            Step::AwaitDue(_) | Step::AwaitForeign(_) | Step::Hold(_) | Step::AwaitShutdown(_)
         )
     }
 }
@@ -210,6 +215,10 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
     if let Some(whose) = at_due.elsewhere {
         return Step::AwaitForeign(whose);
     }
+    // Before the service, which a shutdown stops too.
+    if let Some(shutdown) = at_due.shutdown {
+        return Step::AwaitShutdown(shutdown);
+    }
     if let Service::Away(since) = at_due.service {
         let end = since + RESTART;
         if now >= end {
@@ -276,6 +285,7 @@ mod tests {
             rerun: None,
             elsewhere: None,
             newest_run: None,
+            shutdown: None,
             disabled: None,
             agent_disabled: None,
             service: Service::None,
@@ -283,6 +293,7 @@ mod tests {
             cap: CAP,
             usage: Use {
                 foreign: 0,
+                ahead: 0,
                 used: 0,
                 frees_in: Span::ZERO,
             },
@@ -306,6 +317,27 @@ mod tests {
         let mut view = view();
         change(view.at_due.as_mut().expect("there"));
         step(&view)
+    }
+
+    /// A shutdown stops the service before the machine, and the timer must outlast both.
+    #[test]
+    fn shutdown_holds_a_timer_whose_service_it_has_stopped() {
+        let shutdown = Shutdown {
+            at: None,
+            left: None,
+            by: Some(OTHER),
+        };
+        let held = when_due(|at_due| {
+            at_due.shutdown = Some(shutdown);
+            at_due.service = Service::Away(s(1));
+            at_due.missing = Some("the manifest".into());
+        });
+        assert_eq!(held, Step::AwaitShutdown(shutdown));
+        let satisfied = when_due(|at_due| {
+            at_due.shutdown = Some(shutdown);
+            at_due.newest_run = Some(s(86));
+        });
+        assert!(matches!(satisfied, Step::Finish(Finish::Satisfied(..))));
     }
 
     #[test]
@@ -430,6 +462,7 @@ mod tests {
     fn the_cap_ends_it_or_puts_it_off() {
         let reached = Use {
             foreign: 0,
+            ahead: 0,
             used: 2,
             frees_in: Span::from_secs(7),
         };
@@ -561,7 +594,10 @@ mod tests {
                         }
                         self.other.map_or(self.clock, |(_, to)| to)
                     }
-                    Step::AwaitForeign(_) | Step::AwaitHolder(..) | Step::EndHolder(..) => {
+                    Step::AwaitForeign(_)
+                    | Step::AwaitHolder(..)
+                    | Step::EndHolder(..)
+                    | Step::AwaitShutdown(_) => {
                         return Err("waits for a stranger".into());
                     }
                     Step::Hold(_) => self.disabled.1,

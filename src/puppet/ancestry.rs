@@ -3,8 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::cmdline::{Invocation, base_name, is_ruby_name, parse};
+use super::cmdline::{Invocation, is_ruby_name, parse};
 use crate::model::Identity;
+use crate::sys::process::base_name;
 use crate::sys::process::split_block;
 
 /// A process as it was seen, the nearest ancestor first.

@@ -13,6 +13,8 @@ use std::slice::Iter;
 
 pub use super::options::Application;
 use super::options::{FLAGS, OCCASIONS, RUBYS_VALUED, Takes, VALUED, of_application};
+use super::prefix;
+use crate::sys::process::base_name;
 
 /// A puppet command line, understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,10 +38,16 @@ pub struct Invocation {
     pub is_no_run: bool,
     /// `--execute` was given.
     pub execute: bool,
+    /// The text that it gives.
+    pub code: Option<Vec<u8>>,
     /// The value of `--catalog`.
     pub catalog: Option<Vec<u8>>,
     /// Words that belong to no option: for apply, the manifest.
     pub loose: Vec<Vec<u8>>,
+    /// Index of the word that ends with the value of `--catalog`.
+    pub catalog_word: Option<usize>,
+    /// Index of the first loose word.
+    pub loose_word: Option<usize>,
     /// Where the words are that name only the occasion of the run.
     pub occasion: Vec<Range<usize>>,
     /// Index at which options can be added so that they count and win.
@@ -73,12 +81,10 @@ impl Invocation {
         const PATHS: [&str; 4] = ["dir", "path", "config", "manifest"];
         let is_relative = |path: &[u8]| !path.starts_with(b"/");
         let names_path = |name: &str| PATHS.iter().any(|end| name.ends_with(end));
+        let mut values = self.values.iter();
         self.reads_standard_input()
             || self.manifest().is_some_and(is_relative)
-            || self
-                .values
-                .iter()
-                .any(|(name, value)| names_path(name) && is_relative(value))
+            || values.any(|(name, value)| names_path(name) && is_relative(value))
     }
 
     /// The manifest file or directory that `apply` reads.
@@ -88,6 +94,14 @@ impl Invocation {
             Some(file) if is_file && file != b"-" => Some(file),
             None if is_file => self.loose.first().map(Vec::as_slice),
             _ => None,
+        }
+    }
+
+    /// Index of the word that ends with the name of [`Invocation::manifest`].
+    pub fn manifest_word(&self) -> Option<usize> {
+        match self.catalog {
+            Some(_) => self.catalog_word,
+            None => self.loose_word,
         }
     }
 }
@@ -116,9 +130,10 @@ pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
 /// The words of a command line by which a target is known: without those that name the
 /// occasion of a run.
 pub fn without_occasion(mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let occasion = parse(&words).map(|line| line.occasion).unwrap_or_default();
-    for range in occasion.into_iter().rev() {
-        words.drain(range);
+    let start = prefix::of(&words).length;
+    let line = parse(&words[start..]);
+    for range in line.map(|line| line.occasion).into_iter().flatten().rev() {
+        words.drain(start + range.start..start + range.end);
     }
     words
 }
@@ -146,11 +161,6 @@ pub fn find_script(argv: &[Vec<u8>]) -> Option<usize> {
         }
     }
     is_puppet_name(base_name(argv.get(at)?)).then_some(at)
-}
-
-/// The last component of a path.
-pub fn base_name(path: &[u8]) -> &[u8] {
-    path.rsplit(|&b| b == b'/').next().unwrap_or_default()
 }
 
 /// `ruby`, `ruby3.1`, `ruby2.7-static` …, but not `rubyfoo`.
@@ -258,7 +268,9 @@ fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
     while let Some(word) = words.next() {
         let begin = at(&words) - 1;
         if word == b"--" {
+            let first = at(&words);
             invocation.loose.extend(words.cloned());
+            invocation.loose_word.get_or_insert(first);
             break;
         }
         if let Some((name, joined)) = long(word) {
@@ -280,6 +292,11 @@ fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
             read_letters(letters, &mut words, invocation);
         } else {
             invocation.loose.push(word.clone());
+            invocation.loose_word.get_or_insert(begin);
+        }
+        // The last word that the option took.
+        if invocation.catalog.is_some() {
+            invocation.catalog_word.get_or_insert(at(&words) - 1);
         }
     }
 }
@@ -307,14 +324,11 @@ fn read_letters(mut letters: &[u8], words: &mut Words<'_>, invocation: &mut Invo
 
 fn note_option(invocation: &mut Invocation, name: &str, value: Option<Vec<u8>>) {
     match name {
-        // Only an agent's --test implies it (application/agent.rb, setup_test).
-        "test" => {
-            invocation.test = true;
-            invocation.detailed |= invocation.application == Application::Agent;
-        }
+        // It implies it for both (setup_test of application/agent.rb and application/apply.rb).
+        "test" => (invocation.test, invocation.detailed) = (true, true),
         "detailed-exitcodes" => invocation.detailed = true,
-        "execute" => invocation.execute = true,
-        "catalog" => invocation.catalog = value,
+        "execute" => (invocation.execute, invocation.code) = (true, value),
+        "catalog" => (invocation.catalog, invocation.catalog_word) = (value, None),
         "disable" | "enable" | "fingerprint" | "help" | "version" | "configprint" | "genconfig"
         | "genmanifest" => invocation.is_no_run = true,
         _ => {}
@@ -365,6 +379,9 @@ mod tests {
             "ruby puppet agent -t --tags a --job-id",
         ] {
             assert_eq!(without_occasion(words(line)), plain, "{line}");
+            let behind = words(&format!("env -i nice -n 5 {line}"));
+            let expected = [words("env -i nice -n 5"), plain.clone()].concat();
+            assert_eq!(without_occasion(behind), expected, "{line}");
         }
         for line in [
             "ruby puppet apply --job-id 17",

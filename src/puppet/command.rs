@@ -7,12 +7,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::ancestry::Line;
-use super::cmdline::{base_name, is_ruby_name};
+use super::cmdline::{Invocation, is_ruby_name};
 use super::environment;
+use super::job::Job;
 use super::live::setup;
 use super::paths::Setup;
+use super::prefix::{self, Prefix};
 use super::rerun::rewrite;
-use crate::sys::process::os;
+use crate::sys::process::{base_name, os};
 
 /// A command line, and what is known of it.
 #[derive(Debug)]
@@ -21,8 +23,11 @@ pub struct Command {
     pub words: Vec<Vec<u8>>,
     /// Where its program may be found at the time of the rerun, the best first.
     pub programs: Vec<PathBuf>,
-    /// What it says as a command line of Puppet's, if it is one.
+    /// Puppet's command line and configuration, if it is Puppet's. Its indices count from the
+    /// end of the prefix.
     pub setup: Setup,
+    /// The words before Puppet's own, such as `nice -n 5`.
+    prefix: Prefix,
 }
 
 /// Where a command line is run.
@@ -58,6 +63,7 @@ impl Command {
             programs: programs(exe, line.argv.first(), place),
             setup: setup(Some(line.invocation), path, place.home.as_deref()),
             words: line.argv,
+            prefix: Prefix::default(),
         }
     }
 
@@ -69,26 +75,43 @@ impl Command {
         if let Some(first) = words.first_mut().filter(|first| first.contains(&b'/')) {
             *first = place.directory.join(os(first)).into_os_string().into_vec();
         }
-        let programs = programs(None, words.first(), place);
+        let prefix = prefix::of(&words);
+        let own = &words[prefix.length..];
         // A link may lead to where the packages keep their own.
-        let exe = programs
+        let exe = self::programs(None, own.first(), place)
             .iter()
             .find_map(|program| program.canonicalize().ok());
-        let line = Line::parse(words.clone()).filter(|line| !line.invocation.is_no_run);
+        let line = Line::parse(own.to_vec()).filter(|line| !line.invocation.is_no_run);
         let invocation = line.map(|line| line.invocation);
         Command {
             setup: setup(invocation, &exe.unwrap_or_default(), place.home.as_deref()),
-            programs,
+            programs: programs(None, words.first(), place),
             words,
+            prefix,
         }
     }
 
     /// The words to run: for Puppet's command line, those of one prompt foreground run.
     pub fn arguments(&self) -> Vec<Vec<u8>> {
+        let (before, own) = self.words.split_at(self.prefix.length);
         match &self.setup.invocation {
-            Some(invocation) => rewrite(&self.words, invocation, &self.setup.conf),
+            Some(invocation) => {
+                let own = rewrite(own, invocation, &self.setup.conf);
+                before.iter().cloned().chain(own).collect()
+            }
             None => self.words.clone(),
         }
+    }
+
+    /// The working directory of the command behind the prefix, where the prefix is started in
+    /// `directory`.
+    pub fn directory(&self, directory: &Path) -> PathBuf {
+        self.prefix.directory_from(directory)
+    }
+
+    /// The run that it is, started in `directory`; none for any other program.
+    pub fn job(&self, directory: &Path) -> Option<Job> {
+        Job::of(&self.setup, &self.directory(directory))
     }
 
     /// The words as /proc will show them for the run itself, so that it can be recognised: the
@@ -97,7 +120,8 @@ impl Command {
     pub fn as_run(&self, words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let line = self.setup.invocation.as_ref();
         let program = self.programs.iter().find(|program| program.is_file());
-        let found = program.filter(|_| line.is_some_and(|line| line.script == 0));
+        let is_script = |line: &Invocation| line.script == 0 && self.prefix.length == 0;
+        let found = program.filter(|_| line.is_some_and(is_script));
         let Some(mut front) = found.and_then(|program| interpreter(program)) else {
             return words;
         };
@@ -157,6 +181,7 @@ fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: &Place) -> Vec<P
 
 #[cfg(test)]
 mod tests {
+    use super::super::rerun::LOCK_WAIT;
     use super::*;
 
     fn words(text: &str) -> Vec<OsString> {
@@ -201,18 +226,22 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let script = directory.path().join("puppet");
         let path = script.display().to_string();
+        let wait = format!(" {}", LOCK_WAIT.join(" "));
         for (head, shown) in [
             (
                 "#!/usr/bin/ruby\n",
-                format!("/usr/bin/ruby {path} agent -t"),
+                format!("/usr/bin/ruby {path} agent -t{wait}"),
             ),
             (
                 "#! /usr/bin/ruby3.1 -W0 -x\n",
-                format!("/usr/bin/ruby3.1 -W0 -x {path} agent -t"),
+                format!("/usr/bin/ruby3.1 -W0 -x {path} agent -t{wait}"),
             ),
-            ("#!/usr/bin/env ruby\n", format!("ruby {path} agent -t")),
-            ("#!/bin/sh\n", "puppet agent -t".to_owned()),
-            ("", "puppet agent -t".to_owned()),
+            (
+                "#!/usr/bin/env ruby\n",
+                format!("ruby {path} agent -t{wait}"),
+            ),
+            ("#!/bin/sh\n", format!("puppet agent -t{wait}")),
+            ("", format!("puppet agent -t{wait}")),
         ] {
             std::fs::write(&script, head).expect("written");
             let place = place(&directory.path().display().to_string());
@@ -229,22 +258,33 @@ mod tests {
     #[test]
     fn what_runs_no_catalog_counts_as_any_program() {
         let place = place("/nowhere");
+        let wait = LOCK_WAIT.join(" ");
         for (line, arguments) in [
             (
                 "puppet agent",
-                "puppet agent --onetime --no-daemonize --no-splay",
+                "puppet agent --onetime --no-daemonize --no-splay WAIT",
             ),
             (
                 "bin/puppet agent --onetime --daemonize",
-                "/d/bin/puppet agent --onetime --no-daemonize",
+                "/d/bin/puppet agent --onetime --no-daemonize WAIT",
             ),
+            (
+                "env -i X=1 bin/puppet agent",
+                "env -i X=1 bin/puppet agent --onetime --no-daemonize --no-splay WAIT",
+            ),
+            (
+                "nice -n 5 puppet agent --enable",
+                "nice -n 5 puppet agent --enable",
+            ),
+            ("sh -c puppet agent", "sh -c puppet agent"),
             ("puppet agent --disable why", "puppet agent --disable why"),
             ("puppet agent --enable", "puppet agent --enable"),
             ("wrapper agent", "wrapper agent"),
         ] {
+            let expected = arguments.replace("WAIT", &wait);
             assert_eq!(
                 text(&Command::named(&words(line), &place).arguments()),
-                arguments
+                expected
             );
         }
     }

@@ -41,41 +41,28 @@ impl Conf {
         }
     }
 
-    /// A setting of the agent: its own section before `main`.
-    pub fn agent(&self, name: &str) -> Option<&str> {
-        self.of("agent", name)
-    }
-
-    fn of(&self, section: &str, name: &str) -> Option<&str> {
-        [section, "main"].iter().find_map(|section| {
+    /// A setting of an application: its own section before `main`. The section of `apply` is
+    /// `[user]` (lib/puppet/application/apply.rb, `run_mode :user`).
+    pub fn value(&self, application: Application, name: &str) -> Option<&str> {
+        [application.section(), "main"].iter().find_map(|section| {
             self.settings
                 .get(&((*section).to_owned(), name.to_owned()))
                 .map(String::as_str)
         })
     }
 
-    /// Whether it makes the runs of an application noop runs. `apply` has `[user]` for
-    /// a section of its own (lib/puppet/application/apply.rb, `run_mode :user`).
-    pub fn is_noop(&self, application: Application) -> bool {
-        let section = match application {
-            Application::Apply => "user",
-            Application::Agent => "agent",
-        };
-        self.of(section, "noop") == Some("true")
-    }
-
-    /// A setting that is true or false.
-    pub fn flag(&self, name: &str) -> Option<bool> {
-        match self.agent(name) {
+    /// A setting of an application that is true or false.
+    pub fn flag(&self, application: Application, name: &str) -> Option<bool> {
+        match self.value(application, name) {
             Some("true") => Some(true),
             Some("false") => Some(false),
             _ => None,
         }
     }
 
-    /// Whether the file is known not to set it.
+    /// Whether the file is known not to set it for the agent.
     pub fn is_without(&self, name: &str) -> bool {
-        !self.unreadable && self.agent(name).is_none()
+        !self.unreadable && self.value(Application::Agent, name).is_none()
     }
 }
 
@@ -101,16 +88,17 @@ mod tests {
         let conf = Conf::parse(
             b"vardir = /a\n[main]\n# splay = false\nsplay = true\nlogdir=/l { owner = root }\n[agent]\n splay=false\nrundir = ${vardir}/run\n",
         );
-        assert_eq!(conf.flag("splay"), Some(false));
-        assert_eq!(conf.agent("vardir"), Some("/a"));
-        assert_eq!(conf.agent("logdir"), Some("/l"));
-        assert_eq!(conf.agent("rundir"), Some("${vardir}/run"));
+        let value = |name| conf.value(Application::Agent, name);
+        assert_eq!(conf.flag(Application::Agent, "splay"), Some(false));
+        assert_eq!(value("vardir"), Some("/a"));
+        assert_eq!(value("logdir"), Some("/l"));
+        assert_eq!(value("rundir"), Some("${vardir}/run"));
         assert!(conf.is_without("daemonize"));
         assert!(!Conf::unreadable().is_without("daemonize"));
     }
 
     #[test]
-    fn each_application_has_a_noop_of_its_own() {
+    fn each_application_reads_its_own_section_before_main() {
         use Application::{Agent, Apply};
         for (text, agent, apply) in [
             ("[main]\nnoop = true\n", true, true),
@@ -121,8 +109,8 @@ mod tests {
         ] {
             let conf = Conf::parse(text.as_bytes());
             assert_eq!(
-                (conf.is_noop(Agent), conf.is_noop(Apply)),
-                (agent, apply),
+                [Agent, Apply].map(|one| conf.flag(one, "noop") == Some(true)),
+                [agent, apply],
                 "{text}"
             );
         }
@@ -131,7 +119,7 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Conf::parse(&text).flag("splay");
+            let _ = Conf::parse(&text).flag(Application::Agent, "splay");
         }
     }
 }

@@ -5,15 +5,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::ancestry::{Line, Seen, read};
-use super::cmdline::Invocation;
+use super::ancestry::{Found, Line, Seen, find_run, read};
+use super::cmdline::{Application, Invocation};
 use super::conf::Conf;
+use super::job::Job;
 use super::locks;
 use super::paths::{self, Paths, Setup};
 use super::rerun::is_daemon;
 use crate::model::{Identity, Span, Walltime};
 use crate::sys::clock;
-use crate::sys::file::read_regular;
+use crate::sys::file::{LARGEST_SETTINGS, read_named, read_regular};
 use crate::sys::process::{self, is_alive};
 use crate::sys::user;
 
@@ -51,25 +52,86 @@ fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
     Some((seen, stat.ppid))
 }
 
-/// A command line may name any file as its configuration.
-const LARGEST_CONF: u64 = 1 << 20;
-
 /// The setup that a command line of Puppet's uses, or Puppet's own where no command line is
 /// known. `exe` is its interpreter, as far as it is known; `home` is set for everyone but
 /// root.
 pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) -> Setup {
     let layout = paths::layout(exe, home, |path| path.exists());
     let file = paths::conf_file(invocation.as_ref(), &layout);
-    let conf = match read_regular(&file, LARGEST_CONF, 0) {
+    let conf = match read_named(&file, LARGEST_SETTINGS) {
         Ok(text) => Conf::parse(&text),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Conf::default(),
-        Err(_) => Conf::unreadable(),
+        Err(e) => {
+            if e.kind() != io::ErrorKind::PermissionDenied {
+                tracing::warn!("Puppet's configuration {} is not read: {e}", file.display());
+            }
+            Conf::unreadable()
+        }
     };
     Setup {
         invocation,
         conf,
         layout,
     }
+}
+
+/// Whether this is an agent daemon, which runs its catalogs in children of its own.
+pub fn is_agent_daemon(seen: &Seen, invocation: &Invocation, home: Option<&Path>) -> bool {
+    // The file is read for an agent only: an apply never is one.
+    invocation.application == Application::Agent && {
+        let exe = seen.exe.as_deref().unwrap_or(Path::new(""));
+        is_daemon(invocation, &setup(Some(invocation.clone()), exe, home).conf)
+    }
+}
+
+/// The run that this process of our own user is. A daemon's run is its daemon's. `None` where
+/// the command line or the directory cannot be seen, or belongs to another process by now.
+pub fn job_of(who: Identity) -> Option<Job> {
+    let uid = user::effective();
+    let home = if uid == 0 { None } else { user::home(uid) };
+    let home = home.as_deref();
+    let mut chain = chain_from(who.pid);
+    // The run and its daemon: what is above them is none of its business.
+    chain.truncate(2);
+    let found = find_run(&chain, |seen, line| is_agent_daemon(seen, line, home));
+    let Found::Run {
+        at: 0,
+        line,
+        daemon,
+    } = found
+    else {
+        return None;
+    };
+    let started = chain.get(daemon.unwrap_or(0))?;
+    let is_ours = process::status(started.identity.pid).ok()?.euid == uid;
+    let directory = process::cwd(who.pid).ok()?;
+    let exe = started.exe.clone().unwrap_or_default();
+    let setup = setup(Some(line.invocation).filter(|_| is_ours), &exe, home);
+    let job = Job::of(&setup, &directory);
+    job.filter(|_| chain.first().is_some_and(|seen| seen.identity == who) && is_alive(who))
+}
+
+/// The catalog runs among a process and those below it, with their files. A daemon is not a
+/// run, nor is the child that it forks for one.
+pub fn runs_below(pid: i32, set: &Paths) -> Vec<(Invocation, Paths)> {
+    let below = process::descendants(pid)
+        .into_iter()
+        .map(|(who, _)| who.pid);
+    let look = |pid: i32| {
+        let seen = see(pid)?;
+        let line = read(&seen).filter(|line| !line.invocation.is_no_run)?;
+        let uid = process::status(pid).ok()?.euid;
+        let home = if uid == 0 { None } else { user::home(uid) };
+        if is_agent_daemon(&seen, &line.invocation, home.as_deref()) {
+            return None;
+        }
+        let exe = seen.exe.clone().unwrap_or_default();
+        let setup = setup(Some(line.invocation.clone()), &exe, home.as_deref());
+        let paths = setup.paths(&Paths::default(), set);
+        let directory = process::cwd(pid).ok()?;
+        Some((line.invocation, paths.from_directory(&directory)))
+    };
+    std::iter::once(pid).chain(below).filter_map(look).collect()
 }
 
 /// Whether the kernel says that what a link in /proc points to was deleted.

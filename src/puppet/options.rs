@@ -12,6 +12,16 @@ pub enum Application {
     Agent,
 }
 
+impl Application {
+    /// Puppet's run mode, which names its section of puppet.conf and its pid file.
+    pub const fn section(self) -> &'static str {
+        match self {
+            Application::Apply => "user",
+            Application::Agent => "agent",
+        }
+    }
+}
+
 impl std::fmt::Display for Application {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cmdline::Invocation;
 use super::conf::Conf;
+use super::options::Application;
 use crate::model::{Bytes, Span};
 use crate::sys::process::os;
 
@@ -124,7 +125,7 @@ pub struct Setup {
 }
 
 /// Puppet's own defaults (lib/puppet/defaults.rb).
-const DEFAULTS: &str = "statedir=$vardir/state run_mode=agent \
+const DEFAULTS: &str = "statedir=$vardir/state \
     agent_catalog_run_lockfile=$statedir/agent_catalog_run.lock \
     agent_disabled_lockfile=$statedir/agent_disabled.lock \
     lastrunfile=$publicdir/last_run_summary.yaml pidfile=$rundir/$run_mode.pid";
@@ -150,9 +151,24 @@ impl Setup {
         span.filter(|span| *span > Span::ZERO)
     }
 
+    /// The application whose section of puppet.conf counts.
+    pub fn application(&self) -> Application {
+        let line = self.invocation.as_ref();
+        line.map_or(Application::Agent, |line| line.application)
+    }
+
+    /// A setting's value, as this command line and this file set it; a path, also as the
+    /// packaging has it.
+    pub fn setting(&self, name: &str) -> Option<Vec<u8>> {
+        self.value(name, 0)
+    }
+
     fn value(&self, name: &str, depth: u8) -> Option<Vec<u8>> {
+        if name == "run_mode" {
+            return Some(self.application().section().into());
+        }
         let on_line = self.invocation.as_ref().and_then(|line| line.value(name));
-        let in_file = || self.conf.agent(name).map(str::as_bytes);
+        let in_file = || self.conf.value(self.application(), name).map(str::as_bytes);
         let packaged = || Some(self.layout.directory(name)?.as_os_str().as_bytes());
         let is_it = |pair: &'static str| pair.strip_prefix(name)?.strip_prefix('=');
         let usual = || Some(DEFAULTS.split(' ').find_map(is_it)?.as_bytes());
@@ -286,6 +302,22 @@ mod tests {
         let none = Paths::default();
         assert_eq!(lock(&setup(None, "").paths(&given, &set)), "/given");
         assert_eq!(lock(&setup(None, "").paths(&none, &set)), "/set");
+    }
+
+    /// lib/puppet/application/apply.rb, `run_mode :user`.
+    #[test]
+    fn apply_has_the_paths_of_the_section_user() {
+        let conf =
+            "[main]\npublicdir=/main\n[agent]\nvardir=/agent\npublicdir=/a\n[user]\nvardir=/user\n";
+        let paths = found("puppet apply x.pp", conf);
+        assert_eq!(lock(&paths), "/user/state/agent_catalog_run.lock");
+        let path = |path: Option<Bytes>| path.expect("a path").lossy();
+        assert_eq!(path(paths.lastrunfile), "/main/last_run_summary.yaml");
+        assert_eq!(path(paths.pidfile), "/run/puppet/user.pid");
+        let paths = found("puppet agent -t", conf);
+        assert_eq!(lock(&paths), "/agent/state/agent_catalog_run.lock");
+        assert_eq!(path(paths.lastrunfile), "/a/last_run_summary.yaml");
+        assert_eq!(path(paths.pidfile), "/run/puppet/agent.pid");
     }
 
     #[test]

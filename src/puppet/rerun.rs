@@ -3,22 +3,25 @@
 use super::cmdline::{Invocation, parse, without_occasion};
 use super::conf::Conf;
 use super::options::Application;
+use super::prefix;
 use crate::model::Bytes;
 
 /// The command line for one prompt foreground run of the same configuration.
 ///
-/// `apply` and `agent --test` are run as they are. A daemon's becomes a one-off
-/// run. Otherwise only what is needed is added: `--no-daemonize` where it would
-/// go to the background (the default), `--no-splay` where it would splay, which
-/// the configuration file may ask for too. Rewriting twice changes nothing more.
+/// `apply` is run as it is. A daemon's becomes a one-off run. Otherwise only what is
+/// needed is added: [`LOCK_WAIT`] unless waiting for the lock is set already;
+/// and without `--test`, `--no-daemonize` where it would go to the background (the
+/// default) and `--no-splay` where it would splay, which the configuration file may ask
+/// for too. Rewriting twice changes nothing more.
 pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Vec<u8>> {
     let mut line = argv.to_vec();
-    if invocation.application == Application::Apply || invocation.test {
+    if invocation.application == Application::Apply {
         return line;
     }
+    let flag = |name| conf.flag(Application::Agent, name);
     let is_daemon = is_daemon(invocation, conf);
-    let daemonizes = || is_daemon || conf.flag("daemonize") != Some(false);
-    let splays = || is_daemon || conf.flag("splay") != Some(false) && !conf.is_without("splay");
+    let daemonizes = || is_daemon || flag("daemonize") != Some(false);
+    let splays = || is_daemon || flag("splay") != Some(false) && !conf.is_without("splay");
     let is_daemonized = invocation.flag("daemonize").unwrap_or_else(daemonizes);
     let mut add = |is_wanted: bool, word: &str| {
         if is_wanted {
@@ -26,6 +29,14 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
         }
     };
     // The last one goes in first.
+    let in_file = conf.value(Application::Agent, "waitforlock");
+    let waits = invocation.value("waitforlock").is_none() && in_file.is_none();
+    LOCK_WAIT.iter().rev().for_each(|word| add(waits, word));
+    if invocation.test {
+        // An option without its value could take what was added, and end differently.
+        let is_kept = parse(&line).is_some_and(|read| read.test);
+        return if is_kept { line } else { argv.to_vec() };
+    }
     add(
         invocation.flag("splay").unwrap_or_else(splays),
         "--no-splay",
@@ -41,15 +52,32 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
     line
 }
 
+/// Makes an agent wait while another run holds the lock, rather than skip its run: another
+/// agent may take the lock while this one loads Puppet. Puppet's own limit of that wait is a
+/// minute (`maxwaitforlock`).
+pub const LOCK_WAIT: [&str; 4] = ["--waitforlock", "10", "--maxwaitforlock", "unlimited"];
+
+/// The words of a command line by which a target is known: without those that name the
+/// occasion of a run, and without [`LOCK_WAIT`], which a rerun may have and its run not.
+pub fn identity(words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut words = without_occasion(words);
+    let is_added = |four: &[Vec<u8>]| four.iter().eq(LOCK_WAIT.map(str::as_bytes));
+    if let Some(at) = words.windows(LOCK_WAIT.len()).position(is_added) {
+        words.drain(at..at + LOCK_WAIT.len());
+    }
+    words
+}
+
 /// The command line of an agent's run as that of this job (`--job-id`), in the place of any other; any other command line as it
 /// is.
 pub fn with_job(argv: Vec<Bytes>, job: &str) -> Vec<Bytes> {
-    let words = argv.iter().map(|word| word.0.clone()).collect();
-    let mut words = without_occasion(words);
-    match parse(&words) {
+    let mut words: Vec<Vec<u8>> = argv.iter().map(|word| word.0.clone()).collect();
+    let mut own = words.split_off(prefix::of(&words).length);
+    own = without_occasion(own);
+    match parse(&own) {
         Some(line) if line.application == Application::Agent && !line.is_no_run => {
-            words.insert(line.end, format!("--job-id={job}").into());
-            words.into_iter().map(Bytes).collect()
+            own.insert(line.end, format!("--job-id={job}").into());
+            words.into_iter().chain(own).map(Bytes).collect()
         }
         _ => argv,
     }
@@ -85,11 +113,19 @@ pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>
                     word: left.next()?.clone(),
                 });
             }
-            (_, Some(word)) if why_added(word).is_some() => found.push(Difference {
-                how: "added",
-                why: why_added(word)?,
-                word: right.next()?.clone(),
-            }),
+            (_, Some(word)) if why_added(word).is_some() => {
+                let why = why_added(word)?;
+                let mut word = right.next()?.clone();
+                if LOCK_WAIT
+                    .iter()
+                    .step_by(2)
+                    .any(|name| word == name.as_bytes())
+                {
+                    word = [&word[..], b"=", right.next()?].concat();
+                }
+                let how = "added";
+                found.push(Difference { how, word, why });
+            }
             _ => return None,
         }
     }
@@ -100,13 +136,15 @@ fn why_added(word: &[u8]) -> Option<&'static str> {
         b"--onetime" => Some("it would start a daemon; one that runs is left alone"),
         b"--no-daemonize" => Some("it would go to the background"),
         b"--no-splay" => Some("it would wait at random once more, after our own jitter"),
+        b"--waitforlock" => Some("it would be skipped if another run took the lock meanwhile"),
+        b"--maxwaitforlock" => Some("it would give up after a minute"),
         _ => None,
     }
 }
 
 /// Whether a command line starts a daemon rather than a single run.
 pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
-    let is_once = || conf.flag("onetime") == Some(true);
+    let is_once = || conf.flag(Application::Agent, "onetime") == Some(true);
     invocation.application == Application::Agent
         && !invocation.test
         && !invocation.flag("onetime").unwrap_or_else(is_once)
@@ -133,6 +171,10 @@ mod tests {
             ("puppet agent --enable", "puppet agent --enable"),
             ("puppet apply x.pp", "puppet apply x.pp"),
             ("wrapper agent -t", "wrapper agent -t"),
+            (
+                "nice -n 5 puppet agent -t --job-id 17",
+                "nice -n 5 puppet agent -t --job-id=j",
+            ),
         ] {
             let bytes = |line| words(line).into_iter().map(Bytes).collect::<Vec<_>>();
             assert_eq!(with_job(bytes(line), "j"), bytes(with), "{line}");
@@ -147,68 +189,92 @@ mod tests {
         text[2..].join(" ")
     }
 
+    fn wait(expected: &str) -> String {
+        expected.replace("WAIT", &LOCK_WAIT.join(" "))
+    }
+
     #[test]
     fn one_off_runs_get_only_what_they_need() {
         for (line, conf, expected) in [
             ("apply -e x", "", "apply -e x"),
             ("apply --splay x.pp", "", "apply --splay x.pp"),
-            ("agent --test --splay", "", "agent --test --splay"),
-            ("agent -t", "[main]\nsplay=true", "agent -t"),
-            ("agent --onetime", "", "agent --onetime --no-daemonize"),
+            ("agent --test --splay", "", "agent --test --splay WAIT"),
+            ("agent -t", "[main]\nsplay=true", "agent -t WAIT"),
+            ("agent -t", "[main]\nwaitforlock=0", "agent -t"),
+            ("agent -t", "[agent]\nwaitforlock = 5s", "agent -t"),
+            ("agent -t", "[user]\nwaitforlock = 5s", "agent -t WAIT"),
+            ("agent -t", "[main]\nmaxwaitforlock = 5s", "agent -t WAIT"),
+            ("agent -t --waitforlock=3", "", "agent -t --waitforlock=3"),
+            ("agent --onetime", "", "agent --onetime --no-daemonize WAIT"),
             (
                 "agent --onetime --no-daemonize",
                 "",
-                "agent --onetime --no-daemonize",
+                "agent --onetime --no-daemonize WAIT",
             ),
             (
                 "agent --onetime",
                 "[agent]\ndaemonize=false",
-                "agent --onetime",
+                "agent --onetime WAIT",
             ),
             (
                 "agent -o --no-daemonize --splay",
                 "",
-                "agent -o --no-daemonize --splay --no-splay",
+                "agent -o --no-daemonize --splay --no-splay WAIT",
             ),
             (
                 "agent -o --no-daemonize",
                 "[main]\nsplay = true",
-                "agent -o --no-daemonize --no-splay",
+                "agent -o --no-daemonize --no-splay WAIT",
             ),
             (
                 "agent -o --no-daemonize --no-splay",
                 "[main]\nsplay = true",
-                "agent -o --no-daemonize --no-splay",
+                "agent -o --no-daemonize --no-splay WAIT",
             ),
             (
                 "agent -D -o --verbose --",
                 "",
-                "agent -o --verbose --no-daemonize --",
+                "agent -o --verbose --no-daemonize WAIT --",
             ),
         ] {
-            assert_eq!(again(line, conf), expected, "{line}");
+            assert_eq!(again(line, conf), wait(expected), "{line} {conf}");
         }
     }
 
     #[test]
     fn a_daemons_run_becomes_one_run() {
         for (line, expected) in [
-            ("agent", "agent --onetime --no-daemonize --no-splay"),
+            ("agent", "agent --onetime --no-daemonize --no-splay WAIT"),
             (
                 "agent --no-daemonize",
-                "agent --no-daemonize --onetime --no-splay",
+                "agent --no-daemonize --onetime --no-splay WAIT",
             ),
             (
                 "agent --daemonize --verbose",
-                "agent --verbose --onetime --no-daemonize --no-splay",
+                "agent --verbose --onetime --no-daemonize --no-splay WAIT",
             ),
             (
                 "agent --tags --daemonize",
-                "agent --tags --onetime --no-daemonize --no-splay",
+                "agent --tags --onetime --no-daemonize --no-splay WAIT",
             ),
         ] {
-            assert_eq!(again(line, ""), expected, "{line}");
+            assert_eq!(again(line, ""), wait(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn a_rerun_is_the_same_target_as_its_run() {
+        for line in ["agent -t", "agent", "agent -o --tags x --"] {
+            let argv = words(&format!("ruby puppet {line}"));
+            let line = parse(&argv).expect(line);
+            let rerun = rewrite(&argv, &line, &Conf::default());
+            assert!(!identity(rerun.clone()).contains(&b"--waitforlock".to_vec()));
+            let read = parse(&rerun).expect("an agent");
+            let next = rewrite(&rerun, &read, &Conf::default());
+            assert_eq!(identity(next), identity(rerun));
+        }
+        let own = words("ruby puppet agent -t --waitforlock 3");
+        assert_eq!(identity(own.clone()), own);
     }
 
     #[test]
@@ -223,7 +289,7 @@ mod tests {
     fn an_unreadable_configuration_may_ask_for_splay() {
         let argv = words("ruby puppet agent -o --no-daemonize");
         let line = rewrite(&argv, &parse(&argv).expect("agent"), &Conf::unreadable());
-        assert_eq!(line.last().map(Vec::as_slice), Some(&b"--no-splay"[..]));
+        assert!(line.contains(&b"--no-splay".to_vec()));
     }
 
     proptest! {

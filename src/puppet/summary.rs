@@ -49,21 +49,30 @@ impl Summary {
         (0.0..1e9).contains(&took).then_some(took)
     }
 
+    /// Whether a catalog was applied to its end. Both times are written at the end of a
+    /// transaction (lib/puppet/transaction.rb, lib/puppet/configurer.rb), which a failed
+    /// compilation does not reach, nor a run that is ended early: those count no failed
+    /// resource at all.
+    fn is_whole(&self) -> bool {
+        ["time.catalog_application", "time.transaction_evaluation"]
+            .iter()
+            .any(|key| self.0.contains_key(*key))
+    }
+
+    /// Whether the run had no catalog to apply.
+    pub fn is_without_catalog(&self) -> bool {
+        let version = self.0.get("version.config").map(String::as_str);
+        !self.is_whole() && matches!(version, None | Some("" | "~" | "null"))
+    }
+
     /// The outcome in the summary, with the numbers that show it. `None` for a text that is no
     /// summary.
     pub fn outcome(&self) -> Option<(Outcome, String)> {
         self.last_run()?;
-        let version = self.0.get("version.config").map(String::as_str);
-        // Both are written at the end of a transaction (lib/puppet/transaction.rb,
-        // lib/puppet/configurer.rb), which a failed compilation does not reach, nor a
-        // run that is told to end: both count no failed resource at all.
-        let is_whole = ["time.catalog_application", "time.transaction_evaluation"]
-            .iter()
-            .any(|key| self.0.contains_key(*key));
-        if !is_whole {
-            let what = match version {
-                None | Some("" | "~" | "null") => "no catalog was applied",
-                Some(_) => "it was cut short, and its catalog not applied to the end",
+        if !self.is_whole() {
+            let what = match self.is_without_catalog() {
+                true => "no catalog was applied",
+                false => "it was cut short, and its catalog not applied to the end",
             };
             return Some((Outcome::Failed, what.into()));
         }
@@ -123,6 +132,14 @@ mod tests {
         // What Puppet leaves behind when the catalog does not compile.
         let failed = "---\nversion:\n  config:\n  puppet: 7.23.0\nresources:\n  failed: 0\ntime:\n  total: 0.1\n  last_run: 1700000001\n";
         assert_eq!(outcome(failed), Some(Outcome::Failed));
+        assert!(Summary::parse(failed.as_bytes()).is_without_catalog());
+        let cut_short = GOOD.replace("  catalog_application: 0.2\n", "");
+        for text in [GOOD, &cut_short] {
+            assert!(
+                !Summary::parse(text.as_bytes()).is_without_catalog(),
+                "{text}"
+            );
+        }
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use super::asked::Request;
 use super::line::as_argument;
 use super::observe::Observation;
-use crate::model::{Moment, Refusal, Use};
+use crate::model::{Moment, Provenance, Refusal, Use};
 use crate::policy::cap;
 use crate::policy::judge::{Case, stops_driver};
 use crate::state::driver::Driver;
@@ -69,6 +69,10 @@ pub fn case(
 /// from here.
 fn elsewhere(name: &str, store: &Store, record: &Record, now: &Moment) -> Option<Refusal> {
     let timer = record.timers.get(name)?;
+    // Its run can be seen, by pid and start time, where only the boot is not known.
+    if timer.provenance(now) == Provenance::UnknownBoot {
+        return None;
+    }
     match store.waiter_stands(&record.id, timer, now) {
         Standing::Foreign {
             whose,

@@ -3,15 +3,15 @@
 use super::asked::Request;
 use super::observe::Observation;
 use crate::layout::quoted;
-use crate::model::{Base, Cap, Hold, Lineage, Span, Use};
-use crate::puppet::cmdline::base_name;
+use crate::model::{Base, Cap, Hold, Kind, Lineage, Span, Use};
 use crate::puppet::live;
 use crate::state::driver::{Driver, Handed};
 use crate::state::order::Order;
 use crate::state::record::Timer;
 use crate::sys::clock::boottime;
 use crate::sys::mounts;
-use crate::sys::process::split_block;
+use crate::sys::process::{base_name, split_block};
+use crate::sys::shutdown;
 use crate::waiter::start::Armed;
 
 /// The line of a request that a waiter has taken.
@@ -33,7 +33,11 @@ pub fn scheduled(
         }
         (Base::End, Some(run)) => format!("after this run has ended (pid {})", run.pid),
     };
-    let runs = if timer.run == 1 { "runs" } else { "runs again" };
+    // A command that is named is not what has run.
+    let runs = match timer.run == 1 || kind == Kind::Command {
+        true => "runs",
+        false => "runs again",
+    };
     let mut line = format!(
         "again: scheduled: {kind} {runs} {} {from} (timer '{name}', run {} of chain {}, {} of at most {} reruns{all} within {} used); see it by: again status; cancel it by: again stop {}",
         between(timer.delta, range),
@@ -62,6 +66,9 @@ pub fn scheduled(
         && let Some(reason) = live::agent_disabled(&order.paths)
     {
         line.push_str(&format!("; held as long as {}", Hold::Agent(reason)));
+    }
+    if let Some(hold) = shutdown::hold(order.hold_before_shutdown) {
+        line.push_str(&format!("; held as long as {hold}"));
     }
     if let Some(why) = &armed.scope_failed {
         line.push_str(&format!(

@@ -6,6 +6,7 @@ pub mod asked;
 pub mod case;
 pub mod driver;
 mod line;
+mod manifest;
 pub mod observe;
 pub mod order;
 pub mod place;

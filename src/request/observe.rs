@@ -9,9 +9,7 @@ use super::asked::Request;
 use super::order::{self, Plan};
 use crate::model::{Identity, Refusal};
 use crate::puppet::ancestry::{Found, Line, Seen, find_run, read, titled_words};
-use crate::puppet::cmdline::{Application, Invocation};
-use crate::puppet::live::{chain_from, read_pid, see, setup};
-use crate::puppet::rerun;
+use crate::puppet::live::{chain_from, is_agent_daemon, read_pid, see, setup};
 use crate::sys::process;
 
 /// The processes above a request, and what follows from them.
@@ -48,7 +46,7 @@ pub fn parent() -> i32 {
 pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     let chain = chain_from(from);
     let found = find_run(&chain, |seen, invocation| {
-        is_daemon(request, seen, invocation)
+        is_agent_daemon(seen, invocation, request.home())
     });
     let run = match &found {
         Found::Run { at, line, daemon } => {
@@ -108,15 +106,6 @@ fn refusal(found: &Found, chain: &[Seen]) -> Refusal {
     }
 }
 
-fn is_daemon(request: &Request<'_>, seen: &Seen, invocation: &Invocation) -> bool {
-    // The file is read for an agent only: an apply never is one.
-    invocation.application == Application::Agent && {
-        let exe = seen.exe.as_deref().unwrap_or(Path::new(""));
-        let setup = setup(Some(invocation.clone()), exe, request.home());
-        rerun::is_daemon(invocation, &setup.conf)
-    }
-}
-
 /// The agent daemon that lives now, when the one that started a run was restarted
 /// meanwhile, perhaps by that very run: the one that the pid file names, or, since
 /// a new daemon writes that only seconds after its start, the only one there is.
@@ -129,7 +118,7 @@ fn living_daemon(request: &Request<'_>, run: &Seen) -> Option<(Seen, Line)> {
         };
         let daemon = see(pid).filter(is_alike)?;
         let line = read(&daemon)?;
-        is_daemon(request, &daemon, &line.invocation).then_some((daemon, line))
+        is_agent_daemon(&daemon, &line.invocation, request.home()).then_some((daemon, line))
     };
     let exe = run.exe.as_deref().unwrap_or(Path::new(""));
     let paths = setup(None, exe, request.home()).paths(&request.given, &request.settings.paths);

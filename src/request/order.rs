@@ -1,23 +1,28 @@
 //! Makes the order of a rerun.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::asked::Request;
-use crate::config::Surroundings;
+use super::manifest::{self, Looked};
+use crate::config::{Container, Surroundings};
 use crate::model::{Bytes, Kind, Refusal, Span, target_id};
 use crate::policy::judge::{Facts, Input, obstacle};
 use crate::puppet::ancestry::{Line, Seen};
-use crate::puppet::cmdline::{Application, Invocation, without_occasion};
+use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::command::{Command, Place};
+use crate::puppet::container;
 use crate::puppet::environment;
+use crate::puppet::job::Job;
 use crate::puppet::live::is_deleted;
 use crate::puppet::paths::{Paths, Setup};
+use crate::puppet::rerun::identity;
 use crate::state::order::Order;
 use crate::state::record::VERSION;
+use crate::sys::links::leads_safely;
 use crate::sys::process::{self, os, split_block};
 use crate::sys::user;
 use crate::sys::{attributes, mounts};
@@ -33,8 +38,13 @@ pub struct Plan {
     pub detailed: bool,
     /// Puppet's own limit of a run's time.
     pub run_timeout: Option<Span>,
+    /// The run that asks does the same as its rerun: what another timer wants that was due
+    /// when this run started is done.
+    pub run_does_it: bool,
     /// What exactly is run.
     pub order: Order,
+    /// The manifest's name as it was given, and the one that the rerun gets, if that is another.
+    pub manifest: Option<(String, String)>,
     /// What stands in the way under any settings, if anything does.
     pub obstacle: Option<Refusal>,
 }
@@ -67,28 +77,53 @@ pub fn of_run(
         .with_context(|| format!("cannot see the working directory of the run (pid {pid})"))?;
     let is_gone = is_deleted(&directory);
     let whole = Some(directory.as_path()).filter(|_| !is_gone);
+    let environment = environment_of(run, daemon, &request.around);
     let place = Place {
-        environment: environment_of(run, daemon, &request.around),
-        directory: whole.unwrap_or(Path::new("/")).to_owned(),
+        directory: whole.map_or_else(|| "/".into(), |real| named_directory(&environment, real)),
+        environment,
         home: request.home().map(Path::to_owned),
     };
+    let (line, mut looked) = look_at_manifest(line, &place, pid);
     let own = Command::of_run(line, run.exe.as_deref(), &place);
-    let words = request.replacement();
-    let named = words.map(|words| Command::named(words, &place));
+    let named = request.replacement().map(|words| {
+        let (named, of_named) = named_command(words, &place);
+        looked = of_named;
+        named
+    });
     let command = named.as_ref().unwrap_or(&own);
-    // A wrapper is taken to run what the run is.
-    let is_own = command.setup.invocation.is_none() || named.is_none();
+    // The command of the settings is a wrapper, and is taken to run what the run is. One that
+    // the request names is what its words say, and any other program is not a run of Puppet.
+    let is_wrapper = command.setup.invocation.is_none() && request.run.command.is_empty();
+    let is_own = named.is_none() || is_wrapper;
     let puppet = if is_own { &own.setup } else { &command.setup };
     facts.chroot = mounts::is_chrooted(above.iter().map(|seen| seen.identity.pid));
+    // A daemon goes on to its next run.
+    facts.container = match daemon {
+        None => ending_container(request, above, pid),
+        Some(_) => None,
+    };
     facts.directory_gone = is_gone.then(|| directory.display().to_string());
     facts.noop = noop(&own.setup).or_else(|| noop(&command.setup));
+    facts.once = looked.once;
     let mut plan = plan(request, &place, command, puppet, facts)?;
     if is_own && daemon.is_some() {
         plan.order.kind = Kind::Daemon;
     }
+    if is_wrapper {
+        let words = own.arguments().into_iter().map(Bytes);
+        plan.order.wraps = Some(words.collect());
+    }
+    let wanted = if is_own { &own } else { command }.job(&place.directory);
+    let does = |run: Job| wanted.is_some_and(|wanted| run.does(&wanted));
+    plan.run_does_it = own.job(&place.directory).is_some_and(does);
+    if plan.order.kind == Kind::Command && daemon.is_some() {
+        let files = own.setup.paths(&request.given, &request.settings.paths);
+        plan.order.paths.pidfile = files.pidfile;
+    }
     plan.order.daemon = daemon.map(|seen| seen.identity);
     plan.detailed = own.setup.invocation.is_some_and(|line| line.detailed);
     plan.original = own.words;
+    plan.manifest = looked.replaced;
     Ok(Ok(plan))
 }
 
@@ -97,15 +132,57 @@ pub fn of_run(
 /// # Errors
 /// What could not be seen of this process.
 pub fn of_command(request: &Request<'_>, above: &[Seen]) -> Result<Plan> {
-    let place = Place::here(&request.around.environment, request.home())
+    let mut place = Place::here(&request.around.environment, request.home())
         .context("cannot see the working directory")?;
-    let command = Command::named(&request.run.command, &place);
+    place.directory = named_directory(&place.environment, &place.directory);
+    let (command, looked) = named_command(&request.run.command, &place);
+    let me = std::process::id().cast_signed();
     let facts = Facts {
         noop: noop(&command.setup),
+        container: ending_container(request, above, me),
+        once: looked.once,
         chroot: mounts::is_chrooted(above.iter().map(|seen| seen.identity.pid)),
         ..Facts::default()
     };
-    plan(request, &place, &command, &command.setup, facts)
+    let mut plan = plan(request, &place, &command, &command.setup, facts)?;
+    plan.manifest = looked.replaced;
+    Ok(plan)
+}
+
+/// The command line of a run, with the name of its manifest that serves the rerun too.
+fn look_at_manifest(line: Line, place: &Place, pid: i32) -> (Line, Looked) {
+    let mut words = line.argv.clone();
+    let looked = manifest::look(&mut words, &place.directory, pid);
+    (Line::parse(words).unwrap_or(line), looked)
+}
+
+/// A command that was named. What it names of descriptors are those of this process.
+fn named_command(words: &[OsString], place: &Place) -> (Command, Looked) {
+    let mut bytes: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+    let me = std::process::id().cast_signed();
+    let looked = manifest::look(&mut bytes, &place.directory, me);
+    let words: Vec<OsString> = bytes.iter().map(|word| os(word)).collect();
+    (Command::named(&words, place), looked)
+}
+
+/// The name of a working directory: `PWD` of the environment, if that leads there and nobody
+/// else can make it lead elsewhere. A link on its way may be moved to a new release by then.
+fn named_directory(environment: &[Vec<u8>], real: &Path) -> PathBuf {
+    let named = environment::value(environment, b"PWD").map(|name| PathBuf::from(os(name)));
+    let named = named.filter(|named| named == real || leads_safely(named, real));
+    named.unwrap_or_else(|| real.to_owned())
+}
+
+/// The process 1 of the container that this process is in, if the container may end with it.
+fn ending_container(request: &Request<'_>, chain: &[Seen], pid: i32) -> Option<String> {
+    if request.settings.container == Container::Stays || !process::is_in_pid_namespace(pid) {
+        return None;
+    }
+    if pid == 1 {
+        return Some("this command".to_owned());
+    }
+    let own = chain.iter().position(|seen| seen.identity.pid == pid);
+    container::may_end_with(&chain[own.map_or(0, |at| at + 1)..])
 }
 
 /// Puts the plan together. `puppet` tells what kind of run it is and where its files are.
@@ -141,12 +218,13 @@ fn plan(
     }
     let line = command.setup.invocation.as_ref();
     let manifest = line.and_then(|line| line.manifest());
-    let (given, set, none) = (&request.given, &request.settings.paths, Paths::default());
-    // Any other program has such files only if the request names them.
-    let paths = if kind == Kind::Command && *given == none && *set == none {
-        none
-    } else {
-        puppet.paths(given, set).from_directory(directory)
+    // Any other program has no such files: a summary there is another run's.
+    let paths = match kind {
+        Kind::Command => Paths::default(),
+        _ => {
+            let (given, set) = (&request.given, &request.settings.paths);
+            puppet.paths(given, set).from_directory(directory)
+        }
     };
     let all = |words: &[Vec<u8>]| words.iter().cloned().map(Bytes).collect();
     let path = |path: &PathBuf| Bytes::from(path.as_path());
@@ -160,12 +238,14 @@ fn plan(
         environment: Some(all(&place.environment)),
         attributes: attributes::of_process(pid, signals)
             .with_context(|| format!("cannot see the attributes of the process (pid {pid})"))?,
-        manifest: manifest.map(|name| path(&directory.join(os(name)))),
+        wraps: None,
+        manifest: manifest.map(|name| path(&command.directory(directory).join(os(name)))),
         input: input.as_ref().map(path),
         paths,
         daemon: None,
         stuck: request.settings.stuck,
         slots: request.settings.slots && kind != Kind::Command,
+        hold_before_shutdown: request.settings.hold_before_shutdown,
         log_dir: path(&request.settings.log_dir),
         logs: request.settings.logs,
     };
@@ -174,12 +254,14 @@ fn plan(
         target: target_id(
             request.around.uid,
             apply_in,
-            &command.as_run(without_occasion(arguments)),
+            &command.as_run(identity(arguments)),
         ),
         original: command.words.clone(),
-        run_timeout: puppet.run_timeout(),
+        run_timeout: puppet.run_timeout().filter(|_| kind != Kind::Command),
+        run_does_it: false,
         detailed: line.is_some_and(|line| line.detailed),
         order,
+        manifest: None,
         obstacle: obstacle(&facts),
     })
 }
@@ -190,8 +272,8 @@ fn noop(setup: &Setup) -> Option<&'static str> {
     match line.flag("noop") {
         Some(is_on) => is_on.then_some("--noop"),
         None => {
-            let is_on = setup.conf.is_noop(line.application);
-            is_on.then_some("noop = true in puppet.conf")
+            let is_on = setup.conf.flag(line.application, "noop");
+            (is_on == Some(true)).then_some("noop = true in puppet.conf")
         }
     }
 }
@@ -200,12 +282,10 @@ fn noop(setup: &Setup) -> Option<&'static str> {
 fn standard_input(pid: i32) -> Result<(Input, Option<PathBuf>)> {
     let what = process::descriptor(pid, 0)
         .with_context(|| format!("cannot see the standard input (pid {pid})"))?;
-    let meta = std::fs::metadata(format!("/proc/{pid}/fd/0"));
-    Ok(match meta.map(|meta| meta.file_type()) {
-        Ok(kind) if kind.is_file() && !is_deleted(&what) => (Input::File, Some(what)),
-        Ok(kind) if kind.is_char_device() && what == Path::new("/dev/null") => {
-            (Input::NotRead, None)
-        }
+    let link = PathBuf::from(format!("/proc/{pid}/fd/0"));
+    Ok(match manifest::named(&link, Path::new("")) {
+        Ok(path) if path == Path::new("/dev/null") => (Input::NotRead, None),
+        Ok(path) if path.is_file() => (Input::File, Some(path)),
         _ => (Input::Once(what.display().to_string()), None),
     })
 }

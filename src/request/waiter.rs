@@ -21,6 +21,7 @@ use crate::state::order::{CommandLine, Order};
 use crate::state::record::{Record, Timer};
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::moment;
+use crate::sys::machine::random;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::is_alive;
 use crate::sys::unit;
@@ -99,7 +100,7 @@ impl Taking<'_> {
                 locked.record.note_refused(name, &refusal, now.clone());
                 locked.commit()?;
                 drop(locked);
-                settled.note(store);
+                settled.note(store, &plan.target);
                 let what = What::Refused;
                 let change = Change::of_timer(&plan.target, name, &timer, what, moment());
                 let exit = request.exit(&refusal);
@@ -122,7 +123,7 @@ impl Taking<'_> {
         };
         drop(locked);
         let change = set?;
-        settled.note(store);
+        settled.note(store, &plan.target);
         Ok(Answer::of(store, change, Exit::Success))
     }
 
@@ -131,7 +132,7 @@ impl Taking<'_> {
         let Taking {
             seen, plan, store, ..
         } = *self;
-        if let Some(who) = seen.run_identity() {
+        if let Some(who) = seen.run_identity().filter(|_| plan.run_does_it) {
             let uptime = who.started();
             let wall = self.now.wall - self.now.uptime.since(uptime);
             let now = self.now.clone();
@@ -273,7 +274,7 @@ fn set_wait(timer: &mut Timer, not_before: Span, range: Span, run: Option<&Handl
     let asked = timer.delta;
     timer.delta = asked.max(not_before);
     timer.put_off = Span::from_nanos(timer.delta.nanos() - asked.nanos());
-    timer.jitter = delay::draw(range, &mut rand::rng());
+    timer.jitter = delay::draw(range, &mut random());
     timer.waits_for = run.map(Handle::identity);
     if timer.base == Base::Request || run.is_none() {
         let wait = timer.delta + timer.jitter;

@@ -145,10 +145,10 @@ impl Change {
     /// Tells the system's log and the caller.
     ///
     /// # Errors
-    /// Those of [`layout::say`].
+    /// Those of [`layout::say_clean`].
     pub fn say(&self) -> io::Result<()> {
         self.log();
-        layout::say(&self.line)
+        layout::say_clean(&self.line)
     }
 }
 

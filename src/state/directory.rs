@@ -6,13 +6,15 @@ use std::fs::Permissions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
+use crate::sys::links::{MOST_LINKS, steps};
+use crate::sys::trust::{self, Owned, is_trusted};
 use crate::sys::user;
 
 /// What to do about a directory that cannot be used.
@@ -41,9 +43,6 @@ struct Held {
 /// The flags of a descriptor that only leads to other files: open(2), O_PATH.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The number of links that the kernel follows: path_resolution(7).
-const MOST_LINKS: u32 = 40;
-
 impl Directory {
     /// Opens a directory, which is made if it is missing.
     ///
@@ -67,7 +66,8 @@ impl Directory {
                 return Err(unsafe_by(&shown, why));
             }
             let here = shown.join(&name);
-            let (next, found) = step(&at, &name, &|| here.clone(), (0o755, left.is_empty()))?;
+            let opened = step(&at, &name, &|| here.clone(), (0o755, left.is_empty()));
+            let (next, found) = opened.map_err(|e| elsewhere(e, path, keeps))?;
             if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
                 if left.is_empty() {
                     check_own(&found, &|| here.clone())?;
@@ -163,13 +163,23 @@ pub fn shown(path: &Path) -> PathBuf {
     known().unwrap_or_else(|| path.to_owned())
 }
 
-/// The names in a path, the first last. A slash at the end, `//` and `/.` are none.
-fn steps(path: &Path) -> Vec<OsString> {
-    let names = path.components().rev().filter_map(|part| match part {
-        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
-        _ => None,
-    });
-    names.collect()
+/// Adds what to do where a directory cannot be made, as below a home that is not there.
+fn elsewhere(error: anyhow::Error, path: &Path, keeps: Keeps) -> anyhow::Error {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let kind = error
+        .downcast_ref::<std::io::Error>()
+        .map(std::io::Error::kind);
+    if !matches!(kind, Some(PermissionDenied | ReadOnlyFilesystem)) {
+        return error;
+    }
+    let (what, key, variable) = match keeps {
+        Keeps::State => ("state", "state_dir", "AGAIN_STATE_DIR"),
+        Keeps::Logs => ("logs", "log_dir", "AGAIN_LOG_DIR"),
+    };
+    let path = path.display();
+    error.context(format!(
+        "cannot keep {what} in {path} (name another directory with {key} in /etc/again.toml, or with {variable})"
+    ))
 }
 
 /// Opens the directory or link of this name. Makes a directory where there is none; it gets
@@ -246,38 +256,14 @@ fn check_own(stat: &Stat, here: &dyn Fn() -> PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// The owner that files seem to have in a user namespace that does not know their user.
-const OVERFLOW: u32 = 65534;
-
-fn is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
-}
-
 /// Why a user other than us and root could replace what is in this directory, if one could.
 fn replaceable_by_others(stat: &Stat, keeps: Keeps) -> Option<String> {
-    if !is_trusted(stat.st_uid) {
-        return Some(format!("belongs to {}", user::name(stat.st_uid)));
-    }
-    // In a sticky directory nobody can rename what is ours.
-    if stat.st_mode & 0o1000 != 0 {
-        return None;
-    }
-    if stat.st_mode & 0o002 != 0 {
-        return Some("can be written to by everybody".to_owned());
-    }
-    let is_roots_for_logs = keeps == Keeps::Logs && stat.st_uid == 0;
-    let by_group = stat.st_mode & 0o020 != 0 && !is_roots_for_logs && !is_ours_alone(stat.st_gid);
-    by_group.then(|| {
-        format!(
-            "can be written to by the group {} (chmod g-w takes that away)",
-            user::group_name(stat.st_gid)
-        )
-    })
-}
-
-/// Whether nobody but us and root is in a group, as far as the group database tells.
-fn is_ours_alone(gid: u32) -> bool {
-    gid == 0 || user::is_private_group(gid) || (gid == OVERFLOW && user::is_in_namespace())
+    let owned = Owned {
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode,
+    };
+    trust::replaceable_by_others(owned, keeps == Keeps::Logs && stat.st_uid == 0)
 }
 
 #[cfg(test)]

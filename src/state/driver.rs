@@ -122,7 +122,8 @@ pub fn above(
     let at = |who: Option<Identity>| who.and_then(|who| chain.iter().position(|c| *c == who));
     drivers
         .into_iter()
-        .filter(|(driver, _)| driver.boot == boot)
+        // Where a boot is not known, the processes that live tell.
+        .filter(|(driver, _)| [boot, ""].contains(&driver.boot.as_str()) || boot.is_empty())
         .filter_map(|(driver, alive)| {
             let child = at(driver.child)?;
             // A living driver is the parent of its run.
@@ -176,8 +177,8 @@ pub fn sweep(store: &Store, now: &Moment) {
     let directory = directory(store);
     for (driver, alive) in all(store) {
         let provenance = now.provenance(&driver.boot, driver.began.place);
-        let lives = |who: Identity| provenance == Provenance::Here && is_alive(who);
         let is_foreign = matches!(provenance, Provenance::Foreign(_));
+        let lives = |who: Identity| !is_foreign && is_alive(who);
         if !alive && !is_foreign && !driver.child.is_some_and(lives) {
             bury(store, &driver, now);
         }

@@ -32,8 +32,12 @@ words! {
         Opened = "opened",
         /// A converge driver ended, and how.
         Closed = "closed",
+        /// A person had it wait for its time no longer.
+        Hurried = "hurried",
         /// It lost its waiter, and got another.
         Resumed = "resumed",
+        /// Its waiter died before the rerun began; the start does not count, and the timer is pending again.
+        TakenBack = "taken-back",
         /// It lost its waiter, and its command is lost too.
         Lost = "lost",
         /// The reruns that counted towards the target's cap were forgotten.
@@ -66,6 +70,9 @@ pub struct Entry {
     /// How an ended run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
+    /// When it ended is not known, only that it had by then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub noticed: bool,
     /// When the run that asked had started, if it is the one that began the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<Walltime>,
@@ -93,6 +100,7 @@ impl Entry {
             run: 0,
             kind: String::new(),
             outcome: None,
+            noticed: false,
             began: None,
             reason: String::new(),
             lineage: Lineage::default(),

@@ -46,6 +46,32 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
+/// Whether a process may hold a lock on this file. An error counts as held, so that nobody takes a
+/// living process for dead; but who may not open it can act on nothing, and sees it as free.
+pub(super) fn may_be_locked(path: &Path) -> bool {
+    let file = File::options().read(true).custom_flags(GUARDED).open(path);
+    match file.map(|file| file.try_lock_shared()) {
+        Ok(Ok(())) => false,
+        Ok(Err(TryLockError::WouldBlock)) => true,
+        Ok(Err(TryLockError::Error(_))) => true,
+        Err(e) => !is_unopened(&e),
+    }
+}
+
+/// Whether nobody can have opened a file through its name, or the caller may not.
+fn is_unopened(e: &io::Error) -> bool {
+    use nix::libc::{EACCES, ELOOP, ENOENT, ENOTDIR, ENXIO, EPERM};
+    let errno = e.raw_os_error().unwrap_or_default();
+    [ENOENT, ENOTDIR, ELOOP, ENXIO, EACCES, EPERM].contains(&errno)
+}
+
+/// Whether an error is transient: no descriptors, no memory, try again, or a signal.
+pub(super) fn is_transient(e: &io::Error) -> bool {
+    use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
+    let errno = e.raw_os_error().unwrap_or_default();
+    [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&errno)
+}
+
 /// Opens a file of ours in this way, and gives it this mode, whatever the umask of the run.
 pub(super) fn open(path: &Path, mode: u32, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(mode).open(path)?;

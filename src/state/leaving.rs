@@ -101,10 +101,13 @@ pub fn dismiss_all(
     let stayed: Vec<String> = alive.iter().map(|(one, _)| one.token.clone()).collect();
     // A foreign waiter finds for itself that it is no longer on record.
     let has_gone = |one: &&Leaving| {
-        !stayed.contains(&one.token) && !matches!(provenance(one), Provenance::Foreign(_))
+        let stands = store.stands(id, &one.token, provenance(one), || false);
+        !stayed.contains(&one.token) && stands == Standing::Ended
     };
     for one in leaving.iter().filter(has_gone) {
-        store.remove_order(id, &one.token);
+        store.remove_order_file(id, &one.token);
+        // Its waiter may have died just before a start was on record.
+        store.discount_lost(now, &one.token);
         if let Some(waiter) = one.waiter {
             store.forget_rerun(waiter, one.place);
         }
@@ -118,14 +121,13 @@ impl Store {
     /// Call with the target's lock held: no other process writes to its directory then.
     pub fn remove_strays(&self, record: &Record, now: &Moment) {
         let target = self.target_dir(&record.id);
+        let is_known = |token: &str| record.tokens().any(|known| known == token);
         for token in names(&target.join("orders")).filter(|name| is_id(name)) {
-            let is_known = record.timers.values().any(|timer| timer.token == token)
-                || record.leaving.iter().any(|leaving| leaving.token == token)
-                || record.running.iter().any(|rerun| rerun.token == token);
-            if !is_known && self.order_is_held(&record.id, &token) == Some(false) {
+            if !is_known(&token) && self.order_is_held(&record.id, &token) == Some(false) {
                 self.remove_order(&record.id, &token);
             }
         }
+        self.remove_stray_entries(&record.id, is_known);
         // Whoever calls this has a record that was synced, so none before it counts.
         let is_stray = |name: &String| {
             name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
@@ -145,7 +147,9 @@ impl Store {
             let is_stray = match read_rerun(&path) {
                 Some(rerun) => match now.provenance(&rerun.boot, rerun.place) {
                     Provenance::Here => !is_alive(rerun.process),
-                    Provenance::EarlierBoot => true,
+                    provenance @ (Provenance::OtherBoot | Provenance::UnknownBoot) => {
+                        !self.may_live(&rerun, provenance)
+                    }
                     Provenance::Foreign(_) => false,
                 },
                 None => is_unfinished_by_the_dead(&name, now) || is_older_than_a_minute(&path),

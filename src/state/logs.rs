@@ -1,34 +1,23 @@
 //! The output of reruns: one file each, its name beginning with the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::directory::{Directory, Keeps};
-use super::files::{self, GUARDED, is_locked, private_file};
+use super::files::{self, GUARDED, is_locked};
 use super::record::Timer;
 use crate::model::{LogLimits, Walltime};
 use crate::sys::localtime;
 
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
-
-/// How many old logs one new log has us look at.
-const AT_ONCE: usize = 256;
-
-/// With so many more logs than are kept, or `AT_ONCE` in all, the directory is crowded: thousands of
-/// reruns have started at once, and hold theirs.
-const CROWD: usize = 64;
-
-/// For how long one process's look at a crowded directory serves the others too.
-const CALM: Duration = Duration::from_millis(100);
 
 /// The least that is reserved for a log, in bytes.
 const LEAST: u64 = 1 << 20;
@@ -39,34 +28,36 @@ pub struct Logs<'a> {
     directory: &'a Path,
     held: Directory,
     limits: LogLimits,
-    /// Its time is that of the last look at a crowded directory. Such a look is slow, and each
-    /// of the reruns that crowd the directory would take one.
-    crowded: PathBuf,
 }
 
 impl<'a> Logs<'a> {
-    /// Opens the directory, which is made if it is missing; `state` is the state directory.
+    /// Opens the directory, which is made if it is missing.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn open(directory: &'a Path, limits: LogLimits, state: &Path) -> Result<Self> {
+    pub fn open(directory: &'a Path, limits: LogLimits) -> Result<Self> {
         Ok(Logs {
             directory,
             held: Directory::open(directory, Keeps::Logs)?,
             limits,
-            crowded: state.join(".logs.crowded"),
         })
     }
 
     /// Makes the file for the output of a target's rerun: its name begins with the time, so
     /// that names sort by age. It is locked, and stays so until no process can write to it any
     /// more: the lock goes with the descriptor, through exec and to children. Space is
-    /// reserved for as much as the largest of the others has, so that the rerun does not die
+    /// reserved for as much as the `largest` of the others has, so that the rerun does not die
     /// of a full disk at its first line.
     ///
     /// # Errors
     /// What cannot be made or had, and why.
-    pub fn create(&self, target: &str, timer: &Timer, now: Walltime) -> Result<(PathBuf, File)> {
+    pub fn create(
+        &self,
+        target: &str,
+        timer: &Timer,
+        now: Walltime,
+        largest: u64,
+    ) -> Result<(PathBuf, File)> {
         let stamp: String = localtime::utc(now)
             .chars()
             .filter(char::is_ascii_alphanumeric)
@@ -79,7 +70,7 @@ impl<'a> Logs<'a> {
         let new = files::open(&held, 0o600, options.append(true).create_new(true));
         let file = new.map_err(|e| files::cannot_write(&path, e))?;
         let _ = file.try_lock();
-        reserve(&file, self.largest())
+        reserve(&file, self.to_reserve(largest))
             .inspect_err(|_| self.remove(&path))
             .with_context(|| format!("no space can be reserved for {}", path.display()))?;
         Ok((path, file))
@@ -92,18 +83,12 @@ impl<'a> Logs<'a> {
     }
 
     /// What is reserved for the next log, in bytes.
-    fn largest(&self) -> u64 {
-        let sizes = || self.all().into_iter().map(|log| log.size).max();
-        let most = if is_calm(&self.crowded) {
-            None
-        } else {
-            sizes()
+    fn to_reserve(&self, largest: u64) -> u64 {
+        let most = match self.limits.each {
+            0 => largest,
+            each => largest.min(each),
         };
-        let known = match self.limits.each {
-            0 => most,
-            each => most.map(|most| most.min(each)),
-        };
-        known.unwrap_or(0).max(LEAST)
+        most.max(LEAST)
     }
 
     /// The logs, the newest first.
@@ -129,18 +114,21 @@ impl<'a> Logs<'a> {
     }
 
     /// Removes the oldest logs that are more than are kept of a target, or of all, and
-    /// brings the others to their size. The log `newest` stays even if the wall clock was
-    /// set back and its name sorts before others. So do those of reruns that are under way.
-    pub fn tidy(&self, newest: Option<&Path>) {
-        if is_calm(&self.crowded) {
-            return;
-        }
-        let newest = newest.and_then(Path::file_name);
+    /// brings the others to their size. The logs `newest` stay even if the wall clock was
+    /// set back and their names sort before others. So do those of reruns that are under way. Returns
+    /// the size of the largest that stays, in bytes.
+    pub fn tidy(&self, newest: &[String]) -> u64 {
+        // Of those that were begun in one round, only the last of each target.
+        let last: BTreeMap<Option<&str>, &str> = newest
+            .iter()
+            .map(|name| (target_of(name), name.as_str()))
+            .collect();
         // A log of 0.1.0 counts towards every target, and so is removed in time.
-        let ours = newest.and_then(|name| target_of(name.to_str()?));
+        let ours = newest.last().and_then(|name| target_of(name));
+        let newest: BTreeSet<&str> = last.into_values().collect();
         let mut logs = self.all();
-        // It counts first.
-        logs.sort_by_key(|log| newest != Some(log.name.as_ref()));
+        // They count first.
+        logs.sort_by_key(|log| !newest.contains(log.name.as_str()));
         let (mut of_target, mut bytes) = (BTreeMap::new(), 0_u64);
         let LogLimits { keep, each, all } = self.limits;
         let (surplus, kept): (Vec<&Log>, Vec<&Log>) = logs.iter().partition(|log| {
@@ -149,22 +137,19 @@ impl<'a> Logs<'a> {
             *count += 1;
             bytes = bytes.saturating_add(log.size);
             let is_surplus = *count > keep.max(1) || (all > 0 && bytes > all);
-            is_surplus && newest != Some(log.name.as_ref())
+            is_surplus && !newest.contains(log.name.as_str())
         });
-        if surplus.len() > CROWD || logs.len() > AT_ONCE {
-            let _ =
-                private_file(&self.crowded).and_then(|file| file.set_modified(SystemTime::now()));
-        }
-        for log in surplus.iter().rev().take(AT_ONCE) {
+        for log in surplus.iter().rev() {
             let path = self.held.path().join(&log.name);
             if is_locked(&path) != Some(true) {
                 let _ = std::fs::remove_file(path);
             }
         }
         let is_unfit = |log: &&&Log| log.has_room || (each > 0 && log.size > each);
-        for log in kept.iter().filter(is_unfit).take(AT_ONCE) {
+        for log in kept.iter().filter(is_unfit) {
             let _ = fit(&self.held.path().join(&log.name), each);
         }
+        kept.iter().map(|log| log.size).max().unwrap_or(0)
     }
 }
 
@@ -182,12 +167,6 @@ fn target_of(name: &str) -> Option<&str> {
     name.strip_suffix(LOG_SUFFIX)?.split('-').nth(3)
 }
 
-fn is_calm(crowded: &Path) -> bool {
-    let looked = std::fs::symlink_metadata(crowded).and_then(|meta| meta.modified());
-    // A time to come is from before the wall clock was set back.
-    looked.is_ok_and(|time| time.elapsed().is_ok_and(|ago| ago < CALM))
-}
-
 /// Brings the log of a rerun that has ended to its size: [`fit`].
 pub fn settle(path: &Path, most: u64) {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
@@ -196,6 +175,17 @@ pub fn settle(path: &Path, most: u64) {
     let is_log = name.to_str().is_some_and(is_log_name) && path.exists();
     if is_log && let Ok(held) = Directory::open(directory, Keeps::Logs) {
         let _ = fit(&held.path().join(name), most);
+    }
+}
+
+/// Removes the log of a rerun that never began.
+pub fn discard(path: &Path) {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    let is_log = name.to_str().is_some_and(is_log_name) && path.exists();
+    if is_log && let Ok(held) = Directory::open(directory, Keeps::Logs) {
+        let _ = std::fs::remove_file(held.path().join(name));
     }
 }
 
@@ -293,10 +283,15 @@ pub fn is_log_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, SystemTime};
 
     fn logs(directory: &Path, limits: LogLimits) -> Logs<'_> {
-        let state = directory.parent().expect("a parent");
-        Logs::open(directory, limits, state).expect("opened")
+        Logs::open(directory, limits).expect("opened")
+    }
+
+    fn name(path: &Path) -> Vec<String> {
+        let name = path.file_name().expect("a name");
+        vec![name.to_string_lossy().into_owned()]
     }
 
     fn keeping(keep: u32) -> LogLimits {
@@ -344,7 +339,7 @@ mod tests {
         // Anyone may open the directory, and lock it: that keeps no log.
         let foreign = File::open(&at).expect("there");
         foreign.lock().expect("locked");
-        logs(&at, keeping(2)).tidy(Some(&newest));
+        assert_eq!(logs(&at, keeping(2)).tidy(&name(&newest)), 0);
         let mut expected = vec![
             "20261120T140307123-0123abcd-2.log",
             "20261120T140307123-x-2.log",
@@ -356,6 +351,20 @@ mod tests {
         expected.extend(others);
         expected.sort_unstable();
         assert_eq!(left(&at), expected);
+    }
+
+    #[test]
+    fn tidy_keeps_the_last_log_of_each_target_of_one_round() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("logs");
+        std::fs::create_dir(&at).expect("made");
+        let name = |nth, target| format!("2026112{nth}T140307123-0123abcd-2-{target:08x}.log");
+        let begun = [name(1, 7), name(3, 7), name(2, 7), name(4, 8)];
+        for name in &begun {
+            std::fs::write(at.join(name), "").expect("written");
+        }
+        logs(&at, keeping(1)).tidy(&begun);
+        assert_eq!(left(&at), [name(2, 7), name(4, 8)]);
     }
 
     #[test]
@@ -371,12 +380,12 @@ mod tests {
             all: 2500,
             ..LogLimits::default()
         };
-        logs(&at, limits).tidy(None);
+        assert_eq!(logs(&at, limits).tidy(&[]), 1000);
         assert_eq!(left(&at).len(), 2);
         assert!(left(&at)[0].starts_with("20261123"));
         let one = LogLimits { all: 1, ..limits };
         let newest = at.join(&left(&at)[0]);
-        logs(&at, one).tidy(Some(&newest));
+        logs(&at, one).tidy(&name(&newest));
         assert_eq!(left(&at).len(), 1, "the newest stays, whatever its size");
     }
 
@@ -421,18 +430,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let at = dir.path().join("logs");
         let all = logs(&at, LogLimits::default());
-        assert_eq!(all.largest(), LEAST);
-        std::fs::write(
-            at.join("20261120T140307123-0123abcd-2.log"),
-            vec![b'x'; 3 << 20],
-        )
-        .expect("written");
-        assert_eq!(all.largest(), 3 << 20);
+        assert_eq!(all.to_reserve(0), LEAST);
+        assert_eq!(all.to_reserve(3 << 20), 3 << 20);
         let small = LogLimits {
             each: 2 << 20,
             ..LogLimits::default()
         };
-        assert_eq!(logs(&at, small).largest(), 2 << 20);
+        assert_eq!(logs(&at, small).to_reserve(3 << 20), 2 << 20);
         let path = at.join("20261121T140307123-0123abcd-2.log");
         let file = File::create(&path).expect("made");
         reserve(&file, 3 << 20).expect("there is space");
@@ -444,50 +448,5 @@ mod tests {
             assert_eq!(blocks(), 0);
         }
         assert_eq!(std::fs::metadata(&path).expect("there").len(), 0);
-    }
-
-    /// One look is enough for all that start within a moment, and the next one goes on.
-    #[test]
-    fn a_crowded_directory_is_left_alone_for_a_moment() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (at, crowded) = (dir.path().join("logs"), dir.path().join(".logs.crowded"));
-        let logs = logs(&at, keeping(20));
-        let add = |from: usize, to: usize| {
-            for n in from..to {
-                let name = format!("20261121T140307123-{n:08x}-2.log");
-                std::fs::write(at.join(name), "").expect("written");
-            }
-        };
-        let count = || std::fs::read_dir(&at).expect("there").count();
-        let set = |time| {
-            let file = File::options().write(true).open(&crowded).expect("there");
-            file.set_modified(time).expect("set");
-        };
-        add(0, 20 + CROWD);
-        logs.tidy(None);
-        assert_eq!(count(), 20);
-        assert!(!crowded.exists(), "that was no crowd");
-        add(100, 400);
-        logs.tidy(None);
-        assert_eq!(count(), 320 - AT_ONCE);
-        // On a busy machine a moment may pass in between.
-        let calm = (0..50).any(|nth| {
-            add(2000 + 300 * nth, 2300 + 300 * nth);
-            let before = count();
-            set(SystemTime::now());
-            logs.tidy(None);
-            count() == before
-        });
-        assert!(calm, "looked at though somebody had just done so");
-        while count() > 20 {
-            let before = count();
-            set(SystemTime::now() - CALM);
-            logs.tidy(None);
-            assert!(count() < before);
-        }
-        add(400, 410);
-        set(SystemTime::now() + Duration::from_secs(3600));
-        logs.tidy(None);
-        assert_eq!(count(), 20);
     }
 }

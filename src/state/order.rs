@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Bytes, Identity, Kind, LogLimits, Stuck};
+use crate::model::{Bytes, Identity, Kind, LogLimits, Span, Stuck};
+use crate::policy::shutdown;
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::Attributes;
 
@@ -43,6 +44,10 @@ pub struct Order {
     pub attributes: Attributes,
     /// A file to reopen as standard input; else /dev/null.
     pub input: Option<Bytes>,
+    /// The command line of Puppet's that the arguments are taken to run, where they are a
+    /// wrapper (the setting `command`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wraps: Option<Vec<Bytes>>,
     /// A manifest that must be there when the time comes.
     pub manifest: Option<Bytes>,
     /// Puppet's own files.
@@ -55,11 +60,19 @@ pub struct Order {
     /// Whether it waits for a slot of the fleet.
     #[serde(default)]
     pub slots: bool,
+    /// How long before a shutdown it is held.
+    #[serde(default = "before_shutdown")]
+    pub hold_before_shutdown: Span,
     /// Where logs of reruns go.
     pub log_dir: Bytes,
     /// How much of them is kept.
     #[serde(default)]
     pub logs: LogLimits,
+}
+
+/// For an order of an earlier version.
+const fn before_shutdown() -> Span {
+    shutdown::WITHIN
 }
 
 /// What a target runs, for its owner to see also when nothing is pending.
@@ -149,11 +162,13 @@ mod tests {
                     environment,
                     attributes: Attributes::default(),
                     input: None,
+                    wraps: None,
                     manifest: Some(one.clone()),
                     paths: Paths::default(),
                     daemon: None,
                     stuck: Stuck::End,
                     slots: true,
+                    hold_before_shutdown: Span::from_secs(60),
                     log_dir: one,
                     logs: LogLimits::default(),
                 };

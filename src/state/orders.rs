@@ -36,6 +36,7 @@ impl Store {
     /// # Errors
     /// What failed on which file.
     pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
+        self.add_entry_to_index(id, token)?;
         let path = self.order_path(id, token);
         let write = || -> io::Result<File> {
             let mut options = File::options();
@@ -46,7 +47,7 @@ impl Store {
         write()
             .inspect_err(|e| {
                 if e.kind() != io::ErrorKind::AlreadyExists {
-                    let _ = std::fs::remove_file(&path);
+                    self.remove_order(id, token);
                 }
             })
             .map_err(|e| cannot_write(&path, e))
@@ -99,8 +100,8 @@ impl Store {
         read_bounded(&self.order_path(id, token))
     }
 
-    /// Empties the order of a timer whose rerun begins: its content is no longer needed, and
-    /// its lock lives on with the rerun.
+    /// Empties the order of a rerun that is to be ended: it is not to be started again, should it not have
+    /// begun yet.
     pub fn empty_order(&self, id: &str, token: &str) {
         let mut options = File::options();
         let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
@@ -109,9 +110,35 @@ impl Store {
         }
     }
 
+    pub(super) fn has_order(&self, id: &str, token: &str) -> bool {
+        let order = self.order_path(id, token).symlink_metadata();
+        !order.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether an order still has its content: the rerun of its timer has not begun.
+    pub fn order_is_whole(&self, id: &str, token: &str) -> bool {
+        let order = self.order_path(id, token).symlink_metadata();
+        order.is_ok_and(|meta| meta.is_file() && meta.len() > 0)
+    }
+
+    /// Whether a process may hold the lock on a timer's order, as far as that can be told now.
+    pub fn order_may_be_held(&self, id: &str, token: &str) -> bool {
+        files::may_be_locked(&self.order_path(id, token))
+    }
+
+    /// Removes the file of a timer's order. Its entry in the index stays for as long as the record
+    /// has that timer or rerun: see [`Store::remove_strays`].
+    pub fn remove_order_file(&self, id: &str, token: &str) {
+        let _ = std::fs::remove_file(self.order_path(id, token));
+    }
+
     /// Removes a timer's order once nothing refers to it.
     pub fn remove_order(&self, id: &str, token: &str) {
-        let _ = std::fs::remove_file(self.order_path(id, token));
+        self.remove_order_file(id, token);
+        // It may not be ours to remove.
+        if !self.has_order(id, token) {
+            self.remove_entry(id, token);
+        }
     }
 
     /// Whether a process holds the lock on a timer's order: a living waiter, in any pid

@@ -13,10 +13,12 @@ use crate::model::{
     Refusal, Span, Taken, Trigger, Walltime, outcome_of,
 };
 use crate::policy::hurry::Pending;
-use crate::policy::resume::Wait;
+use crate::policy::resume::{Boot, Wait};
 use crate::state::entry::What;
 
-/// The version written into records.
+/// The version written into records. A program that knows only a lower one leaves such a record alone, and so
+/// do its waiters: a change that raises this also has to give the timers of each target new waiters when it
+/// first writes that target's record, under the same lock.
 pub const VERSION: u32 = 1;
 
 /// Where a request came from.
@@ -108,44 +110,15 @@ pub struct Promise {
     pub jitter: Span,
 }
 
-/// How many promises a timer takes over.
-const PROMISES_KEPT: usize = 8;
+impl Promise {
+    /// Limits its due time to its whole wait from now on.
+    pub fn limit(&mut self, now: &Moment) {
+        let latest = now.uptime + (self.delta + self.jitter);
+        self.due = self.due.map(|due| due.min(latest));
+    }
+}
 
 impl Timer {
-    /// Takes over what an older request of its name promised to other runs: all of them have
-    /// to end, and the latest due time counts. Of too many, those to runs that live and the
-    /// newest stay.
-    pub fn keep_promises(
-        &mut self,
-        old: &Timer,
-        now: &Moment,
-        is_alive: impl Fn(Identity) -> bool,
-    ) {
-        // Whether a run lives can be told only where it is.
-        if old.provenance(now) != Provenance::Here {
-            return;
-        }
-        let waits = |span: Span| if old.hurry { Span::ZERO } else { span };
-        let mut promises = old.promises.clone();
-        // A person who asks again thinks better of it.
-        promises.extend((old.origin == Origin::Run).then(|| Promise {
-            run: old.waits_for,
-            due: old.due,
-            delta: waits(old.delta),
-            jitter: waits(old.jitter),
-        }));
-        let lives = |one: &Promise| one.run.is_some_and(&is_alive);
-        promises.retain(|one| {
-            let is_open = lives(one) || one.due.is_none_or(|due| due > now.uptime);
-            is_open && (one.run.is_none() || one.run != self.waits_for)
-        });
-        while promises.len() > PROMISES_KEPT {
-            let least = promises.iter().position(|one| !lives(one)).unwrap_or(0);
-            promises.remove(least);
-        }
-        self.promises = promises;
-    }
-
     /// Where its waiter is, seen from here.
     pub fn provenance(&self, now: &Moment) -> Provenance {
         now.provenance(&self.boot, self.place)
@@ -177,10 +150,14 @@ impl Timer {
     }
 
     /// What is left of its wait, for a new waiter.
-    pub fn wait(&self, boot: &str) -> Wait {
+    pub fn wait(&self, now: &Moment) -> Wait {
         let promised = |what: fn(&Promise) -> Span| self.promises.iter().map(what);
         Wait {
-            is_of_this_boot: self.boot == boot,
+            boot: match now.may_be_under(&self.boot) {
+                _ if now.is_under(&self.boot) => Boot::This,
+                true => Boot::Unknown,
+                false => Boot::Another,
+            },
             due: self.due,
             due_wall: self.due_wall.and_then(|wall| {
                 // Of all promises, the latest.
@@ -237,9 +214,26 @@ pub struct Running {
     /// Who ended it before its time, and how.
     #[serde(default)]
     pub stopped: Option<String>,
+    /// The process that sees whether it gets Puppet's lock, and settles it if it is skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observer: Option<Identity>,
     /// Where it comes from, if other nodes asked for it.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,
+    /// The state to go back to if its process dies before it begins. A process that records this empties
+    /// its order as its last call before exec, so that a whole order proves that nothing began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_start: Option<Box<BeforeStart>>,
+}
+
+/// The parts of the record that a start replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeforeStart {
+    /// The timer, with the number that its rerun has.
+    pub timer: Timer,
+    /// The newest known run before it.
+    #[serde(default)]
+    pub seen_run: Option<Moment>,
 }
 
 /// A rerun that was seen to have ended.
@@ -546,6 +540,14 @@ impl Record {
         Some(timer)
     }
 
+    /// Tokens of all timers, waiters to end and reruns on record.
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        let timers = self.timers.values().map(|timer| &timer.token);
+        let leaving = self.leaving.iter().map(|leaving| &leaving.token);
+        let running = self.running.iter().map(|rerun| &rerun.token);
+        timers.chain(leaving).chain(running).map(String::as_str)
+    }
+
     /// When the reruns started that the cap counts.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
         let counted = self.starts.iter().filter(|start| !start.forgotten);
@@ -577,21 +579,12 @@ impl Record {
         }
     }
 
-    /// The start of the newest known run under this boot.
-    pub fn newest_run(&self, boot: &str) -> Option<Boottime> {
-        self.seen_run
-            .as_ref()
-            .filter(|seen| seen.boot == boot)
-            .map(|seen| seen.uptime)
-    }
-
-    /// Takes out the reruns that have ended, oldest first.
-    pub fn take_ended(&mut self, has_ended: impl Fn(&Running) -> bool) -> Vec<Running> {
-        let (ended, still): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
-            .into_iter()
-            .partition(has_ended);
+    /// Takes out the reruns under way of which this is true, oldest first.
+    pub fn take_runs(&mut self, of: impl Fn(&Running) -> bool) -> Vec<Running> {
+        let (taken, still): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.running).into_iter().partition(of);
         self.running = still;
-        ended
+        taken
     }
 }
 

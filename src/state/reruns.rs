@@ -13,6 +13,7 @@ use super::record::Running;
 use super::standing::Standing;
 use super::store::{Store, names};
 use crate::model::{Identity, Moment, Place, Provenance};
+use crate::sys::process::is_alive;
 
 /// Which target a rerun belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,8 +88,23 @@ impl Store {
     /// The rerun that the process `who` is, if it is one.
     pub fn rerun_of(&self, who: Identity, now: &Moment) -> Option<Rerun> {
         let (_, rerun) = self.rerun_note(who, now.place)?;
-        let is_here = now.provenance(&rerun.boot, rerun.place) == Provenance::Here;
+        let is_here = match now.provenance(&rerun.boot, rerun.place) {
+            // It lives, and its start time is the note's.
+            Provenance::Here | Provenance::UnknownBoot => true,
+            Provenance::OtherBoot | Provenance::Foreign(_) => false,
+        };
         is_here.then_some(rerun)
+    }
+
+    /// Whether the process of a note under another boot, or one that is not known, may live.
+    pub(super) fn may_live(&self, rerun: &Rerun, provenance: Provenance) -> bool {
+        let lives = || is_alive(rerun.process);
+        match &rerun.running {
+            Some(run) => {
+                self.stands(&rerun.target, &run.token, provenance, lives) != Standing::Ended
+            }
+            None => provenance == Provenance::UnknownBoot && lives(),
+        }
     }
 
     /// The reruns of a target that may be under way, by their own notes.

@@ -6,6 +6,8 @@
 //! targets/ID/command       the command line, for its owner alone
 //! targets/ID/lock          held while state.json is read and replaced
 //! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
+//! pending/ID.TOKEN         there for each order, see `pending`
+//! upkeep/                  what the upkeep of the logs knows, see `upkeep`
 //! starts                   when reruns of all targets started, see `together`
 //! reruns/PID               which target a rerun belongs to
 //! triggered/ID             there for each target that took triggers of other nodes, see `triggered`
@@ -27,9 +29,10 @@ use serde::{Deserialize, Serialize};
 use super::before;
 use super::directory::{Directory, Keeps, shown};
 use super::files::{
-    Draft, PATIENCE, private_file, read_bounded, replace_file, sync_directory, token,
+    Draft, PATIENCE, is_transient, private_file, read_bounded, replace_file, sync_directory, token,
 };
 use super::history::{self, Entry};
+use super::newer::Newer;
 use super::record::{Record, Start, VERSION};
 use crate::model::{Kind, Span};
 use crate::sys::clock::moment;
@@ -255,7 +258,7 @@ impl Store {
 
     /// Locks a target and reads its record, or begins one.
     ///
-    /// A record that cannot be read is set aside, whatever lies there. The count of starts
+    /// A record of a newer version is left alone. Any other that cannot be read is set aside, whatever lies there. The count of starts
     /// is then taken from the history, as it is for a record that is missing, so that
     /// damage does not open the cap. The new record takes its place at once: should we die,
     /// the next one must not find a count of nothing.
@@ -276,6 +279,11 @@ impl Store {
         let why = match read_bounded(&path) {
             Ok(text) => match parse_record(&text, id) {
                 Ok(record) => return Ok(locked(record)),
+                // It is whole; only this program cannot read it.
+                Err(e) if e.is::<Newer>() => {
+                    let path = shown(&path);
+                    return Err(e.context(format!("left alone: the record {}", path.display())));
+                }
                 Err(e) => e,
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -295,7 +303,7 @@ impl Store {
                 return Ok(locked);
             }
             // What passes says nothing about the record.
-            Err(e) if is_short_of_something(&e) => {
+            Err(e) if is_transient(&e) => {
                 return Err(e).with_context(|| format!("cannot read {}", shown(&path).display()));
             }
             Err(e) => anyhow!("cannot read {}: {e}", shown(&path).display()),
@@ -338,8 +346,10 @@ impl Store {
         }
     }
 
-    /// Removes all that is kept of a target. Call with its lock held.
+    /// Removes all that is kept of a quiet target. Call with its lock held.
     pub(super) fn forget(&self, id: &str) {
+        // First, since the lock goes with the directory.
+        self.remove_entries(id);
         let _ = std::fs::remove_dir_all(self.target_dir(id));
         self.forget_triggered(id);
     }
@@ -387,6 +397,13 @@ impl Store {
                             forgotten: false,
                         });
                     }
+                }
+                // Its start does not count, and its timer is lost with the record.
+                history::What::TakenBack => {
+                    let added = record.starts.split_off(known.min(record.starts.len()));
+                    let counts =
+                        |start: &Start| (&start.chain, start.run) != (&entry.chain, entry.run);
+                    record.starts.extend(added.into_iter().filter(counts));
                 }
                 history::What::Reset => {
                     let added = record.starts.iter_mut().skip(known);
@@ -526,13 +543,6 @@ impl Locked {
     }
 }
 
-/// Whether an error comes of a want of descriptors or memory, or of a signal.
-fn is_short_of_something(e: &io::Error) -> bool {
-    use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
-    let errno = e.raw_os_error().unwrap_or_default();
-    [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&errno)
-}
-
 /// Of a file that was to replace another: `.NAME.TOKEN`.
 pub(super) fn is_temporary(name: &str) -> bool {
     name.strip_prefix('.')
@@ -569,9 +579,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     struct Version {
         version: u32,
     }
-    let newer = |version: u32| {
-        anyhow!("it was written by a newer version of again (record version {version})")
-    };
+    let newer = |version: u32| anyhow::Error::new(Newer(version));
     let record = match crate::model::json::read::<Record>(text) {
         Ok(record) if record.version > VERSION => return Err(newer(record.version)),
         Ok(record) => before::record(record),
@@ -644,7 +652,7 @@ mod tests {
             .commit()
             .expect("written");
         store.note(&line(history::What::Started, 2));
-        for damage in [&b""[..], b"{", b"{\"version\":2}", b"\xff\xfe", b"[]"] {
+        for damage in [&b""[..], b"{", b"{\"version\":1}", b"\xff\xfe", b"[]"] {
             std::fs::write(&path, damage).expect("damaged");
             assert!(store.read(ID).is_err());
             let locked = store.lock(ID, Kind::Apply, 0).expect("still usable");
@@ -658,6 +666,35 @@ mod tests {
             .filter(|e| e.file_name().to_string_lossy().contains("unreadable"))
             .count();
         assert_eq!(aside, 5);
+    }
+
+    /// Also one of another shape.
+    #[test]
+    fn a_record_of_a_newer_version_is_left_alone() {
+        let (_dir, store) = store();
+        let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        locked.commit().expect("written");
+        drop(locked);
+        let path = store.target_dir(ID).join("state.json");
+        let known = std::fs::read_to_string(&path).expect("there");
+        let newer = known.replace("\"version\":1", "\"version\":7");
+        for text in [newer.as_str(), "{\"version\":7,\"timers\":[]}"] {
+            std::fs::write(&path, text).expect("written");
+            for e in [
+                store.read(ID).expect_err("not ours"),
+                store.lock_existing(ID).expect_err("not ours"),
+                store.read_or_mend(ID).expect_err("not ours"),
+            ] {
+                assert!(e.is::<Newer>(), "{e:#}");
+                assert!(format!("{e:#}").contains("record version 7"), "{e:#}");
+            }
+            assert_eq!(std::fs::read_to_string(&path).expect("there"), text);
+            assert_eq!(
+                names(&store.target_dir(ID)).count(),
+                3,
+                "and nothing beside it"
+            );
+        }
     }
 
     fn pending(locked: &mut Locked, name: &str) {

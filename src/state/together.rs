@@ -22,6 +22,12 @@ use crate::sys::flock;
 
 const STARTS: &str = "starts";
 
+/// File whose modification time is that of the last search for quiet targets.
+const FORGET_STAMP: &str = "forgotten";
+
+/// Minimum time between two searches.
+const FORGET_INTERVAL: std::time::Duration = std::time::Duration::from_secs(3600);
+
 /// The size in bytes from which lines that no longer count are removed.
 const LARGE: usize = 1 << 12;
 
@@ -110,10 +116,20 @@ impl Store {
         let _lock = self.lock_starts()?;
         let known = self.starts(now);
         known.map_or(Ok(()), |text| {
-            self.write_starts(&retain(&text, |start| {
-                start.token != of && start.target != of
-            }))
+            let left = retain(&text, |start| start.token != of && start.target != of);
+            if left == text {
+                return Ok(());
+            }
+            self.write_starts(&left)
         })
+    }
+
+    /// Removes the start of a timer whose rerun never began from the cap over all targets. A
+    /// failure is only logged.
+    pub fn discount_lost(&self, now: &Moment, token: &str) {
+        if let Err(e) = self.discount_starts(now, token) {
+            tracing::warn!("the cap over all targets still counts a rerun that never began: {e:#}");
+        }
     }
 
     fn lock_starts(&self) -> Result<File> {
@@ -128,7 +144,11 @@ impl Store {
     fn starts(&self, now: &Moment) -> Option<String> {
         let text = read_bounded(&self.path().join(STARTS)).ok()?;
         let text = String::from_utf8(text).ok()?;
-        (text.lines().next() == Some(now.boot.as_str()) && text.ends_with('\n')).then_some(text)
+        let is_ours = text
+            .lines()
+            .next()
+            .is_some_and(|boot| boot == now.boot || now.boot.is_empty());
+        (is_ours && text.ends_with('\n')).then_some(text)
     }
 
     fn starts_by_records(&self, now: &Moment) -> String {
@@ -176,6 +196,20 @@ impl Store {
             std::fs::rename(&path, aside).map_err(|e| cannot_write(&path, e))?;
             write()
         })
+    }
+
+    /// Forgets quiet targets once an hour, since it looks at every target.
+    pub fn forget_quiet_hourly(&self, window: Span, now: &Moment) {
+        let path = self.path().join(FORGET_STAMP);
+        let modified = path.symlink_metadata().and_then(|meta| meta.modified());
+        // A time to come is from before the wall clock was set back.
+        let age = modified.ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age < FORGET_INTERVAL) {
+            return;
+        }
+        let stamp = private_file(&path);
+        let _ = stamp.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+        self.forget_quiet(window, now);
     }
 
     /// Forgets the targets that have been quiet for a day, with nothing pending, running or in

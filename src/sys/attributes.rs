@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
@@ -47,6 +48,13 @@ impl SignalState {
         self.ignored >> (signal - 1) & 1 == 1
     }
 
+    /// Whether every signal is blocked that can be; 32 and 33 are the C library's own.
+    fn blocks_all(&self) -> bool {
+        let bit = |signal: i32| 1_u64 << (signal - 1);
+        let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP) | bit(32) | bit(33);
+        self.blocked | never == u64::MAX
+    }
+
     /// Reads the lines of /proc/PID/status; nothing where they are missing.
     fn parse(status: &str) -> Self {
         // They come one after the other, behind most of the file.
@@ -71,7 +79,16 @@ impl SignalState {
 /// # Errors
 /// Those of reading its /proc entry.
 pub fn of_process(pid: i32, signals: Option<SignalState>) -> io::Result<Attributes> {
-    let status = process::lossy(process::read_whole(&format!("/proc/{pid}/status"))?);
+    let read = || process::read_whole(&format!("/proc/{pid}/status")).map(process::lossy);
+    let mut status = read()?;
+    // Ruby blocks all signals while it forks, and its child may get here first.
+    for _ in 0..20 {
+        if signals.is_some() || !SignalState::parse(&status).blocks_all() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        status = read()?;
+    }
     let signals = signals.unwrap_or_else(|| SignalState::parse(&status));
     let limits = process::lossy(process::read_whole(&format!("/proc/{pid}/limits"))?);
     Ok(Attributes {
@@ -197,6 +214,17 @@ pub fn let_writes_fail() {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn mask_of_a_process_that_forks_blocks_all() {
+        let blocks = |blocked| {
+            let ignored = 0;
+            SignalState { ignored, blocked }.blocks_all()
+        };
+        assert!(blocks(0xffff_fffe_7ffb_feff), "as Ruby has it");
+        assert!(!blocks(0xffff_fffe_7ffb_beff), "without TERM");
+        assert!(!blocks(0));
+    }
 
     #[test]
     fn our_own_limits_are_all_understood() {

@@ -12,6 +12,7 @@ use nix::libc::{EIO, EMFILE, ENFILE, ENOMEM};
 use nix::time::{ClockId, clock_gettime};
 
 use super::file::read_regular;
+use super::machine::replacement;
 use crate::model::{Boottime, Moment, Place, Walltime};
 
 /// Where a machine's id is: machine-id(5).
@@ -24,6 +25,9 @@ static PLACE: OnceLock<Place> = OnceLock::new();
 
 /// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
+    if let Some(machine) = replacement() {
+        return machine.moment().uptime;
+    }
     match clock_gettime(ClockId::CLOCK_BOOTTIME) {
         Ok(t) => {
             let since = std::time::Duration::from(t).as_nanos();
@@ -36,6 +40,9 @@ pub fn boottime() -> Boottime {
 
 /// The wall clock, for display and across reboots only.
 pub fn walltime() -> Walltime {
+    if let Some(machine) = replacement() {
+        return machine.moment().wall;
+    }
     wall_of(SystemTime::now())
 }
 
@@ -47,14 +54,21 @@ pub fn wall_of(time: SystemTime) -> Walltime {
 
 /// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id.
 ///
-/// Empty where /proc does not show it; then every record counts as of this boot.
+/// Empty where /proc does not show it, as in a unit with `ProcSubset=pid`: see
+/// [`Provenance::UnknownBoot`](crate::model::Provenance::UnknownBoot).
 pub fn boot_id() -> String {
+    if let Some(machine) = replacement() {
+        return machine.moment().boot;
+    }
     BOOT.get_or_init(|| of_boot().unwrap_or_default()).clone()
 }
 
 /// This machine, by machine-id(5), and our pid namespace. A machine without an id is told
 /// by its boot.
 pub fn place() -> Place {
+    if let Some(machine) = replacement() {
+        return machine.moment().place;
+    }
     *PLACE.get_or_init(|| place_of(machine_id()))
 }
 
@@ -117,6 +131,9 @@ pub fn why_id_changes() -> Option<&'static str> {
 
 /// This moment, on both clocks, and here.
 pub fn moment() -> Moment {
+    if let Some(machine) = replacement() {
+        return machine.moment();
+    }
     Moment {
         boot: boot_id(),
         place: place(),

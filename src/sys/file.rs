@@ -1,10 +1,10 @@
 //! Reading files that others may have put there, and what nix lacks for writing ours.
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Reads a regular file of at most `most` bytes whole. Never waits, whatever lies
@@ -25,6 +25,58 @@ pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
     file.take(most).read_to_end(&mut text)?;
     Ok(text)
+}
+
+/// The largest file of settings or configuration: 1 MB.
+pub const LARGEST_SETTINGS: u64 = 1 << 20;
+
+/// Reads a file that a person, an option or a variable names: a regular file of at most `most` bytes,
+/// or /dev/null, which is empty. Nothing else is opened, lest that alone has an effect.
+///
+/// # Errors
+/// Errors of stat(2), open(2) and read(2), and a file of another kind or of too many bytes.
+pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let meta = std::fs::metadata(path)?;
+    if is_null(&meta) {
+        return Ok(Vec::new());
+    }
+    if meta.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let too_large = || io::Error::other(format!("it is larger than {most} bytes"));
+    if meta.len() > most {
+        return Err(too_large());
+    }
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
+    // Such as one of /proc, which claims to be empty.
+    file.take(most + 1).read_to_end(&mut text)?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > most {
+        return Err(too_large());
+    }
+    Ok(text)
+}
+
+/// Reads a file of settings that is named, as text.
+///
+/// # Errors
+/// Errors of [`read_named`], and text that is not UTF-8.
+pub fn read_settings(path: &Path) -> io::Result<String> {
+    let text = read_named(path, LARGEST_SETTINGS)?;
+    String::from_utf8(text)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+/// Whether this is /dev/null: null(4).
+pub fn is_null(meta: &Metadata) -> bool {
+    meta.file_type().is_char_device() && meta.rdev() == nix::sys::stat::makedev(1, 3)
 }
 
 /// Waits until the disk has a file's content, and not yet its size or name, for which a
@@ -54,7 +106,7 @@ pub fn sync(file: &File) -> io::Result<()> {
 }
 
 /// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
-/// commit brings both to the disk (`tests/faults/power.rs`).
+/// commit brings both to the disk (`tests/faults/privileged/power.rs`).
 pub fn is_synced_with_its_name(file: &File) -> bool {
     // Those of ext4 and XFS: statfs(2).
     const JOURNALS: [u64; 2] = [0xef53, 0x5846_5342];
@@ -82,5 +134,34 @@ mod tests {
             assert_eq!(read(path, 5, 0), None);
         }
         assert_eq!(read(&file, 4, 0), None);
+    }
+
+    #[test]
+    fn settings_are_read_from_a_regular_file_of_bounded_size_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+        let socket = dir.path().join("socket");
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"12345").expect("written");
+        let sparse = dir.path().join("sparse");
+        let grown = File::create(&sparse).expect("created");
+        grown.set_len(1 << 40).expect("grown");
+        assert_eq!(read_named(&file, 5).ok().as_deref(), Some(&b"12345"[..]));
+        assert_eq!(read_named(Path::new("/dev/null"), 5).ok(), Some(Vec::new()));
+        let said = |path: &Path| read_named(path, 4).expect_err("refused").to_string();
+        for path in [&file, &sparse, Path::new("/proc/self/status")] {
+            assert_eq!(said(path), "it is larger than 4 bytes");
+        }
+        for path in [
+            &fifo,
+            &socket,
+            Path::new("/dev/zero"),
+            Path::new("/dev/full"),
+        ] {
+            assert_eq!(said(path), "it is not a regular file");
+        }
+        assert!(said(dir.path()).contains("directory"));
     }
 }

@@ -68,15 +68,10 @@ pub struct Busy {
 impl std::fmt::Display for Busy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (path, limit) = (self.path.display(), self.limit.as_secs());
+        write!(f, "{path} has been locked for {limit}s by ")?;
         match &self.holder {
-            Some(holder) => write!(
-                f,
-                "{path} has been locked for {limit}s by another ({holder})"
-            ),
-            None => write!(
-                f,
-                "{path} has been locked for {limit}s by a process that cannot be seen from here"
-            ),
+            Some(holder) => write!(f, "another ({holder})"),
+            None => f.write_str("a process that cannot be seen from here"),
         }
     }
 }
@@ -133,11 +128,13 @@ impl Locks {
     pub fn holder(&self, path: &Path) -> Option<Holder> {
         // Not by the device, which a layered file system shows differently.
         let inode = std::fs::symlink_metadata(path).ok()?.ino();
-        if is_free(path) {
+        let holders = self.0.get_or_init(held_now).iter().rev();
+        let mut holders = holders.filter(|(at, _)| *at == inode).peekable();
+        // The table is a moment old.
+        if holders.peek().is_none() || is_free(path) {
             return None;
         }
-        let mut holders = self.0.get_or_init(held_now).iter();
-        holders.find_map(|(at, pid)| (*at == inode).then(|| Holder::of(*pid))?)
+        holders.find_map(|(_, pid)| Holder::of(*pid))
     }
 }
 
@@ -149,7 +146,13 @@ fn is_free(path: &Path) -> bool {
 }
 
 fn held_now() -> Vec<(u64, i32)> {
-    let text = process::read_whole("/proc/locks").unwrap_or_default();
+    let read = || process::read_whole("/proc/locks").unwrap_or_default();
+    let mut text = read();
+    // The kernel shows a page at a time. A lock is passed over when others before it are let go
+    // between two pages.
+    if text.len() > 4000 {
+        text.extend((0..7).flat_map(|_| read()));
+    }
     lossy(text).lines().filter_map(held).collect()
 }
 
@@ -165,6 +168,9 @@ fn held(line: &str) -> Option<(u64, i32)> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+
     use super::*;
 
     #[test]
@@ -179,6 +185,50 @@ mod tests {
         ] {
             assert_eq!(held(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn holders_are_found_while_others_lock_and_unlock() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let create = |name: String| {
+            let path = dir.path().join(name);
+            (File::create(&path).expect("created"), path)
+        };
+        // The kernel lists the locks of one processor after those of another, the newest first.
+        let here = Pid::from_raw(0);
+        let all = sched_getaffinity(here).expect("processors");
+        let mut all = (0..CpuSet::count()).filter(|cpu| all.is_set(*cpu) == Ok(true));
+        let first = all.next().expect("a processor");
+        let last = all.next_back().unwrap_or(first);
+        let stay_on = |cpu| {
+            let mut set = CpuSet::new();
+            set.set(cpu).expect("a processor");
+            sched_setaffinity(here, &set).expect("allowed");
+        };
+        stay_on(last);
+        let held: Vec<_> = (0..150).map(|n| create(format!("held-{n}"))).collect();
+        for (file, _) in &held {
+            file.lock().expect("locked");
+        }
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let busy: Vec<_> = (0..40).map(|n| create(format!("busy-{n}")).0).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                stay_on(first);
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    busy.iter().for_each(|file| file.lock().expect("locked"));
+                    busy.iter()
+                        .for_each(|file| file.unlock().expect("unlocked"));
+                }
+            });
+            let missed = |_: &i32| {
+                let locks = Locks::default();
+                held.iter().any(|(_, path)| locks.holder(path).is_none())
+            };
+            let missed = (0..20).filter(missed).count();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(missed <= 2, "{missed} of 20 times");
+        });
     }
 
     #[test]

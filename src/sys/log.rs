@@ -21,6 +21,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use super::terminal::clean_lines;
+
 /// The journal's socket for messages with fields (systemd, "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// The socket of syslog(3).
@@ -117,16 +119,17 @@ struct Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.put(field, format!("{value:?}"));
+        self.put(field, &format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value.to_owned());
+        self.put(field, value);
     }
 }
 
 impl Text {
-    fn put(&mut self, field: &Field, value: String) {
+    fn put(&mut self, field: &Field, value: &str) {
+        let value = clean_lines(value);
         match field.name() {
             "message" => self.message = value,
             name => self.fields.push((name, value)),

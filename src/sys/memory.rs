@@ -1,7 +1,7 @@
 //! Giving memory back while a waiter waits.
 #![allow(unsafe_code)]
 
-use libc::{Elf64_Phdr, PF_W, PT_LOAD, PT_PHDR};
+use libc::{Elf64_Ehdr, Elf64_Phdr, PF_W, PT_LOAD};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout};
 
@@ -17,7 +17,7 @@ pub fn poll_without_pages(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> nix::
     // Found before the first is given back, and no function is called but the C
     // library's: whatever runs brings its pages back, with all that lies around them.
     let mut parts = [(0, 0); 4];
-    for (place, part) in parts.iter_mut().zip(clean_parts(headers(), PAGE)) {
+    for (place, part) in parts.iter_mut().zip(clean_parts(start(), headers(), PAGE)) {
         *place = part;
     }
     let timeout = timeout.into();
@@ -48,6 +48,17 @@ const PAGE: usize = if cfg!(target_arch = "x86_64") {
     65536
 };
 
+/// The address of the program's first byte. Not every linker writes a PT_PHDR that
+/// would tell.
+fn start() -> usize {
+    #[allow(non_upper_case_globals)]
+    unsafe extern "C" {
+        /// Every linker of ELF files defines it.
+        static __ehdr_start: Elf64_Ehdr;
+    }
+    (&raw const __ehdr_start).addr()
+}
+
 /// Our program headers, as the kernel mapped them: getauxval(3), AT_PHDR.
 fn headers() -> &'static [Elf64_Phdr] {
     let (at, count) = (auxiliary(libc::AT_PHDR), auxiliary(libc::AT_PHNUM));
@@ -61,14 +72,17 @@ fn headers() -> &'static [Elf64_Phdr] {
 
 /// Start and end of whole pages that were mapped without permission to write. Data
 /// that the linker relocates at start-up is mapped with it, and dirty: it must stay.
-fn clean_parts(headers: &[Elf64_Phdr], page: usize) -> impl Iterator<Item = (usize, usize)> {
-    let base = headers
-        .iter()
-        .find(|header| header.p_type == PT_PHDR)
-        .map(|header| (headers.as_ptr().addr()).wrapping_sub(header.p_vaddr as usize));
+fn clean_parts(
+    start: usize,
+    headers: &[Elf64_Phdr],
+    page: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    let loaded = |header: &&Elf64_Phdr| header.p_type == PT_LOAD;
+    let first = headers.iter().filter(loaded).find(|one| one.p_offset == 0);
+    let base = first.map(|first| start.wrapping_sub(first.p_vaddr as usize));
     headers
         .iter()
-        .filter(|header| header.p_type == PT_LOAD && header.p_flags & PF_W == 0)
+        .filter(move |header| loaded(header) && header.p_flags & PF_W == 0)
         .filter_map(move |header| {
             let start = base?.wrapping_add(header.p_vaddr as usize);
             let end = start.checked_add(header.p_filesz as usize)?;
@@ -84,7 +98,7 @@ mod tests {
 
     #[test]
     fn takes_only_what_was_never_writable() {
-        let parts: Vec<_> = clean_parts(headers(), PAGE).collect();
+        let parts: Vec<_> = clean_parts(start(), headers(), PAGE).collect();
         assert!(!parts.is_empty());
         let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
         let address = |hex: &str| usize::from_str_radix(hex, 16).expect("hexadecimal");
@@ -104,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_header_of_the_headers_there_is_nothing_to_give() {
-        assert_eq!(clean_parts(&[], PAGE).count(), 0);
+    fn without_headers_there_is_nothing_to_give() {
+        assert_eq!(clean_parts(start(), &[], PAGE).count(), 0);
     }
 
     #[test]

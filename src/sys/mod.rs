@@ -2,23 +2,25 @@
 //! per need.
 
 pub mod attributes;
-// The release's libc; elsewhere the unwinder is shared, and tests want it.
-#[cfg(target_env = "musl")]
-mod backtrace;
 pub mod clock;
 pub mod file;
 pub mod flock;
 pub mod foreground;
+pub mod idle;
+pub mod links;
 pub mod localtime;
 pub mod log;
+pub mod machine;
 pub mod memory;
 pub mod mounts;
 pub mod pidfd;
 pub mod process;
+pub mod shutdown;
 pub mod sleep;
 pub mod spawn;
 pub mod start;
 pub mod terminal;
 pub mod title;
+pub mod trust;
 pub mod unit;
 pub mod user;

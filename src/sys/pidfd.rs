@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::machine::replacement;
 use super::process::{self, is_alive};
 use crate::model::Identity;
 
@@ -28,6 +29,11 @@ pub enum Handle {
 /// `NotFound` if it has ended, whatever runs under its pid now; `PermissionDenied` for
 /// one that /proc does not show us.
 pub fn open(who: Identity) -> io::Result<Handle> {
+    if let Some(machine) = replacement() {
+        let found = machine.identify(who.pid)?;
+        let is_it = (found == who).then_some(Handle::Looked(who));
+        return is_it.ok_or_else(|| io::ErrorKind::NotFound.into());
+    }
     let pid = rustix::process::Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => Handle::Pidfd(fd, who),
@@ -78,6 +84,9 @@ impl Handle {
     /// # Errors
     /// `NotFound` if it has ended; `PermissionDenied` for another user's process.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
+        if let Some(machine) = replacement() {
+            return machine.signal(self.identity(), signal);
+        }
         let sent = match self {
             Handle::Pidfd(fd, _) => {
                 let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;

@@ -4,8 +4,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use super::machine::replacement;
 use crate::model::Identity;
 
 /// The fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
@@ -95,18 +97,26 @@ fn path(pid: i32, name: &str) -> String {
     format!("/proc/{pid}/{name}")
 }
 
+/// The largest file of /proc that is read: a process may have arguments and environment of 6 MB,
+/// and a machine many mounts and locks.
+const LARGEST: u64 = 32 << 20;
+
 /// Reads a file of /proc whole. These files claim to be empty, and a reader that
 /// believes it begins with a few bytes at a time.
 ///
 /// # Errors
-/// Those of open(2) and read(2).
+/// Errors of open(2) and read(2), and a file of more than 32 MB.
 pub fn read_whole(path: &str) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::with_capacity(4096);
     // Through `take`, it does not ask for the size first.
     std::fs::File::open(path)?
-        .take(u64::MAX)
+        .take(LARGEST + 1)
         .read_to_end(&mut text)?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST {
+        let what = format!("{path} is larger than {LARGEST} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
     Ok(text)
 }
 
@@ -160,6 +170,15 @@ pub fn cwd(pid: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, "cwd"))
 }
 
+/// The inode of the machine's own pid namespace: PROC_PID_INIT_INO of linux/proc_ns.h.
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether a process is in a pid namespace other than the machine's own, as in a container.
+pub fn is_in_pid_namespace(pid: i32) -> bool {
+    let space = std::fs::metadata(path(pid, "ns/pid"));
+    space.is_ok_and(|space| space.ino() != FIRST_PID_NAMESPACE)
+}
+
 /// What a descriptor of the process refers to, as proc_pid_fd(5) words it.
 ///
 /// # Errors
@@ -174,6 +193,9 @@ pub fn descriptor(pid: i32, fd: i32) -> io::Result<PathBuf> {
 /// # Errors
 /// `NotFound` when there is none; otherwise as for [`stat`].
 pub fn identify(pid: i32) -> io::Result<Identity> {
+    if let Some(machine) = replacement() {
+        return machine.identify(pid);
+    }
     let stat = stat(pid)?;
     if matches!(stat.state, b'Z' | b'X') && stat.threads <= 1 {
         return Err(io::Error::from(io::ErrorKind::NotFound));
@@ -189,7 +211,8 @@ pub fn identify(pid: i32) -> io::Result<Identity> {
 /// # Errors
 /// As for [`stat`]: only where /proc is not mounted.
 pub fn own_identity() -> io::Result<Identity> {
-    identify(i32::try_from(std::process::id()).unwrap_or(i32::MAX))
+    let own = || i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    identify(replacement().map_or_else(own, |machine| machine.own_pid()))
 }
 
 /// The pids of all processes that can be seen.
@@ -238,6 +261,11 @@ pub fn is_alive(who: Identity) -> bool {
             nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::EPERM)
         }
     }
+}
+
+/// The last component of a path.
+pub fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&b| b == b'/').next().unwrap_or_default()
 }
 
 /// Turns bytes from the kernel into what `Command` and paths take.

@@ -171,7 +171,11 @@ impl Sleeper {
                 (Some(self.signals.as_fd()), None),
                 (process, Some(Wake::Ended)),
                 (Some(self.timer.as_fd()), Some(Wake::Time)),
-                (watch.map(|watch| watch.0.as_fd()), Some(Wake::Changed)),
+                (watch.map(|watch| watch.files.as_fd()), Some(Wake::Changed)),
+                (
+                    watch.and_then(|watch| Some(watch.clock.as_ref()?.as_fd())),
+                    Some(Wake::Changed),
+                ),
                 (output, Some(Wake::Child)),
             ];
             let (mut polled, wakes): (Vec<_>, Vec<_>) = sources
@@ -187,7 +191,7 @@ impl Sleeper {
             if let Some((_, Some(wake))) = first {
                 if let (Wake::Changed, Some(watch)) = (wake, watch) {
                     // Taken off the queue; what changed is looked up afresh.
-                    let _ = watch.0.read_events();
+                    let _ = watch.files.read_events();
                 }
                 return Ok(wake);
             }
@@ -211,7 +215,19 @@ fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
 
 /// Directories watched for files that come, go or are replaced; or a file that grows.
 #[derive(Debug)]
-pub struct Watch(Inotify);
+pub struct Watch {
+    files: Inotify,
+    /// Readable once somebody has set the wall clock, for good.
+    clock: Option<TimerFd>,
+}
+
+/// The inotify events of a file in a directory, or the directory, that came, went or was replaced.
+const COMES_AND_GOES: AddWatchFlags = AddWatchFlags::IN_DELETE
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_CLOSE_WRITE)
+    .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_MOVE_SELF);
 
 impl Watch {
     /// Watches the directories that exist; none is fine.
@@ -219,23 +235,45 @@ impl Watch {
     /// # Errors
     /// Those of inotify_init1(2) and inotify_add_watch(2), such as a limit that is reached.
     pub fn on<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let files = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let watch = Watch { files, clock: None };
+        watch.add(directories, COMES_AND_GOES)?;
+        Ok(watch)
+    }
+
+    /// Watches these directories too, also for directories that are made in them, and the wall
+    /// clock. Good for one wake.
+    ///
+    /// # Errors
+    /// Errors of [`Watch::on`], timerfd_create(2) and timerfd_settime(2).
+    pub fn and_clock<'a>(
+        mut self,
+        directories: impl IntoIterator<Item = &'a Path>,
+    ) -> io::Result<Self> {
+        self.add(directories, COMES_AND_GOES | AddWatchFlags::IN_CREATE)?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let clock = TimerFd::new(ClockId::CLOCK_REALTIME, flags)?;
+        // Never due: it is cancelled when the clock is set.
+        clock.set(
+            Expiration::OneShot(TimeSpec::new(i64::from(i32::MAX) << 8, 0)),
+            TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
+        )?;
+        self.clock = Some(clock);
+        Ok(self)
+    }
+
+    fn add<'a>(
+        &self,
+        directories: impl IntoIterator<Item = &'a Path>,
+        flags: AddWatchFlags,
+    ) -> io::Result<()> {
         for directory in directories {
-            let watched = inotify.add_watch(
-                directory,
-                AddWatchFlags::IN_DELETE
-                    | AddWatchFlags::IN_MOVED_FROM
-                    | AddWatchFlags::IN_MOVED_TO
-                    | AddWatchFlags::IN_CLOSE_WRITE
-                    | AddWatchFlags::IN_DELETE_SELF
-                    | AddWatchFlags::IN_MOVE_SELF,
-            );
-            match watched {
+            match self.files.add_watch(directory, flags) {
                 Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(Watch(inotify))
+        Ok(())
     }
 
     /// Watches one file for what is written to it.
@@ -243,9 +281,9 @@ impl Watch {
     /// # Errors
     /// Those of inotify_init1(2) and inotify_add_watch(2).
     pub fn on_growth(file: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        inotify.add_watch(file, AddWatchFlags::IN_MODIFY)?;
-        Ok(Watch(inotify))
+        let files = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        files.add_watch(file, AddWatchFlags::IN_MODIFY)?;
+        Ok(Watch { files, clock: None })
     }
 }
 

@@ -19,6 +19,7 @@ use nix::unistd::{
 };
 
 use super::attributes::{SignalState, set_signals};
+use super::machine::replacement;
 use super::process;
 use crate::model::Identity;
 
@@ -55,6 +56,9 @@ pub struct Plan<'a> {
 /// # Errors
 /// Those of fork(2) and of building the arguments. A failed exec shows in the ready pipe: [`failed_exec`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
+    if let Some(machine) = replacement() {
+        return machine.start(plan.keep, ready);
+    }
     let image = Exec::new(&plan.image)?;
     let null = null()?;
     close_all_on_exec();
@@ -91,6 +95,38 @@ pub fn start_below(image: &Image, output: &OwnedFd) -> io::Result<Identity> {
         dup2_stdout(output)?;
         Ok(dup2_stderr(output)?)
     })
+}
+
+/// Starts `image` in a new session, reparented to init, so that this process need not reap it. It
+/// keeps one descriptor under the same number. Call while single-threaded.
+///
+/// # Errors
+/// Errors of fork(2), and a NUL byte in the arguments. A failed exec is not reported.
+pub fn start_detached(image: &Image, keep: &OwnedFd) -> io::Result<()> {
+    let image = Exec::new(image)?;
+    let null = null()?;
+    close_all_on_exec();
+    // SAFETY: this process has one thread, so the child may use anything.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            // SAFETY: as above.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                let ready = || -> io::Result<()> {
+                    setsid()?;
+                    set_standard_descriptors(&null, Some(&null))?;
+                    fcntl(keep, FcntlArg::F_SETFD(FdFlag::empty()))?;
+                    std::env::set_current_dir("/")
+                };
+                if ready().is_ok() {
+                    set_signals(SignalState::default());
+                    image.exec();
+                }
+            }
+            // SAFETY: an integer; it runs none of the parent's handlers.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => Ok(nix::sys::wait::waitpid(child, None).map(drop)?),
+    }
 }
 
 /// An [`Image`] as exec(3) takes it.
@@ -214,21 +250,38 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd>
     Ok(file.into())
 }
 
-/// Replaces this process by `image`. Every descriptor above 2 is closed but for `keep`.
+/// Reason why exec did not happen.
+#[derive(Debug)]
+pub enum ExecFailure {
+    /// The call before exec failed.
+    BeforeExec(io::Error),
+    /// Exec failed: for this program, with the error of the candidate that got furthest, which is anything
+    /// rather than "no such file".
+    Failed(PathBuf, io::Error),
+}
+
+/// Replaces this process by `image`. Every descriptor above 2 is closed but for `keep`. `last` is the last
+/// call before exec, and nothing is executed if it fails.
 ///
-/// Returns only on failure: the error of the candidate that got furthest
-/// (anything rather than "no such file"), with its path.
-pub fn become_image(image: &Image, keep: &File) -> (PathBuf, io::Error) {
+/// Returns only on failure.
+pub fn become_image(
+    image: &Image,
+    keep: &File,
+    last: impl FnOnce() -> io::Result<()>,
+) -> ExecFailure {
     close_all_on_exec();
     let _ = fcntl(keep, FcntlArg::F_SETFD(FdFlag::empty()));
     // What is nowhere is named as it was called, not as the last place it is not at.
     let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
     match Exec::new(image) {
-        Err(e) => (called(), e),
+        Err(e) => ExecFailure::Failed(called(), e),
         Ok(exec) => {
+            if let Err(e) = last() {
+                return ExecFailure::BeforeExec(e);
+            }
             let (program, errno) = exec.exec();
             let path = program.map(|program| OsStr::from_bytes(program.to_bytes()).into());
-            (path.unwrap_or_else(called), errno.into())
+            ExecFailure::Failed(path.unwrap_or_else(called), errno.into())
         }
     }
 }

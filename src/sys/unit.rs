@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use super::process::{lossy, read_whole};
+
 /// A property of scopes since systemd 253 (its NEWS), which some distributions have added to
 /// 252: systemd.scope(5).
 const OOM_POLICY: &str = "OOMPolicy";
@@ -15,7 +17,7 @@ pub fn systemd_is_here() -> bool {
 /// Whether this process is in the cgroup of a service or of a login session, so
 /// that something may clean up after it.
 pub fn is_in_a_unit() -> bool {
-    std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| is_a_units_cgroup(&text))
+    read_whole("/proc/self/cgroup").is_ok_and(|text| is_a_units_cgroup(&lossy(text)))
 }
 
 /// Reads proc_pid_cgroup(5): systemd's own hierarchy is the unified one, or on older
@@ -57,11 +59,11 @@ pub fn scope(unit: &str, description: &str, policy: bool) -> Vec<OsString> {
 /// The limits of the unit that we are in, as properties of systemd.resource-control(5): those
 /// of the unified hierarchy.
 fn limits() -> impl Iterator<Item = String> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let text = lossy(read_whole("/proc/self/cgroup").unwrap_or_default());
     let directory = own_unit(&text).map(|path| format!("/sys/fs/cgroup{path}"));
     LIMITS.iter().filter_map(move |(file, property)| {
         let path = Path::new(directory.as_ref()?).join(file);
-        limit(property, &std::fs::read_to_string(path).ok()?)
+        limit(property, &lossy(read_whole(path.to_str()?).ok()?))
     })
 }
 

@@ -1,6 +1,8 @@
 //! Users.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::{Gid, Group, Uid, User, geteuid};
 
@@ -9,28 +11,31 @@ pub fn effective() -> u32 {
     geteuid().as_raw()
 }
 
-/// The name of a user, or its number in words where no name is known.
+fn find(uid: u32) -> Option<User> {
+    User::from_uid(Uid::from_raw(uid)).ok().flatten()
+}
+
+/// The name of a user, or its number in words where no name is known. Each is looked up once per process.
 pub fn name(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
-        Ok(Some(user)) => user.name,
-        _ => uid.to_string(),
+    static NAMES: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if !names.contains_key(&uid)
+        && let Some(user) = find(uid)
+    {
+        names.insert(uid, user.name);
     }
+    names.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
 }
 
 /// The home directory that the user database names.
 pub fn home(uid: u32) -> Option<PathBuf> {
-    User::from_uid(Uid::from_raw(uid))
-        .ok()
-        .flatten()
-        .map(|user| user.dir)
+    find(uid).map(|user| user.dir)
 }
 
 /// The name of a group, or its number in words where no name is known.
 pub fn group_name(gid: u32) -> String {
-    match Group::from_gid(Gid::from_raw(gid)) {
-        Ok(Some(group)) => group.name,
-        _ => gid.to_string(),
-    }
+    let group = Group::from_gid(Gid::from_raw(gid)).ok().flatten();
+    group.map_or_else(|| gid.to_string(), |group| group.name)
 }
 
 /// Whether a group is the one that has our user's name and nobody else in it, as

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 
 use super::ledger::Ledger;
+use super::observer::Observer;
 use super::world::World;
-use crate::model::{Bytes, Moment};
+use crate::model::{Bytes, Identity, Moment};
 use crate::outcome;
 use crate::policy::waiter::{Step, step};
 use crate::puppet::environment;
@@ -18,12 +19,14 @@ use crate::state::change::Change;
 use crate::state::history::What;
 use crate::state::logs::Logs;
 use crate::state::order::Order;
-use crate::state::record::{Record, Running, Timer};
+use crate::state::record::{BeforeStart, Record, Running, Timer};
 use crate::state::reruns::Rerun;
 use crate::state::store::Locked;
+use crate::state::upkeep::Upkeep;
 use crate::sys::clock::{self, moment};
+use crate::sys::file::is_null;
 use crate::sys::process::own_identity;
-use crate::sys::spawn::{self, Image};
+use crate::sys::spawn::{self, ExecFailure, Image};
 use crate::sys::{attributes, mounts, user};
 
 /// Becomes the rerun. Returns if no rerun is to start after all: the next look tells why.
@@ -37,14 +40,17 @@ pub fn launch(
     is_told_to_end: &mut dyn FnMut() -> bool,
 ) -> Result<()> {
     let mut locked = world.lock(ledger)?;
+    let before = locked.record.clone();
+    let now = moment();
+    // Settle first: a rerun that never began must not count as a run that satisfies this timer.
+    let settled = outcome::settle(&world.store, &mut locked.record, &now);
     let view = world.view(ledger, &locked.record, Some(order))?;
     // A signal that arrives from here on stays pending, and is the rerun's.
     if step(&view) != Step::Launch || is_told_to_end() {
         return Ok(());
     }
-    let now = moment();
-    let before = locked.record.clone();
-    let settled = outcome::settle(&world.store, &mut locked.record, &now);
+    // Open before anything is recorded: what cannot be emptied is not started.
+    let whole = world.order_to_empty()?;
     let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
         return Ok(());
     };
@@ -59,14 +65,19 @@ pub fn launch(
         return Ok(());
     }
     let directory = order.log_dir.path();
-    let logs = Logs::open(&directory, order.logs, &world.store.path());
+    let logs = Logs::open(&directory, order.logs);
+    let upkeep = Upkeep::of(store, &directory);
+    let largest = upkeep.as_ref().map_or(0, Upkeep::largest);
+    let largest = largest.max(settled.largest_log());
     let created = match &logs {
-        Ok(logs) => logs.create(&ticket.target, &timer, now.wall),
+        Ok(logs) => logs.create(&ticket.target, &timer, now.wall, largest),
         Err(e) => Err(anyhow!("{e:#}")),
     };
     let created = created.map_err(|e| format!("{e:#}"));
     let path = created.as_ref().map(|(path, _)| path.as_path());
-    if let Err(e) = record(world, &mut locked, order, &timer, path, &now) {
+    let observer = observe(world, order, &timer);
+    let observed_by = observer.as_ref().map(|observer| observer.process);
+    if let Err(e) = record(world, &mut locked, order, &timer, path, observed_by, &now) {
         if let (Ok(logs), Ok(path)) = (&logs, path) {
             logs.remove(path);
         }
@@ -74,28 +85,79 @@ pub fn launch(
         return Err(e.context("the rerun cannot be recorded, and does not start"));
     }
     drop(locked);
-    settled.note(&world.store);
+    settled.note_without_logs(store, &ticket.target);
     // Dated by the moment that the cap counts: a slow disk has put that well before now.
     let lost = created.as_ref().err();
     let lost = lost.map(|why| format!("its output is lost: {why}"));
     let reason = lost.as_deref().unwrap_or_default();
     note(world, &timer, What::Started, now, reason);
-    // Its lock says for as long as the rerun lives that it does.
-    store.empty_order(&ticket.target, &timer.token);
     tracing::error_span!("run", run = timer.run);
     tracing::info!("starts the rerun");
     if let Some(lost) = lost {
         tracing::warn!("{lost}");
     }
-    if let Ok(logs) = &logs {
-        logs.tidy(path.ok());
+    if let Ok(path) = path {
+        let window = timer.cap.window;
+        if let Err(e) = upkeep.and_then(|upkeep| upkeep.add_log(store, order.logs, window, path)) {
+            tracing::warn!("cannot remove old logs until the next rerun: {e:#}");
+        }
     }
     let log = created.as_ref().ok().map(|(_, file)| file);
-    let Err(e) = become_rerun(world, order, &timer, log);
-    let reason = format!("{e:#}");
-    take_back(world, &timer, &reason);
+    let Err(e) = become_rerun(world, order, &timer, log, &whole);
+    Err(not_started(world, &timer, &e))
+}
+
+/// Records that this process has not become the rerun.
+fn not_started(world: &World, timer: &Timer, why: &Error) -> Error {
+    let reason = format!("{why:#}");
     let name = &world.ticket.name;
-    bail!("timer '{name}': the rerun could not be started: {reason}")
+    if why.is::<CannotEmpty>() {
+        // If that fails, the next command does it, and gives the timer another waiter.
+        if let Err(e) = put_back(world) {
+            tracing::warn!("{e:#}");
+        }
+        return anyhow!(
+            "timer '{name}': the rerun did not start and stays pending: {reason}; \
+             to retry: again resume"
+        );
+    }
+    take_back(world, timer, &reason);
+    anyhow!("timer '{name}': the rerun could not be started: {reason}")
+}
+
+/// Starts the observer of an agent's rerun; it begins when this process has become the rerun. A wrapper has none: the
+/// Puppet that it starts need not be below it.
+fn observe(world: &World, order: &Order, timer: &Timer) -> Option<Observer> {
+    let World { store, ticket, .. } = world;
+    let start = || Observer::start(store, ticket, order, timer);
+    let is_observed = order.kind.is_agent() && order.wraps.is_none();
+    let observer = is_observed.then(start)?;
+    observer
+        .inspect_err(|e| tracing::warn!("a rerun that Puppet skips will not be noticed: {e:#}"))
+        .ok()
+}
+
+/// The failure to empty an order, so that its rerun was not started.
+#[derive(Debug)]
+struct CannotEmpty(std::io::Error);
+
+impl std::fmt::Display for CannotEmpty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot empty its order file: {}", self.0)
+    }
+}
+
+impl std::error::Error for CannotEmpty {}
+
+/// Puts the timer back on the record, whose rerun did not begin: this process ends, and another waiter takes
+/// its place.
+fn put_back(world: &World) -> Result<()> {
+    let (me, now) = (own_identity()?, moment());
+    let mut locked = world.store.lock_existing(&world.ticket.target)?;
+    let settled = outcome::settle_own(&mut locked.record, me, &now);
+    locked.commit()?;
+    settled.note(&world.store, &world.ticket.target);
+    Ok(())
 }
 
 /// Gets the start onto the disk, and notes which process the rerun is.
@@ -105,10 +167,15 @@ fn record(
     order: &Order,
     timer: &Timer,
     log: Result<&Path, &String>,
+    observer: Option<Identity>,
     now: &Moment,
 ) -> Result<()> {
     let process = own_identity().context("cannot read /proc")?;
     let name = &world.ticket.name;
+    let before_start = BeforeStart {
+        timer: timer.clone(),
+        seen_run: locked.record.seen_run.clone(),
+    };
     let running = Running {
         process,
         token: timer.token.clone(),
@@ -121,7 +188,9 @@ fn record(
         log_limit: order.logs.each,
         lastrunfile: order.paths.lastrunfile.as_ref().map(Bytes::lossy),
         stopped: None,
+        observer,
         lineage: timer.lineage.clone(),
+        before_start: Some(Box::new(before_start)),
     };
     locked.record.note_start(running.clone(), timer.cap);
     // It refers to this process only, so it is harmless should we die before the record
@@ -143,9 +212,7 @@ fn record(
 
 /// Takes back a start that could not be recorded: unrecorded, it would not count for the cap.
 fn undo(world: &World, mut locked: Locked, before: Record, timer: &Timer, now: &Moment) {
-    if let Err(e) = world.store.discount_starts(now, &timer.token) {
-        tracing::warn!("a rerun that does not start counts for the cap over all targets: {e:#}");
-    }
+    world.store.discount_lost(now, &timer.token);
     locked.record = before;
     if let Err(e) = locked.commit() {
         tracing::error!("the record may say that the rerun has started: {e:#}");
@@ -158,12 +225,15 @@ fn take_back(world: &World, timer: &Timer, reason: &str) {
     let forget = || -> Result<()> {
         let me = own_identity()?;
         store.forget_rerun(me, clock::place());
-        store.remove_order(&world.ticket.target, &timer.token);
+        // Whoever finds it ended must not take it for one that never began.
+        store.empty_order(&world.ticket.target, &timer.token);
         let mut locked = store.lock_existing(&world.ticket.target)?;
         let record = &mut locked.record;
         record.running.retain(|rerun| rerun.process != me);
         record.note_missed(name, What::Failed, reason, moment());
-        locked.commit()
+        locked.commit()?;
+        store.remove_order(&world.ticket.target, &timer.token);
+        Ok(())
     };
     if let Err(e) = forget() {
         tracing::warn!("{e:#}");
@@ -182,6 +252,7 @@ fn become_rerun(
     order: &Order,
     timer: &Timer,
     log: Option<&File>,
+    whole: &File,
 ) -> Result<Infallible> {
     if let Err(e) = mounts::renew_tmp() {
         tracing::warn!("the rerun has no /tmp but the unit's own, which goes with the unit: {e}");
@@ -191,6 +262,14 @@ fn become_rerun(
         .with_context(|| format!("cannot change to {}", directory.display()))?;
     let input = order.input.as_ref();
     let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
+    // Nothing that could have us wait: another file may have taken its name.
+    let is_safe = std::fs::metadata(&input).map(|meta| meta.is_file() || is_null(&meta));
+    if !is_safe.with_context(|| format!("cannot see the standard input {}", input.display()))? {
+        bail!(
+            "the standard input {} is no longer a regular file",
+            input.display()
+        );
+    }
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
     spawn::set_standard_descriptors(&input, log).context("cannot set the standard descriptors")?;
@@ -213,8 +292,14 @@ fn become_rerun(
         arguments: arguments.iter().map(Bytes::os).collect(),
         environment: variables,
     };
-    let (program, error) = spawn::become_image(&image, &world.lock);
-    Err(error).with_context(|| format!("cannot execute {}", program.display()))
+    // The last call before exec: an order with content can be resumed, an empty one never is.
+    let empty = || whole.set_len(0);
+    match spawn::become_image(&image, &world.lock, empty) {
+        ExecFailure::BeforeExec(e) => Err(CannotEmpty(e).into()),
+        ExecFailure::Failed(program, e) => {
+            Err(e).with_context(|| format!("cannot execute {}", program.display()))
+        }
+    }
 }
 
 /// The environment of the rerun, but for what it is told of itself.

@@ -11,7 +11,8 @@ use super::ledger::Ledger;
 use super::question::Question;
 use super::start::{self, Arm, ScopeWish};
 use super::world::{World, may_pass};
-use crate::model::{Boottime, Bytes, Identity, Moment, Span};
+use crate::model::{Boottime, Bytes, Hold, Identity, Moment, Span};
+use crate::policy::shutdown::Shutdown;
 use crate::policy::waiter::{ASK_AGAIN, Finish, Slot, Step, step};
 use crate::state::change::Change;
 use crate::state::files::token;
@@ -22,7 +23,7 @@ use crate::state::record::{Record, Timer};
 use crate::sys::clock::{self, moment};
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
-use crate::sys::{localtime, title};
+use crate::sys::{localtime, shutdown, title};
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
 /// made after this long; from then on after twice as long each time.
@@ -97,7 +98,7 @@ impl Life {
             && let Some(timer) = self.ledger.timer(&record)
         {
             tracing::error_span!("chain", chain = timer.chain, run = timer.run);
-            self.begin(timer.cap.window);
+            self.begin();
         }
         loop {
             match self.go_on() {
@@ -107,9 +108,9 @@ impl Life {
         }
     }
 
-    /// Does the work that Puppet need not wait for: syncs the promise to disk, ends the waiter
-    /// that it replaces, and forgets quiet targets.
-    fn begin(&mut self, window: Span) {
+    /// Does the work that Puppet need not wait for: syncs the promise to disk, and ends the waiter
+    /// that it replaces.
+    fn begin(&mut self) {
         let Life { world, sleeper, .. } = self;
         let target = &world.ticket.target;
         if let Err(e) = world.store.sync_all(target, &world.lock) {
@@ -119,7 +120,6 @@ impl Life {
         if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
             tracing::warn!("cannot clean up: {e:#}");
         }
-        world.store.forget_quiet(window, &moment());
     }
 
     fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
@@ -131,12 +131,12 @@ impl Life {
         ));
         let until = clock::boottime() + self.pause;
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
-        self.sleep(None, Some(until), None)
+        self.sleep(None, Some(until), None).map(drop)
     }
 
     fn go_on(&mut self) -> Result<()> {
-        // None: not set yet. Some(None): it cannot be had.
-        let mut watch: Option<Option<Watch>> = None;
+        // None: not set yet. Some((_, None)): it cannot be had.
+        let mut watch: Option<(bool, Option<Watch>)> = None;
         loop {
             self.hear();
             let mut record = self.world.record()?;
@@ -148,9 +148,11 @@ impl Life {
                     return Ok(());
                 }
             }
-            let is_held = matches!(next, Step::Hold(_) | Step::AwaitSlot(_));
+            let for_shutdown = matches!(next, Step::AwaitShutdown(_));
+            let is_held = for_shutdown || matches!(next, Step::Hold(_) | Step::AwaitSlot(_));
+            watch = watch.filter(|(kind, _)| is_held && *kind == for_shutdown);
             if is_held && watch.is_none() {
-                watch = Some(self.watch());
+                watch = Some((for_shutdown, self.watch(for_shutdown)));
                 // Looks once more, lest a change falls between.
                 continue;
             }
@@ -168,14 +170,20 @@ impl Life {
                     launch(world, ledger, order, &mut || sleeper.is_told_to_end())?;
                     None
                 }
-                next => self.rest(&next, watch.as_ref().is_some_and(Option::is_none))?,
+                next => {
+                    let is_blind = watch.as_ref().is_some_and(|(_, watch)| watch.is_none());
+                    self.rest(&next, is_blind)?
+                }
             };
-            watch = watch.filter(|_| is_held);
             if let Some(rest) = rest {
                 self.write_down(&mut record, rest.held.as_deref());
                 self.show(&rest.what);
-                let watch = watch.as_ref().and_then(Option::as_ref);
-                self.sleep(rest.process.as_deref(), rest.until, watch)?;
+                let watched = watch.as_ref().and_then(|(_, watch)| watch.as_ref());
+                let wake = self.sleep(rest.process.as_deref(), rest.until, watched)?;
+                if for_shutdown && wake == Wake::Changed {
+                    // A directory may have come that is to be watched.
+                    watch = None;
+                }
             }
         }
     }
@@ -252,6 +260,7 @@ impl Life {
                 rest.held = Some(reason.to_string());
                 format!("is due, held: {reason}")
             }
+            Step::AwaitShutdown(shutdown) => return Ok(Some(for_shutdown(*shutdown, is_blind))),
             Step::AwaitSlot(until) => {
                 rest.until = until.or(again.filter(|_| is_blind));
                 match until {
@@ -371,8 +380,8 @@ impl Life {
     }
 
     /// Watches the directories of the files that can hold a timer, or tell of another run, if
-    /// they can be watched.
-    fn watch(&self) -> Option<Watch> {
+    /// they can be watched; for a shutdown, those in which it is announced, and the clock.
+    fn watch(&self, for_shutdown: bool) -> Option<Watch> {
         let World { store, ticket, .. } = &self.world;
         let paths = self.order.as_ref().map(|order| &order.paths);
         let has_slots = self.order.as_ref().is_some_and(|order| order.slots);
@@ -388,7 +397,16 @@ impl Life {
             files.push(store.lock_path(&ticket.target));
         }
         let directories = files.iter().filter_map(|file| file.parent());
+        let announced = if for_shutdown {
+            shutdown::directories()
+        } else {
+            Vec::new()
+        };
         Watch::on(directories.chain([store.root()]))
+            .and_then(|watch| match for_shutdown {
+                true => watch.and_clock(announced.iter().map(PathBuf::as_path)),
+                false => Ok(watch),
+            })
             .inspect_err(|e| {
                 tracing::warn!(
                     "waits, and looks every {LOOK_AGAIN} since no directory can be watched: {e}"
@@ -402,17 +420,18 @@ impl Life {
         process: Option<&Handle>,
         until: Option<Boottime>,
         watch: Option<&Watch>,
-    ) -> Result<()> {
+    ) -> Result<Wake> {
         let output = self.question.as_ref().and_then(Question::output);
         let woken = self.sleeper.sleep_and_hear(process, until, watch, output);
         // The sleeper knows whether it was told to end, and the next look tells the rest.
-        if woken.context("cannot wait")? == Wake::Hurry {
+        let woken = woken.context("cannot wait")?;
+        if woken == Wake::Hurry {
             self.ledger.forget_put_off();
             if let Slot::Denied(_) = self.world.slot {
                 self.world.slot = Slot::Wanted;
             }
         }
-        Ok(())
+        Ok(woken)
     }
 
     /// Tells the log once of trouble that goes on.
@@ -462,7 +481,12 @@ impl Life {
                         "no rerun: the timer is no longer on record, as happens when the record is lost"
                     );
                 }
-                store.remove_order(&ticket.target, &ticket.token);
+                // A rerun on record has its order until it is settled.
+                let record = store.read(&ticket.target)?;
+                let mut reruns = record.iter().flat_map(|record| &record.running);
+                if reruns.all(|rerun| rerun.token != ticket.token) {
+                    store.remove_order(&ticket.target, &ticket.token);
+                }
                 return Ok(());
             }
             Finish::Interrupted => {
@@ -489,6 +513,23 @@ impl Life {
             _ => tracing::info!("no rerun: {reason}"),
         }
         Ok(())
+    }
+}
+
+/// The events that wake a timer which a shutdown holds.
+fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
+    let now = clock::boottime();
+    let process = shutdown.by.and_then(pidfd::hold).map(Rc::new);
+    // A process that has ended meanwhile holds nothing.
+    let ended = (shutdown.by.is_some() && process.is_none()).then_some(now);
+    let again = is_blind.then(|| now + LOOK_AGAIN);
+    let over = shutdown.left.map(|left| now + left);
+    let hold = Hold::Shutdown(shutdown::words(shutdown.at, shutdown.by)).to_string();
+    Rest {
+        what: format!("is due, held: {hold}"),
+        process,
+        until: [ended, again, over].into_iter().flatten().min(),
+        held: Some(hold),
     }
 }
 

@@ -7,6 +7,7 @@ pub mod handshake;
 pub mod launch;
 pub mod ledger;
 pub mod life;
+pub mod observer;
 pub mod question;
 pub mod start;
 pub mod world;

@@ -1,23 +1,31 @@
 //! What a waiter's view is built from: its record, its order, and the machine.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
-use crate::model::{Boottime, Identity, Kind, Moment, Span, Stuck};
-use crate::policy::cap;
+use crate::model::{Boottime, Bytes, Foreign, Identity, Kind, Moment, Provenance, Span, Stuck};
+use crate::outcome;
 use crate::policy::waiter::{AtDue, Blocker, Service, Slot, View};
+use crate::policy::{cap, shutdown};
+use crate::puppet::command::{Command, Place};
 use crate::puppet::live;
+use crate::state::newer::Newer;
 use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Record, Running, Timer};
+use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{boottime, moment};
 use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::own_identity;
+use crate::sys::process::{is_alive, own_identity};
+use crate::sys::shutdown::announced;
+use crate::sys::user;
 
 /// Where a waiter looks.
 #[derive(Debug)]
@@ -71,7 +79,10 @@ impl World {
             let root = self.store.root().display();
             record.with_context(|| format!("its record in {root} is gone"))
         });
-        found.map_err(|e| self.lost(e))
+        let mut record = found.map_err(|e| self.lost(e))?;
+        // A rerun that never began must not count as a run that satisfies this timer.
+        outcome::take_back(&self.store, &mut record, &moment());
+        Ok(record)
     }
 
     /// A failure that does not pass loses the timer.
@@ -96,6 +107,17 @@ impl World {
             tracing::warn!("the record was damaged: {what}");
         }
         Ok(locked)
+    }
+
+    /// Order file opened for writing, through the descriptor of its lock, in case its name now
+    /// leads elsewhere.
+    ///
+    /// # Errors
+    /// Errors of open(2), such as on a read-only file system.
+    pub fn order_to_empty(&self) -> Result<File> {
+        let own = format!("/proc/self/fd/{}", self.lock.as_raw_fd());
+        let opened = File::options().write(true).open(own);
+        opened.context("cannot open the rerun's order file for writing")
     }
 
     /// What is to be run.
@@ -124,9 +146,26 @@ impl World {
     ) -> Result<View> {
         let now = moment();
         let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
-        let stands = |run: &Running| self.store.rerun_stands(&self.ticket.target, run, &now);
-        if let (Some(known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
-            view.at_due = Some(self.look(known, order, &now, record.stuck_after)?);
+        let stands = |run: &Running| {
+            let stands = self.store.rerun_stands(&self.ticket.target, run, &now);
+            // Under a boot that is not known, a process with that start time is waited for.
+            let may_be_seen = run.provenance(&now) == Provenance::UnknownBoot;
+            match stands {
+                Standing::Foreign {
+                    whose: Foreign::Boot,
+                    ..
+                } if may_be_seen && is_alive(run.process) => Standing::Alive,
+                stands => stands,
+            }
+        };
+        if let (Some(mut known), Some(order)) = (ledger.at_due(record, &now, stands), order) {
+            if let Some(rerun) = &mut known.rerun {
+                let mut running = record.running.iter();
+                let found = running.find(|run| run.process == rerun.process);
+                rerun.process = found.map_or(rerun.process, Running::last_process);
+            }
+            let is_hurried = ledger.timer(record).is_some_and(|timer| timer.hurry);
+            view.at_due = Some(self.look(known, order, &now, record.stuck_after, is_hurried)?);
         }
         Ok(view)
     }
@@ -149,17 +188,18 @@ impl World {
         order: &Order,
         now: &Moment,
         stuck_after: Span,
+        is_hurried: bool,
     ) -> Result<AtDue> {
         // Without a descriptor to spare nothing of what follows can be seen, and what
         // cannot be seen must not count as not being there.
         let me = own_identity().context("cannot read /proc")?;
         let is_agent = order.kind.is_agent();
-        // An agent's run does not do the job of an apply, but is not disturbed by it.
+        // A run of something else does not do the job, but is not disturbed by it.
         let holder = live::lock_holder(&order.paths)
             .filter(|holder| *holder != me && order.kind != Kind::Command)
             .map(|process| Blocker {
                 process,
-                started: if is_agent {
+                started: if is_agent && does_job(process, order) {
                     process.started()
                 } else {
                     Boottime::default()
@@ -184,6 +224,10 @@ impl World {
         Ok(AtDue {
             holder,
             ends_after,
+            shutdown: match is_hurried {
+                true => None,
+                false => shutdown::holds(announced(), order.hold_before_shutdown, now.wall),
+            },
             disabled: self.store.disabled().map(|disabled| disabled.reason),
             agent_disabled: is_agent
                 .then(|| live::agent_disabled(&order.paths))
@@ -206,8 +250,10 @@ pub fn may_pass(error: &anyhow::Error) -> bool {
     let io = error
         .chain()
         .find_map(|e| e.downcast_ref::<std::io::Error>());
-    // A lock that another process holds comes free with that process.
-    io.is_some_and(|e| e.kind() == std::io::ErrorKind::TimedOut)
+    // A newer version gives the timer a waiter of its own, or the record comes back.
+    error.is::<Newer>()
+        // A lock that another process holds comes free with that process.
+        || io.is_some_and(|e| e.kind() == std::io::ErrorKind::TimedOut)
         || io
             .and_then(std::io::Error::raw_os_error)
             .is_some_and(|errno| ![ENOENT, ENOTDIR, ELOOP].contains(&errno))
@@ -224,6 +270,23 @@ pub fn read_ticket(order: &File) -> Result<Ticket> {
         .and_then(|()| BufReader::new(file).read_until(b'\n', &mut line))
         .context("cannot read the order")?;
     crate::model::json::read(&line).context("the order is damaged")
+}
+
+/// Whether the run of another process does what the rerun would do.
+fn does_job(run: Identity, order: &Order) -> bool {
+    let words = order.wraps.as_ref().unwrap_or(&order.arguments);
+    let words: Vec<OsString> = words.iter().map(Bytes::os).collect();
+    let directory = order.directory.path();
+    let environment = order.environment.as_deref().unwrap_or_default();
+    let uid = user::effective();
+    let place = Place {
+        // Only PATH matters.
+        environment: environment.iter().map(|one| one.0.clone()).collect(),
+        directory: directory.clone(),
+        home: if uid == 0 { None } else { user::home(uid) },
+    };
+    let wanted = Command::named(&words, &place).job(&directory);
+    wanted.is_some_and(|wanted| live::job_of(run).is_some_and(|run| run.does(&wanted)))
 }
 
 /// What the rerun needs and is missing.

@@ -26,3 +26,39 @@ fn it_is_static_position_independent_and_stripped() {
         "{sections}"
     );
 }
+
+/// A kernel that gives no random bytes makes a library panic.
+#[test]
+fn panic_shows_file_and_line() {
+    const GETRANDOM: &str = if cfg!(target_arch = "x86_64") {
+        "318"
+    } else {
+        "278"
+    };
+    const EIO: &str = "5";
+    let scratch = Scratch::new();
+    let output = scratch
+        .command(scratch.path("bin/helper"))
+        .args(["without", GETRANDOM, EIO, "--"])
+        .arg(scratch.path("bin/again"))
+        .args(["run", "--delta", "1h", "--jitter", "5m", "--", "/bin/true"])
+        .output()
+        .expect("the helper");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let place = text
+        .lines()
+        .find_map(|line| line.split_once("panicked at "))
+        .map(|(_, place)| {
+            place
+                .trim_end_matches(':')
+                .splitn(3, ':')
+                .collect::<Vec<_>>()
+        });
+    let [file, line, _] = place.as_deref().unwrap_or_else(|| panic!("{output:?}")) else {
+        panic!("{text}");
+    };
+    // Rust's own sources are named without a path of the machine that built them.
+    let is_portable = !file.starts_with('/') || file.starts_with("/rustc/");
+    assert!(file.ends_with(".rs") && is_portable, "{text}");
+    assert!(line.parse::<u32>().is_ok_and(|line| line > 0), "{text}");
+}

@@ -103,7 +103,7 @@ fn every_option_of_the_help_works() {
     let value = |option: &str| match option {
         "--start-timer-now" | "--json" | "--run" | "--this-run" | "--verbose" | "--help"
         | "--version" | "--follow" => None,
-        "--delta" | "--jitter" | "--window" | "--timeout" => Some("1h".to_owned()),
+        "--delta" | "--jitter" | "--window" | "--timeout" | "--retry" => Some("1h".to_owned()),
         "--until" => Some("requests".to_owned()),
         "--max-runs" | "--max-runs-total" => Some("5".to_owned()),
         "--on-cap" => Some("skip".to_owned()),
@@ -126,6 +126,9 @@ fn every_option_of_the_help_works() {
                         .into_iter()
                         .skip(if option == "--delta" { 2 } else { 0 }),
                 );
+            }
+            if option == "--retry" {
+                words.extend(["--timeout", "1h"]);
             }
             if command == "converge" {
                 words.extend(["--", "/bin/true"]);

@@ -8,8 +8,10 @@ mod binary;
 mod fleet;
 /// `--help`, and the options it speaks of.
 mod help;
-/// The README shows what was measured, and nothing else.
+/// The plots of doc/numbers.
 mod numbers;
+/// What needs more than the root of a container may do.
+mod privileged;
 /// The one line that a request prints, its exit status, and what is refused.
 mod requests;
 /// /etc/again.toml, AGAIN_*, and what is wrong with them.

@@ -144,6 +144,38 @@ fn names_that_are_none() {
 }
 
 #[test]
+fn lines_show_deceptive_characters_as_escapes() {
+    let scratch = Scratch::new();
+    let name = "a\u{202e}b\u{200b}";
+    let asked = ["run", "--delta", "1h", "--name", name, "--", "/bin/true"];
+    let mut out = scratch.again(&asked).ok();
+    for words in [
+        &["status"][..],
+        &["history"],
+        &["disable", name],
+        &["disable", name],
+        &["enable"],
+        &["stop"],
+    ] {
+        out += &scratch.again(words).out;
+    }
+    assert!(!out.contains(['\u{202e}', '\u{200b}']), "{out:?}");
+    for line in [
+        "scheduled",
+        "pending",
+        "requested",
+        "disabled",
+        "nothing to do",
+        "enabled",
+        "stopped",
+    ] {
+        let escaped = |one: &str| one.contains(line) && one.contains("a\\u{202e}b\\u{200b}");
+        assert!(out.lines().any(escaped), "{line}: {out}");
+    }
+    assert!(scratch.waiters().is_empty());
+}
+
+#[test]
 fn no_run_above() {
     let scratch = Scratch::new();
     for words in [&[][..], &["run"], &["--delta", "5"]] {
@@ -222,7 +254,7 @@ fn standard_input_that_cannot_be_read_again() {
 
 /// `user =>` in an Exec: that user may not read the run's environment, and not act for it.
 #[test]
-fn another_users_run() {
+fn request_in_the_run_of_another_user_fails() {
     let scratch = Scratch::new();
     open_to_all(&scratch.path("work"), 0o777);
     let nobody =
@@ -230,8 +262,28 @@ fn another_users_run() {
     start(&mut scratch.apply("site", &format!("ask('run', through: {nobody})"))).finish();
     let (code, said) = asked(&scratch, "site");
     assert_eq!(code, 1);
-    assert_says(&said, "error", &["belongs to another user", "root", "user"]);
+    let words: &[&str] = if scratch.hides_processes() {
+        &["no puppet run above this process", "none that can be seen"]
+    } else {
+        &["belongs to another user", "root", "user"]
+    };
+    assert_says(&said, "error", words);
     scratch.assert_nothing_left();
+}
+
+#[test]
+fn request_of_a_user_without_a_home_names_the_setting() {
+    let scratch = Scratch::new();
+    let mut command = scratch.as_nobody(scratch.path("bin/again"));
+    command
+        .args(["run", "--delta", "1h", "--", "/bin/true"])
+        .env("AGAIN_CONFIG", "/dev/null")
+        .env("HOME", "/nonexistent");
+    let ended = scratch.start(command).wait();
+    assert_eq!(ended.status(), 1, "{ended:?}");
+    let remedy =
+        "name another directory with state_dir in /etc/again.toml, or with AGAIN_STATE_DIR";
+    assert!(ended.err.contains(remedy), "{ended:?}");
 }
 
 /// An ordinary user's own run is that user's business, in that user's directory.

@@ -39,7 +39,7 @@ fn assert_wrong(done: &Ended, words: &[&str]) {
 #[test]
 fn an_error_names_file_line_and_key() {
     let scratch = Scratch::new();
-    let cases: [(&str, &[&str]); 21] = [
+    let cases: [(&str, &[&str]); 24] = [
         (
             "max_run = 3\n",
             &["line 1", "max_run", "known are", "max_runs"],
@@ -68,6 +68,12 @@ fn an_error_names_file_line_and_key() {
         ),
         ("slots = 8\n", &["line 1", "slots", "true or false"]),
         ("scope = \"always\"\n", &["line 1", "scope", "always"]),
+        ("container = true\n", &["line 1", "container"]),
+        ("container = \"ends\"\n", &["line 1", "container", "stays"]),
+        (
+            "hold_before_shutdown = \"soon\"\n",
+            &["line 1", "hold_before_shutdown"],
+        ),
         ("command = \"puppet\"\n", &["line 1", "command"]),
         ("command = []\n", &["line 1", "command"]),
         ("keep_logs = \"all\"\n", &["line 1", "keep_logs"]),
@@ -119,13 +125,41 @@ fn a_file_that_is_no_settings_file() {
     assert_wrong(&done, &[&none, "No such file"]);
     let done = scratch.again(&["status", "--config", "/"]);
     assert_wrong(&done, &["/"]);
+    // None of these is waited for or read without end.
+    let fifo = scratch.at("fifo");
+    scratch.run("mkfifo", &[&fifo]).ok();
+    let huge = scratch.at("huge");
+    scratch.run("truncate", &["-s", "1T", &huge]).ok();
+    let link = scratch.at("link");
+    std::os::unix::fs::symlink("/dev/zero", &link).expect("linked");
+    for (path, why) in [
+        (fifo.as_str(), "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (&link, "not a regular file"),
+        (&huge, "larger than 1048576 bytes"),
+    ] {
+        for words in [
+            &["status", "--config", path][..],
+            &["run", "--config", path, "--", "true"],
+        ] {
+            assert_wrong(&scratch.again(words), &[path, why]);
+        }
+    }
+    let done = scratch.again(&[
+        "status",
+        "--config",
+        "/dev/null",
+        "--state-dir",
+        &scratch.at("none"),
+    ]);
+    assert_eq!(done.code, Some(3), "{done:?}");
 }
 
 #[test]
 fn every_key_is_taken() {
     let scratch = Scratch::new();
     let file = format!(
-        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nmax_runs_total = 9\nstuck = \"end\"\nslots = true\nsave_environment = false\nscope = \"never\"\n\
+        "jitter = 0\nmax_jitter = \"2m\"\nmax_runs = 7\nwindow = \"30m\"\non_cap = \"wait\"\nmax_runs_total = 9\nstuck = \"end\"\nslots = true\nsave_environment = false\nscope = \"never\"\ncontainer = \"stays\"\nhold_before_shutdown = \"10m\"\n\
          command = [\"/bin/true\"]\nstate_dir = \"{0}/s\"\nlog_dir = \"{0}/l\"\nkeep_logs = 5\nmax_log_size = \"1M\"\nmax_logs_size = 0\nagent_catalog_run_lockfile = \"/a\"\n\
          agent_disabled_lockfile = \"/b\"\nlastrunfile = \"/c\"\npidfile = \"/d\"\n",
         scratch.at("dirs")
@@ -197,6 +231,8 @@ fn an_environment_that_is_wrong() {
         ("AGAIN_SLOTS", "8"),
         ("AGAIN_SAVE_ENVIRONMENT", "perhaps"),
         ("AGAIN_SCOPE", "always"),
+        ("AGAIN_CONTAINER", "ends"),
+        ("AGAIN_HOLD_BEFORE_SHUTDOWN", "soon"),
         ("AGAIN_STATE_DIR", "relative"),
         ("AGAIN_LOG_DIR", "relative"),
         ("AGAIN_CONFIG", &scratch.at("none/again.toml")),

@@ -380,37 +380,6 @@ fn another_user_sees_no_command_line() {
     scratch.assert_nothing_left();
 }
 
-/// The same where /proc hides the processes of others.
-#[test]
-fn another_user_where_proc_is_hidden() {
-    again_rig::in_namespaces(
-        &["--mount"],
-        "status::another_user_where_proc_is_hidden",
-        || {
-            let scratch = Scratch::new();
-            scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
-            let done = std::process::Command::new("mount")
-                .args(["-t", "proc", "-o", "hidepid=2", "proc", "/proc"])
-                .status()
-                .expect("mount");
-            assert!(done.success());
-            let mut command = scratch.as_nobody(scratch.path("bin/again"));
-            command.args(["status", "--json"]);
-            let done = answer(&mut command);
-            assert_eq!(done.code, Some(0), "{done:?}");
-            let status: Value = serde_json::from_str(&done.out).expect("JSON");
-            let timer = &status["targets"][0]["timers"][0];
-            println!("{timer}");
-            assert_ne!(
-                timer["state"], "dead",
-                "it lives, it merely cannot be seen: {timer:#}"
-            );
-            scratch.again_well(&["stop"]);
-            scratch.assert_nothing_left();
-        },
-    );
-}
-
 /// A record that cannot be read is reported, and hides none of the others.
 #[test]
 fn a_record_that_cannot_be_read() {

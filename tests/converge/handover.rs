@@ -286,6 +286,7 @@ fn now_and_stop_reach_a_driver() {
         brought.out.contains("timer 'later' of 'again converge'"),
         "{brought:?}"
     );
+    assert_eq!(scratch.told("hurried").len(), 1);
     wait_until("the second run", LONG, || scratch.path("up-2").exists());
 
     // With a run under way it takes more than a word.
@@ -328,5 +329,20 @@ fn stop_run_ends_a_driver_and_its_run() {
     let stopped = scratch.again(&["stop", "--run"]);
     assert_eq!(stopped.status(), 0, "{stopped:?}");
     assert_eq!(going.wait().status(), 143);
+    scratch.is_clean();
+}
+
+#[test]
+fn script_with_set_e_stops_after_a_failed_converge() {
+    let scratch = Scratch::for_driver();
+    let command = counting(&scratch, "[ $n -ge 2 ] || $AGAIN");
+    let build = scratch.script(
+        "build",
+        &format!("set -e\n$AGAIN converge -- {command}\necho converged\n$AGAIN converge --max-runs 1 -- $AGAIN\necho not reached"),
+    );
+    let ended = scratch.start(scratch.line(&[&build])).wait();
+    assert_eq!(ended.status(), 75, "{ended:?}");
+    assert!(ended.out.contains("converged\n"));
+    assert!(!ended.out.contains("not reached"));
     scratch.is_clean();
 }

@@ -8,8 +8,8 @@
 mod endings;
 /// Who takes which request.
 mod handover;
-/// As the first process of a container, and in a script.
-mod images;
+/// As the first process of a pid namespace.
+mod privileged;
 /// Real puppet runs.
 mod puppet;
 /// What is shown where.

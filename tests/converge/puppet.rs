@@ -1,4 +1,4 @@
-use again_rig::Scratch;
+use again_rig::{LONG, Scratch, wait_until};
 
 /// A manifest of five steps; each step but the last asks for another run.
 fn five_steps(scratch: &Scratch) -> String {
@@ -152,5 +152,142 @@ fn a_wrapper_around_puppet_is_run_again_as_a_whole() {
     assert_eq!(scratch.text("wrapped"), "wrapped\nwrapped\n");
     // Where the summary is became known by the request.
     assert!(ended.err.contains("run 2 unchanged"), "{}", ended.err);
+    scratch.is_clean();
+}
+
+/// Behind `env`, a shell or a script, the driver sees which Puppet its command runs, and judges by that one's summary.
+#[test]
+fn puppet_behind_a_wrapper_is_judged_by_its_own_summary() {
+    let scratch = Scratch::for_driver();
+    let puppet = |manifest: &str, options: &str| {
+        format!("{} {options}", scratch.driven_apply(manifest).join(" "))
+    };
+    let made = format!("file {{ '{}/made': content => 'x' }}", scratch.root());
+    let detailed = "--detailed-exitcodes";
+    for (manifest, options, through, status, said) in [
+        (made.as_str(), detailed, "sh -c", 0, "run 1 changed"),
+        (&made, "--test", "script", 0, "run 1 unchanged"),
+        ("notify { 'n': }", "--test", "script", 0, "run 1 changed"),
+        (
+            "exec { '/bin/false': }",
+            "",
+            "sh -c",
+            1,
+            "1 resource failed",
+        ),
+        ("exec { '/bin/false': }", "", "env", 1, "1 resource failed"),
+    ] {
+        let puppet = puppet(manifest, options);
+        let command = match through {
+            "env" => format!("env X=1 {puppet}")
+                .split(' ')
+                .map(str::to_owned)
+                .collect(),
+            // The shell is not replaced by its last command.
+            "sh -c" => ["sh", "-c", &format!("{puppet}; exit $?")]
+                .map(str::to_owned)
+                .to_vec(),
+            _ => vec![scratch.script("setup", &format!("true\n{puppet}"))],
+        };
+        let ended = scratch.start(scratch.converge(&[], &command)).wait();
+        assert_eq!(ended.status(), status, "{through} {puppet}: {ended:?}");
+        assert!(ended.err.contains(said), "{said}: {}", ended.err);
+    }
+    scratch.is_clean();
+}
+
+/// Nothing tells then whether the run changed anything.
+#[test]
+fn wrapper_that_hides_how_a_disabled_agent_ended_is_not_clean() {
+    let scratch = Scratch::for_driver();
+    let conf = scratch.at("conf");
+    let agent = format!("puppet agent --test --confdir {conf}");
+    let words = ["agent", "--confdir", &conf, "--disable", "maintenance"];
+    assert_eq!(scratch.run("puppet", &words).status(), 0);
+    let command = ["sh", "-c", &format!("{agent} || true")].map(str::to_owned);
+    let ended = scratch
+        .start(scratch.converge(&["--until", "clean"], &command))
+        .wait();
+    assert_eq!(ended.status(), 1, "{ended:?}");
+    assert!(ended.err.contains("nothing tells"), "{ended:?}");
+    scratch.is_clean();
+}
+
+/// Exit status 2 is a success only of a Puppet that says by it that something changed.
+#[test]
+fn exit_status_2_without_a_summary_of_ones_own_is_a_failure() {
+    let scratch = Scratch::for_driver();
+    std::fs::create_dir(scratch.path("stub")).expect("a directory");
+    let stub = scratch.script("stub/puppet", "exit 2");
+    let words = [
+        "apply",
+        "--detailed-exitcodes",
+        "--confdir",
+        &scratch.at("conf"),
+        "x.pp",
+    ];
+    let stub = std::iter::once(stub.as_str())
+        .chain(words)
+        .map(str::to_owned);
+    let ended = scratch
+        .start(scratch.converge(&[], &stub.collect::<Vec<_>>()))
+        .wait();
+    assert_eq!(ended.status(), 1, "{ended:?}");
+    let other = ["sh", "-c", "exit 2"].map(str::to_owned);
+    let ended = scratch.start(scratch.converge(&[], &other)).wait();
+    assert_eq!(ended.status(), 1, "{ended:?}");
+    scratch.is_clean();
+}
+
+/// As on first boot, when the server is not up yet: attempts without a catalog are made until there is one, and do not count.
+#[test]
+fn a_run_without_a_catalog_is_tried_again_until_there_is_one() {
+    let scratch = Scratch::for_driver();
+    let manifest = format!(
+        "unless find_file('{}/ready') {{ fail('not yet') }}",
+        scratch.root()
+    );
+    let apply = scratch.driven_apply(&manifest);
+    let options = ["--retry", "1", "--timeout", "5m", "--max-runs", "1"];
+    let driver = scratch.start(scratch.converge(&options, &apply));
+    wait_until("two attempts", LONG, || {
+        scratch.history_of("ended").len() >= 2
+    });
+    scratch.write("ready", "");
+    let ended = driver.wait();
+    assert_eq!(ended.status(), 0, "{ended:?}");
+    let outcomes = scratch.history_of("ended");
+    let (last, failed) = outcomes.split_last().expect("an end");
+    assert_eq!(last["outcome"], "unchanged", "{last:#}");
+    assert!(
+        failed.iter().all(|one| one["outcome"] == "failed"),
+        "{failed:#?}"
+    );
+    assert!(
+        ended.err.contains("(no catalog was applied) starts in "),
+        "{}",
+        ended.err
+    );
+    // One that applied its catalog is not tried again, whatever became of it.
+    let options = ["--retry", "1", "--timeout", "5m"];
+    let apply = scratch.driven_apply("exec { '/bin/false': }");
+    let ended = scratch.start(scratch.converge(&options, &apply)).wait();
+    assert_eq!(ended.status(), 1, "{ended:?}");
+    assert!(
+        ended.err.contains("again: failed: run 1 failed (1 run in "),
+        "{}",
+        ended.err
+    );
+    // Nor for ever.
+    let ended = scratch
+        .start(scratch.converge(
+            &["--retry", "1", "--timeout", "6"],
+            &scratch.driven_apply("fail('never')"),
+        ))
+        .wait();
+    assert_eq!(ended.status(), 75, "{ended:?}");
+    let said = scratch.again(&["converge", "--retry", "1", "--", "true"]);
+    assert_eq!(said.status(), 2, "{said:?}");
+    assert!(said.err.contains("--timeout"), "{said:?}");
     scratch.is_clean();
 }

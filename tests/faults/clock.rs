@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use again_rig::{Ended, LONG, SHORT, Scratch, answer, now, wait_until};
+use again_rig::{Ended, IDLE, LONG, SHORT, Scratch, answer, now, stays, wait_until};
 
 const DAY: i64 = 86_400;
 const SECOND: u64 = 1_000_000_000;
@@ -143,7 +143,7 @@ fn the_wall_clock_is_set_under_a_waiter() {
     for day in [-DAY, DAY] {
         let scratch = Scratch::new();
         let mut clock = Clock::new(&scratch);
-        clock.request(&["--delta", "8"]);
+        clock.request(&["--delta", "20"]);
         scratch.waiter("again").wait_until_asleep();
         let due = due(&scratch);
         clock.set(day, 0);
@@ -153,18 +153,18 @@ fn the_wall_clock_is_set_under_a_waiter() {
         let left = (due.saturating_sub(now()) / SECOND) as i64;
         if let Some(timer) = again_rig::timers(&status).first() {
             let said = timer["due_in_seconds"].as_f64().expect("a number");
-            assert!((0.0..=8.0).contains(&said), "{status:#}");
+            assert!((0.0..=20.0).contains(&said), "{status:#}");
             assert!((seconds(&status["now"]) - wall).abs() < 30, "{status:#}");
             let at = seconds(&timer["due_at"]);
             assert!((at - wall - left).abs() < 30, "{day}: {status:#}");
         } else {
-            panic!("this machine took 8 s for nothing: {status:#}");
+            panic!("this machine took 20 s for nothing: {status:#}");
         }
         assert!(!text.contains("dead"), "{text}");
         assert_eq!(clock.ran(), 0);
         wait_until("the rerun", SHORT, || clock.ran() == 1);
         let took = scratch.stamps()[0].at.checked_sub(due).expect("not early");
-        assert!(took < 20 * SECOND, "{took} ns late");
+        assert!(took < 60 * SECOND, "{took} ns late");
         let record = &scratch.records("state")[0];
         let started = record["starts"][0]["at"]["wall"]
             .as_i64()
@@ -193,7 +193,7 @@ fn the_wall_clock_is_set_before_it_is_resumed() {
         assert!(said.starts_with("again: resumed: "), "{said}");
         wait_until("the rerun", SHORT, || clock.ran() == 1);
         let took = scratch.stamps()[0].at.checked_sub(due).expect("not early");
-        assert!(took < 20 * SECOND, "{took} ns late");
+        assert!(took < 60 * SECOND, "{took} ns late");
         clock.assert_ran_once();
     }
 }
@@ -241,8 +241,8 @@ fn suspended_while_a_waiter_waits() {
     let left = timer["due_in_seconds"].as_f64().expect("a number");
     assert!((1600.0..=1800.0).contains(&left), "{status:#}");
     assert_eq!(timer["waiter"]["alive"], true);
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(clock.ran(), 0, "half an hour early");
+    let moment = std::time::Duration::from_millis(500);
+    stays("half an hour is left", moment, || clock.ran() == 0);
     clock.set(3601, 3601);
     wait_until("the rerun", SHORT, || clock.ran() == 1);
     let late = scratch.stamps()[0].at.checked_sub(due).expect("not early");
@@ -310,9 +310,10 @@ fn a_converge_driver_whose_clocks_are_set() {
     wait_until("the first run", LONG, || runs() == "1\n" && waits());
     for day in [-DAY, DAY] {
         clock.set(day, 0);
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        assert!(waits(), "{day}");
-        assert_eq!(runs(), "1\n", "{day}");
+        let moment = std::time::Duration::from_millis(300);
+        stays(&format!("it waits ({day})"), moment, || {
+            waits() && runs() == "1\n"
+        });
     }
     clock.set(3601, 3601);
     wait_until("the second run", SHORT, || runs() == "2\n");
@@ -334,11 +335,11 @@ fn the_wall_clock_is_set_back_between_two_logs() {
         clock.ask(&["run", "--", "/bin/cat", &scratch.at("word")]);
         scratch.wait_until_settled();
     }
-    let logs: Vec<String> = fs::read_dir(scratch.path("logs"))
-        .expect("there")
-        .flatten()
-        .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
-        .collect();
-    assert_eq!(logs, ["after"]);
+    let logs = || -> Vec<String> {
+        let logs = fs::read_dir(scratch.path("logs")).expect("there").flatten();
+        logs.filter_map(|entry| fs::read_to_string(entry.path()).ok())
+            .collect()
+    };
+    wait_until("the upkeep", IDLE, || logs() == ["after"]);
     scratch.assert_nothing_left();
 }

@@ -10,7 +10,7 @@ mod hostile;
 mod many;
 /// Everything that can happen to a timer, in any order, over the real store and a clock that is a number.
 mod model;
-/// The power fails at any moment.
-mod power;
-/// Under a waiter: its disk, its directory, its descriptors, its program, the clock.
+/// What needs more than the root of a container may do.
+mod privileged;
+/// Under a waiter: its descriptors, its program, the clock.
 mod under;

@@ -1,6 +1,9 @@
 use std::process::Command;
 
+use again::cli::Cli;
 use again_rig::{Ended, answer, repository};
+use clap::CommandFactory;
+use clap_complete::Shell;
 
 fn shell(program: &str, words: &[&str]) -> Ended {
     // fish makes directories in it.
@@ -64,4 +67,46 @@ fn fish_completes_commands_options_and_values() {
         "{}",
         complete("again run --on-cap s")
     );
+}
+
+/// With AGAIN_WRITE_COMPLETIONS the files are written: `cargo xtask completions` sets it.
+#[test]
+fn completion_files_have_every_command_and_option() {
+    for (name, shell) in [
+        ("again.bash", Shell::Bash),
+        ("_again", Shell::Zsh),
+        ("again.fish", Shell::Fish),
+    ] {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "again", &mut text);
+        if shell == Shell::Zsh {
+            text = commands_first(&text);
+        }
+        let path = repository().join("completions").join(name);
+        if std::env::var_os("AGAIN_WRITE_COMPLETIONS").is_some() {
+            std::fs::write(&path, &text).expect("written");
+        }
+        assert!(
+            std::fs::read(&path).unwrap_or_default() == text,
+            "completions/{name} is not what the program has; run: cargo xtask completions"
+        );
+    }
+}
+
+/// `again -- COMMAND` makes the generator for zsh take the first word for COMMAND,
+/// and the second for a command of ours; it is the first that is one.
+fn commands_first(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    let kept: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with("'::command -- "))
+        .collect();
+    assert_eq!(
+        kept.len() + 1,
+        text.lines().count(),
+        "the generator has changed"
+    );
+    let mut text = kept.join("\n").replace("$line[2]", "$line[1]");
+    text.push('\n');
+    text.into_bytes()
 }

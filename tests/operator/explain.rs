@@ -70,6 +70,8 @@ fn says_what_it_would_add_and_why() {
         "  taken away --daemonize: a rerun stays in the foreground",
         "  added --no-daemonize: it would go to the background",
         "  added --no-splay: it would wait at random once more, after our own jitter",
+        "  added --waitforlock=10: it would be skipped if another run took the lock meanwhile",
+        "  added --maxwaitforlock=unlimited: it would give up after a minute",
     ] {
         assert!(said.out.contains(line), "{line}: {said:?}");
     }

@@ -1,4 +1,4 @@
-use again_rig::{SHORT, Scratch, stable, wait_for};
+use again_rig::{SHORT, Scratch, pass_a_tick, stable, wait_for};
 
 /// Asks once more, with an eye to what becomes of it.
 const TWICE: &str =
@@ -193,8 +193,7 @@ fn satisfied_is_told_with_the_run_that_did_it() {
     let agent = || scratch.run("ruby", &["bin/puppet", "agent", "--onetime", "site.pp"]);
     assert_eq!(agent().status(), 0);
     scratch.timer_in_state("held");
-    // The kernel tells when a process started to the hundredth of a second, rounded down.
-    std::thread::sleep(std::time::Duration::from_millis(30));
+    pass_a_tick();
     assert_eq!(agent().status(), 0);
     std::fs::remove_file(scratch.path("off")).expect("enabled");
     wait_for("the timer to be satisfied", SHORT, || {
@@ -237,7 +236,7 @@ fn json_lines_are_stable() {
         serde_json::json!({
             "schema": 1, "at": "X", "what": "requested", "target": "ID", "kind": "apply", "timer": "a \"name\"",
             "request": "ID", "chain": "CHAIN", "run": 2, "outcome": null, "reason": "delta 1h, jitter 0s",
-            "chain_began_at": "X", "origin": null,
+            "noticed": false, "chain_began_at": "X", "origin": null,
         })
     );
     assert_eq!(lines[1], r#"{"schema":1,"unreadable":2}"#);

@@ -41,7 +41,7 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
     ] {
         let began = Instant::now();
         scratch.again(words).ok();
-        assert!(began.elapsed() < Duration::from_secs(10), "{words:?}");
+        assert!(began.elapsed() < Duration::from_secs(25), "{words:?}");
     }
     let status = scratch.again(&["status"]).ok();
     assert!(status.contains("locked"), "{status}");
@@ -52,7 +52,7 @@ fn nobody_waits_for_ever_for_a_stopped_process() {
     let began = Instant::now();
     let said = scratch.again(&["stop"]);
     assert!(
-        began.elapsed() < Duration::from_secs(40),
+        began.elapsed() < Duration::from_secs(100),
         "{:?}",
         began.elapsed()
     );

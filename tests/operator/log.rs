@@ -1,7 +1,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use again_rig::{SHORT, Scratch, wait_for};
+use again_rig::{Process, SHORT, Scratch, stays, wait_for};
 
 #[test]
 fn shows_the_rerun_that_is_meant() {
@@ -66,10 +66,10 @@ fn follows_until_the_rerun_has_ended_without_looking_again_and_again() {
             .find(|line| line.starts_with("voluntary_ctxt_switches"));
         line.map(str::to_owned)
     };
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let before = switches();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    assert_eq!(switches(), before, "it woke up for nothing");
+    let process = Process::now(reader.id().cast_signed()).expect("alive");
+    process.wait_until_asleep();
+    let (before, while_it_waits) = (switches(), std::time::Duration::from_millis(1500));
+    stays("it sleeps", while_it_waits, || switches() == before);
     scratch.write("go", "");
     assert_eq!(line().as_deref(), Some("two"));
     scratch.write("end", "");

@@ -25,6 +25,8 @@ mod metrics;
 mod monitoring;
 /// `again now`.
 mod now;
+/// What needs more than the root of a container may do.
+mod privileged;
 /// What is said when something is in the way, lost, or not there.
 mod said;
 /// `again status`, its JSON, and how reruns ended.

@@ -1,12 +1,13 @@
 //! The manual pages are written by hand; nothing that the program has may be
 //! missing from them, and nothing be in them that it has not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use again::cli::Cli;
 use clap::CommandFactory;
 
+use again_rig::manual::{commands, flags, flags_of, parts, plain};
 use again_rig::repository;
 
 const PAGES: [&str; 2] = ["man/again.8", "man/again.toml.5"];
@@ -19,52 +20,6 @@ fn source(name: &str) -> String {
     std::fs::read_to_string(repository().join(name)).expect("source")
 }
 
-/// Lines by their heading: `.Sh`, or `.Sh` and `.Ss`.
-fn parts(page: &str) -> BTreeMap<String, Vec<&str>> {
-    let mut parts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let mut section = String::new();
-    let mut heading = String::new();
-    for line in page.lines() {
-        if let Some(name) = line.strip_prefix(".Sh ") {
-            section = name.to_owned();
-            heading = section.clone();
-        } else if let Some(name) = line.strip_prefix(".Ss ") {
-            heading = format!("{section}/{name}");
-        } else {
-            parts.entry(heading.clone()).or_default().push(line);
-        }
-    }
-    parts
-}
-
-/// The flags of `.It Fl` lines, as they are typed.
-fn flags(lines: &[&str]) -> BTreeSet<String> {
-    let mut flags = BTreeSet::new();
-    for line in lines.iter().filter_map(|line| line.strip_prefix(".It ")) {
-        let words: Vec<&str> = line.split(' ').collect();
-        for pair in words.windows(2).filter(|pair| pair[0] == "Fl") {
-            flags.insert(format!("-{}", pair[1]));
-        }
-    }
-    // The end of options, before a command.
-    flags.remove("--");
-    flags
-}
-
-/// A command's own flags, as they are typed.
-fn clap_flags(command: &clap::Command, global: bool) -> BTreeSet<String> {
-    let mut flags = BTreeSet::new();
-    for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
-        let everywhere =
-            arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str());
-        if everywhere == global {
-            flags.extend(arg.get_long().map(|long| format!("--{long}")));
-            flags.extend(arg.get_short().map(|short| format!("-{short}")));
-        }
-    }
-    flags
-}
-
 #[test]
 fn every_command_and_every_flag_and_none_else() {
     let text = page("man/again.8");
@@ -73,23 +28,18 @@ fn every_command_and_every_flag_and_none_else() {
     command.build();
     let subcommands: BTreeSet<String> = command
         .get_subcommands()
-        .map(|c| format!("COMMANDS/again {}", c.get_name()))
-        .collect();
-    let documented: BTreeSet<String> = parts
-        .keys()
-        .filter(|name| name.starts_with("COMMANDS/"))
-        .cloned()
+        .map(|c| format!("again {}", c.get_name()))
         .collect();
     // `again` alone is `again run`, and `explain` takes the options of `run`.
-    assert_eq!(documented, subcommands);
+    assert_eq!(commands(&parts), subcommands);
     assert_eq!(
         flags(&parts["OPTIONS FOR EVERY COMMAND"]),
-        clap_flags(&command, true)
+        flags_of(&command, true)
     );
-    let run = clap_flags(command.find_subcommand("run").expect("run"), false);
-    assert_eq!(clap_flags(&command, false), run);
+    let run = flags_of(command.find_subcommand("run").expect("run"), false);
+    assert_eq!(flags_of(&command, false), run);
     for sub in command.get_subcommands() {
-        let mut real = clap_flags(sub, false);
+        let mut real = flags_of(sub, false);
         if sub.get_name() == "explain" {
             assert!(real.is_superset(&run));
             real.retain(|flag| !run.contains(flag));
@@ -190,15 +140,6 @@ fn settings(file: &str, uid: u32, home: &str) -> again::config::Settings {
     again::config::settings(&global, &Default::default(), &around).expect("settings")
 }
 
-/// The text on one line, without the page's macros and quotes.
-fn plain(lines: &[&str]) -> String {
-    let words = lines.iter().flat_map(|line| line.split_whitespace());
-    let words =
-        words.filter(|word| !["//!", "#", ".Ql", ".Pq", ".Cm", ".Pa", ".Ic"].contains(word));
-    let text = words.collect::<Vec<_>>().join(" ").replace("\\(dq", "");
-    text.replace(" ,", ",")
-}
-
 #[test]
 fn every_default_is_the_programs() {
     let defaults = settings("", 0, "/root");
@@ -291,13 +232,12 @@ fn every_default_is_the_programs() {
     let text = page("README.md");
     let readme = plain(&text.lines().collect::<Vec<_>>());
     for said in [
-        format!("At most {runs} reruns of the same command within an hour (`max_runs`, `window`)"),
-        format!("(`on_cap`: `{on_cap}`, "),
-        format!("(a quarter of delta, at least {least} s;"),
         format!(
-            "`{}`; the newest {logs} of each command are kept.",
-            defaults.log_dir.display()
+            "at most {runs} reruns of a command within an hour (`max_runs`, `window` of the class)"
         ),
+        format!("(`on_cap`: `{on_cap}`, "),
+        format!("a random jitter of up to a quarter of it, or {least} s."),
+        format!("output is in `{}`.", defaults.log_dir.display()),
     ] {
         assert!(readme.contains(&said), "README.md lacks {said:?}");
     }

@@ -1,4 +1,4 @@
-use again_rig::{SHORT, Scratch, wait_for};
+use again_rig::{SHORT, Scratch, stays, wait_for};
 
 /// A request with a delta that no test waits for; every run leaves a line.
 const HOUR: &str =
@@ -58,8 +58,8 @@ fn the_requesting_run_is_waited_for_all_the_same() {
         twice.contains("it waits for its run to end, pid "),
         "{twice}"
     );
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(scratch.text("runs"), "run\n");
+    let moment = std::time::Duration::from_millis(300);
+    stays("one run", moment, || scratch.text("runs") == "run\n");
     scratch.write("go", "");
     scratch.end_shell();
     scratch.wait_until_settled();

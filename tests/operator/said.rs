@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use again_rig::{SHORT, Scratch, start, wait_for, wait_until};
+use again_rig::{SHORT, Scratch, sleep_until, start, wait_for, wait_until};
 
 fn blocked(scratch: &Scratch) -> serde_json::Value {
     scratch.status()["targets"][0]["timers"][0]["blocked_by"].clone()
@@ -37,7 +37,8 @@ fn the_holder_of_puppets_lock_is_named_and_may_be_stuck() {
     let other = start(&mut scratch.agent("other", "hold('go')"));
     wait_until("the other run", SHORT, || scratch.runs("other").len() == 1);
     let pid = scratch.runs("other")[0].pid();
-    std::thread::sleep(Duration::from_secs(3));
+    // Older than its limit, which counts from when it took the lock.
+    sleep_until(scratch.runs("other")[0].started() + 3_000_000_000);
     let locked = Instant::now();
     scratch.write("lock", &pid.to_string());
     let asks = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");

@@ -1,7 +1,6 @@
 //! A kernel before 5.3 has no pidfd_open(2), and container runtimes have filters that refuse it (and newer calls) with
 //! EPERM. A filter of our own makes it so for the run and everything below it.
 
-use std::ffi::OsString;
 use std::process::Command;
 
 use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
@@ -16,25 +15,6 @@ const CLOSE_RANGE: &str = "436";
 const EPERM: &str = "1";
 const ENOSYS: &str = "38";
 
-/// The command with these system calls failing.
-fn without(scratch: &Scratch, calls: &[(&str, &str)], command: &Command) -> Command {
-    let mut words: Vec<OsString> = Vec::new();
-    for (call, error) in calls {
-        words.extend([
-            scratch.path("bin/helper").into(),
-            "without".into(),
-            call.into(),
-            error.into(),
-            "--".into(),
-        ]);
-    }
-    words.push(command.get_program().to_owned());
-    words.extend(command.get_args().map(ToOwned::to_owned));
-    let mut filtered = scratch.command(&words[0]);
-    filtered.args(&words[1..]);
-    filtered
-}
-
 const CASES: [&[(&str, &str)]; 4] = [
     &[(PIDFD_OPEN, ENOSYS)],
     &[(PIDFD_OPEN, EPERM)],
@@ -45,7 +25,7 @@ const CASES: [&[(&str, &str)]; 4] = [
 fn again(scratch: &Scratch, calls: &[(&str, &str)], words: &[&str]) -> Ended {
     let mut command = scratch.command(scratch.path("bin/again"));
     command.args(words);
-    answer(&mut without(scratch, calls, &command))
+    answer(&mut scratch.without(calls, &command))
 }
 
 #[test]
@@ -57,7 +37,7 @@ fn a_rerun_without_pidfds() {
         let manifest = format!(
             "ask('run', '--delta', '1', bare: true, through: {careless}) if NTH == 1\nhold('go') if NTH == 1"
         );
-        let mut command = without(&scratch, calls, &scratch.apply("site", &manifest));
+        let mut command = scratch.without(calls, &scratch.apply("site", &manifest));
         scratch.with_output(&mut command);
         let run = start(&mut command);
         scratch.wait_for_state("again", "waiting for the run");
@@ -132,7 +112,7 @@ fn a_lock_is_waited_for_without_pidfds() {
     scratch.write("lock", &holder.process.pid.to_string());
     let lock = scratch.at("lock");
     let ask = format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1");
-    let mut command = without(&scratch, calls, &scratch.apply("site", &ask));
+    let mut command = scratch.without(calls, &scratch.apply("site", &ask));
     scratch.with_output(&mut command);
     start(&mut command).finish();
     scratch.wait_for_state("again", "due");
@@ -169,7 +149,7 @@ fn a_request_without_memory_to_pass_on() {
         scratch.settings("save_environment = false");
         let calls = &[(MEMFD_CREATE, error)];
         let manifest = "ask('run', '--delta', '1') if NTH == 1";
-        let mut command = without(&scratch, calls, &scratch.apply("site", manifest));
+        let mut command = scratch.without(calls, &scratch.apply("site", manifest));
         scratch.with_output(&mut command);
         start(&mut command).finish();
         assert_eq!(scratch.orders("state").len(), 1, "no other file is left");
@@ -181,7 +161,7 @@ fn a_request_without_memory_to_pass_on() {
     }
 }
 
-/// A user whom the user database does not know, with an empty environment, as containers have them.
+/// A user whom the user database does not know, with no home in the environment, as containers have them.
 #[test]
 fn a_user_without_a_name_or_a_home() {
     const STRANGER: u32 = 424_242;
@@ -194,6 +174,7 @@ fn a_user_without_a_name_or_a_home() {
         let group = format!("--regid={STRANGER}");
         command
             .env_clear()
+            .env("AGAIN_CONTAINER", "stays")
             .current_dir("/")
             .args([&user, &group, "--clear-groups"]);
         answer(command.arg(scratch.path("bin/again")).args(words))

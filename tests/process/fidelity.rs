@@ -4,7 +4,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use again_rig::{Past, SHORT, Scratch, answer, copy_program, start, wait_until, write_program};
+use again_rig::{
+    IDLE, Past, SHORT, Scratch, answer, copy_program, start, wait_until, write_program,
+};
 
 #[track_caller]
 fn assert_same(first: &Past, rerun: &Past) {
@@ -161,6 +163,15 @@ fn the_output_of_a_rerun_is_whole_in_its_log() {
     scratch.assert_nothing_left();
 }
 
+/// The texts of all files in the directory of the logs, sorted. Some may be removed meanwhile.
+fn said_in_logs(scratch: &Scratch) -> Vec<String> {
+    let files = fs::read_dir(scratch.path("logs")).expect("logs").flatten();
+    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    let mut texts: Vec<String> = texts.collect();
+    texts.sort();
+    texts
+}
+
 #[test]
 fn only_the_newest_logs_are_kept() {
     let scratch = Scratch::new();
@@ -170,13 +181,9 @@ fn only_the_newest_logs_are_kept() {
     start(&mut scratch.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH < 7")).finish();
     scratch.wait_for_runs("site", 7);
     scratch.wait_until_settled();
-    let mut said: Vec<String> = fs::read_dir(scratch.path("logs"))
-        .expect("logs")
-        .flatten()
-        .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
-        .collect();
-    said.sort();
-    assert_eq!(said, ["5\n", "6\n", "7\n", "not ours"]);
+    wait_until("the upkeep", IDLE, || {
+        said_in_logs(&scratch) == ["5\n", "6\n", "7\n", "not ours"]
+    });
     scratch.assert_nothing_left();
 }
 
@@ -189,9 +196,9 @@ fn the_newest_logs_of_each_target_are_kept() {
         scratch.again_well(&["run", "--", "/bin/echo", word]);
         scratch.wait_until_settled();
     }
-    let mut said: Vec<String> = scratch.logs().into_iter().map(|(_, text)| text).collect();
-    said.sort();
-    assert_eq!(said, ["one\n", "two\n"]);
+    wait_until("the upkeep", IDLE, || {
+        said_in_logs(&scratch) == ["one\n", "two\n"]
+    });
     scratch.assert_nothing_left();
 }
 
@@ -243,13 +250,15 @@ fn twenty_logs_are_kept_by_default() {
     start(&mut scratch.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH == 1")).finish();
     scratch.wait_for_runs("site", 2);
     scratch.wait_until_settled();
-    let mut names: Vec<String> = fs::read_dir(scratch.path("logs"))
-        .expect("logs")
-        .flatten()
-        .map(|entry| entry.file_name().into_string().expect("plain"))
-        .collect();
-    names.sort();
-    assert_eq!(names.len(), 20, "{names:?}");
+    let names = || {
+        let logs = fs::read_dir(scratch.path("logs")).expect("logs").flatten();
+        let names = logs.map(|entry| entry.file_name().into_string().expect("plain"));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    wait_until("the upkeep", IDLE, || names().len() == 20);
+    let mut names = names();
     let newest = names.pop().expect("a log");
     assert_eq!(
         fs::read_to_string(scratch.path("logs").join(&newest)).expect("readable"),
@@ -271,18 +280,12 @@ fn the_log_of_a_rerun_outlasts_it() {
         runs.get(1).is_some_and(|rerun| !rerun.asked().is_empty())
     });
     scratch.waiter("again").wait_until_asleep();
-    let logs = || -> Vec<String> {
-        fs::read_dir(scratch.path("logs"))
-            .expect("logs")
-            .flatten()
-            .map(|entry| fs::read_to_string(entry.path()).expect("readable"))
-            .collect()
-    };
-    assert_eq!(logs(), ["2\n"]);
+    let logs = |texts: &[&str]| said_in_logs(&scratch) == texts;
+    wait_until("the upkeep", IDLE, || logs(&["2\n"]));
     scratch.release("go");
     scratch.wait_for_runs("site", 3);
     scratch.wait_until_settled();
-    assert_eq!(logs(), ["3\n"]);
+    wait_until("the upkeep", IDLE, || logs(&["3\n"]));
 }
 
 /// Nor does the rerun of another target take it.
@@ -302,7 +305,7 @@ fn the_log_of_a_rerun_outlasts_those_of_others() {
         });
     }
     wait_until("the others", SHORT, || scratch.told("started").len() == 4);
-    assert_eq!(logs(), 2, "the newest, and the one in use");
+    wait_until("the upkeep", IDLE, || logs() == 2);
     let log = scratch.status()["targets"]
         .as_array()
         .expect("targets")

@@ -4,7 +4,8 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use again_rig::{
-    Ended, Past, SHORT, Scratch, Started, answer, assert_line, start, wait_until, write_program,
+    Ended, LOCK_WAIT, Past, SHORT, Scratch, Started, answer, assert_line, pass_a_tick, start,
+    stays, wait_until, write_program,
 };
 
 /// `again WORDS -- ruby … puppet OTHERS`.
@@ -56,7 +57,7 @@ fn holder(scratch: &Scratch) -> Started {
     let lock = scratch.at("puppet/lock");
     let manifest =
         format!("File.binwrite('{lock}', Process.pid.to_s); hold('go'); File.delete('{lock}')");
-    let run = start(&mut scratch.agent("other", &manifest));
+    let run = start(&mut scratch.agent_of("named", "other", &manifest));
     wait_until("the lock", SHORT, || scratch.path("puppet/lock").exists());
     run
 }
@@ -83,6 +84,8 @@ fn an_agent_waits_for_the_lock_and_leaves_a_summary() {
         "--no-splay",
         "--certname",
         "named",
+        "--waitforlock",
+        "5",
     ];
     let said = schedule(&scratch, &[], &words);
     println!("{said}");
@@ -100,8 +103,10 @@ fn an_agent_waits_for_the_lock_and_leaves_a_summary() {
         explained.contains("  the command as it was named\n"),
         "{explained}"
     );
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(scratch.runs("named").is_empty(), "while the lock is held");
+    let moment = std::time::Duration::from_millis(300);
+    stays("it waits for the lock", moment, || {
+        scratch.runs("named").is_empty()
+    });
     scratch.release("go");
     other.finish();
     let runs = scratch.wait_for_runs("named", 1);
@@ -175,7 +180,8 @@ fn a_disabled_agent_holds_it_and_not_what_enables_it() {
         ["agent", "--enable", "--certname", "enabler"]
     );
     let runs = scratch.wait_for_runs("named", 1);
-    assert_eq!(options(&runs[0]), ["agent", "-t", "--certname", "named"]);
+    let words = ["agent", "-t", "--certname", "named"];
+    assert_eq!(options(&runs[0]), [&words[..], &LOCK_WAIT].concat());
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
 }
@@ -192,6 +198,8 @@ fn a_daemon_becomes_one_run() {
         "  added --onetime: it would start a daemon; one that runs is left alone",
         "  added --no-daemonize: ",
         "  added --no-splay: ",
+        "  added --waitforlock=10: it would be skipped if another run took the lock meanwhile",
+        "  added --maxwaitforlock=unlimited: it would give up after a minute",
         "run 1\n",
     ] {
         assert!(explained.contains(line), "{line}: {explained}");
@@ -207,7 +215,7 @@ fn a_daemon_becomes_one_run() {
         "--no-daemonize",
         "--no-splay",
     ];
-    assert_eq!(options(&runs[0]), one);
+    assert_eq!(options(&runs[0]), [&one[..], &LOCK_WAIT].concat());
     assert_eq!(runs[0].variable("AGAIN_RUN").as_deref(), Some("1"));
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
@@ -410,7 +418,7 @@ fn a_script_and_a_wrapper_called_puppet() {
         "--no-daemonize",
         "--no-splay",
     ];
-    assert_eq!(options(&runs[0]), one);
+    assert_eq!(options(&runs[0]), [&one[..], &LOCK_WAIT].concat());
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
 }
@@ -437,13 +445,14 @@ fn inside_a_run_too() {
         "--no-splay",
     ];
     let runs = scratch.wait_for_runs("named", 1);
-    assert_eq!(options(&runs[0]), one);
+    assert_eq!(options(&runs[0]), [&one[..], &LOCK_WAIT].concat());
     assert_eq!(runs[0].variable("AGAIN_RUN").as_deref(), Some("2"));
     scratch.wait_until_settled();
     // In the settings, and a wrapper beside it that is taken for what the run is.
     scratch.settings(&format!("command = [{}]", agent.replace('\'', "\"")));
     start(&mut scratch.apply("second", "ask('run')")).finish();
-    assert_eq!(options(&scratch.wait_for_runs("named", 2)[1]), one);
+    let second = &scratch.wait_for_runs("named", 2)[1];
+    assert_eq!(options(second), [&one[..], &LOCK_WAIT].concat());
     scratch.wait_until_settled();
     write_program(scratch.path("work/wrapper"), "#!/bin/sh\nexit 0\n");
     scratch.settings(&format!(
@@ -513,5 +522,108 @@ fn a_jobs_number_makes_no_target() {
         Some(3)
     );
     scratch.again_well(&["stop"]);
+    scratch.assert_nothing_left();
+}
+
+/// A command is judged by its own words, behind programs such as `nice` that run it.
+#[test]
+fn a_command_behind_nice_and_flock_is_the_agent() {
+    let scratch = Scratch::new();
+    scratch.write("work/named.pp", "");
+    let (lock, script) = (scratch.at("flock"), scratch.at("bin/puppet"));
+    let through = [
+        "run",
+        "--",
+        "env",
+        "-u",
+        "X",
+        "A=1",
+        "nice",
+        "-n",
+        "1",
+        "timeout",
+        "-k",
+        "5",
+        "60",
+        "flock",
+        "-w",
+        "5",
+        &lock,
+        "setsid",
+        "-w",
+        "ruby",
+        "--disable-gems",
+        &script,
+        "agent",
+        "--certname",
+        "named",
+    ];
+    let said = scratch.again_well(&through);
+    assert!(said.contains("puppet agent runs "), "{said}");
+    let runs = scratch.wait_for_runs("named", 1);
+    let one = "agent --certname named --onetime --no-daemonize --no-splay";
+    let one: Vec<&str> = one.split(' ').chain(LOCK_WAIT).collect();
+    assert_eq!(options(&runs[0]), one);
+    assert_eq!(runs[0].variable("A").as_deref(), Some("1"));
+    scratch.wait_until_settled();
+}
+
+/// A command of another program waits for the run that asks, and for nothing else of Puppet's: it is not taken for a run,
+/// reads no summary, and no run does its job.
+#[test]
+fn a_command_of_another_program_is_not_a_run_of_puppet() {
+    let scratch = Scratch::new();
+    with_files(&scratch, "jitter = 0\n");
+    let summary = scratch.at("puppet/summary");
+    let note = scratch.script("work/note", "echo noted >> \"$(dirname \"$0\")/noted\"");
+    let noted = || scratch.text("work/noted").lines().count();
+    // The run writes a summary after its request; a later run of the agent holds the lock.
+    let manifest = format!(
+        "ask('run', '--delta', '1', '--', '{note}'); hold('go'); File.write('{summary}', \"{SUMMARY}\")"
+    );
+    let run = start(&mut scratch.agent("site", &manifest));
+    scratch.wait_for_state("again", "waiting for the run");
+    let target = only_target(&scratch);
+    assert_eq!(target["kind"], "command", "{target:#}");
+    let longer = std::time::Duration::from_millis(1300);
+    stays("the run goes on", longer, || noted() == 0);
+    scratch.release("go");
+    run.finish();
+    fs::remove_file(scratch.path("go")).expect("there");
+    let other = holder(&scratch);
+    wait_until("it to run", SHORT, || noted() == 1);
+    scratch.release("go");
+    other.finish();
+    scratch.wait_until_settled();
+    let ended = scratch.told("ended");
+    assert!(
+        ended[0].1.contains("a command that is not puppet's"),
+        "{ended:?}"
+    );
+    assert!(scratch.told("satisfied").is_empty());
+    scratch.assert_nothing_left();
+}
+
+/// A later run that asks for the same command has not run it; a later start of the command has.
+#[test]
+fn a_run_that_asks_for_the_same_command_has_not_done_its_job() {
+    let scratch = Scratch::new();
+    let note = scratch.script("work/note", "echo noted >> \"$(dirname \"$0\")/noted\"");
+    let noted = || scratch.text("work/noted").lines().count();
+    let ask =
+        |name: &str| format!("ask('run', '--name', '{name}', '--jitter', '0', '--', '{note}')");
+    let run = start(&mut scratch.apply("first", &format!("{}; hold('go')", ask("x"))));
+    scratch.wait_for_state("x", "waiting for the run");
+    scratch.again_well(&["disable", "for a test"]);
+    scratch.release("go");
+    run.finish();
+    scratch.wait_for_state("x", "held");
+    pass_a_tick();
+    start(&mut scratch.apply("second", &ask("y"))).finish();
+    assert_eq!(scratch.told("refused").len(), 1);
+    scratch.again_well(&["enable"]);
+    wait_until("the command to run", SHORT, || noted() == 1);
+    scratch.wait_until_settled();
+    assert!(scratch.told("satisfied").is_empty());
     scratch.assert_nothing_left();
 }

@@ -1,10 +1,11 @@
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_rig::{SHORT, Scratch, WAITS, start, wait_until};
+use again_rig::{SHORT, Scratch, WAITS, start, stays, wait_until};
 
 /// A directory whose reruns wait for slots.
 fn with_slots() -> Scratch {
@@ -13,8 +14,12 @@ fn with_slots() -> Scratch {
     scratch
 }
 
+fn asking_once(scratch: &Scratch) -> Command {
+    scratch.apply("site", "ask('run') if NTH == 1")
+}
+
 fn ask_once(scratch: &Scratch) {
-    start(&mut scratch.apply("site", "ask('run') if NTH == 1")).finish();
+    start(&mut asking_once(scratch)).finish();
 }
 
 fn kinds(descriptors: &[(i32, String)]) -> Vec<&str> {
@@ -59,8 +64,7 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     waiter.wait_until_asleep();
     let switches = || waiter.status("voluntary_ctxt_switches").expect("a count");
     let before = switches();
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(switches(), before, "it sleeps");
+    stays("it sleeps", Duration::from_secs(2), || switches() == before);
     assert_eq!(scratch.runs("site").len(), 1);
 
     scratch.answer_slot("0");
@@ -167,7 +171,9 @@ fn without_a_slot_it_says_why_and_asks_again() {
 fn without_the_program_it_goes_ahead_after_a_while() {
     let scratch = with_slots();
     let begun = Instant::now();
-    ask_once(&scratch);
+    let mut run = scratch.without_system_log(&asking_once(&scratch));
+    scratch.with_output(&mut run);
+    start(&mut run).finish();
     scratch.wait_for_runs("site", 2);
     assert!(begun.elapsed() >= Duration::from_secs(10));
     scratch.wait_until_settled();

@@ -295,7 +295,7 @@ fn as_it_becomes_due() {
             .map(|thread| {
                 let (scratch, file) = (&scratch, &file);
                 scope.spawn(move || {
-                    let mut dice = Dice(SEED + thread);
+                    let mut dice = Dice::new(SEED + thread);
                     (0..CASES / 8)
                         .map(|case| race(scratch, file, &format!("{thread}-{case}"), &mut dice))
                         .collect::<Vec<bool>>()

@@ -3,9 +3,11 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use again_rig::{Past, Process, SHORT, Scratch, start, wait_until};
+use again_rig::{
+    Past, Permission, Process, SHORT, Scratch, answer, permits, start, stays, wait_until,
+};
 
 /// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
 fn holding(ask: &str) -> String {
@@ -140,11 +142,9 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
     assert!(asked[0].pipe_closed, "the requester's pipe outlives it");
 
     let before = waiters.map(switches);
-    let end = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(waiters.iter().all(|waiter| waiter.alive()));
-    }
+    stays("all wait", Duration::from_secs(20), || {
+        waiters.iter().all(|waiter| waiter.alive())
+    });
     for ((name, waiter), before) in names.iter().zip(waiters).zip(before) {
         let kb = |what: &str| waiter.memory(what).expect("a size");
         let (resident, anonymous, own) = (kb("Rss"), kb("Anonymous"), kb("Pss"));
@@ -263,7 +263,10 @@ fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
     for (n, verb) in verbs.iter().enumerate() {
         kill();
         let promised = due();
-        let said = scratch.again_well(verb);
+        let command = scratch.again_command(verb);
+        let said = answer(&mut scratch.without_system_log(&command));
+        assert_eq!(said.code, Some(0), "{verb:?}: {said:?}");
+        let said = said.out;
         assert!(said.contains("resumed: timer 'first'"), "{verb:?}: {said}");
         let timer = scratch.timer("first").expect("there");
         assert_eq!(timer["state"], "waiting");
@@ -547,7 +550,7 @@ fn a_command_has_the_signals_of_its_requester() {
 }
 
 #[test]
-fn the_rerun_has_umask_nice_level_and_limits_of_the_run() {
+fn rerun_has_umask_nice_level_and_limits_of_the_run() {
     let cases = [
         Circumstances {
             umask: Some(0o027),
@@ -563,14 +566,7 @@ fn the_rerun_has_umask_nice_level_and_limits_of_the_run() {
             ..Circumstances::default()
         },
         Circumstances {
-            nice: -3,
-            limits: &[
-                (libc::RLIMIT_NOFILE, 512, 2048),
-                (libc::RLIMIT_CORE, 0, 0),
-                (libc::RLIMIT_NPROC, 4000, 5000),
-                (libc::RLIMIT_STACK, 4 << 20, libc::RLIM_INFINITY),
-                (libc::RLIMIT_CPU, 3600, libc::RLIM_INFINITY),
-            ],
+            limits: &LIMITS,
             ..Circumstances::default()
         },
     ];
@@ -580,23 +576,59 @@ fn the_rerun_has_umask_nice_level_and_limits_of_the_run() {
     println!("{} starting states", cases.len());
 }
 
-/// An Exec's own umask, nice level, limits, signals, directory and variables are no business of the rerun.
+const LIMITS: [(u32, u64, u64); 5] = [
+    (libc::RLIMIT_NOFILE, 512, 2048),
+    (libc::RLIMIT_CORE, 0, 0),
+    (libc::RLIMIT_NPROC, 4000, 5000),
+    (libc::RLIMIT_STACK, 4 << 20, libc::RLIM_INFINITY),
+    (libc::RLIMIT_CPU, 3600, libc::RLIM_INFINITY),
+];
+
 #[test]
-fn nothing_of_the_requesters_own_leaks_into_the_rerun() {
-    let shell = "['/bin/sh', '-c', 'trap \"\" HUP USR1 PIPE; umask 077; ulimit -S -n 99; cd /tmp; exec nice -n 5 \"$@\"', 'sh']";
+fn rerun_has_the_raised_priority_of_the_run() {
+    if !permits(Permission::SysNice) {
+        return;
+    }
+    let case = Circumstances {
+        nice: -3,
+        limits: &LIMITS,
+        ..Circumstances::default()
+    };
+    assert_same_circumstances(&case, "ask('run')");
+}
+
+/// An Exec's own umask, limits, signals, directory and variables are no business of the rerun.
+#[test]
+fn rerun_has_nothing_of_the_requester() {
     let wrappers = [
-        shell,
+        &format!("['/bin/sh', '-c', '{OWN}; exec \"$@\"', 'sh']"),
         "['/usr/bin/nohup']",
         // It handles HUP, INT, QUIT and TERM, so that its child has them by default.
         "['/usr/bin/timeout', '60']",
         "[HELPER, 'blocked', '1', '10', '15', '40', '--']",
         "[HELPER, 'ignored', '13', '15', '17', '--', HELPER, 'blocked', '12', '--']",
     ];
+    for wrapper in wrappers {
+        assert_requester_leaves_nothing(wrapper);
+    }
+    println!("{} wrappers, in runs of two kinds", wrappers.len());
+}
+
+/// What a requester changes for itself.
+const OWN: &str = "trap \"\" HUP USR1 PIPE; umask 077; ulimit -S -n 99; cd /tmp";
+
+/// The requester has lowered its own priority: the waiter raises it again.
+#[test]
+fn rerun_has_not_the_nice_level_of_the_requester() {
+    if permits(Permission::SysNice) {
+        let wrapper = format!("['/bin/sh', '-c', '{OWN}; exec nice -n 5 \"$@\"', 'sh']");
+        assert_requester_leaves_nothing(&wrapper);
+    }
+}
+
+fn assert_requester_leaves_nothing(wrapper: &str) {
     let cases: [&[&str]; 2] = [&[], &["1", "3"]];
-    for (wrapper, ignored) in wrappers
-        .iter()
-        .flat_map(|w| cases.map(|ignored| (w, ignored)))
-    {
+    for ignored in cases {
         let ask = format!(
             "ask('run', through: {wrapper}, env: {{'LEAK' => 'yes', 'LANG' => 'C', 'PATH' => '/usr/bin:/bin'}})"
         );
@@ -608,11 +640,6 @@ fn nothing_of_the_requesters_own_leaks_into_the_rerun() {
         };
         assert_same_circumstances(&case, &ask);
     }
-    println!(
-        "{} wrappers, in runs of {} kinds",
-        wrappers.len(),
-        cases.len()
-    );
 }
 
 /// TERM blocked or ignored in the run says nothing about the waiter: it can be stopped.

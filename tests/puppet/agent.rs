@@ -5,8 +5,8 @@ use nix::sys::signal::Signal;
 
 use crate::{assert_same_circumstances, assert_same_run, changes_once, hold_until};
 use again_rig::{
-    CachedAgent, Ended, LONG, Process, Record, SHORT, Scratch, Server, Started, boottime, text,
-    wait_for, wait_until,
+    CachedAgent, Ended, LOCK_WAIT, LONG, Permission, Process, Record, SHORT, Scratch, Server,
+    Started, boottime, permits, stays, text, wait_for, wait_until,
 };
 
 const LINGER: &str = "0.4";
@@ -165,8 +165,8 @@ fn a_named_agent_waits_for_the_run_under_way() {
     wait_until("it to be due", SHORT, || {
         scratch.timers()[0]["state"] == "due"
     });
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(scratch.catalogs().len(), 1, "while the lock is held");
+    let moment = Duration::from_millis(500);
+    stays("the lock is held", moment, || scratch.catalogs().len() == 1);
     fs::write(scratch.path("go"), "").expect("go");
     first.wait().expect(&[2]);
     wait_until("both reruns", LONG, || scratch.catalogs().len() == 3);
@@ -174,8 +174,16 @@ fn a_named_agent_waits_for_the_run_under_way() {
     let starts = scratch.starts();
     assert_eq!((starts.len(), scratch.catalogs().len()), (3, 3));
     assert_eq!(starts[1].command, starts[2].command);
-    let words = ["--onetime", "--no-daemonize", "--no-splay"];
-    assert_eq!(starts[1].command[starts[1].command.len() - 3..], words);
+    let words = "--onetime --no-daemonize --no-splay";
+    let words: Vec<&str> = words.split(' ').chain(LOCK_WAIT).collect();
+    assert!(
+        starts[1].command.ends_with(
+            &words
+                .iter()
+                .map(|word| word.to_string())
+                .collect::<Vec<_>>()
+        )
+    );
     assert!(
         scratch
             .logs()
@@ -224,7 +232,7 @@ fn a_run_by_cron_is_run_again_without_its_splay() {
     );
     assert_eq!(
         second.command[first.command.len()..],
-        ["--no-splay"],
+        [&["--no-splay"][..], &LOCK_WAIT].concat(),
         "and this is all that is added"
     );
 }
@@ -267,7 +275,11 @@ fn assert_daemon_and_rerun(
         rerun.command,
         [
             command.clone(),
-            added.iter().map(|word| word.to_string()).collect()
+            added
+                .iter()
+                .chain(&LOCK_WAIT)
+                .map(|word| word.to_string())
+                .collect()
         ]
         .concat()
     );
@@ -310,6 +322,9 @@ fn a_daemon_in_the_foreground_gets_one_rerun_and_keeps_its_schedule() {
 /// The title wipes out the environment of the run's process; the rerun has it whole.
 #[test]
 fn a_plain_daemon_gets_one_rerun_with_a_whole_environment() {
+    if !permits(Permission::MountNamespace) {
+        return;
+    }
     let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(&scratch, &daemons_manifest(&scratch), FAR);
     agent.plain().run().expect(&[0]);
@@ -638,4 +653,68 @@ fn an_ordinary_users_agent_is_run_again_and_knows_its_fact() {
             "{fact:#}"
         );
     }
+}
+
+/// A living process that Puppet takes for the holder of its lock, which it has as soon as this returns.
+fn lock_by_another(scratch: &Scratch, agent: &CachedAgent) -> Started {
+    let holder = scratch.prepare(&["ruby", "-e", "sleep", "puppet"]).start();
+    fs::write(agent.lock(), holder.process.pid.to_string()).expect("the lock");
+    holder
+}
+
+fn release(agent: &CachedAgent, holder: Started) {
+    fs::remove_file(agent.lock()).expect("the lock");
+    holder.kill();
+}
+
+/// Another agent takes the lock while the rerun loads Puppet: the rerun waits for it.
+#[test]
+fn a_rerun_waits_for_a_lock_that_is_taken_while_it_starts() {
+    let scratch = Scratch::with_puppet();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    let agent = CachedAgent::new(&scratch, &manifest, "");
+    agent.command(&["--test"]).run().expect(&[2]);
+    wait_until("the rerun to start", LONG, || scratch.starts().len() == 2);
+    let holder = lock_by_another(&scratch, &agent);
+    let rerun = scratch.starts()[1].process;
+    stays(
+        "it waits while the lock is held",
+        Duration::from_secs(5),
+        || rerun.alive() && scratch.catalogs().len() == 1,
+    );
+    release(&agent, holder);
+    wait_until("the rerun", LONG, || scratch.catalogs().len() == 2);
+    scratch.settle(LONG);
+    assert_eq!(scratch.starts().len(), 2);
+}
+
+/// A site that sets `waitforlock` to 0 has Puppet skip what finds the lock taken.
+#[test]
+fn rerun_that_puppet_skips_is_tried_again() {
+    let scratch = Scratch::with_puppet();
+    let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+    let agent = CachedAgent::new(&scratch, &manifest, "waitforlock = 0");
+    agent.command(&["--test"]).run().expect(&[2]);
+    wait_until("the rerun to start", LONG, || scratch.starts().len() == 2);
+    let holder = lock_by_another(&scratch, &agent);
+    wait_until("Puppet to skip it", LONG, || {
+        !scratch.history_of("ended").is_empty()
+    });
+    assert_eq!(scratch.catalogs().len(), 1, "while the lock is held");
+    let last = || scratch.record()["last"].take();
+    wait_until("the record", LONG, || last()["outcome"] == "skipped");
+    assert!(last()["rerun"]["before_start"].is_null(), "{}", last());
+    release(&agent, holder);
+    scratch.settle(LONG);
+    let ended = scratch.history_of("ended");
+    let outcomes: Vec<_> = ended.iter().map(|one| &one["outcome"]).collect();
+    assert_eq!(outcomes, ["skipped", "unchanged"], "{ended:#?}");
+    assert_eq!((scratch.starts().len(), scratch.catalogs().len()), (3, 2));
+    let resumed = &scratch.history_of("resumed")[0];
+    let why = resumed["reason"].as_str().expect("a reason");
+    assert!(
+        why.contains("another run of the agent had the lock"),
+        "{why}"
+    );
+    assert_eq!(scratch.status()["targets"][0]["cap"]["used"], 2, "{why}");
 }

@@ -9,7 +9,7 @@ use again_rig::{LONG, Process, Record, Scratch, text, wait_until, write_program}
 const LINGER: &str = "0.4";
 
 /// Both starts, after checking that there were exactly two and that both applied their catalog.
-fn two_runs(scratch: &Scratch) -> (Record, Record) {
+pub fn two_runs(scratch: &Scratch) -> (Record, Record) {
     scratch.settle(LONG);
     let starts = scratch.starts();
     let catalogs = scratch.catalogs();
@@ -371,6 +371,24 @@ fn noop_by_puppet_conf_counts_too() {
     assert_eq!(scratch.starts().len(), 4);
 }
 
+/// `apply` reads `[user]` before `[main]`, and nothing that is the agent's: its summary is found where it is.
+#[test]
+fn an_applys_summary_is_where_the_section_user_says() {
+    for section in ["user", "agent"] {
+        let scratch = Scratch::with_puppet();
+        let other = scratch.at("puppet/other");
+        scratch.puppet_conf(&format!("[{section}]\npublicdir = {other}"));
+        let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
+        scratch.write("work/site.pp", &manifest);
+        scratch.puppet_apply(&["site.pp"]).run().expect(&[0]);
+        wait_until("the rerun", LONG, || scratch.catalogs().len() == 2);
+        scratch.settle(LONG);
+        scratch.again(&["history"]);
+        let ended = scratch.history_of("ended");
+        assert_eq!(ended[0]["outcome"], "unchanged", "{section}: {ended:#?}");
+    }
+}
+
 const GEMS: [&str; 6] = [
     "puppet",
     "concurrent-ruby",
@@ -453,70 +471,5 @@ fn a_run_that_bundler_loads_needs_the_command_to_be_set() {
         scratch.catalogs().len(),
         3,
         "one run by hand, and its rerun"
-    );
-}
-
-/// A rerun does not depend on its log: where there is no space for that, its output is lost, and the catalog is applied.
-#[test]
-fn a_full_log_file_system_costs_the_output_and_not_the_rerun() {
-    let body = || {
-        let scratch = Scratch::with_puppet();
-        let logs = scratch.at("logs");
-        fs::create_dir(&logs).expect("created");
-        let words = ["-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", &logs];
-        let mounted = std::process::Command::new("mount").args(words).status();
-        assert!(mounted.expect("mount").success());
-        // Puppet would die of its first line.
-        let rest = vec![b'x'; 2 << 20];
-        fs::write(scratch.path("logs/other"), rest).expect("written");
-        let manifest = scratch.manifest(&changes_once(&scratch, "Exec['again']"));
-        let run = || scratch.puppet_apply(&["-e", &manifest]).run().expect(&[0]);
-        run();
-        two_runs(&scratch);
-        let last = scratch.status()["targets"][0]["last"].clone();
-        assert_ne!(last["outcome"], "failed", "{last:#}");
-        assert_eq!(last["log"], "");
-        let why = last["log_lost"].as_str().expect("why");
-        assert!(
-            why.contains(&logs) && why.contains("No space left on device"),
-            "{why}"
-        );
-        let status = scratch.again(&["status"]).out;
-        assert!(
-            status.contains(&format!("its output is lost: {why}")),
-            "{status}"
-        );
-        let reason = scratch.history_of("started")[0]["reason"].clone();
-        assert_eq!(reason, format!("its output is lost: {why}"));
-        let history = scratch.again_well(&["history"]);
-        assert!(history.contains("its output is lost"), "{history}");
-        let log = fs::read_to_string(scratch.path("state/again.log")).expect("a log");
-        assert!(log.contains(&format!("its output is lost: {why}")), "{log}");
-        assert_eq!(
-            fs::read_dir(&logs).expect("there").count(),
-            1,
-            "no log is left"
-        );
-        // Once there is space again, there is a log, which has no more than it needs when it is done.
-        fs::remove_file(scratch.path("logs/other")).expect("removed");
-        fs::remove_file(scratch.path("made")).expect("removed");
-        run();
-        scratch.settle(LONG);
-        assert_eq!(scratch.catalogs().len(), 4);
-        let (log, text) = scratch.logs().remove(0);
-        assert!(text.contains("Applied catalog"), "{text}");
-        let blocks = || {
-            scratch.status();
-            let meta = fs::metadata(&log).expect("there");
-            std::os::unix::fs::MetadataExt::blocks(&meta)
-        };
-        wait_until("what it does not need to be given back", LONG, || {
-            blocks() * 512 < 1 << 20
-        });
-    };
-    again_rig::in_namespaces(
-        &["--mount"],
-        "apply::a_full_log_file_system_costs_the_output_and_not_the_rerun",
-        body,
     );
 }

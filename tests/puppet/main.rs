@@ -12,6 +12,8 @@ mod exec;
 mod loops;
 /// Triggers of other nodes.
 mod origin;
+/// What needs more than the root of a container may do.
+mod privileged;
 /// The rig itself.
 mod rig_itself;
 /// Several timers, and when they fire.

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use again_rig::{CachedAgent, LONG, SHORT, Scratch, Server, wait_for, wait_until};
+use again_rig::{
+    CachedAgent, LONG, Permission, SHORT, Scratch, Server, permits, wait_for, wait_until,
+};
 
 #[test]
 fn an_apply_is_recorded_at_its_start_and_in_its_catalog() {
@@ -47,6 +49,9 @@ fn an_apply_is_recorded_at_its_start_and_in_its_catalog() {
 
 #[test]
 fn a_cached_agent_runs_once_and_as_a_daemon() {
+    if !permits(Permission::MountNamespace) {
+        return;
+    }
     let scratch = Scratch::with_puppet();
     let agent = CachedAgent::new(
         &scratch,

@@ -1,8 +1,8 @@
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::{hold_until, until_held};
-use again_rig::{CachedAgent, Process, SHORT, Scratch, text, wait_until};
+use again_rig::{CachedAgent, Process, SHORT, Scratch, stays, text, wait_until};
 
 /// A run that asks for a rerun in an hour, leaving a note of the pipe that the Exec's output went to, and then is held until
 /// `go`. The pipe has a second descriptor, which Puppet itself would not give away but a script may.
@@ -111,17 +111,9 @@ fn the_waiter_is_out_of_the_way_and_asleep() {
     wait_until("the timer to count", SHORT, || {
         scratch.timers()[0]["state"] == "waiting"
     });
-    wait_until("the waiter to have gone to sleep", SHORT, || {
-        let seen = switches(waiter);
-        std::thread::sleep(Duration::from_millis(500));
-        switches(waiter) == seen
-    });
+    waiter.wait_until_asleep();
     let before = switches(waiter);
-    let end = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(waiter.alive());
-    }
+    stays("it waits", Duration::from_secs(20), || waiter.alive());
     assert_eq!(switches(waiter) - before, 0, "wakeups in 20 s of waiting");
     let (resident, anonymous) = (
         waiter.memory("Rss").expect("Rss"),

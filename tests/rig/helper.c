@@ -123,6 +123,17 @@ static int is_private(long nr, const unsigned long long *args)
     return 0;
 }
 
+/* So is waiting, and a lock that goes with the process: how often it does that depends on the others. */
+static int is_patient(long nr)
+{
+    switch (nr) {
+    case SYS_poll: case SYS_ppoll: case SYS_flock: case SYS_nanosleep: case SYS_clock_nanosleep: case SYS_timerfd_create:
+    case SYS_timerfd_settime: case SYS_futex: case SYS_sched_yield:
+        return 1;
+    }
+    return 0;
+}
+
 /* Follows COMMAND and, for `child`, what it forks, up to the latter's second exec: the first is the waiter's own. */
 static int kill_at(int follow, long n, char **words, int with)
 {
@@ -158,8 +169,8 @@ static int kill_at(int follow, long n, char **words, int with)
         if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE) {
             unsigned long child;
             ptrace(PTRACE_GETEVENTMSG, pid, 0, &child);
-            /* What is started after it was killed takes its place, and is left alone. */
-            if (strcmp(how, "killed"))
+            /* What is started after it was killed takes its place, and is left alone; so is what a waiter starts itself. */
+            if (strcmp(how, "killed") && execs == 0)
                 victim = child;
             left++;
         } else if (event == PTRACE_EVENT_EXEC) {
@@ -174,7 +185,8 @@ static int kill_at(int follow, long n, char **words, int with)
         } else if (sig == (SIGTRAP | 0x80)) {
             struct __ptrace_syscall_info info;
             if (pid == victim && ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0
-                && info.op == PTRACE_SYSCALL_INFO_ENTRY && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)) {
+                && info.op == PTRACE_SYSCALL_INFO_ENTRY && !is_private(info.entry.nr, (unsigned long long *)info.entry.args)
+                && (with != SIGKILL || !is_patient(info.entry.nr))) {
                 nr = info.entry.nr;
                 if (++count == n) {
                     how = "killed";

@@ -148,23 +148,17 @@ pub fn sleep_until(at: u64) {
     std::thread::sleep(Duration::from_nanos(left));
 }
 
+/// Waits until the kernel would tell of a later start: it tells when a process started to the hundredth of a second,
+/// rounded down.
+pub fn pass_a_tick() {
+    sleep_until(now() + 20_000_000);
+}
+
 /// The numbers of a sorted sample: median, 99th percentile, most.
 pub fn spread(sample: &mut [u64]) -> (u64, u64, u64) {
     sample.sort_unstable();
     let at = |part: usize| sample[(sample.len() - 1) * part / 100];
     (at(50), at(99), at(100))
-}
-
-/// A deterministic generator for tests (xorshift64*), so that a seed says which cases were run.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit
-    }
 }
 
 /// How long something took.

@@ -14,12 +14,16 @@
 pub mod agent;
 /// Commands under way, and how they ended.
 mod command;
+mod dice;
 /// Namespaces, bystanders, dice.
 mod help;
 /// A booted Debian.
 pub mod lab;
+pub mod manual;
 /// A network of booted machines.
 pub mod net;
+/// Permissions that a container's root may lack.
+mod permission;
 /// The Puppets of the matrix.
 pub mod place;
 mod process;
@@ -36,10 +40,13 @@ mod stand_in;
 
 pub use agent::CachedAgent;
 pub use command::{Ended, Started, answer, start};
+pub use dice::Dice;
 pub use help::{
-    Bystander, Dice, assert_line, in_namespaces, open_to_all, sleep_until, spread, stable, timed,
+    Bystander, assert_line, in_namespaces, open_to_all, pass_a_tick, sleep_until, spread, stable,
+    timed,
 };
 pub use lab::Lab;
+pub use permission::{Permission, permits};
 pub use process::{Process, boottime, now};
 pub use puppet::{PuppetCommand, copy_tree};
 pub use record::{Kind, Record};
@@ -54,24 +61,33 @@ use std::time::{Duration, Instant};
 
 /// For what takes a puppet run or two on a busy machine.
 pub const LONG: Duration = Duration::from_secs(240);
+/// The words that an agent's rerun has more than its run, unless waiting for the lock is set.
+pub const LOCK_WAIT: [&str; 4] = ["--waitforlock", "10", "--maxwaitforlock", "unlimited"];
+
+/// For processes at idle priority, on a busy machine.
+pub const IDLE: Duration = Duration::from_secs(600);
 /// For what needs no puppet run.
 pub const SHORT: Duration = Duration::from_secs(60);
 
-/// Asks over and over until there is an answer, or none in time.
+/// Asks over and over until there is an answer, or none in time, and pauses longer than each question takes: what is
+/// waited for needs the processor.
 pub fn ask_for<T>(
     timeout: Duration,
     pause: Duration,
     mut ask: impl FnMut() -> Option<T>,
 ) -> Option<T> {
+    const LONGEST: Duration = Duration::from_millis(500);
     let end = Instant::now() + timeout;
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return Some(answer);
         }
         if Instant::now() >= end {
             return None;
         }
-        std::thread::sleep(pause);
+        let pause_after = (3 * asked.elapsed()).min(LONGEST);
+        std::thread::sleep(pause.max(pause_after));
     }
 }
 
@@ -88,6 +104,20 @@ pub fn wait_for<T>(what: &str, timeout: Duration, ask: impl FnMut() -> Option<T>
 #[track_caller]
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, timeout, || condition().then_some(()));
+}
+
+/// Looks twenty times in this time whether something stays so: that nothing happens can be seen over time only.
+#[track_caller]
+pub fn stays(what: &str, duration: Duration, mut is_so: impl FnMut() -> bool) {
+    let (end, pause) = (Instant::now() + duration, duration / 20);
+    loop {
+        assert!(is_so(), "no longer so within {duration:?}: {what}");
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(pause));
+    }
 }
 
 /// Copies a program to where it will be started from.

@@ -114,6 +114,8 @@ pub fn plain(words: &[&str]) -> Output {
             ("USER", "root"),
             ("LOGNAME", "root"),
             ("LANG", "C.UTF-8"),
+            // A place is a namespace whose first process, a shell, lives as long as the tests.
+            ("AGAIN_CONTAINER", "stays"),
         ])
         .current_dir("/")
         .stdin(Stdio::null())

@@ -1,6 +1,6 @@
 //! A directory per test, with everything that a run and `again` touch.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -159,6 +159,8 @@ impl Scratch {
             ("RIG_MARK", "two words, a=b and an ä".to_owned()),
             ("RIG_EMPTY", String::new()),
             ("AGAIN_CONFIG", format!("{root}/again.toml")),
+            // The tests may run in a container whose first process is not known to live on.
+            ("AGAIN_CONTAINER", "stays".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
@@ -251,6 +253,36 @@ impl Scratch {
         command
     }
 
+    /// The command, and all that it starts, with system calls failing: number and error of each.
+    pub fn without(&self, calls: &[(&str, &str)], command: &Command) -> Command {
+        let mut words: Vec<OsString> = Vec::new();
+        for (call, error) in calls {
+            words.extend([
+                self.path("bin/helper").into(),
+                "without".into(),
+                call.into(),
+                error.into(),
+                "--".into(),
+            ]);
+        }
+        words.push(command.get_program().to_owned());
+        words.extend(command.get_args().map(ToOwned::to_owned));
+        let mut filtered = self.command(&words[0]);
+        filtered.args(&words[1..]);
+        filtered
+    }
+
+    /// The command where neither the journal nor syslog can be reached, so that `again` logs to a file.
+    pub fn without_system_log(&self, command: &Command) -> Command {
+        let socket = if cfg!(target_arch = "x86_64") {
+            "41"
+        } else {
+            "198"
+        };
+        // EAFNOSUPPORT.
+        self.without(&[(socket, "97")], command)
+    }
+
     /// A whole command line in that environment.
     pub fn line(&self, words: &[&str]) -> Command {
         let mut command = self.command(words[0]);
@@ -334,6 +366,13 @@ impl Scratch {
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
             .arg(program);
         command
+    }
+
+    /// Whether /proc is mounted with `hidepid`, so that no user sees the processes of others.
+    pub fn hides_processes(&self) -> bool {
+        let ours = format!("/proc/{}/stat", std::process::id());
+        let read = self.as_nobody("cat").arg(ours).output();
+        !read.expect("setpriv").status.success()
     }
 
     /// `again status --json`.
@@ -634,7 +673,7 @@ impl Scratch {
             }
         };
         // A process that has written its last word may not be gone yet.
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + Duration::from_secs(30);
         while !self.processes().is_empty() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }

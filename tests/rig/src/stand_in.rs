@@ -64,6 +64,16 @@ impl Scratch {
         self.puppet_command(&words.map(OsString::from))
     }
 
+    /// A run of the agent of this certificate's name, like that of [`Scratch::agent`], but with
+    /// a manifest of its own, which `--logdest` names.
+    pub fn agent_of(&self, certname: &str, name: &str, manifest: &str) -> Command {
+        let path = self.write(&format!("work/{name}.pp"), manifest);
+        let words = "agent --onetime --no-daemonize --no-splay --certname";
+        let words = words.split(' ').chain([certname, "--logdest"]);
+        let words: Vec<OsString> = words.map(OsString::from).chain([path.into()]).collect();
+        self.puppet_command(&words)
+    }
+
     /// The stand-in with these words.
     pub fn puppet_command(&self, words: &[OsString]) -> Command {
         let all = self.puppet();

@@ -39,7 +39,7 @@ fn under_way(scratch: &Scratch) {
 /// Whoever looks from elsewhere cannot see the rerun's process. It takes it for nothing, and
 /// writes nothing: the next rerun waits for it.
 #[test]
-fn a_rerun_under_way_is_not_taken_for_ended_from_elsewhere() {
+fn again_does_not_take_a_rerun_of_another_machine_for_ended() {
     for elsewhere in [in_a_container, on_another_machine] {
         let scratch = Scratch::new();
         under_way(&scratch);
@@ -80,7 +80,7 @@ fn a_rerun_under_way_is_not_taken_for_ended_from_elsewhere() {
 
 /// The waiter is elsewhere, the rerun here. They share the lock that the rerun has inherited.
 #[test]
-fn a_waiter_elsewhere_waits_for_the_rerun() {
+fn waiter_waits_for_a_rerun_of_another_pid_namespace() {
     let scratch = Scratch::new();
     under_way(&scratch);
     let line = format!(
@@ -91,7 +91,8 @@ fn a_waiter_elsewhere_waits_for_the_rerun() {
         "work/site.pp",
         "ask('run') if NTH == 3\nhold('go') if NTH == 2",
     );
-    let container = start(&mut in_a_container(&scratch, &line));
+    let there = in_a_container(&scratch, &line);
+    let container = start(&mut scratch.without_system_log(&there));
     wait_until("the request from there", SHORT, || {
         scratch
             .text("state/again.log")
@@ -113,7 +114,7 @@ fn a_waiter_elsewhere_waits_for_the_rerun() {
 /// A copy of the directory, in an image that was captured with a pending timer, or shared with
 /// another machine: only the machine that was asked goes on.
 #[test]
-fn a_timer_of_another_machine_is_not_resumed() {
+fn resume_leaves_a_timer_of_another_machine_alone() {
     let scratch = Scratch::new();
     let stamp = [
         &scratch.at("bin/helper"),
@@ -121,7 +122,7 @@ fn a_timer_of_another_machine_is_not_resumed() {
         &scratch.at("stamps"),
         "x",
     ];
-    scratch.again_well(&[&["run", "--delta", "1", "--"], &stamp[..]].concat());
+    scratch.again_well(&[&["run", "--delta", "1h", "--"], &stamp[..]].concat());
     let waiter = scratch.waiter("again");
     waiter.signal(Signal::SIGKILL).expect("killed");
     waiter.wait_until_gone(SHORT);
@@ -145,6 +146,7 @@ fn a_timer_of_another_machine_is_not_resumed() {
     assert!(seen.out.contains("it is another machine's"), "{seen:?}");
     assert_eq!(scratch.record(), before);
     scratch.again_well(&["resume"]);
+    scratch.again_well(&["now"]);
     wait_until("the rerun", SHORT, || scratch.stamps().len() == 1);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
@@ -153,7 +155,7 @@ fn a_timer_of_another_machine_is_not_resumed() {
 /// Its own boot is all that tells a machine without an id from another, and one whose id is made up at each boot: systemd
 /// mounts that from /run.
 #[test]
-fn a_machine_without_a_lasting_id_is_told_by_its_boot() {
+fn again_knows_a_machine_without_a_lasting_id_by_its_boot() {
     told_by_its_boot("", "this one has no /etc/machine-id");
     told_by_its_boot(
         "0123456789abcdef0123456789abcdef\n",
@@ -200,7 +202,7 @@ fn told_by_its_boot(id: &str, why: &str) {
 /// On a shared directory two machines ask alike: neither takes the other's rerun away. Whoever
 /// stops it has its waiter ended by the next one who comes by at home.
 #[test]
-fn a_pending_timer_elsewhere_is_neither_replaced_nor_left_behind() {
+fn request_does_not_replace_a_timer_of_another_machine() {
     for (elsewhere, whose) in [
         (
             in_a_container as fn(&Scratch, &str) -> Command,
@@ -236,7 +238,7 @@ fn a_pending_timer_elsewhere_is_neither_replaced_nor_left_behind() {
 
 /// A driver's pid means nothing elsewhere: neither verb claims what it cannot do.
 #[test]
-fn a_driver_elsewhere_is_left_alone_aloud() {
+fn stop_and_now_refuse_a_driver_of_another_machine() {
     let scratch = Scratch::new();
     let run = "\"$0\" run --delta 1h";
     let again = scratch.at("bin/again");

@@ -87,9 +87,9 @@ fn in_an_hour(scratch: &Scratch) -> Process {
 }
 
 #[test]
-fn stop_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
+fn stop_spares_a_process_with_the_pid_of_a_dead_waiter() {
     with_few_pids(
-        "recycled::stop_leaves_alone_who_has_the_pid_of_a_dead_waiter",
+        "privileged::recycled::stop_spares_a_process_with_the_pid_of_a_dead_waiter",
         || {
             let scratch = Scratch::new();
             let waiter = in_an_hour(&scratch);
@@ -109,9 +109,9 @@ fn stop_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
 }
 
 #[test]
-fn a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
+fn request_spares_a_process_with_the_pid_of_a_dead_waiter() {
     with_few_pids(
-        "recycled::a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter",
+        "privileged::recycled::request_spares_a_process_with_the_pid_of_a_dead_waiter",
         || {
             let scratch = Scratch::new();
             let waiter = in_an_hour(&scratch);
@@ -128,9 +128,9 @@ fn a_newer_request_leaves_alone_who_has_the_pid_of_a_dead_waiter() {
 }
 
 #[test]
-fn stop_run_leaves_alone_who_has_the_pid_of_a_rerun() {
+fn stop_run_spares_a_process_with_the_pid_of_a_rerun() {
     with_few_pids(
-        "recycled::stop_run_leaves_alone_who_has_the_pid_of_a_rerun",
+        "privileged::recycled::stop_run_spares_a_process_with_the_pid_of_a_rerun",
         || {
             let scratch = Scratch::new();
             let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2";
@@ -149,9 +149,9 @@ fn stop_run_leaves_alone_who_has_the_pid_of_a_rerun() {
 
 /// Chain and number come from a record about a process, not about a pid.
 #[test]
-fn a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain() {
+fn run_with_the_pid_of_a_rerun_starts_a_chain_of_its_own() {
     with_few_pids(
-        "recycled::a_run_with_the_pid_of_a_rerun_is_no_part_of_its_chain",
+        "privileged::recycled::run_with_the_pid_of_a_rerun_starts_a_chain_of_its_own",
         || {
             let scratch = Scratch::new();
             let manifest = "ask('run') if NTH == 1\nhold('go') if NTH == 2";
@@ -227,22 +227,25 @@ fn run_with_recycled_pid(test: &str, through: &[&str]) {
 }
 
 #[test]
-fn a_run_has_ended_though_its_pid_lives() {
-    run_with_recycled_pid("recycled::a_run_has_ended_though_its_pid_lives", &[]);
+fn waiter_notices_the_end_of_a_run_whose_pid_is_used_again() {
+    run_with_recycled_pid(
+        "privileged::recycled::waiter_notices_the_end_of_a_run_whose_pid_is_used_again",
+        &[],
+    );
 }
 
 /// The same on a kernel without pidfd_open(2).
 #[test]
-fn a_run_has_ended_though_its_pid_lives_and_there_are_no_pidfds() {
-    let test = "recycled::a_run_has_ended_though_its_pid_lives_and_there_are_no_pidfds";
+fn waiter_without_pidfds_notices_the_end_of_a_run_whose_pid_is_used_again() {
+    let test = "privileged::recycled::waiter_without_pidfds_notices_the_end_of_a_run_whose_pid_is_used_again";
     run_with_recycled_pid(test, &["without", "434", "38", "--"]);
 }
 
 /// The agent's lock names the pid of a run that has ended; who has it now is not puppet.
 #[test]
-fn a_lock_of_a_run_whose_pid_went_to_somebody_else() {
+fn waiter_ignores_a_lock_whose_pid_is_used_again() {
     with_few_pids(
-        "recycled::a_lock_of_a_run_whose_pid_went_to_somebody_else",
+        "privileged::recycled::waiter_ignores_a_lock_whose_pid_is_used_again",
         || {
             let scratch = Scratch::new();
             let holder = start(&mut scratch.apply("holder", "hold('other')"));

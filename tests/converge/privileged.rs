@@ -19,7 +19,7 @@ fn first_process(scratch: &Scratch, command: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn a_real_apply_converges_as_a_containers_command() {
+fn converge_runs_puppet_apply_as_the_first_process() {
     let scratch = Scratch::for_driver();
     let manifest = scratch.again_exec("again", &[])
         + &format!(
@@ -44,7 +44,7 @@ fn a_real_apply_converges_as_a_containers_command() {
 }
 
 #[test]
-fn it_reaps_what_is_orphaned_and_nothing_survives_it() {
+fn converge_as_the_first_process_reaps_orphans_and_ends_daemons() {
     let scratch = Scratch::for_driver();
     let command = counting(
         &scratch,
@@ -62,7 +62,7 @@ fn it_reaps_what_is_orphaned_and_nothing_survives_it() {
 }
 
 #[test]
-fn it_passes_term_on_and_ends() {
+fn converge_as_the_first_process_forwards_sigterm() {
     let scratch = Scratch::for_driver();
     let command = scratch.script(
         "x",
@@ -86,17 +86,36 @@ fn it_passes_term_on_and_ends() {
     scratch.is_clean();
 }
 
+/// A summary of another run in Puppet's usual place says nothing of a command that runs no Puppet.
 #[test]
-fn a_script_with_set_e_stops_where_it_has_to() {
+fn another_runs_summary_is_not_a_commands_own() {
     let scratch = Scratch::for_driver();
-    let command = counting(&scratch, "[ $n -ge 2 ] || $AGAIN");
-    let build = scratch.script(
-        "build",
-        &format!("set -e\n$AGAIN converge -- {command}\necho converged\n$AGAIN converge --max-runs 1 -- $AGAIN\necho not reached"),
+    std::fs::create_dir_all(scratch.path("cache/public")).expect("a directory");
+    let failed = "version:\n  config: 1\nresources:\n  failed: 1\ntime:\n  catalog_application: 0.1\n  last_run: $(date +%s)\n";
+    let command = scratch.script(
+        "setup",
+        &format!("printf \"{failed}\" > /var/cache/puppet/public/last_run_summary.yaml"),
     );
-    let ended = scratch.start(scratch.line(&[&build])).wait();
-    assert_eq!(ended.status(), 75, "{ended:?}");
-    assert!(ended.out.contains("converged\n"));
-    assert!(!ended.out.contains("not reached"));
+    let script = format!(
+        "mkdir -p /var/cache/puppet && mount --bind '{}' /var/cache/puppet && exec '{}' converge -- '{command}'",
+        scratch.at("cache"),
+        scratch.at("bin/again"),
+    );
+    let words = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &script,
+    ];
+    let ended = scratch.start(scratch.line(&words)).wait();
+    assert!(
+        scratch
+            .text("cache/public/last_run_summary.yaml")
+            .contains("failed: 1")
+    );
+    assert_eq!(ended.status(), 0, "{ended:?}");
     scratch.is_clean();
 }

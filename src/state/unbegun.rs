@@ -1,0 +1,45 @@
+//! Undoing of recorded starts that never began, and the newest known run of this boot.
+
+use super::record::{Record, Running};
+use crate::model::{Boottime, Moment, Span};
+
+/// By how much both clocks may drift apart between two moments of one boot.
+const CLOCKS_APART: Span = Span::from_secs(1);
+
+impl Record {
+    /// Takes back the starts of reruns that never began, which count for nothing then. Each timer is pending
+    /// again, unless a newer one of its name is, which takes over its triggers.
+    pub fn take_back(&mut self, never_began: &[Running]) {
+        for run in never_began {
+            let Some(before) = &run.before_start else {
+                continue;
+            };
+            self.starts
+                .retain(|start| start.at != run.started || start.run != run.run);
+            if self.seen_run.as_ref() == Some(&run.started) {
+                self.seen_run.clone_from(&before.seen_run);
+            }
+            match self.timers.get_mut(&run.timer) {
+                Some(newer) => newer.take_over(&before.timer),
+                None => {
+                    self.timers.insert(run.timer.clone(), before.timer.clone());
+                }
+            }
+        }
+    }
+
+    /// The start of the newest known run under this boot. Where the boot is not known, it counts if both
+    /// clocks agree on when it was: a run of an earlier boot must not count as one of this boot.
+    pub fn newest_run(&self, now: &Moment) -> Option<Boottime> {
+        let seen = self.seen_run.as_ref()?;
+        if now.is_under(&seen.boot) {
+            return Some(seen.uptime);
+        }
+        if !now.may_be_under(&seen.boot) || seen.uptime > now.uptime || seen.wall > now.wall {
+            return None;
+        }
+        let by_wall = now.uptime - now.wall.since(seen.wall);
+        let apart = by_wall.since(seen.uptime) + seen.uptime.since(by_wall);
+        (apart < CLOCKS_APART).then(|| seen.uptime.min(by_wall))
+    }
+}

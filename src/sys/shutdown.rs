@@ -1,0 +1,62 @@
+//! The shutdown that somebody has announced: systemd-logind's by a file, that of sysvinit's
+//! shutdown(8) by its pid file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::file::read_regular;
+use super::process::identify;
+use super::{clock, localtime};
+use crate::model::{Hold, Identity, Span, Walltime};
+use crate::policy::shutdown::{Announced, holds, scheduled};
+
+/// The file of systemd-logind's scheduled shutdown (src/login/logind-dbus.c).
+const SCHEDULED: &str = "/run/systemd/shutdown/scheduled";
+/// The pid file of sysvinit's shutdown(8).
+const PID: &str = "/run/shutdown.pid";
+
+/// More than either file has.
+const LARGEST: u64 = 4096;
+
+/// The shutdowns that are announced now. A file that cannot be read announces none.
+pub fn announced() -> Announced {
+    let read = |path: &str| match read_regular(Path::new(path), LARGEST, 0) {
+        Ok(text) => Some(text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => {
+            tracing::debug!("{path} is not read: {e}");
+            None
+        }
+    };
+    let pid = |text: Vec<u8>| -> Option<i32> { String::from_utf8_lossy(&text).trim().parse().ok() };
+    let lives = |pid: i32| identify(pid).ok().filter(|_| pid > 0);
+    Announced {
+        at: read(SCHEDULED).as_deref().and_then(scheduled),
+        by: read(PID).and_then(pid).and_then(lives),
+    }
+}
+
+/// The announcement in words: its time, or the process that counts down.
+pub fn words(at: Option<Walltime>, by: Option<Identity>) -> String {
+    match (at, by) {
+        (Some(at), _) => format!("for {}", localtime::local(at)),
+        (None, Some(who)) => format!("by the process with pid {}", who.pid),
+        (None, None) => String::new(),
+    }
+}
+
+/// The reason that holds a timer that is due now, with this setting.
+pub fn hold(within: Span) -> Option<Hold> {
+    let shutdown = holds(announced(), within, clock::walltime())?;
+    Some(Hold::Shutdown(words(shutdown.at, shutdown.by)))
+}
+
+/// The directories in which an announcement comes and goes: those of the files, or what is there
+/// of the way to them.
+pub fn directories() -> Vec<PathBuf> {
+    let there = |file: &str| -> Option<PathBuf> {
+        let mut above = Path::new(file).ancestors().skip(1);
+        above.find(|path| path.is_dir()).map(Path::to_owned)
+    };
+    [SCHEDULED, PID].into_iter().filter_map(there).collect()
+}

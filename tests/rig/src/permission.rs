@@ -1,0 +1,69 @@
+//! Permissions that root has on a plain machine, and may lack in a container.
+
+use std::fs;
+
+/// A permission that a test needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    /// To raise a priority again.
+    SysNice,
+    /// To mount in a namespace of its own.
+    MountNamespace,
+    /// Set-user-ID programs and capabilities of files take effect.
+    SetUserId,
+}
+
+impl Permission {
+    /// The name in the line about a skipped test.
+    fn name(self) -> &'static str {
+        match self {
+            Permission::SysNice => "CAP_SYS_NICE",
+            Permission::MountNamespace => "CAP_SYS_ADMIN, for a mount namespace",
+            Permission::SetUserId => "set-user-ID programs",
+        }
+    }
+
+    fn is_given(self) -> bool {
+        match self {
+            // The numbers are those of linux/capability.h.
+            Permission::SysNice => has_capability(23),
+            Permission::MountNamespace => has_capability(21),
+            Permission::SetUserId => status("NoNewPrivs") == "0" && !temporary_is_nosuid(),
+        }
+    }
+}
+
+/// Whether this process has a permission. Without it a line says which test support lacks, for the caller to end its test;
+/// with `CI=true` the test fails instead.
+#[track_caller]
+pub fn permits(permission: Permission) -> bool {
+    if permission.is_given() {
+        return true;
+    }
+    let name = permission.name();
+    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!is_ci, "this test needs {name}, and CI=true allows no skip");
+    println!("skipped: needs {name}");
+    false
+}
+
+/// A line of proc_pid_status(5) about this process.
+fn status(name: &str) -> String {
+    let text = fs::read_to_string("/proc/self/status").expect("/proc");
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.expect("a line of the kernel's").trim().to_owned()
+}
+
+fn has_capability(number: u32) -> bool {
+    let effective = u64::from_str_radix(&status("CapEff"), 16).expect("bits");
+    effective >> number & 1 == 1
+}
+
+/// Whether programs in scratch directories get no privilege from their files.
+fn temporary_is_nosuid() -> bool {
+    let flags = nix::sys::statvfs::statvfs(&std::env::temp_dir())
+        .expect("statvfs")
+        .flags();
+    flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID)
+}
