@@ -1,9 +1,9 @@
 //! How the engine is reached, by the settings and the files as they are now.
 
-use std::fs;
 use std::path::Path;
 
 use crate::engine::Tls;
+use crate::identity::files;
 use crate::policy::rule::Rule;
 use crate::settings::{Endpoint, Engine, Settings};
 use crate::wire::name::{Namespace, Node};
@@ -88,8 +88,7 @@ fn address(engine: Engine, tls: bool, endpoint: &Endpoint) -> String {
 
 fn certificates(settings: &Settings) -> Result<Tls, String> {
     let paths = settings.identity().map_err(|e| e.to_string())?;
-    let read =
-        |path: &Path| fs::read(path).map_err(|e| format!("{} cannot be read: {e}", path.display()));
+    let read = |path: &Path| files::bytes(path).map_err(|e| e.to_string());
     Ok(Tls {
         ca: read(&paths.ca)?,
         certificate: read(&paths.certificate)?,

@@ -41,6 +41,7 @@ use std::time::Duration;
 use again::layout::complain;
 use again::sys::start;
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 use settings::{Flags, Surroundings};
@@ -58,7 +59,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(e) => {
-            if e.use_stderr() {
+            // clap reports a missing command as an error whose text is the help.
+            if e.use_stderr() && e.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
                 complain(&format!("again-fleet: error: {}", cli::in_a_line(&e)));
             } else {
                 let _ = e.print();

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use again::puppet::conf::Conf;
+use again::puppet::options::Application;
+use again::sys::file::{LARGEST_SETTINGS, read_named};
 
 use crate::wire::name::Node;
 
@@ -31,13 +33,15 @@ pub struct Certificates {
 pub fn certificates(root: &Path) -> Certificates {
     let is_there = |[_, ssl]: &&[&str; 2]| root.join(ssl).is_dir();
     let [conf, ssl] = LAYOUTS.iter().find(is_there).unwrap_or(&LAYOUTS[1]);
-    let conf = Conf::parse(&fs::read(root.join(conf)).unwrap_or_default());
+    let conf = Conf::parse(&read_named(&root.join(conf), LARGEST_SETTINGS).unwrap_or_default());
     // A value that names other settings is not for us to work out: the class writes the paths that Puppet itself says.
     let set = conf
-        .agent("ssldir")
+        .value(Application::Agent, "ssldir")
         .filter(|path| path.starts_with('/') && !path.contains('$'));
     let directory = set.map_or_else(|| root.join(ssl), PathBuf::from);
-    let certname = conf.agent("certname").and_then(|name| name.parse().ok());
+    let certname = conf
+        .value(Application::Agent, "certname")
+        .and_then(|name| name.parse().ok());
     Certificates {
         certname: certname.or_else(|| only(&directory.join("certs"))),
         directory,

@@ -14,12 +14,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Change, Engine, Error, Feed, List, Value};
 
 /// The first pause after a failure, at most; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long after a list that tells less than was told the next one is made.
+const LAG: Duration = Duration::from_secs(2);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -47,6 +49,8 @@ pub struct Watch<'e, E: Engine> {
     feed: Option<E::Feed>,
     /// Whether a list is due though the feed works.
     list_again: bool,
+    /// When the next list is due after one that told less than was told.
+    behind_until: Option<Instant>,
     ready: VecDeque<Event>,
     /// Since when it follows.
     since: Instant,
@@ -68,6 +72,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             listed: 0,
             feed: None,
             list_again: false,
+            behind_until: None,
             ready: VecDeque::new(),
             since: Instant::now(),
             is_lost: false,
@@ -120,7 +125,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             let pause = self.pause();
             sleep(pause).await;
         }
-        let list = self.engine.list(&self.prefix).await?;
+        let list = self.list().await?;
         let feed = self.engine.follow(&self.prefix, list.revision).await?;
         self.feed = Some(feed);
         self.since = Instant::now();
@@ -129,12 +134,29 @@ impl<'e, E: Engine> Watch<'e, E> {
         Ok(())
     }
 
+    /// Lists. A member of a cluster that lags behind tells less than was told for a moment, an engine that began anew
+    /// for longer.
+    async fn list(&mut self) -> Result<List, Error> {
+        loop {
+            if let Some(time) = self.behind_until {
+                sleep_until(time).await;
+            }
+            let list = self.engine.list(&self.prefix).await?;
+            let is_behind = list.revision < self.revision;
+            if !is_behind || self.behind_until.is_some() {
+                self.behind_until = None;
+                return Ok(list);
+            }
+            self.behind_until = Some(Instant::now() + LAG);
+        }
+    }
+
     async fn compare(&mut self) -> Result<(), Error> {
         if self.engine.newest(&self.prefix) == Some(self.listed) {
             self.list_again = false;
             return Ok(());
         }
-        let list = self.engine.list(&self.prefix).await?;
+        let list = self.list().await?;
         let began_anew = list.revision < self.revision;
         self.take(list);
         // Beside what completes it there is something that the feed should have told: it may be dead.
@@ -338,6 +360,29 @@ mod tests {
             seen.iter().all(|count| *count > 100),
             "too little happened: {seen:?}"
         );
+    }
+
+    #[test]
+    fn list_that_tells_less_than_before_is_believed_when_a_second_one_does() {
+        run(async {
+            let memory = Memory::new(Times::default());
+            let put = async || memory.put("to/a/x", b"x", None).await.expect("put");
+            put().await;
+            let mut watch = Watch::new(&memory, "to/a/", 1);
+            assert!(matches!(watch.next().await, Event::Changed(Change::Put(_))));
+            assert_eq!(watch.next().await, Event::Complete);
+            for is_lost in [false, true] {
+                memory.wipe();
+                watch.list_again();
+                assert!(timeout(LAG / 2, watch.next()).await.is_err());
+                if !is_lost {
+                    put().await;
+                }
+                let event = watch.next().await;
+                let is_removed = matches!(event, Event::Changed(Change::Removed { .. }));
+                assert_eq!(is_removed, is_lost, "{event:?}");
+            }
+        });
     }
 
     /// Thousands of nodes that lost an engine together do not come back together, nor in a hot loop.

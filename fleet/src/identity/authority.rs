@@ -1,6 +1,6 @@
 //! Who others are: the Puppet CA's certificates and revocation lists, and what is believed because of them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{
@@ -20,6 +20,7 @@ use webpki::{
     RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, anchor_from_trusted_cert,
 };
 
+use super::certificate::Edition;
 use super::{Reason, Signer, Untrusted, certificate};
 use crate::wire::Malformed;
 use crate::wire::envelope::Seal;
@@ -95,14 +96,17 @@ impl Authority {
         if revocation == Revocation::Off {
             return Ok(authority);
         }
+        let mut lists = Vec::new();
         for der in CertificateRevocationListDer::pem_slice_iter(crl) {
-            let list = der.map_err(|e| e.to_string());
-            let list = list
-                .and_then(|der| OwnedCertRevocationList::from_der(&der).map_err(|e| e.to_string()));
-            let list =
-                list.map_err(|e| Malformed::new(format!("a revocation list cannot be read: {e}")))?;
-            authority.revoked.push(list.into());
+            let unreadable = |e| Malformed::new(format!("a revocation list cannot be read: {e}"));
+            let der = der.map_err(|e| unreadable(e.to_string()))?;
+            let list = OwnedCertRevocationList::from_der(&der);
+            let list = list.map_err(|e| unreadable(e.to_string()))?;
+            lists.push((certificate::edition(&der)?, list.into()));
         }
+        // Of several lists of one CA webpki takes the first.
+        lists.sort_by(|(a, _), (b, _): &(Edition, _)| b.cmp(a));
+        authority.revoked = lists.into_iter().map(|(_, list)| list).collect();
         if authority.revoked.is_empty() {
             return Err(Malformed::new("there is no revocation list"));
         }
@@ -152,6 +156,19 @@ impl Authority {
     }
 
     fn holds(&self, end: &EndEntityCert<'_>, now: SystemTime) -> Result<(), Error> {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let held = self.holds_at(end, UnixTime::since_unix_epoch(now));
+        // webpki judges the validity first: somebody else's certificate may say that it is not valid yet.
+        if let Err(Error::CertNotValidYet { not_before, .. }) = held
+            && let Err(e @ (Error::UnknownIssuer | Error::InvalidSignatureForPublicKey)) =
+                self.holds_at(end, not_before)
+        {
+            return Err(e);
+        }
+        held
+    }
+
+    fn holds_at(&self, end: &EndEntityCert<'_>, time: UnixTime) -> Result<(), Error> {
         let lists: Vec<&CertRevocationList<'_>> = self.revoked.iter().collect();
         let options = match self.revocation {
             Revocation::Off => None,
@@ -173,14 +190,12 @@ impl Authority {
                 )
             }
         };
-        let now =
-            UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
         let (roots, between) = (&self.roots, &self.intermediates);
         end.verify_for_usage(
             OF_CAS,
             roots,
             between,
-            now,
+            time,
             KeyUsage::client_auth(),
             options,
             None,

@@ -1,9 +1,11 @@
 //! What stands in a certificate: the names and extensions that webpki keeps to itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use x509_cert::Certificate;
-use x509_cert::der::asn1::{Any, ObjectIdentifier};
+use x509_cert::crl::CertificateList;
+use x509_cert::der::asn1::{Any, ObjectIdentifier, Uint};
 use x509_cert::der::oid::db::rfc4519::CN;
 use x509_cert::der::{Decode, Tag, Tagged};
 
@@ -50,6 +52,26 @@ const REGISTERED: [&str; 26] = [
 pub fn read(der: &[u8]) -> Result<Certificate, Malformed> {
     Certificate::from_der(der)
         .map_err(|e| Malformed::new(format!("the certificate cannot be read: {e}")))
+}
+
+/// Age of a revocation list among those of its CA, the newest the greatest: the length and digits of its number (RFC
+/// 5280, 5.2.3) if it has one, then the time of its update since 1970.
+pub type Edition = (Option<(usize, Vec<u8>)>, Duration);
+
+/// Edition of a revocation list.
+///
+/// # Errors
+/// The list cannot be read.
+pub fn edition(list: &[u8]) -> Result<Edition, Malformed> {
+    const NUMBER: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.20");
+    let list: CertificateList = CertificateList::from_der(list)
+        .map_err(|e| Malformed::new(format!("a revocation list cannot be read: {e}")))?;
+    let list = list.tbs_cert_list;
+    let mut extensions = list.crl_extensions.into_iter().flatten();
+    let number = extensions.find(|extension| extension.extn_id == NUMBER);
+    let number = number.and_then(|number| Uint::from_der(number.extn_value.as_bytes()).ok());
+    let digits = number.map(|number| (number.as_bytes().len(), number.as_bytes().to_vec()));
+    Ok((digits, list.this_update.to_unix_duration()))
 }
 
 /// Whose certificate it is: the one common name of its subject, and its trusted extensions. Whether it holds is another

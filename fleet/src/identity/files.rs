@@ -4,12 +4,14 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use again::sys::file::read_named;
+
 use super::authority::{Authority, Revocation};
 use super::own::Own;
 use crate::wire::Malformed;
 
 /// No file of certificates is anywhere near this size.
-const LARGEST: u64 = 64 << 20;
+pub const LARGEST: u64 = 64 << 20;
 
 /// Where the files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,13 +115,11 @@ pub fn authority(ca: &Path, crl: &Path, revocation: Revocation) -> Result<Author
     Authority::new(&bytes(ca)?, &crl, revocation)
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, Malformed> {
-    let read = || {
-        let size = fs::metadata(path)?.len();
-        if size > LARGEST {
-            return Err(std::io::Error::other(format!("it has {size} bytes")));
-        }
-        fs::read(path)
-    };
-    read().map_err(|e| Malformed::new(format!("{} cannot be read: {e}", path.display())))
+/// The content of one of them.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn bytes(path: &Path) -> Result<Vec<u8>, Malformed> {
+    read_named(path, LARGEST)
+        .map_err(|e| Malformed::new(format!("{} cannot be read: {e}", path.display())))
 }

@@ -61,6 +61,12 @@ enum Test {
 }
 
 impl Condition {
+    /// Name of the fact that a node has to publish: none for `!=`.
+    pub fn needed_fact(&self) -> Option<&str> {
+        let is_needed = !matches!(self.test, Test::IsNot(_));
+        is_needed.then_some(self.fact.as_str())
+    }
+
     /// Whether it holds for what a node tells. A fact that a node does not tell is not anything.
     pub(super) fn is_met_by(&self, node: &Inventory) -> bool {
         let value = node.facts.get(&self.fact);

@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use again::model::{Span, Usage};
+use again::sys::file::read_settings;
 use again::toml::{self, Written};
 
 use crate::identity::authority::{Authority, Revocation};
@@ -381,7 +382,7 @@ impl Settings {
 
 /// Whether the file says that runs wait for slots by all means, though it may say something else that cannot be used.
 pub fn requires_slots(flags: &Flags, around: &Surroundings) -> bool {
-    let text = std::fs::read_to_string(file(flags, around).0).unwrap_or_default();
+    let text = read_settings(&file(flags, around).0).unwrap_or_default();
     toml::says(&text, "slots_required", "true")
 }
 
@@ -395,7 +396,7 @@ fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
 
 fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
     let (path, is_named) = file(flags, around);
-    match std::fs::read_to_string(&path) {
+    match read_settings(&path) {
         Ok(text) => parse_file(&text).map_err(|e| format!("{}: {e}", path.display())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_named => Ok(Layer::default()),
         Err(e) => Err(format!("{} cannot be read: {e}", path.display())),

@@ -68,6 +68,8 @@ fn outcome(line: &Line) -> Option<Outcome> {
         // Of one that succeeded more is not known.
         ("ended", Some("changed" | "succeeded")) => Some(Outcome::Changed),
         ("ended", Some("unchanged")) => Some(Outcome::Unchanged),
+        // Puppet applied nothing, and the timer was set again.
+        ("ended", Some("skipped")) => None,
         ("ended" | "failed" | "lost" | "stopped", _) => Some(Outcome::Failed),
         ("satisfied", _) => Some(Outcome::Satisfied),
         _ => None,
@@ -214,12 +216,25 @@ mod tests {
             ("unchanged", Outcome::Unchanged),
             ("failed", Outcome::Failed),
             ("killed", Outcome::Failed),
-            ("skipped", Outcome::Failed),
             ("unknown", Outcome::Failed),
         ] {
             let became = became(&line("ended", word, "", &[1]));
             assert_eq!(became[&Id::from_bits(1)].outcome, outcome, "{word}");
         }
+    }
+
+    #[test]
+    fn trigger_of_a_skipped_run_has_the_outcome_of_the_next() {
+        let history = [
+            line("started", "", "", &[1]),
+            line("ended", "skipped", "another run had the lock", &[1]),
+            line("started", "", "", &[1]),
+            line("ended", "changed", "changed (2)", &[1]),
+        ];
+        let outcome =
+            |lines: usize| became(&history[..lines].join("\n"))[&Id::from_bits(1)].outcome;
+        assert_eq!(outcome(2), Outcome::Started);
+        assert_eq!(outcome(4), Outcome::Changed);
     }
 
     /// The run that did the job, and what its chain has done since: whatever had reruns before it does not count.

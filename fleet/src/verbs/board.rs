@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again::layout::{Look, Tone, plural};
 use again::model::Span;
+use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
+use super::Exit;
 use super::reply::{Fired, Reply};
-use super::{Exit, clean};
 use crate::step::model::News;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;

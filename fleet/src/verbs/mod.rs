@@ -127,20 +127,6 @@ fn clock(at: Walltime, now: Walltime) -> String {
     }
 }
 
-/// Text of others on one line: what would break it, turn it round or hide in it is shown by its number.
-fn clean(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        let is_plain = matches!(c, '\'' | '"' | '\\') || c.escape_debug().nth(1).is_none();
-        if is_plain {
-            out.push(c);
-        } else {
-            out.extend(c.escape_unicode());
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use again::model::Walltime;
+use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::{clock, named};
@@ -94,7 +95,7 @@ impl Reply {
         if !kept.is_empty() {
             let why = match away.as_deref() {
                 Some("") => format!("{engine} cannot be reached"),
-                Some(why) => format!("{engine} cannot be reached ({why})"),
+                Some(why) => format!("{engine} cannot be reached ({})", clean(why)),
                 None => format!("{engine} has not confirmed it yet"),
             };
             let until = clock(Walltime::from_millis(*until), now);

@@ -10,11 +10,12 @@ use again::layout::{complain, say};
 use again::model::{Boottime, Identity, Span};
 use again::sys::clock::boottime;
 use again::sys::process;
+use again::sys::terminal::clean;
 use rand::RngExt;
 use rustix::fs::{Mode, OFlags};
 
 use super::service::{Conversation, Heard, socket};
-use super::{Exit, Problem, clean};
+use super::{Exit, Problem};
 use crate::ask::{Answer, Question, Wish};
 use crate::cli::Slot;
 use crate::settings::{self, Flags, Surroundings};
@@ -147,7 +148,9 @@ fn above() -> Result<Identity, Problem> {
 }
 
 fn goes_ahead(terminal: Option<&File>, how: &str, why: &str) -> Exit {
-    let line = format!("again-fleet: the run goes ahead without a slot{how}: {why}");
+    let line = clean(&format!(
+        "again-fleet: the run goes ahead without a slot{how}: {why}"
+    ));
     complain(&line);
     tell_also(terminal, &line);
     Exit::Done
@@ -221,7 +224,7 @@ impl Waiting {
     }
 
     fn is_away(&mut self, why: String) {
-        self.say(&format!(": {}", clean(&why)));
+        self.say(&format!(": {why}"));
         self.is_silent(why);
     }
 
@@ -255,8 +258,9 @@ impl Waiting {
     }
 
     fn tell(&self, line: &str) {
-        let _ = say(line);
-        tell_also(self.terminal.as_ref(), line);
+        let line = clean(line);
+        let _ = say(&line);
+        tell_also(self.terminal.as_ref(), &line);
     }
 
     /// Whether nobody has said for too long what it waits for.
@@ -275,7 +279,7 @@ impl Waiting {
     }
 
     fn why(&self) -> String {
-        let why = self.away.as_ref().map(|(_, why)| clean(why));
+        let why = self.away.as_ref().map(|(_, why)| why.clone());
         why.unwrap_or_else(|| "others run".to_owned())
     }
 

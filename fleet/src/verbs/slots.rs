@@ -6,10 +6,11 @@ use again::layout::{Look, Tone, complain, say};
 use again::model::Walltime;
 use again::sys::clock::walltime;
 use again::sys::localtime::utc;
+use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::service::{Conversation, PATIENCE, done, socket};
-use super::{Exit, Problem, clean, clock};
+use super::{Exit, Problem, clock};
 use crate::ask::{Answer, Question};
 use crate::cli::{Release, Slots};
 use crate::policy::slots::{Line, Standing};

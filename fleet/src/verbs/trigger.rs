@@ -134,6 +134,7 @@ fn select(
         }
         other => other,
     })?;
+    roster.warn(&selection);
     let firing = args
         .on_behalf
         .as_ref()

@@ -8,13 +8,14 @@ use again_fleet::engine::watch::{Event, Watch};
 use again_fleet::engine::{Change, Engine, Error, Feed};
 use futures_util::future::join_all;
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::operator::Operator;
+use super::pause::pause;
 use super::servers::{Kind, Server, tls};
 use super::{OnEtcd, OnNats, OnServer, Stage, TIMES, run};
 
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 /// How long nothing may be told before a watch is to list again, as a service has it do with each beat.
 const BEAT: Duration = Duration::from_secs(10);
 
@@ -26,7 +27,7 @@ async fn put(engine: &impl Engine, key: &str) -> u64 {
             Ok(revision) => return revision,
             Err(error) => assert!(since.elapsed() < LONG, "{error}"),
         }
-        sleep(Duration::from_millis(50)).await;
+        pause(50).await;
     }
 }
 
@@ -381,7 +382,7 @@ async fn one_of_three_dies(
             since.elapsed() < LONG,
             "something that was confirmed is gone: {list:?}"
         );
-        sleep(Duration::from_millis(100)).await;
+        pause(100).await;
     }
     servers[..2].iter().for_each(Server::kill);
     let answer = engine.put(&key("to/a/s/alone"), b"x", None).await;

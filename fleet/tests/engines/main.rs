@@ -9,6 +9,8 @@ mod cases;
 mod faults;
 #[path = "../support/operator.rs"]
 mod operator;
+#[path = "../support/pause.rs"]
+mod pause;
 /// What a server does not let a node do.
 mod rights;
 #[path = "../support/servers.rs"]
@@ -47,11 +49,11 @@ trait Stage {
     fn key(&self, below: &str) -> String;
 }
 
-/// A lease short enough to wait for; etcd has no shorter ones. A call has longer than in the service, since a cluster on a busy
-/// machine chooses new leaders meanwhile.
+/// Times for a busy machine: a lease that can be waited for, and a call that has longer than in the service, since a
+/// cluster chooses new leaders meanwhile.
 const TIMES: Times = Times {
     call: Duration::from_secs(20),
-    lease: Duration::from_secs(2),
+    lease: Duration::from_secs(5),
 };
 
 struct InMemory(Memory);
@@ -188,7 +190,7 @@ fn run(test: impl Future<Output = ()>) {
         .build()
         .expect("a runtime");
     let bounded = async {
-        tokio::time::timeout(Duration::from_secs(400), test)
+        tokio::time::timeout(Duration::from_secs(1200), test)
             .await
             .expect("it hangs")
     };

@@ -127,7 +127,11 @@ fn a_change_on_one_node_runs_puppet_once_on_another_whatever_is_away_over_etcd()
     once(Kind::Etcd);
 }
 
-#[test]
-fn a_change_on_one_node_runs_puppet_once_on_another_whatever_is_away_over_nats() {
-    once(Kind::Nats);
+mod nightly {
+    use super::*;
+
+    #[test]
+    fn a_change_on_one_node_runs_puppet_once_on_another_whatever_is_away_over_nats() {
+        once(Kind::Nats);
+    }
 }

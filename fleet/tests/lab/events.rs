@@ -47,8 +47,8 @@ fn of(heard: &[(String, Value)], resource: &str, change: &str) -> (String, Strin
     (at.clone(), told["at"].as_str().expect("a time").to_owned())
 }
 
-fn is_seen_elsewhere(kind: Kind) {
-    let fleet = Fleet::with(kind, "events => true,");
+/// On a fleet whose nodes have done nothing yet but been set up, with events.
+pub fn are_seen_elsewhere(fleet: &Fleet) {
     fleet.web1.write("/etc/systemd/system/httpd.service", HTTPD);
     fleet
         .web1
@@ -66,7 +66,7 @@ fn is_seen_elsewhere(kind: Kind) {
         "the ends of both runs, and of those that set the nodes up",
         60,
         || {
-            let heard = heard(&fleet);
+            let heard = heard(fleet);
             let ends = heard
                 .iter()
                 .filter(|(_, told)| told["transaction"].is_string());
@@ -88,7 +88,7 @@ fn is_seen_elsewhere(kind: Kind) {
     of(&heard, "Exec[hidden]", "changed");
     let everything = "cat /root/events";
     assert!(!fleet.lb1.sh(everything).contains("planted"));
-    let data = match kind {
+    let data = match fleet.kind {
         Kind::Etcd => "/var/lib/etcd",
         Kind::Nats => "/var/lib/nats",
     };
@@ -112,14 +112,5 @@ fn is_seen_elsewhere(kind: Kind) {
             .sh("again metrics")
             .contains("again_fleet_events_sent_total")
     );
-}
-
-#[test]
-fn what_a_run_does_is_seen_elsewhere_while_it_goes_on_over_etcd() {
-    is_seen_elsewhere(Kind::Etcd);
-}
-
-#[test]
-fn what_a_run_does_is_seen_elsewhere_while_it_goes_on_over_nats() {
-    is_seen_elsewhere(Kind::Nats);
+    fleet.lb1.sh("systemctl stop watch");
 }

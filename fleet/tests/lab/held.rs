@@ -1,6 +1,7 @@
 use std::process::{Child, Stdio};
 
 use crate::fleet::{Fleet, Kind, ran, set};
+use crate::locks;
 
 /// No container has a clock of its own: its processes are told another time.
 const OTHER_CLOCK: &str = "[Service]
@@ -35,12 +36,13 @@ impl<'a> Waits<'a> {
 }
 
 #[test]
-fn what_a_node_may_not_run_now_is_held_and_told_and_run_once_when_it_may() {
+fn node_runs_what_it_held_once_and_keeps_its_lock_over_a_reboot() {
     let fleet = Fleet::new(Kind::Etcd);
     disabled(&fleet);
     stopped(&fleet);
     capped(&fleet);
     clock_is_off(&fleet);
+    locks::holder_keeps_its_lock_over_a_reboot_and_loses_it_without_power(&fleet);
 }
 
 fn disabled(fleet: &Fleet) {
@@ -111,4 +113,8 @@ fn clock_is_off(fleet: &Fleet) {
     );
     assert_eq!(ran(&fleet.lb1).len(), 4);
     fleet.is_settled();
+    fleet.lb1.sh(
+        "rm /etc/systemd/system/again-fleet*.service.d/clock.conf; systemctl daemon-reload
+        systemctl stop again-fleet-take.service; systemctl restart again-fleet.service",
+    );
 }

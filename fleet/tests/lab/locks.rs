@@ -1,7 +1,7 @@
 use again_rig::Lab;
 use serde_json::Value;
 
-use crate::fleet::{Fleet, Kind, apply, classes, is_linked};
+use crate::fleet::{Fleet, apply, classes, is_linked};
 
 const LOCK: &str = "common::again::lock { 'db': candidates => ['web1.test', 'lb1.test'], prefer => ['web1.test'] }\n";
 
@@ -35,9 +35,7 @@ fn has_run_with_holder_after(node: &Lab, token: u64) -> (String, u64) {
     held
 }
 
-#[test]
-fn a_holder_that_reboots_keeps_its_lock_and_one_that_has_no_power_loses_it() {
-    let fleet = Fleet::new(Kind::Etcd);
+pub fn holder_keeps_its_lock_over_a_reboot_and_loses_it_without_power(fleet: &Fleet) {
     for node in [&fleet.web1, &fleet.lb1] {
         node.write("/root/run.pp", RUN);
         node.write("/var/log/holders", "");

@@ -67,6 +67,10 @@ fn server(net: &Net) -> Lab {
     lab.sh(
         "sed -i 's/ssl-port: 8140/ssl-port: 8140, ssl-protocols: [TLSv1.2]/' /etc/puppet/puppetserver/conf.d/webserver.conf
         sed -i /analytics/d /etc/puppet/puppetserver/services.d/bootstrap.cfg
+        # Debian's unit asks by kill(1), as the user puppet, whether a process lives that may still be root's.
+        mkdir /etc/systemd/system/puppetserver.service.d
+        printf '[Service]\\nType=exec\\n' > /etc/systemd/system/puppetserver.service.d/type.conf
+        systemctl daemon-reload
         systemctl start --no-block puppetserver",
     );
     lab

@@ -45,10 +45,10 @@ class { 'common::again::fleet':
   accept        => ['web*.test'],
   namespace     => 'test',
   certname      => 'lb1.test',
-  cert          => '/srv/ca/lb1.test.pem',
-  key           => '/srv/ca/lb1.test.key',
-  ca            => '/srv/ca/ca.pem',
-  crl           => '/srv/ca/crl.pem',
+  cert          => '/srv/own/lb1.test.pem',
+  key           => '/srv/own/lb1.test.key',
+  ca            => '/srv/own/ca.pem',
+  crl           => '/srv/own/crl.pem',
   run_cmd       => ['/usr/local/bin/look', '/var/log/look.triggered'],
 }
 ";
@@ -59,6 +59,7 @@ fn machine() -> Lab {
     let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
     let lab = Lab::boot_with(&[(&ca, "/srv/ca"), (program, "/srv/again-fleet")]);
     lab.sh("install -m 755 /srv/again /usr/local/bin/again");
+    lab.sh("mkdir /srv/own && cp /srv/ca/*.pem /srv/ca/*.key /srv/own");
     // This user cannot read what lies behind a private directory of the one who builds.
     lab.sh("install -m 755 /srv/again-fleet /usr/local/lib/again-fleet");
     lab.write("/usr/local/lib/taken-over", TAKEN_OVER);
@@ -109,12 +110,20 @@ fn hand_over(lab: &Lab, value: Vec<u8>) -> (String, String) {
     (text("outcome"), text("why"))
 }
 
+/// Powers of a compromised service, then the class's promises about the units, on one machine.
 #[test]
-fn a_service_that_was_taken_over_starts_no_run_but_what_was_signed_and_that_has_nothing_of_its_sandbox()
- {
+fn executor_starts_only_signed_runs_outside_the_sandbox_and_its_units_come_and_go() {
     let lab = machine();
+    let before = traces(&lab);
     apply(&lab, CLASS);
-    let again = apply(&lab, CLASS);
+    only_signed_runs_start_outside_the_sandbox(&lab);
+    executor_starts_whenever_it_is_asked(&lab);
+    service_restarts_when_its_certificate_is_renewed(&lab);
+    absent_leaves_nothing(&lab, &before);
+}
+
+fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
+    let again = apply(lab, CLASS);
     assert!(again.starts_with("0: "), "{again}");
     assert_eq!(lab.sh("systemctl is-active again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-certificate.path"), "active\n".repeat(4));
 
@@ -169,7 +178,7 @@ fn a_service_that_was_taken_over_starts_no_run_but_what_was_signed_and_that_has_
         ),
         (b"/bin/sh -c id".to_vec(), "no envelope"),
     ] {
-        let (outcome, why) = hand_over(&lab, value);
+        let (outcome, why) = hand_over(lab, value);
         assert!(
             outcome == "refused" && why.contains(words),
             "{outcome}: {why}"
@@ -240,12 +249,9 @@ fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
     });
 }
 
-#[test]
-fn root_s_side_is_there_whenever_it_is_asked() {
-    let lab = machine();
-    apply(&lab, CLASS);
+fn executor_starts_whenever_it_is_asked(lab: &Lab) {
     for n in 0..12 {
-        let (outcome, why) = hand_over(&lab, b"nothing".to_vec());
+        let (outcome, why) = hand_over(lab, b"nothing".to_vec());
         assert_eq!(outcome, "refused", "{n}: {why}");
         // More often than any start limit of systemd's allows.
         lab.sh(if n % 3 == 2 {
@@ -260,11 +266,7 @@ fn root_s_side_is_there_whenever_it_is_asked() {
     );
 }
 
-#[test]
-fn a_renewed_certificate_is_handed_over_anew() {
-    let lab = machine();
-    lab.sh("mkdir /srv/own && cp /srv/ca/*.pem /srv/ca/*.key /srv/own");
-    apply(&lab, &CLASS.replace("/srv/ca/", "/srv/own/"));
+fn service_restarts_when_its_certificate_is_renewed(lab: &Lab) {
     let started =
         || lab.sh("systemctl show -P ExecMainStartTimestampMonotonic again-fleet.service");
     let before = started();
@@ -273,18 +275,18 @@ fn a_renewed_certificate_is_handed_over_anew() {
     lab.wait_until("a restart", 10, || (started() != before).then_some(()));
 }
 
-#[test]
-fn absent_leaves_nothing() {
-    let lab = machine();
-    let before = lab.sh("find / -xdev -newer /etc/hostname -name '*again-fleet*' -not -path '/proc/*' | sort; getent passwd again-fleet || true");
-    apply(&lab, CLASS);
-    hand_over(&lab, b"nothing".to_vec());
+/// Files that the class made, and its user.
+fn traces(lab: &Lab) -> String {
+    lab.sh("find / -xdev -newer /etc/hostname -name '*again-fleet*' -not -path '/proc/*' | sort; getent passwd again-fleet || true")
+}
+
+fn absent_leaves_nothing(lab: &Lab, before: &str) {
+    hand_over(lab, b"nothing".to_vec());
     let gone = "class { 'common::again::fleet': ensure => absent, manage_binary => 'none' }";
-    apply(&lab, gone);
-    let again = apply(&lab, gone);
+    apply(lab, gone);
+    let again = apply(lab, gone);
     assert!(again.starts_with("0: "), "{again}");
-    let after = lab.sh("find / -xdev -newer /etc/hostname -name '*again-fleet*' -not -path '/proc/*' | sort; getent passwd again-fleet || true");
-    assert_eq!(after, before);
+    assert_eq!(traces(lab), before);
     assert_eq!(
         lab.sh("systemctl list-units --all --plain --no-legend --no-pager 'again-fleet*'"),
         ""

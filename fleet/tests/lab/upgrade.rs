@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use again_rig::Lab;
 use again_rig::lab::Image;
 use again_rig::net::{Host, Net};
+use again_rig::{Lab, ask_for};
 use serde_json::Value;
 
 use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, apply, certify, check, empty, engine, is_linked};
@@ -279,7 +279,7 @@ fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     assert!(service.starts_with(&version), "{name}: {service}");
     assert_eq!(waiter(lab, name), Some(waits), "{name}: another waiter");
     assert_eq!(fleet.holder(), held, "{name}: the lock has changed hands");
-    // With nodes of both versions at work.
+    // Time itself is tested: nodes of both versions are at work for a while.
     std::thread::sleep(Duration::from_secs(8));
 }
 
@@ -294,22 +294,18 @@ fn is_told(node: &Node, ids: &[String]) -> BTreeMap<String, usize> {
         let story = |line: &str| serde_json::from_str(line).expect("a story");
         said.lines().map(story).collect()
     };
-    let until = Instant::now() + Duration::from_secs(300);
-    let stories = loop {
+    let (limit, mut last) = (Duration::from_secs(300), String::new());
+    let over = ask_for(limit, Duration::from_secs(2), || {
         let all = stories();
-        let open = all.iter().filter(|story| story["over"] != true);
-        let open: Vec<_> = open.collect();
-        if open.is_empty() && all.len() == ids.len() {
-            break all;
-        }
-        let (name, count) = (node.host.name, all.len());
-        assert!(
-            Instant::now() < until,
-            "{name}: {} of {count} stories are open: {open:#?}",
-            open.len()
+        let open: Vec<_> = all.iter().filter(|story| story["over"] != true).collect();
+        last = format!(
+            "{} of {} stories are open: {open:#?}",
+            open.len(),
+            all.len()
         );
-        std::thread::sleep(Duration::from_secs(2));
-    };
+        (open.is_empty() && all.len() == ids.len()).then_some(all)
+    });
+    let stories = over.unwrap_or_else(|| panic!("{}: {last}", node.host.name));
     let mut outcomes = BTreeMap::new();
     for story in &stories {
         let entries = story["entries"].as_array().expect("entries");

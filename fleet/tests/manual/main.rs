@@ -1,12 +1,13 @@
 //! The manual pages are written by hand; nothing that the program has may be missing from them, and nothing be in them that it
 //! has not. The completions are files too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use again_fleet::cli::Cli;
 use again_fleet::settings::{self, Flags, KEYS, Settings, Surroundings, VARIABLES};
 use again_fleet::wire::slot::MOST_SLOTS;
+use again_rig::manual::{commands, flags, flags_of, parts, plain};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -17,72 +18,24 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).expect("a manual page")
 }
 
-/// Lines by their heading: `.Sh`, or `.Sh` and `.Ss`.
-fn parts(page: &str) -> BTreeMap<String, Vec<&str>> {
-    let mut parts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let (mut section, mut heading) = (String::new(), String::new());
-    for line in page.lines() {
-        if let Some(name) = line.strip_prefix(".Sh ") {
-            section = name.to_owned();
-            heading = section.clone();
-        } else if let Some(name) = line.strip_prefix(".Ss ") {
-            heading = format!("{section}/{name}");
-        } else {
-            parts.entry(heading.clone()).or_default().push(line);
-        }
-    }
-    parts
-}
-
-/// The flags of `.It Fl` lines, as they are typed.
-fn flags(lines: &[&str]) -> BTreeSet<String> {
-    let items = lines.iter().filter_map(|line| line.strip_prefix(".It "));
-    let words = items.flat_map(|line| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let pairs = words.windows(2).filter(|pair| pair[0] == "Fl");
-        pairs
-            .map(|pair| format!("-{}", pair[1]))
-            .collect::<Vec<_>>()
-    });
-    words.collect()
-}
-
-/// A command's own flags, as they are typed.
-fn clap_flags(command: &clap::Command, global: bool) -> BTreeSet<String> {
-    let mut flags = BTreeSet::new();
-    for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
-        let everywhere =
-            arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str());
-        if everywhere == global {
-            flags.extend(arg.get_long().map(|long| format!("--{long}")));
-            flags.extend(arg.get_short().map(|short| format!("-{short}")));
-        }
-    }
-    flags
-}
-
 #[test]
 fn every_command_and_every_flag_and_none_else() {
     let text = page("again-fleet.8");
     let parts = parts(&text);
     let mut command = Cli::command();
     command.build();
-    let headings = parts
-        .keys()
-        .filter(|name| name.starts_with("COMMANDS/"))
-        .cloned();
-    let commands = command
+    let real = command
         .get_subcommands()
-        .map(|c| format!("COMMANDS/again-fleet {}", c.get_name()));
-    assert_eq!(headings.collect::<BTreeSet<_>>(), commands.collect());
+        .map(|c| format!("again-fleet {}", c.get_name()));
+    assert_eq!(commands(&parts), real.collect());
     assert_eq!(
         flags(&parts["OPTIONS FOR EVERY COMMAND"]),
-        clap_flags(&command, true)
+        flags_of(&command, true)
     );
     for sub in command.get_subcommands() {
         let name = sub.get_name();
         let documented = flags(&parts[&format!("COMMANDS/again-fleet {name}")]);
-        assert_eq!(documented, clap_flags(sub, false), "{name}");
+        assert_eq!(documented, flags_of(sub, false), "{name}");
         assert!(
             parts["SYNOPSIS"].contains(&format!(".Cm {name}").as_str()),
             "{name} is not in the synopsis"
@@ -157,20 +110,12 @@ fn with(file: &str) -> Result<Settings, String> {
     settings::settings(&flags, &around).map_err(|e| e.to_string())
 }
 
-/// The text on one line, without the page's macros and quotes.
-fn plain(lines: &[&str]) -> String {
-    let words = lines.iter().flat_map(|line| line.split_whitespace());
-    let words = words.filter(|word| ![".Ql", ".Pq", ".Cm", ".Pa", ".Ic", ".Xr"].contains(word));
-    let text = words.collect::<Vec<_>>().join(" ").replace("\\(dq", "");
-    text.replace(" ,", ",").replace(" .", ".")
-}
-
 #[test]
 fn every_default_is_the_programs() {
     let set = with("").expect("defaults");
     let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
     let text = page("again-fleet.toml.5");
-    let keys = plain(&parts(&text)["KEYS"]);
+    let keys = plain(&parts(&text)["KEYS"]).replace(" .", ".");
     let (engine, trust) = (name(&set.engine), name(&set.trust));
     let run_cmd: Vec<&str> = set
         .run_cmd
@@ -229,7 +174,7 @@ fn every_default_is_the_programs() {
     }
 
     let text = page("again-fleet.8");
-    let manual = plain(&text.lines().collect::<Vec<_>>());
+    let manual = plain(&text.lines().collect::<Vec<_>>()).replace(" .", ".");
     let idle = match Cli::command().find_subcommand("take").and_then(|take| {
         take.get_arguments()
             .find(|arg| arg.get_id() == "idle")

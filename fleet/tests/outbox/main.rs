@@ -1,7 +1,5 @@
 //! The outbox: what it said it keeps is there after a crash at any step, and nothing half written ever is.
 
-#[path = "../support/dice.rs"]
-mod dice;
 #[path = "../support/disk.rs"]
 mod disk;
 
@@ -10,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use again_fleet::outbox::{Bounds, Directory, Disk, Held, NotKept, Outbox};
-use dice::Dice;
+use again_rig::Dice;
 use disk::CrashDisk;
 
 const WIDE: Bounds = Bounds {

@@ -254,6 +254,7 @@ fn who_has_asked_is_answered_before_the_end() {
         request: one,
         wait: true,
     });
+    // Time itself is tested: it is asked to end while somebody waits.
     std::thread::sleep(Duration::from_millis(300));
     web1.signal("-TERM");
     // The engine does not say that it has it; the disk does.

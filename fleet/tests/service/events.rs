@@ -16,13 +16,13 @@ use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
 
 use crate::crash::set;
-use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::many::most_memory;
 use crate::node::{Node, until};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
+use again_rig::Dice;
 
 /// A run's file, as the hook makes it: locked under another name, so that nobody takes it for one that is over.
 struct Left {
@@ -190,7 +190,7 @@ fn an_event_is_told_before_the_run_goes_on_over_nats() {
 
 /// How many times something is killed, stopped or cut, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
 fn faults() -> u64 {
-    set("AGAIN_FLEET_EVENT_FAULTS", 100)
+    set("AGAIN_FLEET_EVENT_FAULTS", 40)
 }
 
 /// The hook.
@@ -200,7 +200,7 @@ const EVENTS_FOR_A_FAULT: u64 = 100;
 const EVENTS_OF_A_RUN: u64 = 500;
 
 fn pause(dice: &mut Dice) {
-    thread::sleep(Duration::from_millis(dice.below(100)));
+    dice.pause(Duration::from_millis(100));
 }
 
 /// So many runs, one after the other, whose lines the hook's own spool writes. Nobody makes room in it: it waits while many are there.
@@ -351,8 +351,9 @@ fn only_what_a_node_signed_is_shown(kind: Kind) {
         (&lines[0]["n"], &lines[1]["what"]),
         (&1.into(), &"end".into())
     );
-    let (out, _) = printed(&node, &["events", "--node", "lb1.test"]);
+    let (out, err) = printed(&node, &["events", "--node", "lb1.test"]);
     assert_eq!(out, "");
+    assert_eq!(err, "again-fleet: no events to show\n");
     let (out, _) = printed(&node, &["events", "--graphite"]);
     assert_eq!(out, "puppet.web1_test.again.dropped 0 0\n");
     // The service goes on.

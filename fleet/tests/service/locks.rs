@@ -11,12 +11,12 @@ use again_fleet::wire::lock::Lock;
 use serde_json::Value;
 
 use crate::crash::set;
-use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{LONG, Node, until, within};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
+use again_rig::{Dice, stays, wait_for};
 
 /// How long a lease lives after it was renewed last.
 const LEASE: Duration = Duration::from_secs(60);
@@ -146,7 +146,7 @@ fn words(server: &Server) -> Vec<Lock> {
 }
 
 #[test]
-fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
+fn candidate_keeps_its_lock_when_its_service_restarts() {
     let server = Server::start(Kind::Etcd);
     let nodes = three(&server);
     let all: Vec<&Node> = nodes.iter().collect();
@@ -169,10 +169,21 @@ fn one_of_three_holds_it_and_a_change_of_holder_is_a_run_on_all() {
     holder.stop();
     holder.start();
     assert_eq!(agree(&all, 0), first);
-    // For longer than a lease it is none.
-    thread::sleep(LEASE + Duration::from_secs(2));
-    assert_eq!(agree(&all, 0), first, "it is kept");
+    // For longer than a lease.
+    stays("it is kept", LEASE + Duration::from_secs(2), || {
+        agree(&all, 0) == first
+    });
     assert_eq!(words(&server).len(), 1);
+}
+
+#[test]
+fn another_candidate_takes_the_lock_when_its_holder_is_killed_and_all_run() {
+    let server = Server::start(Kind::Etcd);
+    let nodes = three(&server);
+    let all: Vec<&Node> = nodes.iter().collect();
+    let first = agree(&all, 0);
+    all_run(&all, &first);
+    let holder = of(&nodes, &first.0);
     holder.kill();
     let since = Instant::now();
     let others: Vec<&Node> = all
@@ -267,8 +278,9 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         straight.put("lock/db", &make(first)).expect("put");
         // One may have been faster: then it is written over, which is nothing either.
         until("no holder", || all.iter().all(|node| held(node).is_none()));
-        thread::sleep(Duration::from_secs(3));
-        assert!(all.iter().all(|node| held(node).is_none()));
+        stays("no holder", Duration::from_secs(3), || {
+            all.iter().all(|node| held(node).is_none())
+        });
         let shown = said(&output(all[0], &["locks"]));
         assert!(shown.contains("is not believed"), "{shown}");
         server.etcdctl("web1.test", &["del", "again/v1/test/lock/db"]);
@@ -326,8 +338,9 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     straight
         .put("pass/db/n02=test", &sealed_as("n02.test", &late))
         .expect("put");
-    thread::sleep(Duration::from_secs(2));
-    assert_eq!(agree(&all, 0), first);
+    stays("the same holder", Duration::from_secs(2), || {
+        agree(&all, 0) == first
+    });
     straight
         .put(
             "pass/db/n02=test",
@@ -408,9 +421,13 @@ fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
     });
 }
 
-/// How many things fail; at night, five hundred (tests/tools/sweep).
+/// How many kinds of faults there are: seven after which the holder goes on at once, the loss of all data, and a holder that is away for longer
+/// than its lease.
+const KINDS: u64 = 9;
+
+/// How many things fail; at night, five hundred (tests/tools/sweep). Without a number, each kind once.
 fn faults() -> u64 {
-    set("AGAIN_FLEET_LOCK_FAULTS", 12)
+    set("AGAIN_FLEET_LOCK_FAULTS", KINDS - 1)
 }
 
 /// Three candidates of an engine with three members.
@@ -461,14 +478,7 @@ impl Many {
 
     #[track_caller]
     fn agree(&mut self) -> (String, u64) {
-        let since = Instant::now();
-        loop {
-            if let Some(agreed) = self.look() {
-                return agreed;
-            }
-            assert!(since.elapsed() < LONG, "no holder whom all know");
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_for("a holder whom all know", LONG, || self.look())
     }
 
     fn node(&self, name: &str) -> &Node {
@@ -495,7 +505,7 @@ impl Many {
             2 => {
                 let holder = self.node(&before.0);
                 holder.signal("-STOP");
-                thread::sleep(Duration::from_millis(dice.below(3000)));
+                dice.pause(Duration::from_secs(3));
                 holder.signal("-CONT");
             }
             // A person passes it on.
@@ -510,13 +520,13 @@ impl Many {
             // A member is lost for a while.
             5 => {
                 self.servers[n].kill();
-                thread::sleep(Duration::from_millis(dice.below(2000)));
+                dice.pause(Duration::from_secs(2));
                 self.servers[n].run();
             }
             // The network of one candidate breaks for a while.
             6 => {
                 self.relays[n].iter().for_each(Relay::cut);
-                thread::sleep(Duration::from_millis(dice.below(2000)));
+                dice.pause(Duration::from_secs(2));
                 let relays = self.relays[n].iter();
                 relays.for_each(Relay::mend_without_connections);
             }
@@ -596,23 +606,25 @@ impl Many {
 
 #[test]
 fn no_lock_is_held_twice_whatever_is_killed() {
+    survive(
+        |n, dice| if n < KINDS { n } else { dice.below(KINDS) },
+        faults(),
+    );
+}
+
+#[test]
+fn no_lock_is_held_twice_when_its_holder_is_away_for_longer_than_its_lease() {
+    survive(|_, _| KINDS - 1, 1);
+}
+
+/// Lets things fail, of the kind that is chosen for each: there is one holder for each token, and each token is higher than those before it.
+fn survive(choose: impl Fn(u64, &mut Dice) -> u64, count: u64) {
     let mut many = Many::new();
     let mut dice = Dice::new(set("AGAIN_FLEET_SEED", 17));
-    let count = faults();
     let first = many.agree();
     all_run(&many.nodes.iter().collect::<Vec<_>>(), &first);
     for n in 0..count {
-        // Each of them at least once, those that take long less often.
-        let kind = match n {
-            0..8 => n,
-            8 => 8,
-            _ => dice.below(9),
-        };
-        let kind = if count < 20 && n > 8 {
-            kind.min(6)
-        } else {
-            kind
-        };
+        let kind = choose(n, &mut dice);
         many.fault(&mut dice, kind);
     }
     many.agree();

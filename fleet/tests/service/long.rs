@@ -8,7 +8,7 @@ use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 
 /// So soon a connection is known to be dead: half a minute, and what a machine that is busy with others may add.
-const NOTICED: Duration = Duration::from_secs(30 + 20);
+const NOTICED: Duration = Duration::from_secs(30 + 60);
 
 /// How often an idle service may wake up in a minute: five are measured over NATS, up to eight over etcd. On a busy machine an answer
 /// may come in smaller pieces.
@@ -63,8 +63,10 @@ fn idle(kind: Kind) {
     web1.is_linked(true);
     let pid = web1.pid();
     until("one thread", || threads(pid) == 1);
+    // Time itself is tested: how often it wakes up once it has settled.
     sleep(Duration::from_secs(5));
     let before = wakeups(pid);
+    // Time itself is tested: as above.
     sleep(Duration::from_secs(60));
     let woken = wakeups(pid) - before;
     assert!(woken <= MOST, "{woken} wakeups in a minute");
@@ -97,7 +99,7 @@ fn silent(kind: Kind) {
     let one = request("again", &["lb1.test"]);
     let (said, since) = (web1.fire(&one), Instant::now());
     assert!(
-        said[0] == "kept lb1.test" && since.elapsed() < Duration::from_secs(3),
+        said[0] == "kept lb1.test" && since.elapsed() < Duration::from_secs(20),
         "{said:?}"
     );
     server.go_on();

@@ -5,9 +5,6 @@
 mod ca;
 /// Processes that are killed.
 mod crash;
-#[allow(dead_code, reason = "what other rooms throw dice for")]
-#[path = "../support/dice.rs"]
-mod dice;
 /// Who asks the service.
 mod door;
 /// Engines and clocks.

@@ -76,6 +76,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
             while !is_over.load(Ordering::Relaxed) {
                 most = most.max(straight.list("to/").len());
                 most = most.max(straight.list("result/").len());
+                // Time itself is tested: the most at any time, looked at now and then.
                 thread::sleep(Duration::from_millis(50));
             }
             most
@@ -122,7 +123,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
 fn come_back_spread(server: &Server, nodes: &[Node]) {
     server.kill();
     nodes.iter().for_each(|node| node.is_linked(false));
-    // Each has tried a few times by then, and waits longer and longer.
+    // Time itself is tested: each has tried a few times by then, and waits longer and longer.
     thread::sleep(Duration::from_secs(4));
     server.run();
     nodes.iter().for_each(|node| node.is_linked(true));

@@ -1,9 +1,9 @@
 //! What the service tells in numbers, as `again metrics` shows them to a monitoring.
 
+use again_rig::ask_for;
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
@@ -34,16 +34,13 @@ fn numbers(node: &Node) -> BTreeMap<String, f64> {
 /// Until these numbers are these.
 #[track_caller]
 fn are(node: &Node, wanted: &[(&str, f64)]) {
-    let since = Instant::now();
-    loop {
-        let found = numbers(node);
+    let mut found = numbers(node);
+    let are_so = ask_for(PATIENCE, Duration::from_millis(100), || {
+        found = numbers(node);
         let is = |(name, value): &(&str, f64)| found.get(*name) == Some(value);
-        if wanted.iter().all(is) {
-            return;
-        }
-        assert!(since.elapsed() < PATIENCE, "{found:?}, not {wanted:?}");
-        sleep(Duration::from_millis(100));
-    }
+        wanted.iter().all(is).then_some(())
+    });
+    assert!(are_so.is_some(), "{found:?}, not {wanted:?}");
 }
 
 fn run(node: &Node) -> Child {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Output;
-use std::thread;
 use std::time::Duration;
 
 use again_fleet::policy::fire::Request;
@@ -12,11 +11,11 @@ use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 
-use crate::dice::Dice;
 use crate::fired::sealed_as;
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
+use again_rig::Dice;
 
 /// It writes into the file of all, and takes a while.
 const RUN: &str = r"#!/bin/sh
@@ -143,7 +142,7 @@ fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
     while !is_done() || kills < 6 {
         on[dice.below(on.len() as u64) as usize].start_anew();
         kills += 1;
-        thread::sleep(Duration::from_millis(dice.below(1500)));
+        dice.pause(Duration::from_millis(1500));
     }
     let straight = Straight::at(&site.server, "web1.test");
     let ended = || {

@@ -41,7 +41,7 @@ fn how_a_run_has_ended_is_told_while_more_is_taken_all_the_time() {
         let one = request(&format!("name {n}"), &["lb1.test"]);
         web1.fire(&one);
         lb1.runs_once(&one.id);
-        // Shorter than the service would like to be left alone.
+        // Time itself is tested: shorter than the service would like to be left alone.
         thread::sleep(Duration::from_millis(500));
     }
 }

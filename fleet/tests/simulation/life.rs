@@ -247,7 +247,7 @@ impl World {
         if self.machines[n].service.is_none() {
             return;
         }
-        let id = Id::from_bits(u128::from(self.dice.next()) << 64 | u128::from(self.dice.next()));
+        let id = Id::from_bits(u128::from(self.dice.draw()) << 64 | u128::from(self.dice.draw()));
         let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
         let is_clock_right = self.machines[n].clock == 0;
         let sender = self.machines[n].name.clone();

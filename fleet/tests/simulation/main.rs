@@ -6,8 +6,6 @@
 //! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation so many
 //! ```
 
-#[path = "../support/dice.rs"]
-mod dice;
 #[path = "../support/disk.rs"]
 mod disk;
 mod engine;
@@ -29,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use again_fleet::step::model::LetterId;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::name::Node;
-use dice::Dice;
+use again_rig::Dice;
 use world::{Ev, MINUTE, Mutant, Notify, Odds, SECOND, World};
 
 /// How large a world is, and how long things happen in it.

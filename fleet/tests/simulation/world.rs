@@ -14,12 +14,12 @@ use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::trigger::Ask;
 
-use crate::dice::Dice;
 use crate::disk::CrashDisk;
 use crate::engine::{Engine, Value};
 use crate::promises::Promises;
 use crate::seal;
 use crate::tool::Tool;
+use again_rig::Dice;
 
 pub const SECOND: u64 = 1000;
 pub const MINUTE: u64 = 60 * SECOND;

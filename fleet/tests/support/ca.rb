@@ -55,7 +55,7 @@ def save(name, cert, key)
   File.write("#{name}.key", key.to_pem)
 end
 
-def crl(cert, key, revoked = [], to: Time.now + (365 * DAY))
+def crl(cert, key, revoked = [], to: Time.now + (365 * DAY), number: 1)
   list = OpenSSL::X509::CRL.new
   list.version = 1
   list.issuer = cert.subject
@@ -67,7 +67,7 @@ def crl(cert, key, revoked = [], to: Time.now + (365 * DAY))
     entry.time = Time.now - DAY
     list.add_revoked(entry)
   end
-  list.add_extension(OpenSSL::X509::Extension.new('crlNumber', OpenSSL::ASN1::Integer(1)))
+  list.add_extension(OpenSSL::X509::Extension.new('crlNumber', OpenSSL::ASN1::Integer(number)))
   list.sign(key, SIGNED)
 end
 
@@ -103,6 +103,14 @@ File.write('crl-web1.pem', crl(ca.cert, ca.key, [web1.serial]).to_pem + puppet[:
 File.write('crl-ca.pem', ca.crl.to_pem + crl(*root, [ca.cert.serial]).to_pem)
 File.write('crl-old.pem', crl(ca.cert, ca.key, to: Time.now - DAY).to_pem + puppet[:root_crl].to_pem)
 File.write('crl-leaf.pem', ca.crl.to_pem)
+# Two lists of one CA, of which the older comes first: by their numbers, and by their dates.
+web1_revoked = crl(ca.cert, ca.key, [web1.serial], number: 300)
+File.write('crl-twice.pem', crl(ca.cert, ca.key, number: 2).to_pem + web1_revoked.to_pem + puppet[:root_crl].to_pem)
+same_number = [crl(ca.cert, ca.key), crl(ca.cert, ca.key, [web1.serial])].zip([3, 2]).map do |list, days|
+  list.last_update = Time.now - (days * DAY)
+  list.sign(ca.key, SIGNED).to_pem
+end
+File.write('crl-twice-dated.pem', same_number.join + puppet[:root_crl].to_pem)
 
 # Another CA with the same names; a certificate of that one, and its own files.
 foreign = authority('foreign')
@@ -113,6 +121,12 @@ File.write('foreign-crl.pem', foreign[:ca].crl.to_pem + foreign[:root_crl].to_pe
 # What no Puppet CA makes.
 save('expired', bent(puppet, rsa) { |cert| cert.not_after = Time.now - 3600 }, rsa)
 save('future', bent(puppet, rsa) { |cert| cert.not_before = Time.now + 3600 }, rsa)
+# One that nobody's CA has signed, and that is not valid yet.
+alone = bent(foreign, other) { |cert| cert.not_before = Time.now + 3600 }
+alone.issuer = alone.subject
+save('alone', alone.sign(other, SIGNED), other)
+# One of another CA with the same name.
+save('foreign-future', bent(foreign, other) { |cert| cert.not_before = Time.now + 3600 }, other)
 save('nameless', bent(puppet, rsa) { |cert| cert.subject = OpenSSL::X509::Name.parse('/O=none') }, rsa)
 save('twonames', bent(puppet, rsa) { |cert| cert.subject = OpenSSL::X509::Name.parse('/CN=web1.test/CN=web2.test') }, rsa)
 save('upper', bent(puppet, rsa) { |cert| cert.subject = OpenSSL::X509::Name.parse('/CN=WEB1.test') }, rsa)

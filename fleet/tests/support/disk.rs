@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use again_fleet::outbox::Disk;
 
-use super::dice::Dice;
+use again_rig::Dice;
 
 #[derive(Debug, Clone, Default)]
 struct Content {

@@ -10,14 +10,14 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use again::model::Span;
 use again_fleet::ask::{self, Answer, How, Question};
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::lineage::{Cause, Lineage};
 use again_fleet::wire::name::Id;
-use again_rig::write_program;
+use again_rig::{ask_for, wait_for, wait_until, write_program};
 use serde_json::Value;
 
 use crate::ca::Ca;
@@ -125,7 +125,7 @@ impl Node {
         }
         node.write(
             "again.toml",
-            "state_dir = 'DIR/again'\nlog_dir = 'DIR/logs'\nscope = 'never'\njitter = 0\nmax_runs = 100000\n",
+            "state_dir = 'DIR/again'\nlog_dir = 'DIR/logs'\nscope = 'never'\ncontainer = 'stays'\njitter = 0\nmax_runs = 100000\n",
         );
         node.program("note", NOTE);
         node.program("puppet it", RUN);
@@ -291,6 +291,10 @@ impl Node {
     fn activated(&self, socket: &str, command: &[String]) -> Child {
         let socket = self.path("run").join(socket);
         let _ = fs::remove_file(&socket);
+        // Between bind(2) and listen(2) the socket refuses connections.
+        let listening = format!("Listening on {}", socket.display());
+        let times = || self.log().matches(&listening).count();
+        let before = times();
         let child = mortal("systemd-socket-activate")
             .arg("--listen")
             .arg(&socket)
@@ -307,9 +311,7 @@ impl Node {
             .stderr(self.errors())
             .spawn();
         let child = child.expect("systemd-socket-activate");
-        until("a socket", || {
-            UnixStream::connect(&socket).is_ok() || socket.exists()
-        });
+        until("a socket", || times() > before);
         child
     }
 
@@ -369,6 +371,11 @@ impl Node {
         for pid in [self.pid(), take] {
             let (sent, done) = (pid.to_string(), self.path(&format!("clock.{pid}")));
             let _ = fs::remove_file(&done);
+            // Where nobody has connected yet, the program reads the file when it begins.
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.starts_with(b"systemd-socket-activate") {
+                continue;
+            }
             let sent = Command::new("kill").args(["-USR1", &sent]).status();
             assert!(sent.expect("kill").success());
             until("the clock", || done.exists());
@@ -505,11 +512,9 @@ impl Node {
     /// Waits until this trigger was run; it is then the only one since the last.
     #[track_caller]
     pub fn runs_once(&self, id: &Id) {
-        let since = Instant::now();
-        while !self.ran().contains(id) {
-            assert!(since.elapsed() < LONG, "{id} is not run: {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+        let is_run = || self.ran().contains(id).then_some(());
+        let done = ask_for(LONG, Duration::from_millis(20), is_run).is_some();
+        assert!(done, "{id} is not run: {}", self.log());
         let times = self.ran().iter().filter(|one| *one == id).count();
         assert_eq!(times, 1, "{}", self.log());
     }
@@ -529,7 +534,7 @@ impl Node {
         };
         let question = ask::ask(&question).expect("a question");
         let socket = self.path("run/trigger");
-        loop {
+        wait_for("an answer", LONG, || {
             let stream = UnixStream::connect(&socket);
             let asked = stream.and_then(|mut stream| {
                 stream.set_read_timeout(Some(LONG))?;
@@ -537,11 +542,10 @@ impl Node {
                 Ok(stream)
             });
             match asked {
-                Ok(stream) => return Answers(stream).map(word).collect(),
-                Err(_) if self.was_killed() => return Vec::new(),
-                Err(_) => thread::sleep(Duration::from_millis(5)),
+                Ok(stream) => Some(Answers(stream).map(word).collect()),
+                Err(_) => self.was_killed().then(Vec::new),
             }
-        }
+        })
     }
 
     /// Asks the service something.
@@ -706,10 +710,6 @@ pub fn until(what: &str, is_so: impl FnMut() -> bool) {
 }
 
 #[track_caller]
-pub fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < patience, "no {what} within {patience:?}");
-        thread::sleep(Duration::from_millis(20));
-    }
+pub fn within(patience: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    wait_until(what, patience, is_so);
 }

@@ -1,6 +1,7 @@
 //! Real engines on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
 //! program, however that ends.
 
+use again_rig::{SHORT, ask_for, wait_until};
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use again_fleet::engine::etcd::Etcd;
@@ -157,16 +157,9 @@ impl Server {
     }
 
     fn wait(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(
-                Instant::now() < end,
-                "{:?} does not answer:\n{}",
-                self.kind,
-                self.log()
-            );
-            sleep(Duration::from_millis(10));
-        }
+        let answers = || TcpStream::connect(("127.0.0.1", self.port)).ok();
+        let answered = ask_for(SHORT, Duration::from_millis(10), answers).is_some();
+        assert!(answered, "{:?} does not answer:\n{}", self.kind, self.log());
     }
 
     fn etcd(&self) -> Vec<String> {
@@ -290,11 +283,9 @@ impl Server {
                 .is_some_and(|rest| rest.starts_with('T'))
         };
         let tasks = || fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
-        let end = Instant::now() + Duration::from_secs(30);
-        while !tasks().all(|task| task.is_ok_and(is_stopped)) {
-            assert!(Instant::now() < end, "{pid} goes on");
-            sleep(Duration::from_millis(1));
-        }
+        wait_until(&format!("{pid} to stop"), SHORT, || {
+            tasks().all(|task| task.is_ok_and(is_stopped))
+        });
     }
 
     /// Has it go on.

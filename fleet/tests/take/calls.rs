@@ -1,10 +1,10 @@
 //! Programs of rules as real processes, called by a real `again-fleet call`.
 
+use again_rig::{SHORT, wait_until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use again::model::Span;
 use again_fleet::take::calls::{Call, Calls, Told};
@@ -102,11 +102,7 @@ impl Place {
     }
 
     fn wait_for(&self, name: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !self.text(name).ends_with('\n') {
-            assert!(Instant::now() < deadline, "no {name}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(name, SHORT, || self.text(name).ends_with('\n'));
         self.text(name).trim().to_owned()
     }
 }

@@ -1,5 +1,6 @@
 //! A node: its settings, its helper, and the socket that starts root's side.
 
+use again_rig::{SHORT, ask_for, wait_for};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use again_fleet::handover::{Answer, HEAD, answers, ask, length};
 use again_fleet::wire::trigger::{Ask, Trigger};
@@ -170,14 +171,8 @@ impl Node {
                 .spawn();
             *started = Some(child.expect("systemd-socket-activate"));
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            match UnixStream::connect(&socket) {
-                Ok(stream) => return stream,
-                Err(e) if Instant::now() > deadline => panic!("{}: {e}", socket.display()),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
-            }
-        }
+        let what = format!("who listens at {}", socket.display());
+        wait_for(&what, SHORT, || UnixStream::connect(&socket).ok())
     }
 
     pub fn try_to_hand_over(&self, values: &[Vec<u8>]) -> io::Result<Vec<Answer>> {
@@ -209,14 +204,8 @@ impl Node {
     pub fn ends(&self) -> bool {
         let mut started = self.started.lock().expect("alone");
         let child = started.as_mut().expect("it was started");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while child.try_wait().expect("a child").is_none() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        true
+        let ended = || child.try_wait().expect("a child");
+        ask_for(Duration::from_secs(10), Duration::from_millis(20), ended).is_some()
     }
 
     /// Until the process has ended because nobody asked.

@@ -144,10 +144,10 @@ fn a_server_fires_for_others_and_their_ways_go_on() {
         assert_eq!(run.origins, origin(id, Cause::Kick, expected));
     }
     let ran = lb1.runs().len();
-    let (status, out, _) = fire("db1.test", "");
+    let (status, out, err) = fire("db1.test", "");
     assert_eq!(status, 1, "{out}");
     let why = "accept_for does not let web2.test speak for db1.test";
-    assert!(out.contains(why), "{out}");
+    assert!(out.contains(why), "{out}{err}");
     let (status, _, err) = fire("web1.test", &job(11));
     let circle = "over 10 hops: lb1.test -> web1.test -> lb1.test ...";
     assert!(status == 1 && err.contains(circle), "{err}");

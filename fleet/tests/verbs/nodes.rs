@@ -44,7 +44,9 @@ pub fn has_role(node: &Node, role: &str) {
 
 /// The names of the nodes that are shown.
 fn shown(node: &Node, words: &[&str]) -> Vec<String> {
-    let all = json(node, &[&["nodes", "--json"], words].concat());
+    let (status, out, err) = done(node.command(&[&["nodes", "--json"], words].concat()));
+    assert_eq!(status, 0, "{words:?}: {err}");
+    let all: Value = serde_json::from_str(&out).expect("JSON");
     let nodes = all["nodes"].as_array().expect("nodes");
     let name = |one: &Value| one["node"].as_str().expect("a name").to_owned();
     nodes.iter().map(name).collect()
@@ -170,6 +172,14 @@ fn what_nodes_tell_is_shown() {
 }
 
 #[test]
+fn program_without_a_command_prints_its_help() {
+    let (status, out, err) = done(Command::new(env!("CARGO_BIN_EXE_again-fleet")));
+    assert_eq!((status, out.as_str()), (2, ""));
+    assert!(err.starts_with("Run Puppet on other nodes"), "{err}");
+    assert!(err.contains("\nCommands:\n"), "{err}");
+}
+
+#[test]
 fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
     let server = Server::start(Kind::Etcd);
     let nodes = ["web1.test", "web2.test", "lb1.test"].map(|name| Node::new(name, &server));
@@ -208,6 +218,13 @@ fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
     // That nobody is meant is said, and is no failure.
     let out = well(web1, &["trigger", "--where", "role=db", "--wait"]);
     assert!(out.starts_with("again-fleet: nobody is selected"), "{out}");
+    for verb in ["trigger", "nodes"] {
+        let words = [verb, "--where", "role=web", "rack=a"];
+        let (_, _, err) = done(web1.command(&words));
+        let warning = "again-fleet: warning: no node publishes the fact 'rack'; ";
+        assert!(err.contains(warning), "{err}");
+        assert!(!err.contains("'role'"), "{err}");
+    }
     let fired = json(
         web1,
         &["trigger", "--where", "role=web", "cpus>2", "--json"],

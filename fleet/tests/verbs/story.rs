@@ -1,11 +1,12 @@
 //! `story`: what followed from a firing, over all nodes; and what becomes of it for whoever waits.
 
+use again_rig::ask_for;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use again_fleet::ask::{Answer, Question};
 use again_fleet::wire::lineage::{Cause, Lineage, Origin};
@@ -25,11 +26,11 @@ use crate::whole::{Node, until};
 /// Waits for what takes many runs of Puppet, or asks for work of the machine: it is looked at now and then.
 #[track_caller]
 fn in_time(mut is_so: impl FnMut() -> Result<(), String>) {
-    let since = Instant::now();
-    while let Err(is) = is_so() {
-        assert!(since.elapsed() < Duration::from_secs(300), "still {is}");
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let (limit, mut last) = (Duration::from_secs(300), String::new());
+    let done = ask_for(limit, Duration::from_millis(500), || {
+        is_so().map_err(|is| last = is).ok()
+    });
+    assert!(done.is_some(), "still {last}");
 }
 
 /// Waits until a story is as it should be.

@@ -14,7 +14,7 @@ use crate::{delivered, name, said, told};
 const FIRE: [&str; 3] = ["trigger", "--to", "lb1"];
 
 /// How long a command may take here: the five seconds that the service has, and a busy machine.
-const BOUND: Duration = Duration::from_secs(15);
+const BOUND: Duration = Duration::from_secs(60);
 
 fn failed(done: &Done, part: &str) {
     assert_eq!(done.status, 1, "{done:?}");
@@ -73,8 +73,10 @@ fn it_drips() {
             if stream.write_all(&[byte]).is_err() {
                 return;
             }
+            // Time itself is tested: it answers, but too slowly.
             std::thread::sleep(Duration::from_millis(300));
         }
+        // Time itself is tested: as above.
         std::thread::sleep(Duration::from_secs(2));
     });
     failed(&node.run(&FIRE), "has not answered within 5 s");

@@ -1,9 +1,9 @@
 //! The files of Puppet's CA and of this node, as they are now.
 
-use std::fs;
 use std::time::SystemTime;
 
 use again::model::{Span, Walltime};
+use again::sys::file::read_named;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_cert::crl::CertificateList;
@@ -13,7 +13,7 @@ use x509_cert::time::Time;
 use super::finding::Finding;
 use crate::identity::authority::Revocation;
 use crate::identity::certificate;
-use crate::identity::files::Paths;
+use crate::identity::files::{LARGEST, Paths};
 use crate::identity::own::Own;
 use crate::settings::Settings;
 use crate::verbs::clock;
@@ -69,8 +69,8 @@ fn own(settings: &Settings, paths: &Paths, now: Walltime) -> Result<Finding, Fin
     let path = paths.certificate.display();
     let todo = "Puppet gets one when it runs; or have cert name another file";
     let bad = |why: String| Finding::error("certificate", why, todo);
-    let pem =
-        fs::read(&paths.certificate).map_err(|e| bad(format!("{path} cannot be read: {e}")))?;
+    let pem = read_named(&paths.certificate, LARGEST)
+        .map_err(|e| bad(format!("{path} cannot be read: {e}")))?;
     let der = CertificateDer::from_pem_slice(&pem)
         .map_err(|e| bad(format!("{path} is no certificate: {e}")))?;
     let read = certificate::read(&der).map_err(|e| bad(format!("{path}: {e}")))?;
@@ -105,7 +105,7 @@ fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
         }
     };
     let path = paths.key.display();
-    let key = match fs::read(&paths.key) {
+    let key = match read_named(&paths.key, LARGEST) {
         Ok(key) => key,
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
             let what = format!("{path} may not be read by this user");
@@ -113,7 +113,7 @@ fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
         }
         Err(e) => return error(format!("{path} cannot be read: {e}"), "have key name it"),
     };
-    let certificate = fs::read(&paths.certificate).unwrap_or_default();
+    let certificate = read_named(&paths.certificate, LARGEST).unwrap_or_default();
     let signed = Own::new(&certificate, &key).and_then(|own| {
         own.sign(b"again-fleet check")
             .map(|signature| (own, signature))
@@ -155,7 +155,8 @@ fn revocations(paths: &Paths, now: Walltime) -> Result<Finding, Finding> {
     }
     let todo = format!("fetch it anew: remove {path}, and run 'puppet ssl bootstrap'");
     let bad = |why: String| Finding::error(ABOUT, why, todo.clone());
-    let text = fs::read(&paths.crl).map_err(|e| bad(format!("{path} cannot be read: {e}")))?;
+    let text =
+        read_named(&paths.crl, LARGEST).map_err(|e| bad(format!("{path} cannot be read: {e}")))?;
     let mut lists = Vec::new();
     for der in CertificateRevocationListDer::pem_slice_iter(&text) {
         let der = der.map_err(|e| bad(format!("{path}: {e}")))?;

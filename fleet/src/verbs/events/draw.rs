@@ -5,9 +5,9 @@
 use again::layout::{Look, Tone, plural};
 use again::model::Walltime;
 use again::sys::localtime::{local, utc};
+use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
-use super::super::clean;
 use crate::cli;
 use crate::wire::event::{Batch, Change, Ended, Event, Status};
 
@@ -33,6 +33,11 @@ pub struct Form {
 }
 
 impl Form {
+    /// Whether a program reads it, line by line.
+    pub fn is_for_graphite(&self) -> bool {
+        self.graphite.is_some()
+    }
+
     /// As it was asked for.
     pub fn new(args: &cli::Events, look: Look) -> Form {
         Form {

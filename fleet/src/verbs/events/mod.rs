@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again::layout::{Look, complain, say};
 use again::sys::clock::moment;
+use again::sys::terminal::clean;
 
 use self::draw::{Form, Told};
 use super::watching::{self, Seen};
@@ -98,7 +99,7 @@ impl Shown {
             Ok(batch) => batch,
             Err(why) => {
                 if self.liars.insert(why.clone()) {
-                    let (why, key) = (super::clean(&why), super::clean(&value.key));
+                    let (why, key) = (clean(&why), clean(&value.key));
                     complain(&format!("again-fleet: {key} is not believed: {why}"));
                 }
                 return Ok(());
@@ -143,7 +144,12 @@ impl Shown {
     /// What was there from the beginning is shown, oldest first.
     fn in_order(&mut self) -> Result<(), Problem> {
         self.forget_the_oldest();
-        let early = self.early.take().unwrap_or_default();
+        let Some(early) = self.early.take() else {
+            return Ok(());
+        };
+        if early.is_empty() && !self.form.is_for_graphite() {
+            complain("again-fleet: no events to show");
+        }
         Ok(early.iter().try_for_each(|told| say(&told.line))?)
     }
 }

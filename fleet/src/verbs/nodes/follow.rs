@@ -10,11 +10,12 @@ use again::layout::{Look, Tone, say};
 use again::model::Walltime;
 use again::sys::attributes::SignalState;
 use again::sys::clock::walltime;
+use again::sys::terminal::clean;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
 use super::super::watching::{self, Place, Seen};
-use super::super::{Exit, Problem, clean, clock};
+use super::super::{Exit, Problem, clock};
 use super::frame::Frame;
 use super::live::{Live, Stands, news};
 use super::roster::Columns;

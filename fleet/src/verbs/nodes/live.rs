@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 
 use again::layout::{Look, Tone, plural};
 use again::model::Walltime;
+use again::sys::terminal::clean;
 
-use super::super::{clean, clock};
+use super::super::clock;
 use super::roster::{Columns, Entry, Roster, Row};
 use crate::policy::select::Selection;
 use crate::policy::slots::{Line, Standing};

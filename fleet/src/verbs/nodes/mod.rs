@@ -23,7 +23,9 @@ use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem};
 use crate::ask::Question;
 use crate::cli::{Forget, Nodes};
+use crate::policy::select::Selection;
 use crate::settings::{self, Flags, Settings, Surroundings};
+use crate::wire::shown;
 
 impl Roster {
     /// As the service of this node sees it in the engine now.
@@ -36,6 +38,16 @@ impl Roster {
         let mut roster = Roster::default();
         conversation.each(until, |answer| roster.hear(answer))?;
         Ok(roster)
+    }
+
+    /// Warns of each fact that a selection's conditions need and no node publishes.
+    pub fn warn(&self, selection: &Selection) {
+        for fact in self.unpublished(selection) {
+            complain(&format!(
+                "again-fleet: warning: no node publishes the fact '{}'; name it in published_facts of common::again::fleet",
+                shown(fact)
+            ));
+        }
     }
 }
 
@@ -50,6 +62,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
         return follow::main(&settings, selection);
     }
     let roster = Roster::of(&settings)?;
+    roster.warn(&selection);
     let meant = roster.meant(&selection);
     if args.json {
         let nodes: Vec<Value> = meant.iter().map(|(node, one)| one.json(node)).collect();

@@ -1,15 +1,16 @@
 //! PURE: who is there, and what each node tells of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use again::layout::{Look, Tone};
 use again::model::Walltime;
 use again::sys::localtime::utc;
+use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
-use super::super::{clean, clock};
+use super::super::clock;
 use crate::ask::Answer;
-use crate::policy::select::Selection;
+use crate::policy::select::{Condition, Selection};
 use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
@@ -59,6 +60,16 @@ impl Roster {
             }
         }
         meant
+    }
+
+    /// Names of the facts that a selection's conditions need and no node publishes.
+    pub(super) fn unpublished<'a>(&self, selection: &'a Selection) -> BTreeSet<&'a str> {
+        let is_published = |fact: &&str| {
+            let mut told = self.0.values().filter_map(|one| one.told.as_ref());
+            told.any(|told| told.facts.contains_key(*fact))
+        };
+        let facts = selection.facts.iter().filter_map(Condition::needed_fact);
+        facts.filter(|fact| !is_published(fact)).collect()
     }
 
     /// Whether a node's service is connected.
@@ -213,6 +224,20 @@ mod tests {
         }
         assert!(!roster.hear(Answer::End));
         roster
+    }
+
+    #[test]
+    fn unpublished_names_facts_that_no_node_publishes() {
+        let selection = |conditions: &[&str]| Selection {
+            facts: conditions
+                .iter()
+                .map(|one| one.parse().expect("a condition"))
+                .collect(),
+            ..Selection::default()
+        };
+        let all = selection(&["role=y", "rack>1", "rack<9", "zone!=b"]);
+        assert_eq!(roster().unpublished(&all), ["rack"].into());
+        assert!(roster().unpublished(&Selection::default()).is_empty());
     }
 
     #[test]

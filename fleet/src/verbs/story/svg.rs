@@ -5,8 +5,8 @@
 use again::layout::{Tone, plural};
 use again::model::{Span, Walltime};
 use again::sys::localtime::local;
+use again::sys::terminal::clean;
 
-use super::super::clean;
 use super::draw::{by, counts, details, tone};
 use crate::policy::story::{State, Step, Story, nodes};
 
