@@ -120,6 +120,13 @@
 # @param scope
 #   Setting: `auto` moves the waiter of a request of root's out of the systemd service it was made in, `never` leaves it there.
 #
+# @param container
+#   Setting: `auto` refuses a request in a container that may end with its run, `stays` says that the container lives on.
+#   The helper's default is `auto`.
+#
+# @param hold_before_shutdown
+#   Setting: how long before a shutdown a request that is due is held. The helper's default is 15 minutes; 0 holds nothing.
+#
 # @param command
 #   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. Where it is
 #   set, no report shows the content of the configuration file. Where it is Sensitive, only its owner can read the file.
@@ -199,6 +206,8 @@ class common::again (
   Optional[Boolean] $slots = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
+  Optional[Enum['auto', 'stays']] $container = undef,
+  Optional[Common::Again::Duration] $hold_before_shutdown = undef,
   Optional[Variant[Common::Again::Command, Sensitive[Common::Again::Command]]] $command = undef,
   Optional[Common::Again::Absolutepath] $state_dir = undef,
   Optional[Common::Again::Absolutepath] $log_dir = undef,
@@ -261,7 +270,8 @@ class common::again (
   }
 
   # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
-  $durations = { 'jitter' => $jitter, 'max_jitter' => $max_jitter, 'window' => $window }.reduce({}) |$all, $pair| {
+  $spans = { 'jitter' => $jitter, 'max_jitter' => $max_jitter, 'window' => $window, 'hold_before_shutdown' => $hold_before_shutdown }
+  $durations = $spans.reduce({}) |$all, $pair| {
     $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
   }
   $settings = ($durations + {
@@ -272,6 +282,7 @@ class common::again (
       'slots'                      => $slots,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
+      'container'                  => $container,
       'command'                    => $command ? { Sensitive => $command.unwrap, default => $command },
       'state_dir'                  => $state_dir,
       'log_dir'                    => $log_dir,

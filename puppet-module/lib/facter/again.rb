@@ -133,9 +133,9 @@ module AgainFact
     ENV['AGAIN_CONFIG'] || config == '/etc/again.toml' ? [] : ["--config=#{config}"]
   end
 
-  # What the helper prints, without a shell, and no longer than two seconds.
+  # What the helper prints, without a shell, and no longer than ten seconds, which a busy machine may need.
   def output(*command)
-    deadline = now + 2
+    deadline = now + 10
     reader, writer = IO.pipe
     child = Process.spawn(*command, in: File::NULL, out: writer, err: File::NULL)
     writer.close

@@ -65,9 +65,9 @@ module AgainFleetFact
     [program, *(config && "--config=#{config}")]
   end
 
-  # What the program prints, without a shell, and no longer than three seconds.
+  # What the program prints, without a shell, and no longer than ten seconds, which a busy machine may need.
   def output(*command)
-    deadline = now + 3
+    deadline = now + 10
     reader, writer = IO.pipe
     child = Process.spawn(*command, in: File::NULL, out: writer, err: writer)
     writer.close

@@ -200,7 +200,7 @@ describe 'common::again' do
           {
             'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'max_runs_total' => 9, 'window' => 1800, 'on_cap' => 'wait',
             'stuck' => 'end', 'slots' => true, 'save_environment' => false,
-            'scope' => 'never', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
+            'scope' => 'never', 'container' => 'stays', 'hold_before_shutdown' => '10m', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
             'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000, 'agent_catalog_run_lockfile' => '/l1',
             'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4'
           }
@@ -215,6 +215,7 @@ describe 'common::again' do
             jitter = 8
             max_jitter = "5m"
             window = 1800
+            hold_before_shutdown = "10m"
             max_runs = 6
             max_runs_total = 9
             on_cap = "wait"
@@ -222,6 +223,7 @@ describe 'common::again' do
             slots = true
             save_environment = false
             scope = "never"
+            container = "stays"
             command = ["/opt/bin/run \\"it\\"", "a\\\\b", "\u00fc\\t"]
             state_dir = "/srv/again"
             log_dir = "/srv/log"
@@ -447,6 +449,8 @@ describe 'common::again' do
         'max_log_size' => [-1, '1T', '1.5M', "1M\n"],
         'on_cap'      => ['never'],
         'scope'       => [true],
+        'container'   => ['ends'],
+        'hold_before_shutdown' => [-1, 'soon'],
         'command'     => [[], 'puppet agent -t', ['']],
         'state_dir'   => ['relative', "/a\tb"],
         'ensure'      => ['latest'],

@@ -50,17 +50,28 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:hosts, array_matching: :all) do
-    desc 'Certnames of the nodes: a string or an array, such as what `puppetdb_query` found. An empty array fires for nobody, and says so.'
+    desc <<~DESC
+      Certnames of the nodes: a string, or an array of strings and of hashes with `certname` or `fqdn`, such as
+      `puppetdb_query('inventory[certname] { facts.role = "haproxy" }')` gives. An empty array fires for nobody, and says so.
+    DESC
 
     validate do |value|
-      Array(value).flatten.each do |host|
+      certnames(value).each do |host|
         next if host.is_a?(String) && host.match?(%r{\A[a-z0-9._-]+\z}i)
+
+        # A row of PuppetDB may be long, and hold what does not belong in a report.
+        raise ArgumentError, "a hash with the keys #{host.keys} names no node: 'certname' or 'fqdn' does" if host.is_a?(Hash)
 
         raise ArgumentError, "#{host.inspect} is not a certname"
       end
     end
 
-    munge { |value| Array(value).flatten.map(&:downcase).uniq.sort }
+    munge { |value| certnames(value).map(&:downcase).uniq.sort }
+
+    # Returns the strings, and of each hash its `certname` or `fqdn`.
+    def certnames(value)
+      [value].flatten.map { |host| (host.is_a?(Hash) && (host['certname'] || host['fqdn'])) || host }
+    end
   end
 
   newparam(:where) do

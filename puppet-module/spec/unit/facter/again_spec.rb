@@ -99,15 +99,15 @@ describe 'the fact again' do
       expect(fact).to include(nothing.merge('run' => what == 'no helper' ? 1 : 0))
       expect(fact.key?('unknown')).to be(what != 'no helper')
       expect(fact['paths'].keys).to match_array(PATHS.keys)
-      expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 6
+      expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 30
     end
   end
 
   it 'does not wait for a helper that hangs' do
-    with_helper('exec sleep 30')
+    with_helper('exec sleep 60')
     started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     expect(fact).to include('run' => 0, 'unknown' => %r{takes too long})
-    expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be_between(1.9, 3)
+    expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be_between(9.9, 50)
   end
 
   it 'has the agent\'s paths, with what puppet.conf says under [agent]' do

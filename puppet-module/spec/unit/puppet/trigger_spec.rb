@@ -57,6 +57,9 @@ describe 'the type trigger' do
     {
       'nobody' => [{}, %r{nothing says which nodes}],
       'a host that is no certname' => [{ hosts: 'a b' }, %r{"a b" is not a certname}],
+      'a hash without a certname' => [{ hosts: [{ 'title' => 'a', 'type' => 'b' }] }, %r{a hash with the keys \["title", "type"\] names no node}],
+      'a hash without keys' => [{ hosts: [{}] }, %r{a hash with the keys \[\] names no node}],
+      'a hash with an invalid certname' => [{ hosts: [{ 'certname' => 'a b' }] }, %r{"a b" is not a certname}],
       'a host that is an option' => [{ hosts: ['a', '--wait=x y'] }, %r{is not a certname}],
       'a selection by no fact' => [{ where: {} }, %r{selects by no fact}],
       'a selection by a fact that is an expression' => [{ where: { 'a>b' => 'c' } }, %r{selects by no fact}],
@@ -101,6 +104,13 @@ describe 'the type trigger' do
     expect(hosts.call(%w[b a a])).to eq(%w[a b])
     expect(hosts.call([['b'], 'a'])).to eq(%w[a b])
     expect(hosts.call([])).to eq([])
+  end
+
+  it 'takes the rows that a query of PuppetDB finds for hosts' do
+    hosts = ->(value) { type.new(name: 'x', hosts: value)[:hosts] }
+    expect(hosts.call([{ 'certname' => 'b' }, { 'certname' => 'A', 'deactivated' => nil }])).to eq(%w[a b])
+    expect(hosts.call({ 'fqdn' => 'a' })).to eq(%w[a])
+    expect(hosts.call([[{ 'certname' => 'b' }], 'a'])).to eq(%w[a b])
   end
 
   it 'does nothing when nothing notifies it' do
