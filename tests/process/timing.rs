@@ -146,8 +146,8 @@ fn what_was_promised_to_several_runs_outlives_a_waiter() {
 #[test]
 fn a_run_within_the_jitter_does_the_job() {
     let scratch = Scratch::new();
-    let manifest = "50.times do\nask('run', '--jitter', '120')\n\
-        break if `#{AGAIN} status --json`[/\"jitter_seconds\":([0-9.]+)/, 1].to_f > 60\nend if NTH == 1\n\
+    let manifest = "50.times do\nask('run', '--jitter', '24')\n\
+        break if `#{AGAIN} status --json`[/\"jitter_seconds\":([0-9.]+)/, 1].to_f > 12\nend if NTH == 1\n\
         ask('run', '--name', 'other', '--delta', '1h') if NTH == 2";
     start(&mut scratch.apply("site", manifest)).finish();
     let waiting = scratch.wait_for_state("again", "waiting");
