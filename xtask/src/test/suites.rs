@@ -17,10 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 ///   to succeed first (with a slash).
 const TABLE: &str = "
 test    fleet-kick        8  25 | fleet kick 2         | @ca puppetserver puppetdb puppet-terminus-puppetdb postgresql etcd-server systemd util-linux
-test    fleet-engines     4  25 | fleet engines 8      | @ca @backends
+test    fleet-engines     4  25 | fleet engines 8      | @ca @backends openssl
 test    fleet-service    12  25 | fleet service 8      | @ca @backends
 test    module            8  40 | tests/module/run     | puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
-test    puppet           12  25 | tests puppet 3       | puppet-agent puppetserver
+test    puppet           12  25 | tests puppet 3       | puppet-agent puppetserver bundler
 test    demo-fleet        4  25 | tests/tools/demo-fleet --check    | @ca etcd-server etcd-client systemd util-linux tests/tools/build
 check   process           7  25 | tests process 4      | ruby util-linux
 test    faults            5  25 | tests faults 2       | util-linux libcap2-bin
@@ -65,7 +65,7 @@ nightly matrix-all       20  50 | tests/matrix/run --all      | puppet-agent deb
 nightly module-renamed   10  25 | tests/module/specs   | puppet-agent ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb
 nightly deny             10  25 | tests/tools/deny     |
 nightly sites-renamed     8  25 | tests/module/sites --renamed | puppet-agent r10k git openssl python3 util-linux mount
-nightly fleet-engines-13  4  25 | newer engines 8      | @ca etcd-client
+nightly fleet-engines-13  4  25 | newer engines 8      | @ca etcd-client openssl
 ";
 
 /// What every build needs: a linker, and what the client of etcd is built with.
