@@ -493,6 +493,7 @@ impl Alone {
         let runtime = builder.enable_all().build()?;
         let tls = Tls {
             ca: fs::read(scene.at("ca.pem"))?,
+            crl: None,
             certificate: fs::read(scene.at("web2.test.pem"))?,
             key: fs::read(scene.at("web2.test.key"))?,
         };

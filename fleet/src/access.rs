@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::engine::Tls;
+use crate::identity::authority::Revocation;
 use crate::identity::files;
 use crate::policy::rule::Rule;
 use crate::settings::{Endpoint, Engine, Settings};
@@ -61,7 +62,7 @@ impl Access {
             let tls = one
                 .tls
                 .clone()
-                .map(|tls| [tls.ca, tls.certificate, tls.key]);
+                .map(|tls| (tls.ca, tls.crl, tls.certificate, tls.key));
             (one.engine, one.servers.clone(), tls)
         };
         parts(self) == parts(other)
@@ -91,6 +92,10 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
     let read = |path: &Path| files::bytes(path).map_err(|e| e.to_string());
     Ok(Tls {
         ca: read(&paths.ca)?,
+        crl: match paths.revocation {
+            Revocation::Off => None,
+            Revocation::Chain | Revocation::Leaf => Some(read(&paths.crl)?),
+        },
         certificate: read(&paths.certificate)?,
         key: read(&paths.key)?,
     })

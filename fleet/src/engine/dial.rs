@@ -1,4 +1,4 @@
-//! Connections to etcd's servers, for its client. Its own would bring along a second TLS, with all that ring can do.
+//! Connections to etcd's servers, for its client. Its own would bring along a second TLS.
 
 use std::io;
 use std::sync::Arc;

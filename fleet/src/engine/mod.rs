@@ -160,11 +160,13 @@ pub struct Health {
     pub alarms: Vec<String>,
 }
 
-/// Who this node is to an engine, and whom it believes: three PEM files.
+/// Who this node is to an engine, and whom it believes: the content of PEM files.
 #[derive(Clone)]
 pub struct Tls {
     /// The CA's certificates.
     pub ca: Vec<u8>,
+    /// The CA's revocation lists, unless revocation is not looked at.
+    pub crl: Option<Vec<u8>>,
     /// This node's certificate.
     pub certificate: Vec<u8>,
     /// Its key.

@@ -1,5 +1,6 @@
 //! Who others are: the Puppet CA's certificates and revocation lists, and what is believed because of them.
 
+use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::pem::PemObject;
@@ -20,7 +21,6 @@ use webpki::{
     RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, anchor_from_trusted_cert,
 };
 
-use super::certificate::Edition;
 use super::{Reason, Signer, Untrusted, certificate};
 use crate::wire::Malformed;
 use crate::wire::envelope::Seal;
@@ -33,7 +33,7 @@ const ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 3] = [
 ];
 
 /// How CAs sign certificates and revocation lists: with RSA or EC, as Puppet's keys are.
-pub static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
+static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
     RSA_PKCS1_2048_8192_SHA256,
     RSA_PKCS1_2048_8192_SHA384,
     RSA_PKCS1_2048_8192_SHA512,
@@ -96,19 +96,9 @@ impl Authority {
         if revocation == Revocation::Off {
             return Ok(authority);
         }
-        let mut lists = Vec::new();
-        for der in CertificateRevocationListDer::pem_slice_iter(crl) {
-            let unreadable = |e| Malformed::new(format!("a revocation list cannot be read: {e}"));
-            let der = der.map_err(|e| unreadable(e.to_string()))?;
+        for der in lists(crl)? {
             let list = OwnedCertRevocationList::from_der(&der);
-            let list = list.map_err(|e| unreadable(e.to_string()))?;
-            lists.push((certificate::edition(&der)?, list.into()));
-        }
-        // Of several lists of one CA webpki takes the first.
-        lists.sort_by(|(a, _), (b, _): &(Edition, _)| b.cmp(a));
-        authority.revoked = lists.into_iter().map(|(_, list)| list).collect();
-        if authority.revoked.is_empty() {
-            return Err(Malformed::new("there is no revocation list"));
+            authority.revoked.push(list.map_err(unreadable)?.into());
         }
         Ok(authority)
     }
@@ -202,6 +192,27 @@ impl Authority {
         )?;
         Ok(())
     }
+}
+
+fn unreadable(error: impl Display) -> Malformed {
+    Malformed::new(format!("a revocation list cannot be read: {error}"))
+}
+
+/// Revocation lists in the text of a file, the newest first: of several lists of one CA webpki takes the first.
+///
+/// # Errors
+/// One cannot be read, or there is none.
+pub fn lists(crl: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Malformed> {
+    let mut lists = Vec::new();
+    for der in CertificateRevocationListDer::pem_slice_iter(crl) {
+        let der = der.map_err(unreadable)?;
+        lists.push((certificate::edition(&der)?, der));
+    }
+    if lists.is_empty() {
+        return Err(Malformed::new("there is no revocation list"));
+    }
+    lists.sort_by(|(a, _), (b, _)| b.cmp(a));
+    Ok(lists.into_iter().map(|(_, list)| list).collect())
 }
 
 fn reason(error: &Error) -> Reason {

@@ -7,6 +7,10 @@ use x509_cert::Certificate;
 use x509_cert::crl::CertificateList;
 use x509_cert::der::asn1::{Any, ObjectIdentifier, Uint};
 use x509_cert::der::oid::db::rfc4519::CN;
+use x509_cert::der::oid::db::rfc5912::{
+    ID_EC_PUBLIC_KEY, RSA_ENCRYPTION, SECP_256_R_1, SECP_384_R_1, SECP_521_R_1,
+};
+use x509_cert::der::oid::db::rfc8410::ID_ED_25519;
 use x509_cert::der::{Decode, Tag, Tagged};
 
 use super::Signer;
@@ -93,6 +97,22 @@ pub fn signer(certificate: &Certificate) -> Result<Signer, Malformed> {
         node: name.parse()?,
         extensions: extensions(certificate),
     })
+}
+
+/// The kind of a certificate's key, for a message about it: for EC its curve.
+pub fn kind_of_key(certificate: &Certificate) -> String {
+    let key = certificate.tbs_certificate().subject_public_key_info();
+    let parameters = key.algorithm.parameters.as_ref();
+    let curve = parameters.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
+    match (key.algorithm.oid, curve) {
+        (RSA_ENCRYPTION, _) => "RSA, but cannot be used".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(SECP_256_R_1)) => "EC of P-256, but cannot be used".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(SECP_384_R_1)) => "EC of P-384, but cannot be used".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(SECP_521_R_1)) => "EC of P-521".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(curve)) => format!("EC of the curve {curve}"),
+        (ID_ED_25519, _) => "Ed25519".to_owned(),
+        (other, _) => format!("of the algorithm {other}"),
+    }
 }
 
 /// The name in a certificate, for a message about it.

@@ -48,11 +48,14 @@ impl Own {
             .map_err(|e| Malformed::new(format!("this node's certificate cannot be read: {e}")))?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|e| Malformed::new(format!("this node's private key cannot be read: {e}")))?;
+        let read = certificate::read(&certificate)?;
         let key = self::key(&key).map_err(|_| {
-            Malformed::new("this node's private key is neither RSA nor EC of P-256 or P-384")
+            let kind = certificate::kind_of_key(&read);
+            Malformed::new(format!(
+                "this node's private key is {kind}; it has to be RSA, or EC of P-256 or P-384"
+            ))
         })?;
         let signer = {
-            let read = certificate::read(&certificate)?;
             let own = read.tbs_certificate().subject_public_key_info().to_der();
             let public = key.public_key();
             if public.is_none_or(|public| own.as_deref() != Ok(public.as_ref())) {

@@ -5,6 +5,8 @@
 mod ca;
 /// What every engine does.
 mod cases;
+/// TLS with servers that are limited, and what is said where it fails.
+mod encryption;
 /// What only a server can suffer.
 mod faults;
 #[path = "../support/operator.rs"]

@@ -341,7 +341,7 @@ fn nats_keeps_nodes_to_themselves() {
 }
 
 /// What comes of a look at a server, with these certificates.
-async fn looked(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
+pub async fn looked(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
     match kind {
         Kind::Etcd => {
             let client = Etcd::new(&[address], Some(with), TIMES).await?;

@@ -52,7 +52,7 @@ end
 
 def save(name, cert, key)
   File.write("#{name}.pem", cert.to_pem)
-  File.write("#{name}.key", key.to_pem)
+  File.write("#{name}.key", key.respond_to?(:to_pem) ? key.to_pem : key.private_to_pem)
 end
 
 def crl(cert, key, revoked = [], to: Time.now + (365 * DAY), number: 1)
@@ -142,6 +142,8 @@ serving = bent(puppet, rsa) do |cert|
 end
 save('serving', serving, rsa)
 save('p521', issue(puppet, 'p521.test', big = OpenSSL::PKey::EC.generate('secp521r1')), big)
+edwards = OpenSSL::PKey.generate_key('ED25519')
+save('ed25519', bent(puppet, rsa) { |cert| cert.public_key = edwards }, edwards)
 
 # A crowd. Its certificates differ by what the CA writes into each: all are signed, and none is asked for.
 if COUNT.positive?

@@ -48,6 +48,8 @@ pub struct Server {
     keeper: Mutex<Option<Child>>,
     /// What else stands in nats-server's configuration, or etcd is told.
     configuration: String,
+    /// The name of its certificate.
+    certificate: &'static str,
 }
 
 impl Server {
@@ -59,6 +61,14 @@ impl Server {
     /// The same with more in its configuration: nats-server's, or words for etcd.
     pub fn configured(kind: Kind, configuration: &str) -> Server {
         let server = Server::new(kind, configuration);
+        server.run();
+        server
+    }
+
+    /// A new one with this certificate.
+    pub fn with_certificate(kind: Kind, certificate: &'static str) -> Server {
+        let mut server = Server::new(kind, "");
+        server.certificate = certificate;
         server.run();
         server
     }
@@ -132,6 +142,7 @@ impl Server {
             dir,
             keeper: Mutex::new(None),
             configuration: configuration.to_owned(),
+            certificate: "server.test",
         }
     }
 
@@ -185,8 +196,14 @@ impl Server {
             ("--listen-peer-urls", peers.clone()),
             ("--initial-advertise-peer-urls", peers.clone()),
             ("--initial-cluster", members.join(",")),
-            ("--cert-file", text(&ca.path("server.test.pem"))),
-            ("--key-file", text(&ca.path("server.test.key"))),
+            (
+                "--cert-file",
+                text(&ca.path(&format!("{}.pem", self.certificate))),
+            ),
+            (
+                "--key-file",
+                text(&ca.path(&format!("{}.key", self.certificate))),
+            ),
             ("--trusted-ca-file", text(&ca.path("ca.pem"))),
             ("--client-crl-file", text(&ca.path("crl.pem"))),
             ("--logger", "zap".to_owned()),
@@ -206,8 +223,8 @@ impl Server {
         let ca = Ca::get();
         let path = |name: &str| text(&ca.path(name));
         let (certificate, key, roots) = (
-            path("server.test.pem"),
-            path("server.test.key"),
+            path(&format!("{}.pem", self.certificate)),
+            path(&format!("{}.key", self.certificate)),
             path("ca.pem"),
         );
         let has_users = self.configuration.contains("authorization");
@@ -365,6 +382,7 @@ pub fn tls(node: &str) -> Tls {
     let ca = Ca::get();
     Tls {
         ca: ca.read("ca.pem"),
+        crl: Some(ca.read("crl.pem")),
         certificate: ca.read(&format!("{node}.pem")),
         key: ca.read(&format!("{node}.key")),
     }
@@ -372,7 +390,7 @@ pub fn tls(node: &str) -> Tls {
 
 /// Below those that the kernel gives to connections: one of them could have it while a server is being started again. Nor does
 /// another test have it, in this process or another one: whoever takes a port also takes its name (unix(7), abstract), and keeps it.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     static TAKEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     loop {

@@ -8,7 +8,7 @@ use super::finding::Finding;
 use crate::access::Access;
 use crate::engine::etcd::Etcd;
 use crate::engine::nats::Nats;
-use crate::engine::{Engine as _, Error, Health, Times};
+use crate::engine::{Engine as _, Error, Health, Times, tls};
 use crate::settings::{Engine, Settings};
 use crate::wire::key;
 
@@ -76,6 +76,11 @@ async fn ask(access: &Access, server: &[String]) -> Result<(Health, Result<(), E
 
 /// What to do about an error of this engine's.
 fn remedy(engine: Engine, error: &Error) -> &'static str {
+    if let Error::Unreachable(why) | Error::Unknown(why) = error
+        && let Some(remedy) = tls::remedy(why)
+    {
+        return remedy;
+    }
     match (engine, error) {
         (_, Error::Denied(_)) => {
             "enrol this node's certificate with the engine, or mend its rights there"
