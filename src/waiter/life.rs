@@ -541,7 +541,7 @@ pub fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -
         Finish::Capped(refusal) => (What::Refused, refusal.cause()),
         Finish::Satisfied(by, _) => (What::Satisfied, by.to_string()),
         Finish::ServiceStopped => (What::Stopped, "stopped with the service".to_owned()),
-        Finish::Gone(what) => (What::Failed, format!("{what} is gone")),
+        Finish::Gone(what) => (What::Failed, format!("{what} is not there")),
     };
     let timer = ledger.take(record, &now)?;
     let change = Change::of_timer(&record.id, ledger.name(), &timer, what, now.clone());

@@ -432,7 +432,7 @@ fn a_manifest_that_is_gone_by_then() {
         .finish();
     let reason = failure(&scratch);
     assert!(
-        reason.contains("the manifest") && reason.contains("site.pp is gone"),
+        reason.contains("the manifest") && reason.contains("site.pp is not there"),
         "{reason}"
     );
     assert_eq!(scratch.runs("site").len(), 1);
@@ -448,7 +448,7 @@ fn a_working_directory_that_is_gone_by_then() {
     start(&mut command).finish();
     let reason = failure(&scratch);
     assert!(
-        reason.contains("the working directory") && reason.contains("work/below is gone"),
+        reason.contains("the working directory") && reason.contains("work/below is not there"),
         "{reason}"
     );
 }
@@ -536,7 +536,7 @@ fn standard_input_from_a_file_that_is_gone() {
     start(&mut command).finish();
     let reason = failure(&scratch);
     assert!(
-        reason.contains("standard input") && reason.contains("stdin.rb is gone"),
+        reason.contains("standard input") && reason.contains("stdin.rb is not there"),
         "{reason}"
     );
 }

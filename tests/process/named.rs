@@ -260,7 +260,7 @@ fn an_apply_needs_its_manifest_and_its_directory() {
     assert_eq!(only_target(&scratch)["kind"], "apply");
     fs::remove_file(scratch.path("work/named.pp")).expect("removed");
     wait_until("it to fail", SHORT, || scratch.told("failed").len() == 1);
-    let manifest = format!("the manifest {} is gone", scratch.at("work/named.pp"));
+    let manifest = format!("the manifest {} is not there", scratch.at("work/named.pp"));
     assert_eq!(scratch.told("failed")[0].1, manifest);
     // Another directory is another target.
     let mut elsewhere = scratch.command(scratch.path("bin/again"));

@@ -53,6 +53,8 @@ pub struct Settings {
     pub operators: Vec<Who>,
     /// What a trigger runs here.
     pub run_cmd: Vec<OsString>,
+    /// The directory in which that starts.
+    pub cwd: PathBuf,
     /// The facts that this node tells all others.
     pub facts: Vec<String>,
     /// How long a trigger of this node may wait to be taken.
@@ -144,6 +146,7 @@ layer! {
     accept_for: Table => Table::default();
     operators: Vec<Who> => Vec::new();
     run_cmd: Words;
+    cwd: PathBuf => "/root".into();
     facts: Vec<String> => Vec::new();
     ttl: Ttl, "AGAIN_FLEET_TTL" => Ttl(Span::from_secs(3600));
     skew: Skew, "AGAIN_FLEET_SKEW" => Skew(Span::from_secs(300));
@@ -276,6 +279,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
             Some(words) => words.0.into_iter().map(OsString::from).collect(),
             None => puppet.map(OsString::from).to_vec(),
         },
+        cwd: set.cwd(),
         facts: set.facts(),
         ttl: set.ttl().0,
         skew: set.skew().0,
@@ -495,6 +499,7 @@ trust = "engine"
 accept = ["web*.example.com", "pp_role=frontend"]
 operators = ["admin.example.com"]
 run_cmd = ["puppet", "apply", "/site.pp"]
+cwd = "/w"
 facts = ["role"]
 ttl = "2h"
 skew = 60
@@ -547,6 +552,7 @@ locks_dir = '/l'
         );
         assert_eq!((set.operators.len(), set.facts.len()), (1, 1));
         assert_eq!(set.run_cmd, ["puppet", "apply", "/site.pp"]);
+        assert_eq!(set.cwd, Path::new("/w"));
         let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
         assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
         let group = set.slots_group.as_ref().map(Name::as_str);
@@ -602,6 +608,7 @@ locks_dir = '/l'
             ("AGAIN_FLEET_ACCEPT", "*"),
             ("AGAIN_FLEET_TRUST", "engine"),
             ("AGAIN_FLEET_RUN_CMD", "id"),
+            ("AGAIN_FLEET_CWD", "/tmp"),
         ];
         assert_eq!(
             with("", &hostile, Flags::default())
@@ -609,7 +616,14 @@ locks_dir = '/l'
                 .accept,
             None
         );
-        for key in ["trust", "accept", "accept_for", "operators", "run_cmd"] {
+        for key in [
+            "trust",
+            "accept",
+            "accept_for",
+            "operators",
+            "run_cmd",
+            "cwd",
+        ] {
             assert!(VARIABLES.iter().all(|(by_variable, _)| *by_variable != key));
         }
         assert!(

@@ -135,6 +135,7 @@ fn every_default_is_the_programs() {
         ),
         format!("trust Whose word is believed. {trust} the default :"),
         format!("The default is {}.", run_cmd.join(" ")),
+        format!("in which run_cmd starts, by default {}.", set.cwd.display()),
         format!("ttl Duration, by default {} and at most 1d.", set.ttl),
         format!("skew Duration, by default {} and at most 1h.", set.skew),
         format!("spread Duration, by default {}ms.", set.spread.millis()),

@@ -291,6 +291,22 @@ fn the_helper_inherits_nothing_of_this_service() {
 }
 
 #[test]
+fn run_cmd_starts_in_the_directory_that_is_set() {
+    let node = Node::new();
+    let value = by("web1.test", &trigger("web1.test"));
+    let cwd = node.path("work");
+    node.set_well(&format!("cwd = {cwd:?}"));
+    let missing = format!("{}, the directory of run_cmd, is not there", cwd.display());
+    let answer = node.one(&value);
+    assert_eq!((answer.outcome, answer.why), (Outcome::Held, missing));
+    std::fs::create_dir(&cwd).expect("made");
+    assert_eq!(node.one(&value).outcome, Outcome::Taken);
+    let environment = node.helper_saw("env");
+    let pwd = format!("PWD={}", cwd.display());
+    assert!(environment.lines().any(|line| line == pwd), "{environment}");
+}
+
+#[test]
 fn without_certificates_everybodys_word_counts_who_can_write_to_the_engine() {
     let node = Node::new();
     node.set_well("trust = \"engine\"\nca = \"/nonexistent\"");

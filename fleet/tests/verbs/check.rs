@@ -329,6 +329,40 @@ fn trust_in_the_engine_is_said_in_plain_words() {
 }
 
 #[test]
+fn manifest_of_run_cmd_is_looked_for_where_it_starts() {
+    let node = Node::new();
+    let cwd = node.path("site");
+    let set = format!("endpoints = ['localhost:1']\ncwd = {cwd:?}\n");
+    let checks = |run_cmd: &str| {
+        node.set(&format!("{set}run_cmd = {run_cmd}"));
+        let done = node.run(&["check", "--json"]);
+        let checks = done.json()["checks"].as_array().expect("a list").clone();
+        let found = are(&checks, "error").into_iter();
+        found
+            .filter(|one| one.starts_with("run_cmd: "))
+            .collect::<Vec<_>>()
+    };
+    let relative = "['nice', '-n', '5', 'puppet', 'apply', 'site.pp']";
+    let cwd = cwd.display();
+    assert_eq!(
+        checks(relative),
+        [format!(
+            "run_cmd: {cwd}, the directory of run_cmd, is not there"
+        )]
+    );
+    fs::create_dir(node.path("site")).expect("made");
+    assert_eq!(
+        checks(relative),
+        [format!(
+            "run_cmd: the manifest {cwd}/site.pp of run_cmd is not there"
+        )]
+    );
+    assert_eq!(checks("['puppet', 'agent', '--onetime']"), [""; 0]);
+    fs::write(node.path("site/site.pp"), "").expect("written");
+    assert_eq!(checks(relative), [""; 0]);
+}
+
+#[test]
 fn settings_that_cannot_be_used_end_it() {
     let node = Node::new();
     node.set("nonsense = 1");

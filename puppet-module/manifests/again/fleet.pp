@@ -59,6 +59,9 @@
 #   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
 #   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here.
 #
+# @param cwd
+#   The directory in which `run_cmd` starts, from which a relative name in it counts. The program's default is `/root`.
+#
 # @param published_facts
 #   Names of facts that this node tells all others, for them to select it by: `uptime_seconds`, `os.name`. Besides these it tells `role`, by
 #   a fact of that name or the trusted extension `pp_role`, `fqdn`, `hostname` and `ipaddress`, its classes and its environment.
@@ -191,6 +194,7 @@ class common::again::fleet (
   Optional[Common::Again::Path] $crl = undef,
   Optional[Enum['chain', 'leaf', 'off']] $revocation = undef,
   Optional[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]] $run_cmd = undef,
+  Optional[Common::Again::Path] $cwd = undef,
   Array[Pattern[/\A[^[:cntrl:]]{1,512}\z/]] $published_facts = [],
   Optional[Common::Again::Duration] $ttl = undef,
   Optional[Common::Again::Duration] $skew = undef,
@@ -281,6 +285,7 @@ class common::again::fleet (
         'accept'     => $accept,
         'operators'  => $operators,
         'run_cmd'    => $command,
+        'cwd'        => $cwd,
         'facts'      => $published_facts,
     } + $durations + {
         'hop_limit'      => $hop_limit,

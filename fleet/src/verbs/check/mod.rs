@@ -9,12 +9,18 @@ mod finding;
 /// What the service says of itself.
 mod how;
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use again::layout::{Look, say};
 use again::model::Walltime;
+use again::puppet::cmdline::parse;
+use again::puppet::prefix;
 use again::sys::clock::moment;
+use again::sys::process::os;
 use serde_json::json;
 
 use self::finding::{Finding, Grade};
@@ -57,6 +63,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, 
 fn examined(settings: &Settings, now: Walltime) -> Vec<Finding> {
     let mut found = set(settings);
     found.push(helper(settings));
+    found.extend(run_cmd(settings));
     found.push(trust(settings));
     if settings.tls || settings.trust == Trust::Puppet {
         found.extend(files::look(settings, now));
@@ -149,6 +156,30 @@ fn helper(settings: &Settings) -> Finding {
     }
 }
 
+/// What run_cmd lacks: its directory, or the manifest that it applies.
+fn run_cmd(settings: &Settings) -> Option<Finding> {
+    let cwd = &settings.cwd;
+    if !cwd.is_dir() {
+        let what = format!("{}, the directory of run_cmd, is not there", cwd.display());
+        let todo = "make it, or have cwd name another directory";
+        return Some(Finding::error("run_cmd", what, todo));
+    }
+    let words = settings.run_cmd.iter().map(|word| word.as_bytes().to_vec());
+    let words: Vec<_> = words.collect();
+    let before = prefix::of(&words);
+    let line = parse(&words[before.length..])?;
+    let manifest = before.directory_from(cwd).join(os(line.manifest()?));
+    let is_missing = fs::metadata(&manifest).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    is_missing.then(|| {
+        let what = format!(
+            "the manifest {} of run_cmd is not there",
+            manifest.display()
+        );
+        let todo = "name it by its whole path, or have cwd name the directory that it is in";
+        Finding::error("run_cmd", what, todo)
+    })
+}
+
 /// Whose word is believed, and what that means.
 fn trust(settings: &Settings) -> Finding {
     let runs: Vec<_> = settings
@@ -197,7 +228,7 @@ fn take_socket(settings: &Settings) -> Finding {
     let path = settings.run_dir.join("take");
     let shown = path.display();
     let todo = "'systemctl start again-fleet-take.socket' has systemd listen there";
-    match std::fs::read_to_string("/proc/net/unix") {
+    match fs::read_to_string("/proc/net/unix") {
         Ok(text) if listens(&text, &path.to_string_lossy()) => {
             Finding::ok("take", format!("somebody listens at {shown}"))
         }
