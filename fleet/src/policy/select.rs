@@ -209,7 +209,7 @@ pub(crate) mod tests {
             ("uptime>soon", "no number"),
             ("uptime>=1", "no number"),
             ("uptime<nan", "no number"),
-            ("role=~(", "no regular expression"),
+            ("role=~(", "invalid regular expression"),
         ] {
             let error = condition(text).expect_err(text);
             assert!(error.contains(words), "{error}");
