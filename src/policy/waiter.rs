@@ -95,7 +95,7 @@ pub struct AtDue {
     pub agent_disabled: Option<String>,
     /// The agent daemon.
     pub service: Service,
-    /// The manifest or directory that is gone, if one is.
+    /// The manifest or directory that is not there, if one is not.
     pub missing: Option<String>,
     /// The cap.
     pub cap: Cap,
@@ -165,7 +165,7 @@ pub enum Finish {
     ServiceStopped,
     /// The cap.
     Capped(Refusal),
-    /// A file or directory that the rerun needs is gone.
+    /// A file or directory that the rerun needs is not there.
     Gone(String),
 }
 
