@@ -9,6 +9,8 @@ mod value;
 
 use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use again::model::{Span, Usage};
@@ -53,7 +55,7 @@ pub struct Settings {
     pub operators: Vec<Who>,
     /// What a trigger runs here.
     pub run_cmd: Vec<OsString>,
-    /// The directory in which that starts.
+    /// Directory in which `run_cmd` starts.
     pub cwd: PathBuf,
     /// The facts that this node tells all others.
     pub facts: Vec<String>,
@@ -301,6 +303,24 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
 }
 
 impl Settings {
+    /// Checks the directory in which `run_cmd` starts.
+    ///
+    /// # Errors
+    /// It is not there or cannot be used; what happened, and in words.
+    pub fn check_cwd(&self) -> Result<(), (ErrorKind, String)> {
+        let shown = self.cwd.display();
+        let kind = match fs::metadata(&self.cwd) {
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => ErrorKind::NotADirectory,
+            Err(e) => e.kind(),
+        };
+        let why = match kind {
+            ErrorKind::NotFound => "is not there".to_owned(),
+            kind => format!("cannot be used: {kind}"),
+        };
+        Err((kind, format!("{shown}, the directory of run_cmd, {why}")))
+    }
+
     /// The name of this node.
     ///
     /// # Errors

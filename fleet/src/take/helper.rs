@@ -55,9 +55,8 @@ pub enum Done {
 /// Asks the helper. When it has answered, the process that it leaves behind is in a scope of its own, if it gets one at all.
 pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     let program = settings.helper.display();
-    if !settings.cwd.is_dir() {
-        let cwd = settings.cwd.display();
-        return Done::Refused(format!("{cwd}, the directory of run_cmd, is not there"));
+    if let Err((_, why)) = settings.check_cwd() {
+        return Done::Refused(why);
     }
     let child = command(settings, order, std::env::vars_os()).spawn();
     let mut child = match child {

@@ -350,11 +350,19 @@ fn manifest_of_run_cmd_is_looked_for_where_it_starts() {
             "run_cmd: {cwd}, the directory of run_cmd, is not there"
         )]
     );
+    fs::write(node.path("site"), "").expect("written");
+    assert_eq!(
+        checks(relative),
+        [format!(
+            "run_cmd: {cwd}, the directory of run_cmd, cannot be used: not a directory"
+        )]
+    );
+    fs::remove_file(node.path("site")).expect("removed");
     fs::create_dir(node.path("site")).expect("made");
     assert_eq!(
         checks(relative),
         [format!(
-            "run_cmd: the manifest {cwd}/site.pp of run_cmd is not there"
+            "run_cmd: {cwd}/site.pp, the manifest of run_cmd, is not there"
         )]
     );
     assert_eq!(checks("['puppet', 'agent', '--onetime']"), [""; 0]);

@@ -50,7 +50,7 @@
 #   Certificates of the CA.
 #
 # @param crl
-#   Revocation lists of the CA.
+#   Revocation lists of the CA, for triggers and for the server of the engine.
 #
 # @param revocation
 #   How far revocation is looked at, as Puppet's setting `certificate_revocation` has it. The program's default is `chain`.
@@ -60,7 +60,7 @@
 #   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here.
 #
 # @param cwd
-#   The directory in which `run_cmd` starts, from which a relative name in it counts. The program's default is `/root`.
+#   The directory in which `run_cmd` starts. Relative paths in it start there. The program's default is `/root`.
 #
 # @param published_facts
 #   Names of facts that this node tells all others, for them to select it by: `uptime_seconds`, `os.name`. Besides these it tells `role`, by

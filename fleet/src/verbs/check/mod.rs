@@ -156,28 +156,37 @@ fn helper(settings: &Settings) -> Finding {
     }
 }
 
-/// What run_cmd lacks: its directory, or the manifest that it applies.
+/// Finding about `run_cmd`, if its directory or its manifest is not there.
 fn run_cmd(settings: &Settings) -> Option<Finding> {
-    let cwd = &settings.cwd;
-    if !cwd.is_dir() {
-        let what = format!("{}, the directory of run_cmd, is not there", cwd.display());
-        let todo = "make it, or have cwd name another directory";
-        return Some(Finding::error("run_cmd", what, todo));
+    let finding = |kind, what: String, todo| {
+        Some(match kind {
+            ErrorKind::PermissionDenied => Finding::warning("run_cmd", what, "check as root"),
+            _ => Finding::error("run_cmd", what, todo),
+        })
+    };
+    if let Err((kind, what)) = settings.check_cwd() {
+        return finding(kind, what, "create it, or set cwd to another directory");
     }
     let words = settings.run_cmd.iter().map(|word| word.as_bytes().to_vec());
     let words: Vec<_> = words.collect();
     let before = prefix::of(&words);
     let line = parse(&words[before.length..])?;
-    let manifest = before.directory_from(cwd).join(os(line.manifest()?));
-    let is_missing = fs::metadata(&manifest).is_err_and(|e| e.kind() == ErrorKind::NotFound);
-    is_missing.then(|| {
-        let what = format!(
-            "the manifest {} of run_cmd is not there",
-            manifest.display()
-        );
-        let todo = "name it by its whole path, or have cwd name the directory that it is in";
-        Finding::error("run_cmd", what, todo)
-    })
+    let manifest = before.directory_from(&settings.cwd);
+    let manifest = manifest.join(os(line.manifest()?));
+    let kind = fs::metadata(&manifest).err()?.kind();
+    let shown = manifest.display();
+    let (why, todo) = match kind {
+        ErrorKind::NotFound => (
+            "is not there".to_owned(),
+            "use an absolute path, or set cwd to the manifest's directory",
+        ),
+        kind => (format!("cannot be used: {kind}"), "see its path"),
+    };
+    finding(
+        kind,
+        format!("{shown}, the manifest of run_cmd, {why}"),
+        todo,
+    )
 }
 
 /// Whose word is believed, and what that means.
