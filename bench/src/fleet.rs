@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use again_fleet::engine::etcd::Etcd;
 use again_fleet::engine::{Engine, Feed, Times, Tls};
+use again_fleet::identity::authority::Revocation;
 use again_fleet::identity::own::Own;
 use again_fleet::wire::envelope::{Draft, seal};
 use again_fleet::wire::inventory::Inventory;
@@ -493,7 +494,8 @@ impl Alone {
         let runtime = builder.enable_all().build()?;
         let tls = Tls {
             ca: fs::read(scene.at("ca.pem"))?,
-            crl: None,
+            crl: Vec::new(),
+            revocation: Revocation::Off,
             certificate: fs::read(scene.at("web2.test.pem"))?,
             key: fs::read(scene.at("web2.test.key"))?,
         };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::engine::Tls;
+use crate::engine::{Tls, tls};
 use crate::identity::authority::Revocation;
 use crate::identity::files;
 use crate::policy::rule::Rule;
@@ -56,13 +56,22 @@ impl Access {
         })
     }
 
+    /// The same, if its certificates can be used.
+    ///
+    /// # Errors
+    /// Which one cannot, and why.
+    pub fn checked(self) -> Result<Access, String> {
+        let configured = self.tls.as_ref().map(tls::configuration).transpose();
+        configured.map(|_| self).map_err(|e| e.to_string())
+    }
+
     /// Whether a connection that was made by the other does for this.
     pub fn is(&self, other: &Access) -> bool {
         let parts = |one: &Access| {
             let tls = one
                 .tls
                 .clone()
-                .map(|tls| (tls.ca, tls.crl, tls.certificate, tls.key));
+                .map(|tls| (tls.ca, tls.crl, tls.revocation, tls.certificate, tls.key));
             (one.engine, one.servers.clone(), tls)
         };
         parts(self) == parts(other)
@@ -93,9 +102,10 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
     Ok(Tls {
         ca: read(&paths.ca)?,
         crl: match paths.revocation {
-            Revocation::Off => None,
-            Revocation::Chain | Revocation::Leaf => Some(read(&paths.crl)?),
+            Revocation::Off => Vec::new(),
+            Revocation::Chain | Revocation::Leaf => read(&paths.crl)?,
         },
+        revocation: paths.revocation,
         certificate: read(&paths.certificate)?,
         key: read(&paths.key)?,
     })
@@ -104,6 +114,29 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn new_revocation_list_needs_a_new_connection() {
+        let access = |list: &[u8]| Access {
+            engine: Engine::Etcd,
+            servers: Vec::new(),
+            tls: Some(Tls {
+                ca: Vec::new(),
+                crl: list.to_vec(),
+                revocation: Revocation::Chain,
+                certificate: Vec::new(),
+                key: Vec::new(),
+            }),
+            node: "web1.test".parse().expect("a certname"),
+            namespace: "test".parse().expect("a namespace"),
+            rules: Vec::new(),
+            has_locks: false,
+        };
+        assert!(access(b"one").is(&access(b"one")));
+        assert!(!access(b"two").is(&access(b"one")));
+        let why = access(b"one").checked().err().expect("no list");
+        assert!(why.contains("certificate"), "{why}");
+    }
 
     #[test]
     fn each_engine_has_its_scheme_and_its_port() {

@@ -64,7 +64,8 @@ pub fn channel(
         .iter()
         .map(|endpoint| Server::read(endpoint).ok_or_else(|| wrong(endpoint)));
     let servers: Arc<[Server]> = servers.collect::<Result<_, Error>>()?;
-    let tls = tls.map(super::tls::configuration).transpose()?;
+    let tls = tls.map(super::tls::configuration).transpose();
+    let tls = tls.map_err(|e| Error::Unreachable(e.to_string()))?;
     let tls = tls.map(|mut tls| {
         tls.alpn_protocols = vec![HTTP_2.to_vec()];
         TlsConnector::from(Arc::new(tls))

@@ -25,6 +25,8 @@ pub mod watch;
 use std::fmt;
 use std::time::Duration;
 
+use crate::identity::authority::Revocation;
+
 /// A value, and the write that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
@@ -160,13 +162,15 @@ pub struct Health {
     pub alarms: Vec<String>,
 }
 
-/// Who this node is to an engine, and whom it believes: the content of PEM files.
+/// Certificates, key and revocation lists for a connection, as PEM.
 #[derive(Clone)]
 pub struct Tls {
     /// The CA's certificates.
     pub ca: Vec<u8>,
-    /// The CA's revocation lists, unless revocation is not looked at.
-    pub crl: Option<Vec<u8>>,
+    /// The CA's revocation lists; not read where revocation is off.
+    pub crl: Vec<u8>,
+    /// How far revocation is looked at.
+    pub revocation: Revocation,
     /// This node's certificate.
     pub certificate: Vec<u8>,
     /// Its key.

@@ -101,9 +101,9 @@ impl Nats {
                 std::future::ready(())
             });
         if let Some(tls) = tls {
-            options = options
-                .require_tls(true)
-                .tls_client_config(super::tls::configuration(tls)?);
+            options = options.require_tls(true).tls_client_config(
+                super::tls::configuration(tls).map_err(|e| Error::Unreachable(e.to_string()))?,
+            );
         }
         let client = options.connect(servers).await.map_err(|e| {
             let why = causes(&e);

@@ -8,18 +8,20 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::{Error, Tls};
-use crate::identity::authority::lists;
+use super::Tls;
+use crate::identity::authority::{Revocation, lists};
+use crate::identity::own::Own;
+use crate::wire::Malformed;
 
-/// The configuration of a client that trusts the Puppet CA alone, and shows this node's certificate.
+/// Configuration of a client that trusts the Puppet CA alone, and shows this node's certificate.
 ///
-/// A server sends no certificate but its own, so each of the CA's counts as a root. A server whose certificate is revoked
-/// is refused; a revocation list that is out of date still says who is.
+/// A server sends no certificate but its own, so each of the CA's counts as a root. A server whose certificate is revoked is
+/// refused; an expired revocation list still counts.
 ///
 /// # Errors
 /// A certificate, a revocation list or the key cannot be used.
-pub fn configuration(tls: &Tls) -> Result<ClientConfig, Error> {
-    let wrong = |e: String| Error::Unreachable(format!("a certificate cannot be used: {e}"));
+pub fn configuration(tls: &Tls) -> Result<ClientConfig, Malformed> {
+    let wrong = |e: String| Malformed::new(format!("a certificate cannot be used: {e}"));
     let mut roots = RootCertStore::empty();
     for der in CertificateDer::pem_slice_iter(&tls.ca) {
         roots
@@ -32,71 +34,80 @@ pub fn configuration(tls: &Tls) -> Result<ClientConfig, Error> {
     let provider = Arc::new(default_provider());
     let mut verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    if let Some(crl) = &tls.crl {
-        let lists = lists(crl).map_err(|e| Error::Unreachable(e.to_string()))?;
-        verifier = verifier.with_crls(lists);
+    if tls.revocation != Revocation::Off {
+        verifier = verifier.with_crls(lists(&tls.crl)?);
     }
+    if tls.revocation == Revocation::Leaf {
+        verifier = verifier.only_check_end_entity_revocation();
+    }
+    // What this program says of a key that is of no use names its kind.
+    let of_key = |e: String| {
+        Own::new(&tls.certificate, &tls.key)
+            .err()
+            .unwrap_or(wrong(e))
+    };
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| wrong(e.to_string()))?
         .with_webpki_verifier(verifier.build().map_err(|e| wrong(e.to_string()))?)
         .with_client_auth_cert(vec![certificate], key)
-        .map_err(|e| wrong(e.to_string()))
+        .map_err(|e| of_key(e.to_string()))
 }
 
-/// What to do about an error of TLS, by words of rustls in it: alerts of the server first, then what is wrong with the
-/// server's certificate.
-const REMEDIES: [(&[&str], &str); 13] = [
+/// Remedies for errors of TLS, by words of the error: alerts of the server, then faults of its certificate, then of this
+/// node's files.
+const REMEDIES: &[(&[&str], &str)] = &[
     (
         &[
             "alert: HandshakeFailure",
             "alert: InsufficientSecurity",
-            "is incompatible",
+            "peer is incompatible",
         ],
-        "have the server allow TLS 1.3, or 1.2 with ECDHE and AES-GCM or ChaCha20; its key has to be RSA, EC of P-256 or P-384 (not P-521), or Ed25519",
+        "allow TLS 1.3, or 1.2 with ECDHE and AES-GCM or ChaCha20, on the server; its key must not be P-521",
     ),
     (
         &["alert: ProtocolVersion", "alert: InappropriateFallback"],
-        "have the server allow TLS 1.2 or 1.3",
+        "allow TLS 1.2 or 1.3 on the server",
     ),
     (
         &["alert: CertificateRevoked"],
-        "this node's certificate is revoked: clean it on the CA, and have the agent ask for a new one",
+        "this node's certificate is revoked: run 'puppet ssl clean' here and on the CA, then 'puppet ssl bootstrap'",
     ),
     (
         &["alert: CertificateExpired"],
-        "this node's certificate has expired, or the server's clock is wrong: renew the one, or set the other",
+        "this node's certificate or the server's revocation list has expired, or a clock is wrong",
     ),
     (
-        &["alert: UnknownCA", "alert: CertificateUnknown"],
-        "have the server trust the CA of this node's certificate (etcd: --trusted-ca-file, nats-server: ca_file)",
+        &["alert: UnknownCA"],
+        "make the server trust this node's CA (etcd: --trusted-ca-file, nats-server: ca_file)",
     ),
     (
         &[
             "alert: BadCertificate",
             "alert: UnsupportedCertificate",
+            "alert: CertificateUnknown",
             "alert: CertificateRequired",
             "alert: NoCertificate",
             "alert: AccessDenied",
             "alert: DecryptError",
         ],
-        "the server refuses this node's certificate: its log says why, and may name an old revocation list or another CA",
+        "the server refuses this node's certificate: its log says why",
     ),
     (
-        &["alert: NoApplicationProtocol", "any known protocol"],
-        "what listens there speaks no HTTP/2: see whether it is etcd, and no proxy that lacks it",
+        &["alert: NoApplicationProtocol"],
+        "the server does not speak HTTP/2: see whether it is etcd, or a proxy without HTTP/2",
     ),
     (
         &["alert: UnrecognisedName", "not valid for"],
-        "name the server in endpoints as its certificate does, or sign that with dns_alt_names",
+        "use a name from the server's certificate in endpoints, or add this one to it (dns_alt_names)",
     ),
     (
         &["certificate expired", "certificate: Expired"],
-        "the server's certificate has expired, or this node's clock is wrong: renew the one, or set the other",
+        "renew the server's certificate, or set the clock of this node",
     ),
     (
         &["not valid yet", "certificate: NotValidYet"],
-        "set the clock of this node or that of the CA: the server's certificate is not valid yet",
+        "set the clock of this node or that of the CA",
     ),
     (
         &["certificate: Revoked"],
@@ -104,26 +115,49 @@ const REMEDIES: [(&[&str], &str); 13] = [
     ),
     (
         &["certificate: UnknownIssuer", "certificate: BadSignature"],
-        "give the server a certificate of this node's CA, or see that ca.pem is the newest",
+        "give the server a certificate of this node's CA, or see that the file ca is the newest",
     ),
     (
         &["certificate: UnknownRevocationStatus"],
-        "crl.pem has no revocation list of the CA that signed the server's certificate: have the agent fetch it again",
+        "the file crl lacks the list of the CA that signed the server's certificate",
+    ),
+    (
+        &["revocation list"],
+        "see that the file crl has the CA's newest lists, and none of a former CA of the same name",
+    ),
+    (
+        &["extended key usage", "certificate: InvalidPurpose"],
+        "give the server a certificate for servers (extended key usage serverAuth)",
+    ),
+    (
+        &["UnsupportedSignatureAlgorithm"],
+        "sign the server's certificate with a CA whose key is RSA, or EC of P-256 or P-384",
+    ),
+    (
+        &["invalid peer certificate"],
+        "give the server a certificate that Puppet's CA has signed",
+    ),
+    (
+        &["a certificate cannot be used", "private key"],
+        "see that cert, key and ca name PEM files that belong together",
+    ),
+    (
+        &["type InvalidContentType", "type UnknownProtocolVersion"],
+        "the server does not use TLS there: check the port, and tls in again-fleet.toml(5)",
+    ),
+    (
+        &[
+            "fatal alert",
+            "peer misbehaved",
+            "corrupt message",
+            "tls handshake eof",
+        ],
+        "the server's log says why it broke off",
     ),
 ];
 
-/// The remedy for the error of TLS that these words tell of; none where they tell of no such error.
+/// Remedy for the error of TLS that these words tell of; none if it is no such error.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let named = |(words, _): &&(&[&str], &str)| words.iter().any(|word| why.contains(word));
-    let known = REMEDIES.iter().find(named).map(|(_, remedy)| *remedy);
-    let speaks_none = why.contains("corrupt message of type");
-    let other = ["fatal alert", "invalid peer certificate", "peer misbehaved"];
-    known
-        .or(speaks_none.then_some(
-            "what listens there speaks no TLS: see the port, and tls in again-fleet.toml(5)",
-        ))
-        .or(other
-            .iter()
-            .any(|word| why.contains(word))
-            .then_some("see the server's log at this time, and its settings of TLS"))
+    REMEDIES.iter().find(named).map(|(_, remedy)| *remedy)
 }

@@ -99,15 +99,15 @@ pub fn signer(certificate: &Certificate) -> Result<Signer, Malformed> {
     })
 }
 
-/// The kind of a certificate's key, for a message about it: for EC its curve.
+/// Kind of a certificate's key, for a message about it: for EC its curve.
 pub fn kind_of_key(certificate: &Certificate) -> String {
     let key = certificate.tbs_certificate().subject_public_key_info();
     let parameters = key.algorithm.parameters.as_ref();
     let curve = parameters.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
     match (key.algorithm.oid, curve) {
-        (RSA_ENCRYPTION, _) => "RSA, but cannot be used".to_owned(),
-        (ID_EC_PUBLIC_KEY, Some(SECP_256_R_1)) => "EC of P-256, but cannot be used".to_owned(),
-        (ID_EC_PUBLIC_KEY, Some(SECP_384_R_1)) => "EC of P-384, but cannot be used".to_owned(),
+        (RSA_ENCRYPTION, _) => "RSA".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(SECP_256_R_1)) => "EC of P-256".to_owned(),
+        (ID_EC_PUBLIC_KEY, Some(SECP_384_R_1)) => "EC of P-384".to_owned(),
         (ID_EC_PUBLIC_KEY, Some(SECP_521_R_1)) => "EC of P-521".to_owned(),
         (ID_EC_PUBLIC_KEY, Some(curve)) => format!("EC of the curve {curve}"),
         (ID_ED_25519, _) => "Ed25519".to_owned(),

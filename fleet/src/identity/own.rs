@@ -52,7 +52,7 @@ impl Own {
         let key = self::key(&key).map_err(|_| {
             let kind = certificate::kind_of_key(&read);
             Malformed::new(format!(
-                "this node's private key is {kind}; it has to be RSA, or EC of P-256 or P-384"
+                "this node's private key cannot be used (its certificate says {kind}): it has to be RSA of 2048 to 4096 bits, or EC of P-256 or P-384"
             ))
         })?;
         let signer = {

@@ -270,7 +270,7 @@ impl<'a> Service<'a> {
 
     /// Connects in another way if the settings or the certificates say another one.
     fn look_at_access(&mut self) {
-        let access = Access::new(&self.settings);
+        let access = Access::new(&self.settings).and_then(Access::checked);
         let trouble = access.as_ref().err().cloned();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
             complain(&format!(

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use again_fleet::engine::tls::{configuration, remedy};
 use again_fleet::engine::{Error, Tls};
+use again_fleet::identity::authority::Revocation;
 use again_rig::{SHORT, ask_for};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::ca::Ca;
-use super::rights::looked;
+use super::rights::connect_and_list;
 use super::run;
 use super::servers::{Kind, Server, free_port, tls};
 
@@ -25,13 +26,13 @@ use super::servers::{Kind, Server, free_port, tls};
 const KEYS: [&str; 4] = ["server.test", "web2.test", "lb1.test", "ed25519"];
 
 /// `openssl s_server`, which answers each line with its bytes in reverse, and ends with its value.
-struct Limited {
+struct LimitedServer {
     port: u16,
     child: Child,
 }
 
-impl Limited {
-    fn new(certificate: &str, words: &[&str]) -> Limited {
+impl LimitedServer {
+    fn new(certificate: &str, words: &[&str]) -> LimitedServer {
         let (ca, port) = (Ca::get(), free_port());
         let mut command = Command::new("openssl");
         command.args(["s_server", "-quiet", "-rev", "-Verify", "2"]);
@@ -53,7 +54,7 @@ impl Limited {
             .stderr(Stdio::null())
             .spawn()
             .expect("openssl");
-        let server = Limited { port, child };
+        let server = LimitedServer { port, child };
         let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).ok();
         let listens = ask_for(SHORT, Duration::from_millis(10), listens);
         assert!(listens.is_some(), "{certificate} {words:?} does not listen");
@@ -78,7 +79,7 @@ impl Limited {
     }
 }
 
-impl Drop for Limited {
+impl Drop for LimitedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -97,7 +98,7 @@ fn client_agrees_with_servers_that_are_limited() {
         &["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"],
     ] {
         for certificate in KEYS {
-            let server = Limited::new(certificate, words);
+            let server = LimitedServer::new(certificate, words);
             run(async {
                 let answer = server.answers(&tls("web1.test")).await;
                 assert!(
@@ -115,26 +116,30 @@ fn client_is_let_in_whatever_key_the_engine_has() {
         for certificate in KEYS {
             let server = Server::with_certificate(kind, certificate);
             run(async {
-                let answer = looked(kind, server.address(), &tls("web1.test")).await;
+                let answer = connect_and_list(kind, server.address(), &tls("web1.test")).await;
                 assert_eq!(answer, Ok(()), "{kind:?} {certificate}");
             });
         }
     }
 }
 
-/// The error of a look at a server over etcd's client, and what is to be done about it.
+/// The error of a look at a server over etcd's client, and its remedy. An alert that comes after the handshake may be lost
+/// when a write fails first.
 fn refusal(address: &str, with: &Tls) -> (String, &'static str) {
-    let mut found = None;
-    run(async {
-        let answer = looked(Kind::Etcd, address.to_owned(), with).await;
-        let Err(Error::Unreachable(why) | Error::Unknown(why)) = answer else {
-            panic!("{answer:?}")
-        };
-        found = Some(why);
-    });
-    let why = found.expect("an error");
-    let todo = remedy(&why).unwrap_or_else(|| panic!("no remedy: {why}"));
-    (why, todo)
+    let mut lost = Vec::new();
+    for _ in 0..4 {
+        run(async {
+            let answer = connect_and_list(Kind::Etcd, address.to_owned(), with).await;
+            let Err(Error::Unreachable(why) | Error::Unknown(why)) = answer else {
+                panic!("{answer:?}")
+            };
+            lost.push(why);
+        });
+        if let Some((why, todo)) = lost.last().and_then(|why| Some((why, remedy(why)?))) {
+            return (why.clone(), todo);
+        }
+    }
+    panic!("no remedy: {lost:?}");
 }
 
 #[test]
@@ -145,12 +150,12 @@ fn each_failure_of_tls_has_its_remedy() {
         change(&mut tls);
         tls
     };
-    let revoked = with(&|tls| tls.crl = Some(Ca::get().read("crl-web1.pem")));
-    let no_list = with(&|tls| tls.crl = Some(Ca::get().read("foreign-crl.pem")));
+    let revoked = with(&|tls| tls.crl = Ca::get().read("crl-web1.pem"));
+    let no_list = with(&|tls| tls.crl = Ca::get().read("foreign-crl.pem"));
     let expired = tls("expired");
     for (certificate, words, with, todo) in [
         // What the server has is not enough for both.
-        ("p521", &[][..], &ours, "not P-521"),
+        ("p521", &[][..], &ours, "must not be P-521"),
         (
             "server.test",
             &["-tls1_2", "-cipher", "AES128-SHA"],
@@ -161,15 +166,10 @@ fn each_failure_of_tls_has_its_remedy() {
             "server.test",
             &["-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0"],
             &ours,
-            "have the server allow TLS 1.2 or 1.3",
+            "allow TLS 1.2 or 1.3 on the server",
         ),
         // The server's certificate.
-        (
-            "expired",
-            &[],
-            &ours,
-            "the server's certificate has expired",
-        ),
+        ("expired", &[], &ours, "renew the server's certificate"),
         ("future", &[], &ours, "set the clock"),
         (
             "foreign",
@@ -183,25 +183,15 @@ fn each_failure_of_tls_has_its_remedy() {
             &revoked,
             "the server's certificate is revoked",
         ),
-        (
-            "server.test",
-            &[],
-            &no_list,
-            "crl.pem has no revocation list",
-        ),
+        ("server.test", &[], &no_list, "the file crl lacks the list"),
         // This node's.
         (
             "server.test",
             &["-CAfile", "foreign-ca.pem"],
             &ours,
-            "have the server trust the CA",
+            "make the server trust this node's CA",
         ),
-        (
-            "server.test",
-            &[],
-            &expired,
-            "this node's certificate has expired",
-        ),
+        ("server.test", &[], &expired, "this node's certificate or"),
         (
             "server.test",
             &["-crl_check", "-CRL", "crl-web1.pem"],
@@ -209,18 +199,55 @@ fn each_failure_of_tls_has_its_remedy() {
             "this node's certificate is revoked",
         ),
     ] {
-        let server = Limited::new(certificate, words);
+        let server = LimitedServer::new(certificate, words);
         let (why, found) = refusal(&server.address(), with);
         assert!(
             found.contains(todo),
             "{certificate} {words:?}: {why}: {found}"
         );
-        println!("{certificate} {words:?}: {why}");
     }
-    let server = Limited::new("server.test", &[]);
+    let server = LimitedServer::new("server.test", &[]);
     let elsewhere = server.address().replace("localhost", "127.0.0.1");
     let (_, found) = refusal(&elsewhere, &ours);
-    assert!(found.contains("as its certificate does"), "{found}");
+    assert!(
+        found.contains("a name from the server's certificate"),
+        "{found}"
+    );
+}
+
+#[test]
+fn key_that_cannot_be_used_is_named() {
+    let why = configuration(&tls("p521")).expect_err("refused");
+    let why = why.to_string();
+    assert!(why.contains("its certificate says EC of P-521"), "{why}");
+    assert!(remedy(&why).is_some(), "{why}");
+}
+
+/// With "leaf" the lists of the CAs above are not needed; with "off" none is.
+#[test]
+fn revocation_is_looked_at_as_far_as_the_setting_says() {
+    let server = Server::with_certificate(Kind::Etcd, "web1.test");
+    for (revocation, list, is_let_in) in [
+        (Revocation::Chain, "crl.pem", true),
+        (Revocation::Chain, "crl-web1.pem", false),
+        (Revocation::Leaf, "crl-leaf.pem", true),
+        (Revocation::Leaf, "crl-web1.pem", false),
+        (Revocation::Off, "crl-web1.pem", true),
+    ] {
+        let with = Tls {
+            crl: Ca::get().read(list),
+            revocation,
+            ..tls("web2.test")
+        };
+        run(async {
+            let answer = connect_and_list(Kind::Etcd, server.address(), &with).await;
+            assert_eq!(
+                answer.is_ok(),
+                is_let_in,
+                "{revocation:?} {list}: {answer:?}"
+            );
+        });
+    }
 }
 
 #[test]
@@ -233,7 +260,7 @@ fn server_without_tls_is_named() {
         }
     });
     let (why, found) = refusal(&format!("https://localhost:{port}"), &tls("web1.test"));
-    assert!(found.contains("speaks no TLS"), "{why}: {found}");
+    assert!(found.contains("does not use TLS there"), "{why}: {found}");
 }
 
 /// A revoked server is refused by the newest list of the CA, over both engines.
@@ -243,11 +270,14 @@ fn revoked_engine_is_refused() {
         let server = Server::with_certificate(kind, "web1.test");
         let mut with = tls("web2.test");
         run(async {
-            assert_eq!(looked(kind, server.address(), &with).await, Ok(()));
+            assert_eq!(
+                connect_and_list(kind, server.address(), &with).await,
+                Ok(())
+            );
         });
-        with.crl = Some(Ca::get().read("crl-twice.pem"));
+        with.crl = Ca::get().read("crl-twice.pem");
         run(async {
-            let answer = looked(kind, server.address(), &with).await;
+            let answer = connect_and_list(kind, server.address(), &with).await;
             assert!(
                 matches!(&answer, Err(Error::Unreachable(why)) if why.contains("Revoked")),
                 "{kind:?}: {answer:?}"

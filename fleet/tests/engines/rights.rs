@@ -341,7 +341,7 @@ fn nats_keeps_nodes_to_themselves() {
 }
 
 /// What comes of a look at a server, with these certificates.
-pub async fn looked(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
+pub async fn connect_and_list(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
     match kind {
         Kind::Etcd => {
             let client = Etcd::new(&[address], Some(with), TIMES).await?;
@@ -370,13 +370,13 @@ fn a_foreign_certificate_does_not_get_in() {
         let address = server.address();
         let elsewhere = address.replace("localhost", "127.0.0.1");
         run(async {
-            assert_eq!(looked(kind, address.clone(), &ours).await, Ok(()));
+            assert_eq!(connect_and_list(kind, address.clone(), &ours).await, Ok(()));
             for (who, address, with) in [
                 ("a stranger", &address, &stranger),
                 ("a stranger's server", &address, &deceived),
                 ("a server elsewhere", &elsewhere, &ours),
             ] {
-                let answer = looked(kind, address.clone(), with).await;
+                let answer = connect_and_list(kind, address.clone(), with).await;
                 let is_refused = matches!(answer, Err(Error::Unreachable(_)));
                 assert!(is_refused, "{kind:?}, {who}: {answer:?}");
             }

@@ -243,7 +243,7 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
     );
     assert_eq!(
         error("p521.pem", "p521.key"),
-        "this node's private key is EC of P-521; it has to be RSA, or EC of P-256 or P-384"
+        "this node's private key cannot be used (its certificate says EC of P-521): it has to be RSA of 2048 to 4096 bits, or EC of P-256 or P-384"
     );
     assert!(error("web1.test.key", "web1.test.key").contains("certificate cannot be read"));
     assert!(error("web1.test.pem", "web1.test.pem").contains("private key cannot be read"));

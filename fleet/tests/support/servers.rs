@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use again_fleet::engine::etcd::Etcd;
 use again_fleet::engine::nats::Nats;
 use again_fleet::engine::{Engine, Error, Times, Tls};
+use again_fleet::identity::authority::Revocation;
 use again_fleet::wire::name::Namespace;
 
 use crate::ca::Ca;
@@ -382,7 +383,8 @@ pub fn tls(node: &str) -> Tls {
     let ca = Ca::get();
     Tls {
         ca: ca.read("ca.pem"),
-        crl: Some(ca.read("crl.pem")),
+        crl: ca.read("crl.pem"),
+        revocation: Revocation::Chain,
         certificate: ca.read(&format!("{node}.pem")),
         key: ca.read(&format!("{node}.key")),
     }

@@ -88,8 +88,12 @@ fn remedy(engine: Engine, error: &Error) -> &'static str {
         (Engine::Nats, Error::Unreachable(why)) if is_without_jetstream(why) => {
             "start nats-server with JetStream (jetstream { } in its configuration)"
         }
-        (Engine::Etcd, _) => "see whether etcd runs there, and whose certificates it takes",
-        (Engine::Nats, _) => "see whether nats-server runs there, and whose certificates it takes",
+        (Engine::Etcd, _) => {
+            "see whether etcd runs there, and in its log whether it refuses this node's certificate"
+        }
+        (Engine::Nats, _) => {
+            "see whether nats-server runs there, and in its log whether it refuses this node's certificate"
+        }
     }
 }
 

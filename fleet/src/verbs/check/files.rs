@@ -120,7 +120,12 @@ fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
     });
     let (own, signature) = match signed {
         Ok(signed) => signed,
-        Err(e) => return error(format!("{path}: {e}"), "have cert and key name a pair"),
+        Err(e) => {
+            return error(
+                format!("{path}: {e}"),
+                "have cert and key name a pair; 'puppet ssl bootstrap' makes one by key_type and named_curve of puppet.conf",
+            );
+        }
     };
     let seal = Seal {
         certificate: &signature.certificate,
