@@ -64,7 +64,7 @@ node() {
   printf '%s\n' "state_dir = \"$dir/again\"" "log_dir = \"$dir/log\"" 'jitter = 0' 'container = "stays"' > "$dir/again.toml"
   printf '%s\n' "endpoints = [\"localhost:$port\"]" "certname = \"$name\"" \
     "cert = \"$scratch/ca/$name.pem\"" "key = \"$scratch/ca/$name.key\"" "ca = \"$scratch/ca/ca.pem\"" "crl = \"$scratch/ca/crl.pem\"" \
-    "run_cmd = [\"puppet\", \"apply\", \"--confdir\", \"$dir/puppet\", \"$scratch/site.pp\"]" \
+    "run_cmd = [\"puppet\", \"apply\", \"--confdir\", \"$dir/puppet\", \"$scratch/site.pp\"]" "cwd = \"$PWD\"" \
     "helper = \"$scratch/bin/again\"" "run_dir = \"$dir/run\"" "state_dir = \"$dir/fleet\"" "$@" > "$dir/again-fleet.toml"
   # What a run finds in its path; on a machine of its own the settings are in /etc.
   printf '#!/bin/sh\nexport AGAIN_FLEET_CONFIG=%s\nexec %s "$@"\n' "$dir/again-fleet.toml" "$scratch/bin/again-fleet" > "$dir/bin/again-fleet"

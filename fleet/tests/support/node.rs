@@ -222,6 +222,8 @@ impl Node {
             self.run_cmd.lock().expect("alone"),
         );
         let files = [
+            // Where the runs of the tests start too: by its directory an apply is known.
+            ("cwd", std::env::current_dir().expect("a directory")),
             ("cert", self.path("cert.pem")),
             ("key", self.path("key.pem")),
             ("ca", Ca::get().path("ca.pem")),
