@@ -112,10 +112,13 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|state| !state.starts_with('Z'))
+/// A process that was killed is there until the kernel has ended it.
+fn ends(pid: &str) {
+    wait_until("its end", SHORT, || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_none_or(|state| state.starts_with('Z'))
+    });
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
     place.put("a", 2, r#"echo next >"$1/next""#);
     let log = place.work();
     for name in ["parent", "child"] {
-        assert!(!is_alive(&place.wait_for(name)), "{name}: {log}");
+        ends(&place.wait_for(name));
     }
     assert!(log.contains("failed: 'a', web1.test, Service[httpd] started: /bin/sh had not ended within 1s and was killed"), "{log}");
     assert_eq!(place.text("next"), "next\n");
@@ -186,7 +189,7 @@ fn what_a_program_leaves_behind_holds_nobody_up() {
         log.contains("failed: ") && log.contains("ended with exit status: 3"),
         "{log}"
     );
-    assert!(!is_alive(&place.wait_for("child")));
+    ends(&place.wait_for("child"));
 }
 
 #[test]
