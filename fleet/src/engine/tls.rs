@@ -71,7 +71,7 @@ const REMEDIES: &[(&[&str], &str)] = &[
     ),
     (
         &["alert: CertificateRevoked"],
-        "this node's certificate is revoked: run 'puppet ssl clean' here and on the CA, then 'puppet ssl bootstrap'",
+        "this node's certificate is revoked: run 'puppetserver ca clean --certname NODE' on the CA, then 'puppet ssl clean' and 'puppet ssl bootstrap' here",
     ),
     (
         &["alert: CertificateExpired"],
