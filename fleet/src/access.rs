@@ -59,7 +59,7 @@ impl Access {
     /// The same, if its certificates can be used.
     ///
     /// # Errors
-    /// Which one cannot, and why.
+    /// A certificate, a revocation list or the key cannot be used.
     pub fn checked(self) -> Result<Access, String> {
         let configured = self.tls.as_ref().map(tls::configuration).transpose();
         configured.map(|_| self).map_err(|e| e.to_string())

@@ -201,7 +201,7 @@ fn unreadable(error: impl Display) -> Malformed {
 /// Revocation lists in the text of a file, the newest first: of several lists of one CA webpki takes the first.
 ///
 /// # Errors
-/// One cannot be read, or there is none.
+/// A list cannot be read, or the text has none.
 pub fn lists(crl: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Malformed> {
     let mut lists = Vec::new();
     for der in CertificateRevocationListDer::pem_slice_iter(crl) {

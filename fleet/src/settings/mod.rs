@@ -306,7 +306,7 @@ impl Settings {
     /// Checks the directory in which `run_cmd` starts.
     ///
     /// # Errors
-    /// It is not there or cannot be used; what happened, and in words.
+    /// The directory does not exist or cannot be used: the kind of the error, and a message.
     pub fn check_cwd(&self) -> Result<(), (ErrorKind, String)> {
         let shown = self.cwd.display();
         let kind = match fs::metadata(&self.cwd) {
