@@ -23,6 +23,17 @@ fn mount(words: &[&str]) {
     assert!(done.success(), "mount {words:?}");
 }
 
+/// Makes the file system of the state directory read-only, as soon as the kernel has closed the last file of those that
+/// wrote to it: until then it is busy.
+fn make_read_only(scratch: &Scratch) {
+    let state = scratch.at("state");
+    wait_until("the disk to be read-only", SHORT, || {
+        let remount = ["-o", "remount,ro", &state];
+        let mount = Command::new("mount").args(remount).output();
+        mount.expect("mount").status.success()
+    });
+}
+
 /// The journal's socket, in a /run of our own, so that what waiters say can be read.
 fn journal() -> UnixDatagram {
     mount(&["-t", "tmpfs", "tmpfs", "/run"]);
@@ -64,7 +75,7 @@ fn waiter_retries_while_the_disk_is_read_only() {
             wait_until("it to sleep", SHORT, || {
                 waiter.title().contains("waits until")
             });
-            mount(&["-o", "remount,ro", &scratch.at("state")]);
+            make_read_only(&scratch);
             wait_for_trouble(waiter);
             // It is asked to try at once, several times, and says so once.
             for _ in 0..5 {
@@ -115,30 +126,24 @@ fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
             let tmpfs = ["-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs"];
             mount(&[&tmpfs[..], &[&scratch.at("state")]].concat());
             let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
-            // Both are granted; the second finds the cap reached by the first.
-            for (name, delta) in [("second", "8"), ("first", "0")] {
-                scratch.again_well(&[
-                    "run",
-                    "--name",
-                    name,
-                    "--delta",
-                    delta,
-                    "--jitter",
-                    "0",
-                    "--max-runs",
-                    "1",
-                    "--on-cap",
-                    "wait",
-                    "--",
-                    &helper,
-                    "stamp",
-                    &stamps,
-                    "ran",
-                ]);
-            }
-            wait_until("the first", SHORT, || ran(&scratch) == 1);
+            let ask = |name: &str, delta: &str| {
+                let limits = ["--jitter", "0", "--max-runs", "1", "--on-cap", "wait"];
+                let timer = ["run", "--name", name, "--delta", delta];
+                let command = ["--", &helper, "stamp", &stamps, "ran"];
+                scratch.again_well(&[&timer[..], &limits, &command].concat());
+            };
+            // Both are granted; the second finds the cap reached by the first, and the disk read-only,
+            // however long the first takes.
+            ask("second", "20");
             let waiter = scratch.waiter("second");
-            mount(&["-o", "remount,ro", &scratch.at("state")]);
+            wait_until("it to sleep", SHORT, || {
+                waiter.title().contains("waits until")
+            });
+            waiter.signal(Signal::SIGSTOP).expect("stopped");
+            ask("first", "0");
+            wait_until("the first", SHORT, || ran(&scratch) == 1);
+            make_read_only(&scratch);
+            waiter.signal(Signal::SIGCONT).expect("continued");
             let mut lines = Vec::new();
             let mut refused = || {
                 lines.extend(said(&journal));
