@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::scratch::Scratch;
-use super::{SHORT, wait_for};
+use super::{LONG, SHORT, wait_for};
 
 /// What a run of the stand-in noted of itself.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Scratch {
 
     /// Waits until there are as many, and all have ended.
     pub fn wait_for_runs(&self, name: &str, count: usize) -> Vec<Past> {
-        wait_for(&format!("{count} runs of {name}"), SHORT, || {
+        wait_for(&format!("{count} runs of {name}"), LONG, || {
             let runs = self.runs(name);
             (runs.len() >= count && runs.iter().all(|run| run.ended().is_some())).then_some(runs)
         })
