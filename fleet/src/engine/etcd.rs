@@ -388,7 +388,7 @@ impl Engine for Etcd {
         let used = self.read(client.status()).await?.raft_used_db_size();
         if used > ROOM {
             let most = ROOM >> 20;
-            return Err(Error::Denied(format!(
+            return Err(Error::Full(format!(
                 "more than {most} MiB are in use there, which is all that it may hold with events"
             )));
         }
@@ -506,6 +506,7 @@ fn error(error: &etcd_client::Error) -> Error {
             3 | 8 | 11 if why.contains("too large") || why.contains("larger than max") => {
                 Error::TooLarge
             }
+            8 if why.contains("space exceeded") => Error::Full(why),
             7 | 16 => Error::Denied(why),
             // NOT_FOUND: only a lease can be.
             5 => Error::Conflict,

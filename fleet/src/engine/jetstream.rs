@@ -10,7 +10,9 @@ use super::Error;
 /// No stream of this name.
 pub const NO_STREAM: u16 = 10059;
 /// Another message was the last one of its subject. 10070 and 10164 say the same in other releases.
-pub const OTHER_LAST: [u16; 3] = [10070, 10071, 10164];
+const OTHER_LAST: [u16; 3] = [10070, 10071, 10164];
+/// The server's resources are used up, its storage is, or the message could not be stored.
+const NO_ROOM: [u16; 3] = [10023, 10047, 10077];
 
 /// A stream that keeps the newest message of each subject, to be made by `$JS.API.STREAM.CREATE.NAME`.
 #[derive(Serialize)]
@@ -172,6 +174,17 @@ pub struct Failure {
     pub err_code: u16,
     /// In words.
     pub description: String,
+}
+
+impl Failure {
+    /// The error that it is where a message was to be stored.
+    pub fn of_a_message(self) -> Error {
+        match self.err_code {
+            code if OTHER_LAST.contains(&code) => Error::Conflict,
+            code if NO_ROOM.contains(&code) => Error::Full(self.description),
+            _ => Error::Unknown(self.description),
+        }
+    }
 }
 
 /// What a message says of itself, in the subject for its acknowledgement.

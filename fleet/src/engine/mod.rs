@@ -108,6 +108,8 @@ pub enum Error {
     Conflict,
     /// The engine does not hold values of this size.
     TooLarge,
+    /// The engine has no room for it.
+    Full(String),
     /// It may have happened.
     Unknown(String),
 }
@@ -119,6 +121,7 @@ impl fmt::Display for Error {
             Error::Denied(why) => write!(f, "does not allow it: {why}"),
             Error::Conflict => f.write_str("holds something else there"),
             Error::TooLarge => f.write_str("does not hold values of this size"),
+            Error::Full(why) => write!(f, "has no room: {why}"),
             Error::Unknown(why) => write!(f, "did not answer, and may have done it: {why}"),
         }
     }
@@ -249,7 +252,7 @@ pub trait Engine {
         None
     }
 
-    /// Whether there is room for what is worth less than triggers; [`Error::Denied`] if there is not.
+    /// Whether there is room for what is worth less than triggers; [`Error::Full`] if there is not.
     async fn has_room(&self) -> Result<(), Error> {
         Ok(())
     }

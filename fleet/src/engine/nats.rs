@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::denials::Denials;
-use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, OTHER_LAST, Stream, json};
+use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, Stream, json};
 use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
@@ -317,8 +317,7 @@ impl Nats {
         let answer = Answer::read(&self.ask(subject, headers.clone(), bytes).await?.payload)?;
         match answer.error {
             None => Ok(answer.seq),
-            Some(error) if OTHER_LAST.contains(&error.err_code) => Err(Error::Conflict),
-            Some(error) => Err(Error::Unknown(error.description)),
+            Some(failure) => Err(failure.of_a_message()),
         }
     }
 

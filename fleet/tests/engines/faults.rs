@@ -314,6 +314,32 @@ fn a_list_of_the_largest_values_is_whole() {
     });
 }
 
+/// What it holds is still read, and the client need not connect anew.
+async fn full(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let large = vec![b'x'; 1 << 20];
+    let mut stored = 0;
+    let refused = loop {
+        let key = stage.key(&format!("to/a/s/{stored:02}"));
+        match engine.put(&key, &large, None).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 64, "it takes all that it is given");
+    };
+    assert!(matches!(refused, Error::Full(_)), "{refused:?}");
+    let list = engine.list(&stage.key("to/a/")).await.expect("listed");
+    assert_eq!(list.values.len(), stored);
+}
+
+#[test]
+fn engine_without_room_says_so() {
+    let etcd = Server::with_room(Kind::Etcd, 16 << 20);
+    run(full(&OnEtcd(OnServer::new(&etcd))));
+    let nats = Server::with_room(Kind::Nats, 16 << 20);
+    run(full(&OnNats(OnServer::new(&nats))));
+}
+
 #[test]
 fn values_that_end_share_leases_which_may_be_lost() {
     let server = Server::start(Kind::Etcd);

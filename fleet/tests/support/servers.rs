@@ -51,6 +51,8 @@ pub struct Server {
     configuration: String,
     /// The name of its certificate.
     certificate: &'static str,
+    /// How many bytes it may store, if not as many as it likes.
+    room: Option<u64>,
 }
 
 impl Server {
@@ -70,6 +72,15 @@ impl Server {
     pub fn with_certificate(kind: Kind, certificate: &'static str) -> Server {
         let mut server = Server::new(kind, "");
         server.certificate = certificate;
+        server.run();
+        server
+    }
+
+    /// A new one that stores at most that many bytes.
+    #[allow(dead_code, reason = "for the suite engines")]
+    pub fn with_room(kind: Kind, bytes: u64) -> Server {
+        let mut server = Server::new(kind, "");
+        server.room = Some(bytes);
         server.run();
         server
     }
@@ -144,6 +155,7 @@ impl Server {
             keeper: Mutex::new(None),
             configuration: configuration.to_owned(),
             certificate: "server.test",
+            room: None,
         }
     }
 
@@ -217,6 +229,10 @@ impl Server {
                 .flat_map(|(name, value)| [name.to_owned(), value]),
         );
         command.extend(self.configuration.split_whitespace().map(str::to_owned));
+        let room = self
+            .room
+            .map(|room| format!("--quota-backend-bytes={room}"));
+        command.extend(room);
         command
     }
 
@@ -234,8 +250,10 @@ impl Server {
         } else {
             "verify"
         };
+        let room = self.room.map(|room| format!(", max_file_store: {room}"));
+        let room = room.unwrap_or_default();
         let configuration = format!(
-            "listen: \"127.0.0.1:{}\"\nserver_name: m{}\njetstream {{ store_dir: \"{}\" }}\n\
+            "listen: \"127.0.0.1:{}\"\nserver_name: m{}\njetstream {{ store_dir: \"{}\"{room} }}\n\
              tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", ca_file: \"{roots}\", {verify}: true, timeout: 30 }}\n{}\n",
             self.port,
             self.peer_port,
@@ -345,6 +363,26 @@ impl Server {
             String::from_utf8_lossy(&done.stderr)
         );
         String::from_utf8(done.stdout).expect("UTF-8")
+    }
+
+    /// Has etcd refuse writes, as one whose quota is used up does, until `etcdctl alarm disarm`.
+    #[allow(dead_code, reason = "for the suites verbs and service")]
+    pub fn raise_no_space(&self) {
+        use etcd_client::{AlarmAction, AlarmType, Client};
+        let tls = tls("web1.test");
+        let patience = Duration::from_secs(10);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let raised = runtime.expect("a runtime").block_on(async {
+            let channel =
+                again_fleet::engine::dial::channel(&[self.address()], Some(&tls), patience);
+            let client = Client::from_channel(channel.expect("a channel"), None).await;
+            let mut client = client.expect("a client");
+            let activate = AlarmAction::Activate;
+            client.alarm(activate, AlarmType::Nospace, None).await
+        });
+        raised.expect("an alarm");
     }
 
     fn log(&self) -> String {
