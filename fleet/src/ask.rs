@@ -180,8 +180,8 @@ pub struct How {
     pub began: u64,
     /// Its connection to the engine.
     pub link: Link,
-    /// What the engine does not allow this node, one sentence each.
-    pub denied: Vec<String>,
+    /// What fails although the engine is reached.
+    pub troubles: Vec<Trouble>,
     /// What waits to be sent.
     pub outbox: Waiting,
     /// Why root's side did not answer when it was asked last; nothing if it did.
@@ -194,6 +194,39 @@ pub struct How {
     pub slots: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,
+}
+
+/// A failure in the service's work, until the same work succeeds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Its reason.
+    pub reason: Reason,
+    /// What fails, in a sentence.
+    pub what: String,
+}
+
+impl Trouble {
+    /// The same, fit to be told.
+    pub fn told(&self) -> Trouble {
+        Trouble {
+            reason: self.reason,
+            what: words(&self.what),
+        }
+    }
+}
+
+/// The reasons of troubles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reason {
+    /// The engine does not allow this node to do it.
+    Rights,
+    /// The engine has no room.
+    Room,
+    /// The engine does not hold values of this size.
+    Size,
+    /// The numbers for `again metrics` cannot be written.
+    Metrics,
 }
 
 /// A connection to an engine.
@@ -402,7 +435,7 @@ impl Answer {
                 let all = some
                     .chain(link)
                     .chain([&how.version])
-                    .chain(&how.denied)
+                    .chain(how.troubles.iter().map(|trouble| &trouble.what))
                     .chain(&how.slots);
                 all.map(String::as_str).collect()
             }
@@ -512,6 +545,13 @@ mod tests {
         }
     }
 
+    fn trouble(what: &str) -> Trouble {
+        Trouble {
+            reason: Reason::Rights,
+            what: what.to_owned(),
+        }
+    }
+
     fn how() -> How {
         How {
             version: "0.1.0".to_owned(),
@@ -524,7 +564,7 @@ mod tests {
                 since: 2,
                 why: "connection refused".to_owned(),
             },
-            denied: vec!["writing below to/".to_owned()],
+            troubles: vec![trouble("writing below to/")],
             outbox: Waiting {
                 triggers: 3,
                 results: 4,
@@ -668,7 +708,7 @@ mod tests {
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"denied":["writing below to/"],"outbox":{"triggers":3,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"troubles":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {
@@ -721,7 +761,7 @@ mod tests {
             Answer::Failed(node("a"), "\n".to_owned()),
             progress(News::Told(Outcome::Failed, "\r".to_owned())),
             Answer::How(Box::new(How {
-                denied: vec!["\u{7f}".to_owned()],
+                troubles: vec![trouble("\u{7f}")],
                 ..how()
             })),
         ] {

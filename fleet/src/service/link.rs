@@ -139,8 +139,8 @@ pub enum News {
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
-    /// Something that is not as it should be, and mends itself or not.
-    Trouble(String),
+    /// The watch of that number sees what is there, or is not allowed to.
+    Watched(usize, Option<Error>),
 }
 
 /// Why a connection has ended.
@@ -323,15 +323,13 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
 /// Tells what a watch tells; why the connection is to be given up, if it is.
 fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<String> {
     let (mut changes, mut lost) = (Vec::new(), None);
-    for (_, event) in events.drain(..) {
+    for (number, event) in events.drain(..) {
         match event {
             watch::Event::Changed(change) => changes.push(change),
-            watch::Event::Complete => {}
+            watch::Event::Complete => drop(news.send(News::Watched(number, None))),
             // A watch goes on trying; the rest works all the same.
-            watch::Event::Lost(Error::Denied(why)) => {
-                let _ = news.send(News::Trouble(format!(
-                    "the engine does not let this node look: {why}"
-                )));
+            watch::Event::Lost(error @ Error::Denied(_)) => {
+                drop(news.send(News::Watched(number, Some(error))));
             }
             watch::Event::Lost(error) => lost = Some(error.to_string()),
         }
@@ -366,7 +364,7 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
                 }
             }
             // Nobody sees that this node is there, which stops no trigger.
-            Err(Error::Denied(_)) => break,
+            Err(Error::Denied(_) | Error::Full(_)) => break,
             Err(error) => return Err(error),
         }
     }
@@ -378,7 +376,7 @@ async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
     let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
-        Ok(()) | Err(Error::Denied(_)) => Ok(lease),
+        Ok(()) | Err(Error::Denied(_) | Error::Full(_)) => Ok(lease),
         Err(Error::Conflict) => enter(engine, alive).await,
         Err(error) => Err(error),
     }

@@ -37,6 +37,8 @@ mod spool;
 mod tally;
 /// When what runs have left is told.
 mod telling;
+/// What fails at present.
+mod troubles;
 
 use std::fs;
 use std::future::Future;

@@ -1,7 +1,9 @@
 //! What the service tells in numbers, as `again metrics` shows them to a monitoring.
 
+use again_fleet::ask::{Reason, Trouble};
 use again_rig::ask_for;
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -78,6 +80,20 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
     server.go_on();
     lb1.start_in(&OFTEN);
     lb1.runs_once(&one.id);
+    are(&web1, &quiet);
+
+    // They cannot be written for a while.
+    let file = web1.path("state/serve/counts.json");
+    fs::remove_file(&file).expect("removed");
+    fs::create_dir_all(file.join("full")).expect("a directory");
+    let troubles = || web1.how().troubles;
+    until("what is wrong", || troubles().len() == 1);
+    let [Trouble { reason, what }] = &troubles()[..] else {
+        panic!("{:?}", troubles())
+    };
+    assert_eq!(*reason, Reason::Metrics, "{what}");
+    fs::remove_dir_all(&file).expect("removed");
+    until("an end of it", || troubles().is_empty());
     are(&web1, &quiet);
 
     // It tells that it lives, though nothing changes.

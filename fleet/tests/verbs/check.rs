@@ -34,7 +34,7 @@ fn how() -> How {
             since: 2,
             why: String::new(),
         },
-        denied: Vec::new(),
+        troubles: Vec::new(),
         outbox: Waiting {
             triggers: 0,
             results: 0,
@@ -140,10 +140,7 @@ fn a_good_node_has_nothing_to_do() {
 #[test]
 fn an_alarm_of_etcds_is_told() {
     let etcd = Server::start(Kind::Etcd);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(raise_alarm(&etcd));
+    etcd.raise_no_space();
     let node = node("etcd", etcd.port, "");
     let (done, checks) = checked(&node, how());
     assert_eq!(done.status, 1);
@@ -153,19 +150,6 @@ fn an_alarm_of_etcds_is_told() {
         "{error}"
     );
     assert!(done.out.contains("etcdctl alarm disarm"), "{done:?}");
-}
-
-async fn raise_alarm(etcd: &Server) {
-    use etcd_client::{AlarmAction, AlarmType, Client};
-    let tls = crate::servers::tls("web1.test");
-    let patience = std::time::Duration::from_secs(10);
-    let channel = again_fleet::engine::dial::channel(&[etcd.address()], Some(&tls), patience);
-    let client = Client::from_channel(channel.expect("a channel"), None).await;
-    let mut client = client.expect("a client");
-    let raised = client
-        .alarm(AlarmAction::Activate, AlarmType::Nospace, None)
-        .await;
-    raised.expect("an alarm");
 }
 
 #[test]

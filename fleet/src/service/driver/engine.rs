@@ -9,6 +9,7 @@ use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES};
 use crate::service::root;
+use crate::service::troubles::Work;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
@@ -23,9 +24,15 @@ impl Driver {
             News::Reached => self.reached(),
             News::Lost(why) => self.lost(why),
             News::Changes(changes) => self.changed(changes),
-            News::Trouble(why) => {
-                if self.health.denied.insert(why.clone()) {
-                    complain(&format!("again-fleet: {why}"));
+            News::Watched(number, None) => self.health.troubles.passed(Work::Watch(number)),
+            News::Watched(number, Some(error)) => {
+                let what = format!("this node cannot see what others write: the engine {error}");
+                if self
+                    .health
+                    .troubles
+                    .refused(Work::Watch(number), &error, &what)
+                {
+                    complain(&format!("again-fleet: {what}"));
                 }
             }
             News::Answered(
@@ -37,17 +44,7 @@ impl Driver {
                 },
                 answer,
             ) => {
-                if let Err(e @ (Error::Denied(_) | Error::TooLarge)) = &answer {
-                    // What this node tells of itself is tried for ever, and said once.
-                    if self.health.denied.insert(e.to_string()) || letter != LetterId::Node {
-                        complain(&format!(
-                            "again-fleet: {letter} is not sent: the engine {e}"
-                        ));
-                    }
-                    if letter == LetterId::Node {
-                        self.feed(Event::NotTaken(version));
-                    }
-                }
+                self.sent(&letter, version, &answer);
                 let answer = answer.map(drop).map_err(|e| e.to_string());
                 self.feed(Event::Put {
                     letter,
@@ -91,12 +88,34 @@ impl Driver {
         }
     }
 
+    /// Says what the engine refuses to hold. What is tried over and over is said once.
+    fn sent(&mut self, letter: &LetterId, version: u64, answer: &Answer) {
+        let (work, is_node) = (Work::of(letter), *letter == LetterId::Node);
+        let error = match answer {
+            Ok(_) => return self.health.troubles.passed(work),
+            Err(error) => error,
+        };
+        let is_full = matches!(error, Error::Full(_));
+        let what = match is_full {
+            true => format!("what is to be sent waits: the engine {error}"),
+            false => format!("{letter} is not sent: the engine {error}"),
+        };
+        let is_news = self.health.troubles.refused(work, error, &what);
+        let is_refused = matches!(error, Error::Denied(_) | Error::TooLarge);
+        if is_news || (is_refused && !is_node) {
+            complain(&format!("again-fleet: {what}"));
+        }
+        if is_node && is_refused {
+            self.feed(Event::NotTaken(version));
+        }
+    }
+
     fn reached(&mut self) {
         complain(&format!("again-fleet: {} is reached", self.health.engine));
         let health = &mut self.health;
         (health.is_up, health.since) = (true, clock::walltime());
         health.why.clear();
-        health.denied.clear();
+        health.troubles.reached();
         self.registers.clear();
         self.reactions.begin_anew();
         // By another version of this program, perhaps.

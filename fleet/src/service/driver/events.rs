@@ -9,6 +9,7 @@ use super::Driver;
 use crate::engine::Error;
 use crate::service::link::{Answer, Call, OURSELVES};
 use crate::service::telling::Sent;
+use crate::service::troubles::Work;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 
@@ -72,6 +73,7 @@ impl Driver {
     pub fn events_told(&mut self, answer: Answer) {
         match answer {
             Ok(_) => {
+                self.health.troubles.passed(Work::Events);
                 self.parcel_done(true);
                 self.tell_events();
             }
@@ -80,6 +82,8 @@ impl Driver {
                 self.parcel_done(false);
             }
             Err(e) => {
+                let what = format!("events wait: the engine {e}");
+                self.health.troubles.refused(Work::Events, &e, &what);
                 if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
                     complain(&format!("again-fleet: events wait: the engine {why}"));
                 }

@@ -15,6 +15,7 @@ use crate::policy::lock::Lock;
 use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
 use crate::service::locks::{Deed, Locks, Seen};
 use crate::service::places::Act;
+use crate::service::troubles::Work;
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -122,6 +123,9 @@ impl Driver {
             return;
         }
         let value = answer.map(|found| found.into_iter().next());
+        if value.is_ok() {
+            self.health.troubles.passed(Work::Locks);
+        }
         let deeds = match (act, value) {
             (
                 Act::Take,
@@ -140,12 +144,9 @@ impl Driver {
             }
             (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => self.locks.gone(name),
             (_, Err(e)) => {
-                if let Error::Denied(_) | Error::TooLarge = e
-                    && self.health.denied.insert(e.to_string())
-                {
-                    complain(&format!(
-                        "again-fleet: the lock '{name}' cannot be taken: the engine {e}"
-                    ));
+                let what = format!("the lock '{name}' cannot be taken: the engine {e}");
+                if self.health.troubles.refused(Work::Locks, &e, &what) {
+                    complain(&format!("again-fleet: {what}"));
                 }
                 self.locks.failed(name)
             }

@@ -20,7 +20,7 @@ mod slots;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +45,7 @@ use super::slots::Slots;
 use super::spool::Spool;
 use super::tally::Tally;
 use super::telling::Telling;
+use super::troubles::Troubles;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
@@ -167,8 +168,8 @@ pub struct Health {
     pub since: Walltime,
     /// Why it is not reached.
     pub why: String,
-    /// What the engine does not allow.
-    pub denied: BTreeSet<String>,
+    /// What fails although the engine is reached.
+    pub troubles: Troubles,
     /// Why the disk does not keep what is to be kept.
     pub not_kept: Option<String>,
     /// Why root's side did not answer.

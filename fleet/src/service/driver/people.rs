@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{Driver, Health, Note};
-use crate::ask::{self, How, Question, Waiting};
+use crate::ask::{self, How, Question, Trouble, Waiting};
 use crate::service::door::{self, Guest};
 use crate::service::link::Call;
 use crate::step::model::{Back, Client, Content, Event};
@@ -153,7 +153,7 @@ impl Driver {
                 since: health.since.millis(),
                 why: ask::words(&health.why),
             },
-            denied: health.denied.iter().map(|why| ask::words(why)).collect(),
+            troubles: health.troubles.all().map(Trouble::told).collect(),
             outbox: waiting,
             take: health.take.as_deref().map(ask::words),
             turned_away: health.turned_away,

@@ -12,6 +12,7 @@ use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
 use crate::service::places::{Act, Line, Seen};
 use crate::service::slots::{Deed, Holder, Run, Slots};
+use crate::service::troubles::Work;
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -99,6 +100,9 @@ impl Driver {
             return;
         }
         self.slots();
+        if value.is_ok() {
+            self.health.troubles.passed(Work::Slots);
+        }
         let deeds = match (act, value) {
             (
                 Act::Enter,
@@ -116,12 +120,9 @@ impl Driver {
                 self.slots.gone(group, false)
             }
             (_, Err(e)) => {
-                if let Error::Denied(_) | Error::TooLarge = e
-                    && self.health.denied.insert(e.to_string())
-                {
-                    complain(&format!(
-                        "again-fleet: no slot in group '{group}': the engine {e}"
-                    ));
+                let what = format!("no slot in group '{group}': the engine {e}");
+                if self.health.troubles.refused(Work::Slots, &e, &what) {
+                    complain(&format!("again-fleet: {what}"));
                 }
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
@@ -138,6 +139,7 @@ impl Driver {
         }
         let deeds = match seen {
             Seen::Line(group, values, is_all) => {
+                self.health.troubles.passed(Work::Lines);
                 let (mut line, mut stands) = (Vec::new(), false);
                 let place = self.slots.group(&group).and_then(|one| one.place);
                 for value in values {
@@ -157,15 +159,13 @@ impl Driver {
                 Ok(Key::Slot { group, node }) => self.slots.saw_go(&group, &node, &self.me),
                 _ => return,
             },
-            Seen::Lost(Error::Denied(why)) => {
-                if self.health.denied.insert(why.clone()) {
-                    complain(&format!(
-                        "again-fleet: the engine does not let this node see who waits for slots: {why}"
-                    ));
+            Seen::Lost(e) => {
+                let what = format!("this node cannot see who waits for slots: the engine {e}");
+                if self.health.troubles.refused(Work::Lines, &e, &what) {
+                    complain(&format!("again-fleet: {what}"));
                 }
                 return;
             }
-            Seen::Lost(_) => return,
         };
         self.do_all(deeds);
     }

@@ -4,6 +4,8 @@ use again::layout::complain;
 use again::sys::clock;
 
 use super::Driver;
+use crate::ask::Reason;
+use crate::service::troubles::Work;
 
 impl Driver {
     /// Writes them down for `again metrics`, at each beat, and soon after something has changed.
@@ -21,7 +23,7 @@ impl Driver {
             health.since.millis()
         };
         let troubles = [health.take.is_some(), health.not_kept.is_some()];
-        let troubles = troubles.iter().filter(|is| **is).count() + health.denied.len();
+        let troubles = troubles.iter().filter(|is| **is).count() + health.troubles.all().len();
         let numbers = [
             told.sent,
             told.spooled,
@@ -37,11 +39,14 @@ impl Driver {
             troubles as u64,
             ended,
         ];
-        if let Err(e) = self.tally.write(numbers, is_beat, clock::walltime()) {
-            let why = format!("'again metrics' is told nothing: {e}");
-            if self.health.denied.insert(why.clone()) {
-                complain(&format!("again-fleet: {why}"));
-            }
+        let written = self.tally.write(numbers, is_beat, clock::walltime());
+        let troubles = &mut self.health.troubles;
+        let Err(e) = written else {
+            return troubles.passed(Work::Metrics);
+        };
+        let what = format!("'again metrics' is told nothing: {e}");
+        if troubles.failed(Work::Metrics, Reason::Metrics, &what) {
+            complain(&format!("again-fleet: {what}"));
         }
     }
 }

@@ -3,19 +3,20 @@
 use again::model::{Span, Walltime};
 
 use super::finding::Finding;
-use crate::ask::How;
+use crate::ask::{How, Reason, Trouble};
 use crate::settings::Settings;
 use crate::verbs::clock;
 
 /// Findings about the service, its outbox, what the engine allows, and the clock.
 pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
-    let mut found = vec![
-        service(how, now),
-        link(how, now),
-        permissions(how),
-        outbox(how, now),
-        clocks(how.ahead, settings.skew),
-    ];
+    let mut found = vec![service(how, now), link(how, now)];
+    let is_allowed = |trouble: &Trouble| trouble.reason != Reason::Rights;
+    if how.troubles.iter().all(is_allowed) {
+        let what = "the engine has denied the service nothing";
+        found.push(Finding::ok("permissions", what));
+    }
+    found.extend(how.troubles.iter().map(trouble));
+    found.extend([outbox(how, now), clocks(how.ahead, settings.skew)]);
     if let Some(why) = &how.take {
         found.push(Finding::error(
             "take",
@@ -91,15 +92,27 @@ fn link(how: &How, now: Walltime) -> Finding {
     )
 }
 
-fn permissions(how: &How) -> Finding {
-    if how.denied.is_empty() {
-        return Finding::ok("permissions", "the engine has denied the service nothing");
-    }
-    Finding::error(
-        "permissions",
-        format!("the engine denies: {}", how.denied.join("; ")),
-        "enrol this node's certificate with the engine, or mend its rights there",
-    )
+/// Finding about what fails although the engine is reached.
+fn trouble(trouble: &Trouble) -> Finding {
+    let (about, todo) = match trouble.reason {
+        Reason::Rights => (
+            "permissions",
+            "enrol this node's certificate with the engine, or mend its rights there",
+        ),
+        Reason::Room => (
+            "engine",
+            "make room there, or have nodes tell fewer events: etcd is compacted, defragmented and given a larger --quota-backend-bytes, NATS a larger disk or max_file_store",
+        ),
+        Reason::Size => (
+            "engine",
+            "have this node publish fewer facts, or raise the limit: --max-request-bytes of etcd, max_payload of NATS",
+        ),
+        Reason::Metrics => (
+            "metrics",
+            "make room for the state directory, and see that it is the service's own",
+        ),
+    };
+    Finding::error(about, trouble.what.clone(), todo)
 }
 
 fn outbox(how: &How, now: Walltime) -> Finding {
@@ -169,7 +182,7 @@ mod tests {
                 since: NOW,
                 why: String::new(),
             },
-            denied: Vec::new(),
+            troubles: Vec::new(),
             outbox: Waiting {
                 triggers: 0,
                 results: 2,
@@ -229,8 +242,16 @@ mod tests {
             "{words}"
         );
         assert!(words.ends_with(" (connection refused)"), "{words}");
-        let (_, words) = one(|how| how.denied = vec!["a".to_owned(), "b".to_owned()]);
-        assert_eq!(words, "permissions: the engine denies: a; b");
+        for (reason, about) in [
+            (Reason::Rights, "permissions"),
+            (Reason::Room, "engine"),
+            (Reason::Size, "engine"),
+            (Reason::Metrics, "metrics"),
+        ] {
+            let what = "it fails".to_owned();
+            let found = bad(|how| how.troubles = vec![Trouble { reason, what }]);
+            assert_eq!(found, [(Grade::Error, format!("{about}: it fails"))]);
+        }
         let (_, words) = one(|how| how.outbox.not_kept = Some("no space left".to_owned()));
         assert_eq!(words, "outbox: what is fired cannot be kept: no space left");
         let (_, words) = one(|how| how.take = Some("no answer".to_owned()));
