@@ -534,6 +534,14 @@ fn never_left(status: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
+/// The words of an answer; where something else than etcd answers, such as a proxy before it, without the library's.
+fn plain(words: &str) -> String {
+    match words.split_once("grpc-status header missing, mapped from HTTP status code ") {
+        Some((_, status)) => format!("what answers there is not etcd: HTTP status {status}"),
+        None => words.to_owned(),
+    }
+}
+
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
@@ -541,9 +549,24 @@ fn words(error: &etcd_client::Error) -> String {
             // It says of itself that it is an error of the transport.
             let is_wrapper = cause.is_some_and(|e| e.is::<tonic::transport::Error>());
             let cause = cause.and_then(|e| if is_wrapper { e.source() } else { Some(e) });
-            super::with_causes(status.message().to_owned(), cause)
+            super::with_causes(plain(status.message()), cause)
         }
         etcd_client::Error::TransportError(e) => super::with_causes(e.to_string(), e.source()),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxy_before_etcd_is_told_in_plain_words() {
+        let status = "grpc-status header missing, mapped from HTTP status code 503";
+        let status = tonic::Status::unavailable(status);
+        assert_eq!(
+            words(&etcd_client::Error::GRpcStatus(status)),
+            "what answers there is not etcd: HTTP status 503"
+        );
     }
 }

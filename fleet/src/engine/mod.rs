@@ -277,11 +277,24 @@ fn beginning(bytes: &[u8]) -> Vec<u8> {
     bytes[..bytes.len().min(KEPT)].to_vec()
 }
 
-/// An error's words and those of its causes, in a line.
+/// Whether a connection has ended without a farewell.
+fn is_closed(cause: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    let kind = cause.downcast_ref().map(std::io::Error::kind);
+    let no_farewell = "peer closed connection without sending TLS close_notify";
+    matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset))
+        || cause.to_string().starts_with(no_farewell)
+}
+
+/// The words of an error and of its causes, in a line. A connection that ends is told without the libraries' words, which are of TLS, of
+/// HTTP/2 or of a pipe, as it happens.
 fn with_causes(words: String, mut source: Option<&(dyn std::error::Error + 'static)>) -> String {
     let mut words = words;
     while let Some(cause) = source {
         let more = cause.to_string();
+        if is_closed(cause) {
+            return "the connection was closed".to_owned();
+        }
         if !words.contains(&more) {
             words = format!("{words}: {more}");
         }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::operator::Operator;
 use super::pause::pause;
+use super::relay::Relay;
 use super::servers::{Kind, Server, tls};
 use super::{OnEtcd, OnNats, OnServer, Stage, TIMES, run};
 
@@ -311,6 +312,32 @@ fn a_list_of_the_largest_values_is_whole() {
         let list = engine.list(&stage.key("to/a/")).await.expect("listed");
         let sizes = list.values.iter().map(|value| value.bytes.len());
         assert_eq!(sizes.sum::<usize>(), 16 + 40 * large.len());
+    });
+}
+
+/// What breaks is the way to it, in the midst of a call and of a watch.
+#[test]
+fn connection_that_ends_is_told_in_plain_words() {
+    let server = Server::start(Kind::Etcd);
+    let relay = Relay::to(server.port);
+    run(async {
+        let (key, tls) = ("again/v1/test/to/a/s/n", tls("web1.test"));
+        let address = [format!("https://localhost:{}", relay.port)];
+        let engine = Etcd::new(&address, Some(&tls), TIMES).await;
+        let engine = engine.expect("a client");
+        put(&engine, key).await;
+        let feed = engine.follow("again/v1/test/to/a/", 0).await;
+        let mut feed = feed.expect("followed");
+        relay.cut();
+        let breaks = async {
+            pause(300).await;
+            relay.mend_without_connections();
+        };
+        let put = engine.put(key, b"y", None);
+        let (put, next, ()) = tokio::join!(put, timeout(LONG, feed.next()), breaks);
+        let why = || "the connection was closed".to_owned();
+        assert_eq!(put, Err(Error::Unknown(why())));
+        assert_eq!(next.expect("told"), Err(Error::Unreachable(why())));
     });
 }
 

@@ -13,6 +13,8 @@ mod faults;
 mod operator;
 #[path = "../support/pause.rs"]
 mod pause;
+#[path = "../support/relay.rs"]
+mod relay;
 /// What a server does not let a node do.
 mod rights;
 #[path = "../support/servers.rs"]
