@@ -180,8 +180,9 @@ pub struct How {
     pub began: u64,
     /// Its connection to the engine.
     pub link: Link,
-    /// What fails although the engine is reached.
-    pub troubles: Vec<Trouble>,
+    /// Failures of its work while the engine is reached.
+    #[serde(default)]
+    pub failures: Vec<Failure>,
     /// What waits to be sent.
     pub outbox: Waiting,
     /// Why root's side did not answer when it was asked last; nothing if it did.
@@ -196,33 +197,35 @@ pub struct How {
     pub ahead: Option<i64>,
 }
 
-/// A failure in the service's work, until the same work succeeds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
-    /// Its reason.
+/// A failure of the service's work, until the same work succeeds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Failure {
+    /// Reason of the failure.
     pub reason: Reason,
-    /// What fails, in a sentence.
+    /// Sentence that says what cannot be done, and why.
     pub what: String,
 }
 
-impl Trouble {
-    /// The same, fit to be told.
-    pub fn told(&self) -> Trouble {
-        Trouble {
+impl Failure {
+    /// Copy with a sentence that an answer may hold.
+    pub fn shown(&self) -> Failure {
+        Failure {
             reason: self.reason,
             what: words(&self.what),
         }
     }
 }
 
-/// The reasons of troubles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Reasons of failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reason {
     /// The engine does not allow this node to do it.
     Rights,
     /// The engine has no room.
     Room,
+    /// The engine has no room for events, which are worth less than triggers.
+    Events,
     /// The engine does not hold values of this size.
     Size,
     /// The numbers for `again metrics` cannot be written.
@@ -435,7 +438,7 @@ impl Answer {
                 let all = some
                     .chain(link)
                     .chain([&how.version])
-                    .chain(how.troubles.iter().map(|trouble| &trouble.what))
+                    .chain(how.failures.iter().map(|failure| &failure.what))
                     .chain(&how.slots);
                 all.map(String::as_str).collect()
             }
@@ -545,8 +548,8 @@ mod tests {
         }
     }
 
-    fn trouble(what: &str) -> Trouble {
-        Trouble {
+    fn failure(what: &str) -> Failure {
+        Failure {
             reason: Reason::Rights,
             what: what.to_owned(),
         }
@@ -564,7 +567,7 @@ mod tests {
                 since: 2,
                 why: "connection refused".to_owned(),
             },
-            troubles: vec![trouble("writing below to/")],
+            failures: vec![failure("writing below to/")],
             outbox: Waiting {
                 triggers: 3,
                 results: 4,
@@ -708,7 +711,7 @@ mod tests {
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"troubles":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {
@@ -761,7 +764,7 @@ mod tests {
             Answer::Failed(node("a"), "\n".to_owned()),
             progress(News::Told(Outcome::Failed, "\r".to_owned())),
             Answer::How(Box::new(How {
-                troubles: vec![trouble("\u{7f}")],
+                failures: vec![failure("\u{7f}")],
                 ..how()
             })),
         ] {

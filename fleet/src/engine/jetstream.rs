@@ -11,8 +11,10 @@ use super::Error;
 pub const NO_STREAM: u16 = 10059;
 /// Another message was the last one of its subject. 10070 and 10164 say the same in other releases.
 const OTHER_LAST: [u16; 3] = [10070, 10071, 10164];
-/// The server's resources are used up, its storage is, or the message could not be stored.
-const NO_ROOM: [u16; 3] = [10023, 10047, 10077];
+/// The resources of the account or of the server are used up, or its storage is.
+const NO_ROOM: [u16; 3] = [10002, 10023, 10047];
+/// The message could not be stored, as the words tell: also where the limit of a stream or of the disk is reached.
+const NOT_STORED: u16 = 10077;
 
 /// A stream that keeps the newest message of each subject, to be made by `$JS.API.STREAM.CREATE.NAME`.
 #[derive(Serialize)]
@@ -177,12 +179,27 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The error that it is where a message was to be stored.
+    /// Whether there is no room for what was to be stored.
+    fn is_full(&self) -> bool {
+        let words = ["maximum bytes", "no space"];
+        let is_limit = words.iter().any(|words| self.description.contains(words));
+        NO_ROOM.contains(&self.err_code) || (self.err_code == NOT_STORED && is_limit)
+    }
+
+    /// Error of a message that was to be stored.
     pub fn of_a_message(self) -> Error {
         match self.err_code {
             code if OTHER_LAST.contains(&code) => Error::Conflict,
-            code if NO_ROOM.contains(&code) => Error::Full(self.description),
+            _ if self.is_full() => Error::Full(self.description),
             _ => Error::Unknown(self.description),
+        }
+    }
+
+    /// Error of a question that changes nothing, or may be asked again.
+    pub fn of_a_stream(self) -> Error {
+        match self.is_full() {
+            true => Error::Full(self.description),
+            false => Error::Unreachable(self.description),
         }
     }
 }

@@ -187,7 +187,7 @@ impl Nats {
         let answer = Answer::read(&self.look(subject, payload).await?.payload)?;
         match answer.error {
             Some(error) if error.err_code == NO_STREAM => Ok(None),
-            Some(error) => Err(Error::Unreachable(error.description)),
+            Some(failure) => Err(failure.of_a_stream()),
             None => Ok(Some(answer.state.last_seq)),
         }
     }

@@ -139,8 +139,8 @@ pub enum News {
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
-    /// The watch of that number sees what is there, or is not allowed to.
-    Watched(usize, Option<Error>),
+    /// The watch of that number sees what is there, or what is below its prefix is not shown to it.
+    Watched(usize, Option<(&'static str, Error)>),
 }
 
 /// Why a connection has ended.
@@ -239,6 +239,9 @@ async fn connected(access: &Access, orders: &mut Orders, news: &Teller) -> End {
     }
 }
 
+/// What is watched below the fleet's prefix, by the number of the watch.
+const WATCHED: [&str; 5] = ["to/", "result/", "event/", "lock/", "pass/"];
+
 /// Uses a connection until its end.
 async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news: &Teller) -> End {
     let alive = Key::Alive(access.node.clone()).encode(&access.namespace);
@@ -253,20 +256,20 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
-    let look = |prefix: Prefix<'_>, again| {
-        let tell = watch::Tell(0, tell.clone());
+    let look = |number, prefix: Prefix<'_>, again| {
+        let tell = watch::Tell(number, tell.clone());
         watch::watch(engine, prefix.encode(namespace), again, tell)
     };
-    let registers = look(Prefix::To(node), &again[0]);
-    let results = look(Prefix::Results(node), &again[1]);
+    let registers = look(0, Prefix::To(node), &again[0]);
+    let results = look(1, Prefix::Results(node), &again[1]);
     let events = async {
         if !access.rules.is_empty() {
-            look(Prefix::AllEvents, &never).await;
+            look(2, Prefix::AllEvents, &never).await;
         }
     };
     let locks = async {
         let (held, passed) = (Prefix::Locks, Prefix::Passes);
-        let (held, passed) = (look(held, &again[2]), look(passed, &again[3]));
+        let (held, passed) = (look(3, held, &again[2]), look(4, passed, &again[3]));
         if E::HAS_PLACES && access.has_locks {
             join(held, passed).await;
         }
@@ -329,7 +332,8 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
             watch::Event::Complete => drop(news.send(News::Watched(number, None))),
             // A watch goes on trying; the rest works all the same.
             watch::Event::Lost(error @ Error::Denied(_)) => {
-                drop(news.send(News::Watched(number, Some(error))));
+                let denied = WATCHED.get(number).map(|prefix| (*prefix, error));
+                drop(news.send(News::Watched(number, denied)));
             }
             watch::Event::Lost(error) => lost = Some(error.to_string()),
         }
@@ -364,7 +368,7 @@ async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
                 }
             }
             // Nobody sees that this node is there, which stops no trigger.
-            Err(Error::Denied(_) | Error::Full(_)) => break,
+            Err(Error::Denied(_)) => break,
             Err(error) => return Err(error),
         }
     }

@@ -9,6 +9,8 @@ mod callers;
 mod door;
 /// Drives the steps.
 mod driver;
+/// Failures of its work.
+mod failures;
 /// Few values by their keys.
 mod few;
 /// Which processes have ended.
@@ -37,8 +39,6 @@ mod spool;
 mod tally;
 /// When what runs have left is told.
 mod telling;
-/// What fails at present.
-mod troubles;
 
 use std::fs;
 use std::future::Future;

@@ -64,9 +64,9 @@ impl Tally {
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn write(&mut self, numbers: Numbers, is_beat: bool, at: Walltime) -> io::Result<()> {
+    pub fn write(&mut self, numbers: Numbers, is_beat: bool, at: Walltime) -> io::Result<bool> {
         if !is_beat && numbers == self.written {
-            return Ok(());
+            return Ok(false);
         }
         let mut text = format!("{{\"at\":{}", at.millis());
         for (key, number) in KEYS.iter().zip(numbers) {
@@ -77,7 +77,7 @@ impl Tally {
         fs::write(&new, text)?;
         fs::rename(&new, &self.path)?;
         self.written = numbers;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -360,7 +360,7 @@ async fn full(stage: &impl Stage) {
 }
 
 #[test]
-fn engine_without_room_says_so() {
+fn full_engine_is_an_error_of_its_own() {
     let etcd = Server::with_room(Kind::Etcd, 16 << 20);
     run(full(&OnEtcd(OnServer::new(&etcd))));
     let nats = Server::with_room(Kind::Nats, 16 << 20);
@@ -501,7 +501,7 @@ fn an_etcd_keeps_room_for_what_is_worth_more_than_events() {
         // Not the one that has asked a moment ago.
         let full = stage.client().await.has_room().await;
         assert!(
-            matches!(&full, Err(Error::Denied(why)) if why.contains("128 MiB")),
+            matches!(&full, Err(Error::Full(why)) if why.contains("128 MiB")),
             "{full:?}"
         );
         put(&engine, &stage.key("to/a/s/again")).await;

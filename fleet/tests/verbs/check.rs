@@ -34,7 +34,7 @@ fn how() -> How {
             since: 2,
             why: String::new(),
         },
-        troubles: Vec::new(),
+        failures: Vec::new(),
         outbox: Waiting {
             triggers: 0,
             results: 0,

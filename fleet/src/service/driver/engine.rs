@@ -4,12 +4,12 @@ use again::layout::complain;
 use again::sys::clock;
 
 use super::{Driver, Note, Register};
-use crate::ask;
+use crate::ask::{self, Reason};
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
+use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES};
 use crate::service::root;
-use crate::service::troubles::Work;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
@@ -24,16 +24,10 @@ impl Driver {
             News::Reached => self.reached(),
             News::Lost(why) => self.lost(why),
             News::Changes(changes) => self.changed(changes),
-            News::Watched(number, None) => self.health.troubles.passed(Work::Watch(number)),
-            News::Watched(number, Some(error)) => {
-                let what = format!("this node cannot see what others write: the engine {error}");
-                if self
-                    .health
-                    .troubles
-                    .refused(Work::Watch(number), &error, &what)
-                {
-                    complain(&format!("again-fleet: {what}"));
-                }
+            News::Watched(number, None) => self.health.failures.succeeded(&Work::Watch(number)),
+            News::Watched(number, Some((prefix, error))) => {
+                let what = format!("cannot see what is below '{prefix}': the engine {error}");
+                self.note_refusal(Work::Watch(number), &error, &what);
             }
             News::Answered(
                 Call::Put {
@@ -88,26 +82,48 @@ impl Driver {
         }
     }
 
-    /// Says what the engine refuses to hold. What is tried over and over is said once.
+    /// Notes what became of sending something. What is tried over and over is said once.
     fn sent(&mut self, letter: &LetterId, version: u64, answer: &Answer) {
-        let (work, is_node) = (Work::of(letter), *letter == LetterId::Node);
+        let work = Work::Letter(letter.clone());
         let error = match answer {
-            Ok(_) => return self.health.troubles.passed(work),
+            Ok(_) => return self.health.failures.succeeded(&work),
             Err(error) => error,
         };
-        let is_full = matches!(error, Error::Full(_));
-        let what = match is_full {
-            true => format!("what is to be sent waits: the engine {error}"),
-            false => format!("{letter} is not sent: the engine {error}"),
+        let kind = match letter {
+            LetterId::Node => "this node's own entry",
+            LetterId::To(..) => "a trigger",
+            LetterId::Told(_) => "a result",
         };
-        let is_news = self.health.troubles.refused(work, error, &what);
-        let is_refused = matches!(error, Error::Denied(_) | Error::TooLarge);
-        if is_news || (is_refused && !is_node) {
+        let what = format!("cannot send {kind}: the engine {error}");
+        let is_news = self.note_refusal(work, error, &what);
+        if !matches!(error, Error::Denied(_) | Error::TooLarge) {
+            return;
+        }
+        if *letter == LetterId::Node {
+            self.feed(Event::NotTaken(version));
+        } else if !is_news {
+            complain(&format!(
+                "again-fleet: {letter} is not sent: the engine {error}"
+            ));
+        }
+    }
+
+    /// Notes a failure, and says it if it is news.
+    pub(super) fn note_failure(&mut self, work: Work, reason: Reason, what: &str) {
+        let now = clock::boottime();
+        if self.health.failures.failed(work, reason, what, now) {
             complain(&format!("again-fleet: {what}"));
         }
-        if is_node && is_refused {
-            self.feed(Event::NotTaken(version));
+    }
+
+    /// The same of what the engine refuses. Whether it was news.
+    pub(super) fn note_refusal(&mut self, work: Work, error: &Error, what: &str) -> bool {
+        let now = clock::boottime();
+        let is_news = self.health.failures.refused(work, error, what, now);
+        if is_news {
+            complain(&format!("again-fleet: {what}"));
         }
+        is_news
     }
 
     fn reached(&mut self) {
@@ -115,7 +131,7 @@ impl Driver {
         let health = &mut self.health;
         (health.is_up, health.since) = (true, clock::walltime());
         health.why.clear();
-        health.troubles.reached();
+        health.failures.forget_refusals();
         self.registers.clear();
         self.reactions.begin_anew();
         // By another version of this program, perhaps.
@@ -142,6 +158,7 @@ impl Driver {
         }
         let was_up = std::mem::take(&mut health.is_up);
         health.why = why;
+        health.failures.forget_refusals();
         if was_up {
             health.since = clock::walltime();
             self.feed(Event::Lost);

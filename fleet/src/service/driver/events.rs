@@ -7,9 +7,9 @@ use again::sys::clock;
 
 use super::Driver;
 use crate::engine::Error;
+use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, OURSELVES};
 use crate::service::telling::Sent;
-use crate::service::troubles::Work;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 
@@ -73,17 +73,19 @@ impl Driver {
     pub fn events_told(&mut self, answer: Answer) {
         match answer {
             Ok(_) => {
-                self.health.troubles.passed(Work::Events);
+                self.health.failures.succeeded(&Work::Events);
                 self.parcel_done(true);
                 self.tell_events();
             }
             Err(e @ Error::TooLarge) => {
+                self.health.failures.succeeded(&Work::Events);
                 complain(&format!("again-fleet: events are dropped: the engine {e}"));
                 self.parcel_done(false);
             }
             Err(e) => {
                 let what = format!("events wait: the engine {e}");
-                self.health.troubles.refused(Work::Events, &e, &what);
+                let now = clock::boottime();
+                self.health.failures.refused(Work::Events, &e, &what, now);
                 if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
                     complain(&format!("again-fleet: events wait: the engine {why}"));
                 }

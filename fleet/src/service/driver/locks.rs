@@ -12,10 +12,10 @@ use crate::ask;
 use crate::engine::{Change, Error, NO_LOCKS, Value};
 use crate::policy::fire::Request;
 use crate::policy::lock::Lock;
+use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
 use crate::service::locks::{Deed, Locks, Seen};
 use crate::service::places::Act;
-use crate::service::troubles::Work;
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -123,8 +123,10 @@ impl Driver {
             return;
         }
         let value = answer.map(|found| found.into_iter().next());
-        if value.is_ok() {
-            self.health.troubles.passed(Work::Locks);
+        // A renewal succeeds also where nothing can be written.
+        if matches!((act, &value), (Act::Sign { .. }, Ok(_))) {
+            let work = Work::Lock(name.clone());
+            self.health.failures.succeeded(&work);
         }
         let deeds = match (act, value) {
             (
@@ -145,9 +147,7 @@ impl Driver {
             (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => self.locks.gone(name),
             (_, Err(e)) => {
                 let what = format!("the lock '{name}' cannot be taken: the engine {e}");
-                if self.health.troubles.refused(Work::Locks, &e, &what) {
-                    complain(&format!("again-fleet: {what}"));
-                }
+                self.note_refusal(Work::Lock(name.clone()), &e, &what);
                 self.locks.failed(name)
             }
             (_, Ok(_)) => Vec::new(),

@@ -33,6 +33,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::callers::Callers;
 use super::door::Guest;
+use super::failures::Failures;
 use super::few::Few;
 use super::holders;
 use super::keep::Keep;
@@ -45,7 +46,6 @@ use super::slots::Slots;
 use super::spool::Spool;
 use super::tally::Tally;
 use super::telling::Telling;
-use super::troubles::Troubles;
 use crate::ask::Question;
 use crate::engine::Value;
 use crate::handover;
@@ -168,8 +168,8 @@ pub struct Health {
     pub since: Walltime,
     /// Why it is not reached.
     pub why: String,
-    /// What fails although the engine is reached.
-    pub troubles: Troubles,
+    /// Failures of its work.
+    pub failures: Failures,
     /// Why the disk does not keep what is to be kept.
     pub not_kept: Option<String>,
     /// Why root's side did not answer.

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use tokio::sync::mpsc::unbounded_channel;
 
+use again::sys::clock;
+
 use super::{Driver, Health, Note};
-use crate::ask::{self, How, Question, Trouble, Waiting};
+use crate::ask::{self, Failure, How, Question, Waiting};
 use crate::service::door::{self, Guest};
 use crate::service::link::Call;
 use crate::step::model::{Back, Client, Content, Event};
@@ -142,6 +144,7 @@ impl Driver {
     fn how(&self) -> How {
         let health = &self.health;
         let waiting = self.waiting();
+        let all = health.failures.all(clock::boottime());
         How {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: self.me.clone(),
@@ -153,7 +156,7 @@ impl Driver {
                 since: health.since.millis(),
                 why: ask::words(&health.why),
             },
-            troubles: health.troubles.all().map(Trouble::told).collect(),
+            failures: all.into_iter().map(Failure::shown).collect(),
             outbox: waiting,
             take: health.take.as_deref().map(ask::words),
             turned_away: health.turned_away,

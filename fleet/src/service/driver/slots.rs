@@ -8,11 +8,11 @@ use super::Driver;
 use crate::ask::{self, Wish};
 use crate::engine::{Error, NO_PLACES, Value};
 use crate::policy::slots::{Lease, Standing};
+use crate::service::failures::Work;
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Answer, Call, Order};
 use crate::service::places::{Act, Line, Seen};
 use crate::service::slots::{Deed, Holder, Run, Slots};
-use crate::service::troubles::Work;
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -100,8 +100,10 @@ impl Driver {
             return;
         }
         self.slots();
-        if value.is_ok() {
-            self.health.troubles.passed(Work::Slots);
+        // A renewal succeeds also where nothing can be written.
+        if matches!((act, &value), (Act::Sign { .. }, Ok(_))) {
+            let work = Work::Slot(group.clone());
+            self.health.failures.succeeded(&work);
         }
         let deeds = match (act, value) {
             (
@@ -121,9 +123,7 @@ impl Driver {
             }
             (_, Err(e)) => {
                 let what = format!("no slot in group '{group}': the engine {e}");
-                if self.health.troubles.refused(Work::Slots, &e, &what) {
-                    complain(&format!("again-fleet: {what}"));
-                }
+                self.note_refusal(Work::Slot(group.clone()), &e, &what);
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
@@ -139,7 +139,7 @@ impl Driver {
         }
         let deeds = match seen {
             Seen::Line(group, values, is_all) => {
-                self.health.troubles.passed(Work::Lines);
+                self.health.failures.succeeded(&Work::Queues);
                 let (mut line, mut stands) = (Vec::new(), false);
                 let place = self.slots.group(&group).and_then(|one| one.place);
                 for value in values {
@@ -160,10 +160,8 @@ impl Driver {
                 _ => return,
             },
             Seen::Lost(e) => {
-                let what = format!("this node cannot see who waits for slots: the engine {e}");
-                if self.health.troubles.refused(Work::Lines, &e, &what) {
-                    complain(&format!("again-fleet: {what}"));
-                }
+                let what = format!("cannot see who waits for slots: the engine {e}");
+                self.note_refusal(Work::Queues, &e, &what);
                 return;
             }
         };

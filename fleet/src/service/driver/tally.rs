@@ -1,11 +1,10 @@
 //! How the service does, in numbers.
 
-use again::layout::complain;
 use again::sys::clock;
 
 use super::Driver;
 use crate::ask::Reason;
-use crate::service::troubles::Work;
+use crate::service::failures::Work;
 
 impl Driver {
     /// Writes them down for `again metrics`, at each beat, and soon after something has changed.
@@ -22,8 +21,11 @@ impl Driver {
         } else {
             health.since.millis()
         };
-        let troubles = [health.take.is_some(), health.not_kept.is_some()];
-        let troubles = troubles.iter().filter(|is| **is).count() + health.troubles.all().len();
+        // Whoever reads the numbers sees that they could be written.
+        let failures = health.failures.all(clock::boottime()).into_iter();
+        let failures = failures.filter(|one| one.reason != Reason::Metrics).count();
+        let others = [health.take.is_some(), health.not_kept.is_some()];
+        let troubles = failures + others.iter().filter(|is| **is).count();
         let numbers = [
             told.sent,
             told.spooled,
@@ -39,14 +41,13 @@ impl Driver {
             troubles as u64,
             ended,
         ];
-        let written = self.tally.write(numbers, is_beat, clock::walltime());
-        let troubles = &mut self.health.troubles;
-        let Err(e) = written else {
-            return troubles.passed(Work::Metrics);
-        };
-        let what = format!("'again metrics' is told nothing: {e}");
-        if troubles.failed(Work::Metrics, Reason::Metrics, &what) {
-            complain(&format!("again-fleet: {what}"));
+        match self.tally.write(numbers, is_beat, clock::walltime()) {
+            Ok(false) => {}
+            Ok(true) => self.health.failures.succeeded(&Work::Metrics),
+            Err(e) => {
+                let what = format!("cannot write the numbers for 'again metrics': {e}");
+                self.note_failure(Work::Metrics, Reason::Metrics, &what);
+            }
         }
     }
 }

@@ -74,6 +74,9 @@ async fn ask(access: &Access, server: &[String]) -> Result<(Health, Result<(), E
     }
 }
 
+/// Remedy for an engine that is full.
+pub const MAKE_ROOM: &str = "etcd: compact and defragment it, raise its quota (--quota-backend-bytes), then 'etcdctl alarm disarm'; NATS: give it a larger disk or max_file_store";
+
 /// What to do about an error of this engine's.
 fn remedy(engine: Engine, error: &Error) -> &'static str {
     if let Error::Unreachable(why) | Error::Unknown(why) = error
@@ -82,6 +85,7 @@ fn remedy(engine: Engine, error: &Error) -> &'static str {
         return remedy;
     }
     match (engine, error) {
+        (_, Error::Full(_)) => MAKE_ROOM,
         (_, Error::Denied(_)) => {
             "enrol this node's certificate with the engine, or mend its rights there"
         }

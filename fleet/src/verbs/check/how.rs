@@ -2,20 +2,21 @@
 
 use again::model::{Span, Walltime};
 
+use super::engine::MAKE_ROOM;
 use super::finding::Finding;
-use crate::ask::{How, Reason, Trouble};
+use crate::ask::{Failure, How, Reason};
 use crate::settings::Settings;
 use crate::verbs::clock;
 
 /// Findings about the service, its outbox, what the engine allows, and the clock.
 pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     let mut found = vec![service(how, now), link(how, now)];
-    let is_allowed = |trouble: &Trouble| trouble.reason != Reason::Rights;
-    if how.troubles.iter().all(is_allowed) {
+    let is_allowed = |failure: &Failure| failure.reason != Reason::Rights;
+    if how.failures.iter().all(is_allowed) {
         let what = "the engine has denied the service nothing";
         found.push(Finding::ok("permissions", what));
     }
-    found.extend(how.troubles.iter().map(trouble));
+    found.extend(how.failures.iter().map(failure));
     found.extend([outbox(how, now), clocks(how.ahead, settings.skew)]);
     if let Some(why) = &how.take {
         found.push(Finding::error(
@@ -92,27 +93,28 @@ fn link(how: &How, now: Walltime) -> Finding {
     )
 }
 
-/// Finding about what fails although the engine is reached.
-fn trouble(trouble: &Trouble) -> Finding {
-    let (about, todo) = match trouble.reason {
+/// Finding about a failure of the service's work.
+fn failure(failure: &Failure) -> Finding {
+    let (about, todo) = match failure.reason {
         Reason::Rights => (
             "permissions",
-            "enrol this node's certificate with the engine, or mend its rights there",
+            "enrol this node's certificate with the engine, or fix its rights there",
         ),
-        Reason::Room => (
+        Reason::Room => ("engine", MAKE_ROOM),
+        Reason::Events => (
             "engine",
-            "make room there, or have nodes tell fewer events: etcd is compacted, defragmented and given a larger --quota-backend-bytes, NATS a larger disk or max_file_store",
+            "send fewer events ('events' of the class), or remove other data from the engine",
         ),
         Reason::Size => (
             "engine",
-            "have this node publish fewer facts, or raise the limit: --max-request-bytes of etcd, max_payload of NATS",
+            "publish less, or raise the limit: --max-request-bytes of etcd, max_payload of NATS",
         ),
         Reason::Metrics => (
             "metrics",
-            "make room for the state directory, and see that it is the service's own",
+            "make room for the state directory; it must belong to the service's user",
         ),
     };
-    Finding::error(about, trouble.what.clone(), todo)
+    Finding::error(about, failure.what.clone(), todo)
 }
 
 fn outbox(how: &How, now: Walltime) -> Finding {
@@ -182,7 +184,7 @@ mod tests {
                 since: NOW,
                 why: String::new(),
             },
-            troubles: Vec::new(),
+            failures: Vec::new(),
             outbox: Waiting {
                 triggers: 0,
                 results: 2,
@@ -245,11 +247,12 @@ mod tests {
         for (reason, about) in [
             (Reason::Rights, "permissions"),
             (Reason::Room, "engine"),
+            (Reason::Events, "engine"),
             (Reason::Size, "engine"),
             (Reason::Metrics, "metrics"),
         ] {
             let what = "it fails".to_owned();
-            let found = bad(|how| how.troubles = vec![Trouble { reason, what }]);
+            let found = bad(|how| how.failures = vec![Failure { reason, what }]);
             assert_eq!(found, [(Grade::Error, format!("{about}: it fails"))]);
         }
         let (_, words) = one(|how| how.outbox.not_kept = Some("no space left".to_owned()));

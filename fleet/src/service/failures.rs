@@ -1,0 +1,162 @@
+//! PURE: failures of the service's work, until the same work succeeds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use again::model::{Boottime, Span};
+
+use crate::ask::{Failure, Reason};
+use crate::engine::Error;
+use crate::step::model::LetterId;
+use crate::wire::name::Name;
+
+/// How long a failure of work that is tried over and over is shown after the last try: nobody may want that work any more.
+const SHOWN: Span = Span::from_secs(120);
+
+/// Work that can fail while the engine is reached.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// Sending this.
+    Letter(LetterId),
+    /// Sending events.
+    Events,
+    /// Taking a slot of this group.
+    Slot(Name),
+    /// Seeing who waits for slots.
+    Queues,
+    /// Taking this lock.
+    Lock(Name),
+    /// Seeing what others write, by the number of the watch.
+    Watch(usize),
+    /// Writing the numbers for `again metrics`.
+    Metrics,
+}
+
+impl Work {
+    /// Whether it is tried over and over as long as it fails and is wanted.
+    fn is_retried(&self) -> bool {
+        !matches!(self, Work::Letter(LetterId::Node) | Work::Watch(_))
+    }
+
+    fn reason(&self, error: &Error) -> Option<Reason> {
+        match error {
+            Error::Denied(_) => Some(Reason::Rights),
+            Error::Full(_) if *self == Work::Events => Some(Reason::Events),
+            Error::Full(_) => Some(Reason::Room),
+            Error::TooLarge => Some(Reason::Size),
+            Error::Conflict | Error::Unreachable(_) | Error::Unknown(_) => None,
+        }
+    }
+}
+
+/// Newest failures of all work that has not succeeded since.
+#[derive(Debug, Default)]
+pub struct Failures(BTreeMap<Work, (Failure, Boottime)>);
+
+impl Failures {
+    /// Notes a failure, in a sentence. Whether no work has failed in the same way.
+    pub fn failed(&mut self, work: Work, reason: Reason, what: &str, now: Boottime) -> bool {
+        let what = what.to_owned();
+        let failure = Failure { reason, what };
+        let is_news = self.0.values().all(|(other, _)| *other != failure);
+        self.0.insert(work, (failure, now));
+        is_news
+    }
+
+    /// Notes what the engine refuses, as [`Failures::failed`] does. A connection that fails is none of these.
+    pub fn refused(&mut self, work: Work, error: &Error, what: &str, now: Boottime) -> bool {
+        work.reason(error)
+            .is_some_and(|reason| self.failed(work, reason, what, now))
+    }
+
+    /// Notes that work has succeeded.
+    pub fn succeeded(&mut self, work: &Work) {
+        self.0.remove(work);
+    }
+
+    /// Forgets what the engine has refused: all of it is tried anew over a new connection.
+    pub fn forget_refusals(&mut self) {
+        self.0.retain(|work, _| *work == Work::Metrics);
+    }
+
+    /// Failures at this time, each once.
+    pub fn all(&self, now: Boottime) -> BTreeSet<&Failure> {
+        let lasts = |(work, (_, at)): &(&Work, &(Failure, Boottime))| {
+            !work.is_retried() || now.since(*at) < SHOWN
+        };
+        let all = self.0.iter().filter(lasts);
+        all.map(|(_, (failure, _))| failure).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Boottime {
+        Boottime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn reasons(failures: &Failures, seconds: u64) -> Vec<Reason> {
+        let all = failures.all(at(seconds)).into_iter();
+        all.map(|failure| failure.reason).collect()
+    }
+
+    fn to(target: &str) -> Work {
+        let (target, name) = (target.parse(), "again".parse());
+        let (target, name) = (target.expect("a certname"), name.expect("a name"));
+        Work::Letter(LetterId::To(target, name))
+    }
+
+    fn denied() -> Error {
+        Error::Denied("no".to_owned())
+    }
+
+    #[test]
+    fn work_fails_and_succeeds_by_itself() {
+        let (mut failures, full) = (Failures::default(), Error::Full("no".to_owned()));
+        let node = Work::Letter(LetterId::Node);
+        assert!(failures.refused(node.clone(), &Error::TooLarge, "too large", at(0)));
+        assert!(failures.refused(to("web1"), &denied(), "not allowed", at(0)));
+        assert!(!failures.refused(to("web2"), &denied(), "not allowed", at(0)));
+        assert!(failures.failed(Work::Metrics, Reason::Metrics, "no space", at(0)));
+        let three = [Reason::Rights, Reason::Size, Reason::Metrics];
+        assert_eq!(reasons(&failures, 0), three);
+        failures.succeeded(&node);
+        failures.succeeded(&to("web1"));
+        assert_eq!(reasons(&failures, 0), [Reason::Rights, Reason::Metrics]);
+        assert!(failures.refused(to("web2"), &full, "no room", at(0)));
+        assert!(failures.refused(Work::Events, &full, "events wait", at(0)));
+        let three = [Reason::Room, Reason::Events, Reason::Metrics];
+        assert_eq!(reasons(&failures, 0), three);
+        failures.succeeded(&Work::Events);
+        failures.succeeded(&Work::Metrics);
+        failures.succeeded(&to("web2"));
+        assert_eq!(reasons(&failures, 0), []);
+        assert!(failures.refused(to("web2"), &denied(), "not allowed", at(0)));
+    }
+
+    #[test]
+    fn failure_of_work_that_nobody_wants_any_more_ends() {
+        let mut failures = Failures::default();
+        failures.refused(to("web1"), &denied(), "not allowed", at(0));
+        failures.refused(Work::Watch(1), &denied(), "not seen", at(0));
+        assert_eq!(reasons(&failures, 119).len(), 2);
+        assert_eq!(reasons(&failures, 120).len(), 1);
+        failures.refused(to("web1"), &denied(), "not allowed", at(120));
+        assert_eq!(reasons(&failures, 130).len(), 2);
+        failures.succeeded(&Work::Watch(0));
+        failures.succeeded(&Work::Watch(1));
+        assert_eq!(reasons(&failures, 130).len(), 1);
+    }
+
+    #[test]
+    fn new_connection_forgets_what_the_engine_refused() {
+        let mut failures = Failures::default();
+        let away = Error::Unreachable("it is away".to_owned());
+        assert!(!failures.refused(Work::Queues, &away, "away", at(0)));
+        assert!(failures.refused(Work::Watch(1), &denied(), "not seen", at(0)));
+        assert!(failures.failed(Work::Metrics, Reason::Metrics, "no space", at(0)));
+        failures.forget_refusals();
+        assert_eq!(reasons(&failures, 0), [Reason::Metrics]);
+    }
+}
