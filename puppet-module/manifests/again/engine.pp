@@ -52,9 +52,14 @@
 #   here, and what it sends waits until then. Set to false again, NATS asks for no rights any more; etcd does until `etcdctl auth disable`.
 #
 # @param nodes
-#   Certnames of the nodes that have rights, with `permissions`. By default all whose certificates the CA has signed, less those that have
-#   expired or are revoked, as the CA's own files say where the catalog is compiled. Where that is not the CA, PuppetDB may know:
+#   Certnames of the nodes that have rights, with `permissions`. By default all nodes for which
+#   the CA has signed a certificate, according to its own files where the catalog is compiled.
+#   Where that is not the CA, PuppetDB may know them:
 #   `puppetdb_query('nodes[certname] {}').map |$node| { $node['certname'] }`.
+#
+#   A node whose certificates have all expired or been revoked loses its rights with the next
+#   run here, even if it is listed. Without the CA's files the class cannot know that: remove the
+#   node from the list, or from PuppetDB with `puppet node deactivate`.
 #
 # @param namespaces
 #   The fleets that use this engine, with `permissions`: `namespace` of `common::again::fleet`.
@@ -152,6 +157,12 @@ class common::again::engine (
   })
 
   if $ensure == 'present' {
+    $certificates = common::again::certificates()
+    $is_valid = $certificates.lest || { {} }
+    $listed = $nodes.lest || { $is_valid.keys }
+    # A node stays if the inventory does not name it, or is not on this machine.
+    $enrolled = $listed.filter |$node| { $is_valid[$node] != false }.unique.sort
+
     package { $package:
       ensure => 'installed',
     }
@@ -209,7 +220,9 @@ class common::again::engine (
     }
 
     if $permissions {
-      $enrolled = ($nodes.lest || { common::again::signed() }).unique.sort
+      if $nodes == undef and $certificates == undef {
+        fail("${title}: there is no CA where this catalog is compiled: set ${title}::nodes, for instance from PuppetDB")
+      }
       $exec = { 'provider' => 'posix', 'path' => ['/usr/sbin', '/usr/bin', '/sbin', '/bin'], 'logoutput' => 'on_failure' }
 
       if $engine == 'nats' {

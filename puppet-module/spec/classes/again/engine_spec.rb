@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require 'spec_helper'
+require 'support/authority'
 
 describe 'common::again::engine' do
   let(:node) { 'engine1.example.com' }
@@ -115,6 +116,33 @@ describe 'common::again::engine' do
           let(:params) { { permissions: true } }
 
           it { is_expected.to compile.and_raise_error(%r{set common::again::engine::nodes}) }
+        end
+      end
+
+      # Catalogs are cached by their parameters and facts: each context has a namespace of its own.
+      context 'where Puppet has its CA' do
+        include Authority
+
+        let(:rights) { catalogue.resource('File', '/etc/again-engine-nats/rights.conf')[:content].scan(%r{user: "(.*)"}).flatten }
+
+        def fleet(name, others = {})
+          { namespaces: [name] }.merge(others)
+        end
+
+        context 'with a node that was revoked' do
+          before { authority(entry(1, 'web1.example.com') + entry(2, 'web2.example.com'), revoked: [2]) }
+
+          context 'with NATS' do
+            let(:params) { fleet('nats', engine: 'nats', permissions: true) }
+
+            it { expect(rights).to eq(['web1.example.com']) }
+          end
+
+          context 'with NATS and a list of nodes' do
+            let(:params) { fleet('listed', engine: 'nats', permissions: true, nodes: %w[elsewhere.example.com web1.example.com web2.example.com]) }
+
+            it { expect(rights).to eq(%w[elsewhere.example.com web1.example.com]) }
+          end
         end
       end
 
