@@ -8,6 +8,10 @@
 #
 # A server keeps a copy of the node's private key that only its own user can read, since Puppet's own file is not for it.
 #
+# etcd takes the owner of a certificate named `root` for its superuser. With etcd the class
+# fails if the CA has signed such a certificate, unless it has expired or been revoked. The
+# class can see that where it is compiled on the CA; elsewhere it fails if `nodes` names root.
+#
 # @param ensure
 #   `absent` stops the server and takes away its configuration and the copies of the certificates. The package and the data stay.
 #
@@ -162,6 +166,10 @@ class common::again::engine (
     $listed = $nodes.lest || { $is_valid.keys }
     # A node stays if the inventory does not name it, or is not on this machine.
     $enrolled = $listed.filter |$node| { $is_valid[$node] != false }.unique.sort
+    if $engine == 'etcd' and ($is_valid['root'] or 'root' in $enrolled) {
+      $remedy = "revoke it with 'puppetserver ca clean --certname root', and leave root out of ${title}::nodes"
+      fail("${title}: etcd takes the owner of a certificate named root for its superuser: ${remedy}")
+    }
 
     package { $package:
       ensure => 'installed',

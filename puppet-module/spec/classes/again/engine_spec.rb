@@ -123,10 +123,37 @@ describe 'common::again::engine' do
       context 'where Puppet has its CA' do
         include Authority
 
+        let(:superuser) { %r{takes the owner of a certificate named root for its superuser: revoke it with 'puppetserver ca clean --certname root'} }
         let(:rights) { catalogue.resource('File', '/etc/again-engine-nats/rights.conf')[:content].scan(%r{user: "(.*)"}).flatten }
 
         def fleet(name, others = {})
           { namespaces: [name] }.merge(others)
+        end
+
+        context 'with a certificate named root' do
+          before { authority(entry(1, 'web1.example.com') + entry(2, 'root') + entry(3, 'root'), revoked: [3]) }
+
+          { 'etcd' => {}, 'etcd with rights' => { permissions: true }, 'etcd with a list of nodes' => { permissions: true, nodes: ['web1.example.com'] } }.each do |what, parameters|
+            context what do
+              let(:params) { fleet('root', parameters) }
+
+              it { is_expected.to compile.and_raise_error(superuser) }
+            end
+          end
+
+          context 'with NATS, where root is a name like any other' do
+            let(:params) { fleet('nats-root', engine: 'nats', permissions: true) }
+
+            it { expect(rights).to eq(%w[root web1.example.com]) }
+          end
+        end
+
+        context 'with a certificate named root that was revoked and removed, and one that has expired' do
+          before { authority(entry(1, 'web1.example.com') + entry(2, 'root') + entry(3, 'root', 2021), revoked: [2]) }
+
+          let(:params) { fleet('cleaned', permissions: true) }
+
+          it { is_expected.to contain_file('/etc/again-engine-etcd/nodes').with_content("web1.example.com\n") }
         end
 
         context 'with a node that was revoked' do
@@ -144,6 +171,12 @@ describe 'common::again::engine' do
             it { expect(rights).to eq(%w[elsewhere.example.com web1.example.com]) }
           end
         end
+      end
+
+      context 'with a node named root and no CA' do
+        let(:params) { { nodes: ['root'] } }
+
+        it { is_expected.to compile.and_raise_error(%r{named root .*leave root out of common::again::engine::nodes}) }
       end
 
       context 'with paths and names of its own' do
