@@ -27,6 +27,8 @@ pub struct Certificates {
     pub directory: PathBuf,
     /// The name of this node: what puppet.conf says, else that of the only certificate which is there.
     pub certname: Option<Node>,
+    /// Directory of the CA (`cadir`; by default a link from `ssldir`). It exists only on the CA's own machine.
+    pub authority: PathBuf,
 }
 
 /// Looks below `root`: at puppet.conf, and in the usual places.
@@ -35,15 +37,18 @@ pub fn certificates(root: &Path) -> Certificates {
     let [conf, ssl] = LAYOUTS.iter().find(is_there).unwrap_or(&LAYOUTS[1]);
     let conf = Conf::parse(&read_named(&root.join(conf), LARGEST_SETTINGS).unwrap_or_default());
     // A value that names other settings is not for us to work out: the class writes the paths that Puppet itself says.
-    let set = conf
-        .value(Application::Agent, "ssldir")
-        .filter(|path| path.starts_with('/') && !path.contains('$'));
-    let directory = set.map_or_else(|| root.join(ssl), PathBuf::from);
+    let set = |sections: &[&str], name| {
+        let set = conf.value_in(sections, name)?;
+        (set.starts_with('/') && !set.contains('$')).then(|| PathBuf::from(set))
+    };
+    let directory = set(&["agent", "main"], "ssldir").unwrap_or_else(|| root.join(ssl));
+    let authority = set(&["server", "master", "main"], "cadir");
     let certname = conf
         .value(Application::Agent, "certname")
         .and_then(|name| name.parse().ok());
     Certificates {
         certname: certname.or_else(|| only(&directory.join("certs"))),
+        authority: authority.unwrap_or_else(|| directory.join("ca")),
         directory,
     }
 }
@@ -131,5 +136,24 @@ mod tests {
             conf("[main]\nssldir = $vardir/ssl\n"),
             PathBuf::from("var/lib/puppet/ssl")
         );
+    }
+
+    #[test]
+    fn authority_is_where_puppet_conf_says_or_below_the_certificates() {
+        let authority = |text: &str| {
+            let root = machine(&[("etc/puppet/puppet.conf", text)]);
+            let path = certificates(root.path()).authority;
+            let below = path.strip_prefix(root.path());
+            below.map_or(path.clone(), Path::to_owned)
+        };
+        for section in ["server", "master", "main"] {
+            let text = format!("[{section}]\ncadir = /srv/ca\n");
+            assert_eq!(authority(&text), PathBuf::from("/srv/ca"));
+        }
+        let usual = PathBuf::from("var/lib/puppet/ssl/ca");
+        assert_eq!(authority("[agent]\ncadir = /srv/ca\n"), usual);
+        assert_eq!(authority("[server]\ncadir = $vardir/ca\n"), usual);
+        let ssldir = "[main]\nssldir = /srv/ssl\n";
+        assert_eq!(authority(ssldir), PathBuf::from("/srv/ssl/ca"));
     }
 }

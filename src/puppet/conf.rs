@@ -44,7 +44,12 @@ impl Conf {
     /// A setting of an application: its own section before `main`. The section of `apply` is
     /// `[user]` (lib/puppet/application/apply.rb, `run_mode :user`).
     pub fn value(&self, application: Application, name: &str) -> Option<&str> {
-        [application.section(), "main"].iter().find_map(|section| {
+        self.value_in(&[application.section(), "main"], name)
+    }
+
+    /// A setting in the first of these sections that has it.
+    pub fn value_in(&self, sections: &[&str], name: &str) -> Option<&str> {
+        sections.iter().find_map(|section| {
             self.settings
                 .get(&((*section).to_owned(), name.to_owned()))
                 .map(String::as_str)

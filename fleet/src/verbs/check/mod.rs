@@ -8,10 +8,13 @@ mod files;
 mod finding;
 /// What the service says of itself.
 mod how;
+/// Certificates that make a node etcd's superuser.
+mod superuser;
 
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -29,6 +32,7 @@ use super::{Exit, Problem};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
 use crate::engine::{NO_LOCKS, NO_PLACES};
+use crate::puppet::certificates;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 
 /// Looks at everything, and says what it found.
@@ -38,7 +42,7 @@ use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, Problem> {
     let now = moment().wall;
     let found = match settings::settings(flags, around) {
-        Ok(settings) => examined(&settings, now),
+        Ok(settings) => examined(&settings, &around.root, now),
         Err(e) => vec![Finding::error("settings", e.0, "see again-fleet.toml(5)")],
     };
     if args.json {
@@ -60,13 +64,16 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, 
     })
 }
 
-fn examined(settings: &Settings, now: Walltime) -> Vec<Finding> {
+fn examined(settings: &Settings, root: &Path, now: Walltime) -> Vec<Finding> {
     let mut found = set(settings);
     found.push(helper(settings));
     found.extend(run_cmd(settings));
     found.push(trust(settings));
     if settings.tls || settings.trust == Trust::Puppet {
         found.extend(files::look(settings, now));
+    }
+    if settings.engine == Engine::Etcd && settings.tls {
+        found.extend(superuser::look(&certificates(root).authority, now));
     }
     found.extend(engine::look(settings));
     let how = ask(settings);
@@ -295,5 +302,31 @@ mod tests {
         drop(listener);
         assert!(!listens(&read(), &path.to_string_lossy()));
         std::fs::remove_dir_all(path.parent().expect("a directory")).expect("removed");
+    }
+
+    #[test]
+    fn check_looks_for_a_superuser_only_where_etcd_takes_users_from_certificates() {
+        let root = tempfile::tempdir().expect("a directory");
+        let ca = root.path().join("var/lib/puppet/ssl/ca");
+        fs::create_dir_all(&ca).expect("made");
+        let line = "0x0004 2026-01-01T00:00:00UTC 2031-01-01T00:00:00UTC /CN=root\n";
+        fs::write(ca.join("inventory.txt"), line).expect("written");
+        let finds = |engine: &str, tls: &str| {
+            let variables = [("CERTNAME", "web1"), ("ENGINE", engine), ("TLS", tls)];
+            let variables =
+                variables.map(|(name, value)| (format!("AGAIN_FLEET_{name}").into(), value.into()));
+            let around = Surroundings {
+                environment: variables.to_vec(),
+                root: root.path().to_owned(),
+                program: "/nonexistent/again-fleet".into(),
+            };
+            let settings = settings::settings(&Flags::default(), &around).expect("settings");
+            let now = Walltime::from_millis(1_795_219_387_045);
+            let found = examined(&settings, root.path(), now);
+            found.iter().any(|one| one.what.contains("named root"))
+        };
+        assert!(finds("etcd", "true"));
+        assert!(!finds("etcd", "false"));
+        assert!(!finds("nats", "true"));
     }
 }
