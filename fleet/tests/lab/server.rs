@@ -132,6 +132,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
     );
     assert_eq!(users, "lb1.test\nroot\nserver.test\nweb1.test\n");
     assert_eq!(agent(&server), 0);
+    certificate_named_root_is_an_error(&server);
 
     // From cron, at a target whose daemon is there.
     lb1.sh("systemctl start puppet");
@@ -218,6 +219,21 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
     );
     has_run(&lb1, 4);
     share_a_slot(&server, &web1, &lb1);
+}
+
+/// The CA signs a certificate for etcd's superuser, and revokes it.
+fn certificate_named_root_is_an_error(server: &Lab) {
+    let remedy = "puppetserver ca clean --certname root";
+    server.sh("puppetserver ca generate --certname root");
+    let (state, what) = check(server, "ca");
+    assert_eq!(state, "error");
+    assert!(what.contains("signed a certificate named root"), "{what}");
+    let run = server.exec(&["puppet", "agent", "--test", "--color=false"]);
+    assert_eq!(run.status(), 1, "{run:#?}");
+    assert!(run.err.contains(remedy), "{run:#?}");
+    server.sh(remedy);
+    assert_eq!(check(server, "ca"), (String::new(), String::new()));
+    agent(server);
 }
 
 /// A run as cron's lines have it.
