@@ -57,6 +57,8 @@ impl Failures {
     pub fn failed(&mut self, work: Work, reason: Reason, what: &str, now: Boottime) -> bool {
         let what = what.to_owned();
         let failure = Failure { reason, what };
+        self.0
+            .retain(|work, (_, at)| !work.is_retried() || now.since(*at) < SHOWN);
         let is_news = self.0.values().all(|(other, _)| *other != failure);
         self.0.insert(work, (failure, now));
         is_news
@@ -142,7 +144,7 @@ mod tests {
         failures.refused(Work::Watch(1), &denied(), "not seen", at(0));
         assert_eq!(reasons(&failures, 119).len(), 2);
         assert_eq!(reasons(&failures, 120).len(), 1);
-        failures.refused(to("web1"), &denied(), "not allowed", at(120));
+        assert!(failures.refused(to("web1"), &denied(), "not allowed", at(120)));
         assert_eq!(reasons(&failures, 130).len(), 2);
         failures.succeeded(&Work::Watch(0));
         failures.succeeded(&Work::Watch(1));

@@ -139,7 +139,7 @@ pub enum News {
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
-    /// The watch of that number sees what is there, or what is below its prefix is not shown to it.
+    /// The watch of that number sees what is there, or the engine refuses to show what is below its prefix.
     Watched(usize, Option<(&'static str, Error)>),
 }
 
@@ -331,7 +331,7 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
             watch::Event::Changed(change) => changes.push(change),
             watch::Event::Complete => drop(news.send(News::Watched(number, None))),
             // A watch goes on trying; the rest works all the same.
-            watch::Event::Lost(error @ Error::Denied(_)) => {
+            watch::Event::Lost(error @ (Error::Denied(_) | Error::Full(_))) => {
                 let denied = WATCHED.get(number).map(|prefix| (*prefix, error));
                 drop(news.send(News::Watched(number, denied)));
             }

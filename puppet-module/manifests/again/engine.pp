@@ -161,7 +161,11 @@ class common::again::engine (
   })
 
   if $ensure == 'present' {
-    $certificates = common::again::certificates()
+    # NATS without rights for each node has no use for them.
+    $certificates = ($engine == 'etcd' or $permissions) ? {
+      true    => common::again::certificates(),
+      default => undef,
+    }
     $is_valid = $certificates.lest || { {} }
     $listed = $nodes.lest || { $is_valid.keys }
     # A node stays if the inventory does not name it, or is not on this machine.

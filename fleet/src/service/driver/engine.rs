@@ -82,7 +82,7 @@ impl Driver {
         }
     }
 
-    /// Notes what became of sending something. What is tried over and over is said once.
+    /// Notes whether something was sent. This node's own entry and a full engine are said once.
     fn sent(&mut self, letter: &LetterId, version: u64, answer: &Answer) {
         let work = Work::Letter(letter.clone());
         let error = match answer {
@@ -95,16 +95,18 @@ impl Driver {
             LetterId::Told(_) => "a result",
         };
         let what = format!("cannot send {kind}: the engine {error}");
-        let is_news = self.note_refusal(work, error, &what);
-        if !matches!(error, Error::Denied(_) | Error::TooLarge) {
-            return;
-        }
-        if *letter == LetterId::Node {
-            self.feed(Event::NotTaken(version));
-        } else if !is_news {
+        let now = clock::boottime();
+        let is_news = self.health.failures.refused(work, error, &what, now);
+        let is_refused = matches!(error, Error::Denied(_) | Error::TooLarge);
+        if is_refused && *letter != LetterId::Node {
             complain(&format!(
                 "again-fleet: {letter} is not sent: the engine {error}"
             ));
+        } else if is_news {
+            complain(&format!("again-fleet: {what}"));
+        }
+        if is_refused && *letter == LetterId::Node {
+            self.feed(Event::NotTaken(version));
         }
     }
 
@@ -116,14 +118,12 @@ impl Driver {
         }
     }
 
-    /// The same of what the engine refuses. Whether it was news.
-    pub(super) fn note_refusal(&mut self, work: Work, error: &Error, what: &str) -> bool {
+    /// The same of what the engine refuses.
+    pub(super) fn note_refusal(&mut self, work: Work, error: &Error, what: &str) {
         let now = clock::boottime();
-        let is_news = self.health.failures.refused(work, error, what, now);
-        if is_news {
+        if self.health.failures.refused(work, error, what, now) {
             complain(&format!("again-fleet: {what}"));
         }
-        is_news
     }
 
     fn reached(&mut self) {
