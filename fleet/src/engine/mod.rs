@@ -108,7 +108,7 @@ pub enum Error {
     Conflict,
     /// The engine does not hold values of this size.
     TooLarge,
-    /// The engine has no room for it.
+    /// The engine has no room for it. It may have happened: etcd still takes the value that uses its quota up.
     Full(String),
     /// It may have happened.
     Unknown(String),

@@ -356,7 +356,9 @@ async fn full(stage: &impl Stage) {
     };
     assert!(matches!(refused, Error::Full(_)), "{refused:?}");
     let list = engine.list(&stage.key("to/a/")).await.expect("listed");
-    assert_eq!(list.values.len(), stored);
+    // etcd still takes the value that uses its quota up, and says then that there is no room.
+    let found = list.values.len();
+    assert!(found == stored || found == stored + 1, "{found} of {stored}");
 }
 
 #[test]
