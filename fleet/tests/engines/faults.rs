@@ -358,7 +358,10 @@ async fn full(stage: &impl Stage) {
     let list = engine.list(&stage.key("to/a/")).await.expect("listed");
     // etcd still takes the value that uses its quota up, and says then that there is no room.
     let found = list.values.len();
-    assert!(found == stored || found == stored + 1, "{found} of {stored}");
+    assert!(
+        found == stored || found == stored + 1,
+        "{found} of {stored}"
+    );
 }
 
 #[test]
