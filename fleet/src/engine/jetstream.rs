@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use async_nats::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -15,6 +16,34 @@ const OTHER_LAST: [u16; 3] = [10070, 10071, 10164];
 const NO_ROOM: [u16; 3] = [10002, 10023, 10047];
 /// The message could not be stored, as the words tell: also where the limit of a stream or of the disk is reached.
 const NOT_STORED: u16 = 10077;
+
+/// A condition: the number of the last message of a subject; 0 for none.
+const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// The number of a message that was asked for.
+pub const NUMBER: &str = "Nats-Sequence";
+/// A removal, as NATS's own clients mark it.
+const OPERATION: &str = "KV-Operation";
+const REMOVED: &str = "DEL";
+
+/// Headers of a message that is stored if the last one of its subject has this number; 0 for none.
+pub fn expecting(last: u64) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(EXPECTED, last.to_string());
+    headers
+}
+
+/// Headers of a removal under the same condition.
+pub fn removing(last: u64) -> HeaderMap {
+    let mut headers = expecting(last);
+    headers.insert(OPERATION, REMOVED);
+    headers
+}
+
+/// Whether a message with these headers is a removal.
+pub fn is_removal(headers: Option<&HeaderMap>) -> bool {
+    let operation = headers.and_then(|headers| headers.get(OPERATION));
+    operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
+}
 
 /// A stream that keeps the newest message of each subject, to be made by `$JS.API.STREAM.CREATE.NAME`.
 #[derive(Serialize)]

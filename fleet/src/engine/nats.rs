@@ -21,7 +21,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::denials::Denials;
-use super::jetstream::{Answer, Consumer, Count, From, NO_STREAM, Stream, json};
+use super::jetstream::{
+    Answer, Consumer, Count, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
+};
 use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
@@ -38,14 +40,6 @@ const WATCHED: [&str; 2] = ["to", "result"];
 
 /// How many members of a cluster hold a stream.
 const REPLICAS: usize = 3;
-
-/// A condition: the number of the last message of a subject; 0 for none.
-const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
-/// The number of a message that was asked for.
-const NUMBER: &str = "Nats-Sequence";
-/// A removal, as NATS's own clients mark it.
-const OPERATION: &str = "KV-Operation";
-const REMOVED: &str = "DEL";
 
 /// A client.
 #[derive(Clone)]
@@ -481,17 +475,24 @@ impl Engine for Nats {
         Ok(revision)
     }
 
+    /// Only the member that leads knows what stands there, and it answers conditions alone: what another member, which may lag
+    /// behind, shows as gone is removed once more under the condition that just that is the last.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
-        let mut headers = expecting(revision);
-        headers.insert(OPERATION, REMOVED);
-        match self.publish(key, b"", headers).await {
-            Ok(_) => Ok(()),
-            Err(Error::Conflict) => match self.newest(key).await? {
-                None | Some((_, None)) => Ok(()),
-                Some(_) => Err(Error::Conflict),
-            },
-            Err(error) => Err(error),
+        let mut last = revision;
+        for _ in 0..5 {
+            match self.publish(key, b"", removing(last)).await {
+                Err(Error::Conflict) => {}
+                answer => return answer.map(drop),
+            }
+            last = match self.newest(key).await? {
+                Some((number, Some(_))) if number > revision => break,
+                Some((_, Some(_))) => revision,
+                Some((number, None)) => number,
+                None => 0,
+            };
+            tokio::time::sleep(self.times.call / 100).await;
         }
+        Err(Error::Conflict)
     }
 
     async fn grant(&self) -> Result<Lease, Error> {
@@ -578,20 +579,8 @@ impl Feed for Following {
     }
 }
 
-/// A condition: the last message under this subject has this number; 0 for none.
-fn expecting(last: u64) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(EXPECTED, last.to_string());
-    headers
-}
-
 fn broken(what: &str) -> Error {
     Error::Unreachable(format!("the server sent {what}"))
-}
-
-fn is_removal(headers: Option<&HeaderMap>) -> bool {
-    let operation = headers.and_then(|headers| headers.get(OPERATION));
-    operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
 }
 
 fn causes(error: &dyn std::error::Error) -> String {

@@ -6,7 +6,7 @@ use super::{FLEET, HELPER, Source, sources};
 /// triggers of other nodes, for slots, for the numbers of a fleet's service, and for field cases; 9,611 is aimed at. The second program's 14,200 was
 /// raised for rules, the programs that they call, slots, numbers for a monitoring, rolling runs, locks with their two verbs,
 /// what `check` says of each failure, and a certificate named root.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_128), (FLEET, 20_930)];
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_128), (FLEET, 20_943)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {
