@@ -164,9 +164,7 @@ fn stories(entries: &[&Entry], targets: &Targets, look: &Look, now: &Moment) -> 
             let label = label(at, 1, "began");
             look.entry(&label, Tone::Plain, "the run that asked first")
         }));
-        for (at, entry) in events.iter().enumerate() {
-            lines.push(line(entry, &events[..at], look));
-        }
+        lines.extend(lines_of(&events, look));
         Some(lines.join("\n"))
     };
     let told: Vec<String> = order.into_iter().filter_map(tell).collect();
@@ -183,8 +181,39 @@ fn label(at: Walltime, run: u32, what: &str) -> String {
     format!("  {at}  {run:<7} {what:<10}")
 }
 
-/// One event, with the time since the event that led to it.
-fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
+/// How many requests of a timer in a row have a line each.
+const REQUESTS: usize = 2;
+
+/// The events, one line each. Of more requests in a row, each replaced by a newer one or joined
+/// with it, only the newest of each timer has a line, with their count.
+fn lines_of(events: &[&Entry], look: &Look) -> Vec<String> {
+    let is_request = |entry: &Entry| matches!(entry.what, What::Requested | What::Merged);
+    let mut lines = Vec::new();
+    let mut index = 0;
+    for row in events.chunk_by(|a, b| is_request(a) && is_request(b)) {
+        let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+        for entry in row.iter().filter(|e| e.what == What::Requested) {
+            *left.entry(&entry.timer).or_default() += 1;
+        }
+        let counts = left.clone();
+        for entry in row {
+            let count = counts.get(entry.timer.as_str()).copied().unwrap_or(0);
+            let mut is_newest = false;
+            if let (What::Requested, Some(left)) = (entry.what, left.get_mut(&*entry.timer)) {
+                *left -= 1;
+                is_newest = *left == 0;
+            }
+            if count <= REQUESTS || is_newest {
+                lines.push(line(entry, &events[..index], count, look));
+            }
+            index += 1;
+        }
+    }
+    lines
+}
+
+/// One event, with the time since the event that led to it. A request stands for this many.
+fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> String {
     let since = |what: What| -> Option<Span> {
         let before = earlier
             .iter()
@@ -223,6 +252,9 @@ fn line(entry: &Entry, earlier: &[&Entry], look: &Look) -> String {
     };
     if !reason.is_empty() {
         parts.push(reason);
+    }
+    if requests > REQUESTS {
+        parts.push(format!("the newest of {requests} requests"));
     }
     look.entry(&label, tone, &parts.join(", "))
 }

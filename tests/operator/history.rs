@@ -106,6 +106,27 @@ fn merged_stopped_refused_and_reset_are_told_with_their_reasons() {
     assert!(none.err.contains("no chain in the history begins with 'x'"));
 }
 
+#[test]
+fn many_requests_in_a_row_are_one_line() {
+    let mut scratch = Scratch::for_operator();
+    scratch.shell(
+        "for delta in 1 2 3 4 5; do $AGAIN run --delta ${delta}h; $AGAIN run --name b --delta ${delta}h; done\n",
+    );
+    scratch.again(&["stop"]).ok();
+    let text = scratch.again(&["history", "-n", "1"]).ok();
+    let mut lines = text.lines().filter(|line| line.contains("timer '"));
+    for timer in ["again", "b"] {
+        let line = lines.next().expect("a line");
+        let what = format!("requested timer '{timer}', delta 5h");
+        let has_all = line.contains(&what) && line.ends_with(", the newest of 5 requests");
+        assert!(has_all, "{text}");
+    }
+    assert_eq!(lines.next(), None, "{text}");
+    let json = scratch.again(&["history", "--json"]).ok();
+    let count = |what: &str| json.matches(&format!("\"what\":\"{what}\"")).count();
+    assert_eq!([count("requested"), count("merged")], [10, 8], "{json}");
+}
+
 /// The line of `again history` about this event: its number, word and what follows.
 #[track_caller]
 fn told(scratch: &Scratch, word: &str) -> String {
