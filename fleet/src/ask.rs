@@ -71,7 +71,7 @@ pub enum Question {
     Nodes,
     /// To tell this of the node. The time and what the service knows by itself are the service's.
     Tell(Box<Inventory>),
-    /// To tell how a run has ended: changed, unchanged or failed.
+    /// To tell how a run has ended: changed, unchanged, failed or unknown.
     Ended(Outcome),
     /// To remove what a node that is gone for good has told of itself.
     Forget(Node),

@@ -68,6 +68,7 @@ fn outcome(line: &Line) -> Option<Outcome> {
         // Of one that succeeded more is not known.
         ("ended", Some("changed" | "succeeded")) => Some(Outcome::Changed),
         ("ended", Some("unchanged")) => Some(Outcome::Unchanged),
+        ("ended", Some("unknown")) => Some(Outcome::Unknown),
         // Puppet applied nothing, and the timer was set again.
         ("ended", Some("skipped")) => None,
         ("ended" | "failed" | "lost" | "stopped", _) => Some(Outcome::Failed),
@@ -216,7 +217,7 @@ mod tests {
             ("unchanged", Outcome::Unchanged),
             ("failed", Outcome::Failed),
             ("killed", Outcome::Failed),
-            ("unknown", Outcome::Failed),
+            ("unknown", Outcome::Unknown),
         ] {
             let became = became(&line("ended", word, "", &[1]));
             assert_eq!(became[&Id::from_bits(1)].outcome, outcome, "{word}");

@@ -85,6 +85,7 @@ impl State {
             State::NotFired
             | State::Told(
                 Outcome::Failed
+                | Outcome::Unknown
                 | Outcome::Refused
                 | Outcome::Cancelled
                 | Outcome::Superseded
@@ -379,7 +380,7 @@ mod tests {
                 Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => {
                     Exit::Done
                 }
-                Outcome::Failed | Outcome::Refused => Exit::Failed,
+                Outcome::Failed | Outcome::Unknown | Outcome::Refused => Exit::Failed,
                 Outcome::Cancelled | Outcome::Superseded | Outcome::Halted => Exit::Failed,
                 _ => Exit::NotInTime,
             };

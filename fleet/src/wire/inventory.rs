@@ -42,7 +42,7 @@ pub struct Inventory {
     /// Since when Puppet runs there, milliseconds of its wall clock after 1970. A run that was killed has told no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u64>,
-    /// How its last run ended: changed, unchanged or failed.
+    /// How its last run ended: changed, unchanged, failed or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Outcome>,
     /// When, milliseconds of its wall clock after 1970.

@@ -39,6 +39,8 @@ words! {
         Unchanged = "unchanged",
         /// Its run has failed.
         Failed = "failed",
+        /// Its run has ended with an unknown outcome.
+        Unknown = "unknown",
         /// Its ttl was over before it could be taken.
         Expired = "expired",
         /// A program is going to be called for it: its call is on disk.
@@ -58,8 +60,13 @@ impl Outcome {
     pub fn ends_a_run(self) -> bool {
         matches!(
             self,
-            Outcome::Changed | Outcome::Unchanged | Outcome::Failed
+            Outcome::Changed | Outcome::Unchanged | Outcome::Failed | Outcome::Unknown
         )
+    }
+
+    /// Whether the run counts as failed: it failed, or its outcome is unknown.
+    pub fn counts_as_failed(self) -> bool {
+        matches!(self, Outcome::Failed | Outcome::Unknown)
     }
 
     /// Whether nothing more will be told.

@@ -214,49 +214,83 @@ fn two_that_fail_stop_the_rest() {
     assert!(straight.list("to/").is_empty());
 }
 
+/// Puts the outcome of a trigger that n01 fired below the story of a run, signed by the first of these nodes in the second's name.
+fn put_outcome(
+    straight: &Straight,
+    story: &Id,
+    trigger: &Id,
+    [signer, target]: [&str; 2],
+    outcome: Outcome,
+) {
+    let entry = Entry {
+        told: Told {
+            id: trigger.clone(),
+            number: 1,
+            sender: "n01.test".parse().expect("a certname"),
+            target: target.parse().expect("a certname"),
+            name: "again".parse().expect("a name"),
+            outcome,
+            why: String::new(),
+            at: 1,
+            stopped: Vec::new(),
+            ran: None,
+        },
+        origin: Origin {
+            id: story.clone(),
+            cause: Cause::Person,
+            path: vec!["n01.test".parse().expect("a certname")],
+        },
+    };
+    let target = target.replace('.', "=");
+    let key = format!("story/{story}/{target}/{trigger}");
+    straight.put(&key, &sealed_as(signer, &entry)).expect("put");
+}
+
+/// A trigger for all, one at a time, which stops after one failure.
+fn strict(site: &Site) -> Request {
+    Request {
+        at_once: 1,
+        stop_after: 1,
+        ..request("again", &site.names())
+    }
+}
+
 /// What another signed in a target's name, and what a target said of another trigger.
 #[test]
 fn a_failure_counts_that_the_node_itself_has_signed_of_that_trigger() {
     let site = Site::new(2, true);
-    let request = Request {
-        at_once: 1,
-        stop_after: 1,
-        ..request("again", &site.names())
-    };
+    let request = strict(&site);
     let id = &request.id;
     let straight = Straight::at(&site.server, "web1.test");
-    let of = |signer: &str, target: &str, trigger: &Id| {
-        let entry = Entry {
-            told: Told {
-                id: trigger.clone(),
-                number: 1,
-                sender: "n01.test".parse().expect("a certname"),
-                target: target.parse().expect("a certname"),
-                name: "again".parse().expect("a name"),
-                outcome: Outcome::Failed,
-                why: String::new(),
-                at: 1,
-                stopped: Vec::new(),
-                ran: None,
-            },
-            origin: Origin {
-                id: id.clone(),
-                cause: Cause::Person,
-                path: vec!["n01.test".parse().expect("a certname")],
-            },
-        };
-        let target = target.replace('.', "=");
-        let key = format!("story/{id}/{target}/{trigger}");
-        straight.put(&key, &sealed_as(signer, &entry)).expect("put");
-    };
-    of("web1.test", "n03.test", id);
-    of("n04.test", "n04.test", &Id::from_bits(1));
+    let of = |names, trigger: &Id| put_outcome(&straight, id, trigger, names, Outcome::Failed);
+    of(["web1.test", "n03.test"], id);
+    of(["n04.test", "n04.test"], &Id::from_bits(1));
     site.nodes[0].fire(&request);
     for node in &site.nodes {
         node.runs_once(id);
     }
     let log = || site.nodes.iter().map(Node::log).collect::<String>();
     assert!(log().contains("is not believed"), "{}", log());
+}
+
+#[test]
+fn run_whose_end_is_unknown_counts_as_failed() {
+    let site = Site::new(2, true);
+    let request = strict(&site);
+    let id = &request.id;
+    let straight = Straight::at(&site.server, "web1.test");
+    put_outcome(&straight, id, id, ["n04.test"; 2], Outcome::Unknown);
+    site.nodes[0].fire(&request);
+    let halted = || {
+        let values = straight.list("story/");
+        let text = values
+            .iter()
+            .map(|value| String::from_utf8_lossy(&value.bytes));
+        text.filter(|text| text.contains("1 of its targets have failed: n04.test"))
+            .count()
+    };
+    until("the end of both", || halted() == 2);
+    assert!(site.nodes.iter().all(|node| node.runs().is_empty()));
 }
 
 #[test]

@@ -186,8 +186,13 @@ impl World {
                 self.fire(n, &notify.targets, &notify.name, Some(&run));
             }
         }
-        let outcomes = [Outcome::Changed, Outcome::Unchanged, Outcome::Failed];
-        let outcome = outcomes[usize::try_from(self.dice.below(3)).expect("small")];
+        let outcomes = [
+            Outcome::Changed,
+            Outcome::Unchanged,
+            Outcome::Failed,
+            Outcome::Unknown,
+        ];
+        let outcome = outcomes[usize::try_from(self.dice.below(4)).expect("small")];
         self.machines[n].tool.end(outcome);
         self.push_history(n);
         self.look_at_tool(n);

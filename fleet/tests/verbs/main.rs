@@ -227,6 +227,7 @@ fn the_end_of_waiting_is_the_worst_that_was_told() {
     for (outcome, status) in [
         (Outcome::Unchanged, 0),
         (Outcome::Failed, 1),
+        (Outcome::Unknown, 1),
         (Outcome::Refused, 1),
         (Outcome::Expired, 75),
     ] {

@@ -16,8 +16,8 @@ use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
 use crate::wire::outcome::{Entry, Outcome};
 
-/// What stands in the words of whoever says that it has failed.
-const FAILED: &[u8] = b"\"failed\"";
+/// Outcomes that count as failed, as JSON strings.
+const FAILED: [&str; 2] = ["\"failed\"", "\"unknown\""];
 
 impl Driver {
     /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
@@ -129,14 +129,15 @@ impl Driver {
         let mut failed = BTreeSet::new();
         for value in values {
             let key = Key::decode(&value.key, &self.namespace);
-            let may_say_so = value.bytes.windows(FAILED.len()).any(|word| word == FAILED);
+            let text = String::from_utf8_lossy(&value.bytes);
+            let may_say_so = FAILED.iter().any(|word| text.contains(word));
             let (true, Ok(key)) = (may_say_so, key) else {
                 continue;
             };
             match self.seals.entry(&value.bytes, &key) {
                 Ok(Entry { told, .. })
                     if (&told.id, &told.sender) == (&which.id, &which.sender)
-                        && told.outcome == Outcome::Failed =>
+                        && told.outcome.counts_as_failed() =>
                 {
                     failed.insert(told.target);
                 }

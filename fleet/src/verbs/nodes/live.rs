@@ -117,7 +117,7 @@ impl Live {
     /// `3 nodes: 2 alive, 1 gone, 1 running`.
     pub fn counts(&self, selection: &Selection) -> String {
         let waits = self.waits();
-        const LIARS: usize = 7;
+        const LIARS: usize = 8;
         let (mut all, mut counts) = (0, [0; LIARS + 1]);
         for (node, one) in self.roster.meant(selection) {
             all += 1;
@@ -131,6 +131,7 @@ impl Live {
                 is(|told| told.pending > 0),
                 is(|told| told.disabled),
                 is(|told| told.last == Some(Outcome::Failed)),
+                is(|told| told.last == Some(Outcome::Unknown)),
             ];
             for (count, is) in counts.iter_mut().zip(each) {
                 *count += usize::from(is);
@@ -144,6 +145,7 @@ impl Live {
             "pending",
             "disabled",
             "failed last",
+            "unknown last",
             "not believed",
         ];
         let mut text = format!("{all} node{}: {} alive", plural(all), counts[0]);
@@ -320,8 +322,7 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     let Some(told) = &one.told else {
         return waits;
     };
-    let failed = told.last == Some(Outcome::Failed);
-    if failed {
+    if told.last.is_some_and(Outcome::counts_as_failed) {
         return Some((Why::Failed, told.ended.unwrap_or(told.at)));
     }
     if !one.is_alive {

@@ -143,6 +143,7 @@ impl Entry {
         let last = told.last.map_or((Tone::Plain, String::new()), |last| {
             let tone = match last {
                 Outcome::Failed => Tone::Bad,
+                Outcome::Unknown => Tone::Attention,
                 _ => Tone::Good,
             };
             let when = told
