@@ -214,14 +214,15 @@ fn ahead(fired: u64, told: u64, now: u64) -> i64 {
 /// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
 /// told.
 fn warn(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
-    use Outcome::{Expired, Failed, Halted, Held, Refused};
+    use Outcome::{Expired, Failed, Halted, Held, Refused, Unknown};
     if state.warned.len() >= letters::MOST {
         state.warned.clear();
     }
     let is_stopped = !told.stopped.is_empty();
     let news = (told.id.clone(), told.outcome, is_stopped);
     let told_before = state.warned.insert(id.clone(), news.clone());
-    let is_bad = is_stopped || [Expired, Failed, Halted, Held, Refused].contains(&told.outcome);
+    let is_bad =
+        is_stopped || [Expired, Failed, Halted, Held, Refused, Unknown].contains(&told.outcome);
     let is_bad = is_bad && !told.why.starts_with(outcome::WAITS);
     if is_bad && told_before != Some(news) {
         out.push(Action::Note(format!(

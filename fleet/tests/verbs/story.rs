@@ -623,4 +623,7 @@ fn who_waits_for_a_target_that_is_booted_anew_is_told() {
     let last = out.lines().last().expect("a line");
     assert!(last.ends_with(": 1 unknown"), "{out}");
     assert!(out.contains("  lb1.test  unknown      unknown ("), "{out}");
+    until("a line in the log of whoever fired it", || {
+        web1.log().contains("for lb1.test is unknown: ")
+    });
 }
