@@ -268,6 +268,11 @@ impl Case {
                 ));
             }
             let verdict = judge(&self.rules, books, trigger, now);
+            // A copy that comes again is nothing new.
+            let already = match verdict {
+                Verdict::Known(..) => "already ",
+                _ => "",
+            };
             if let Verdict::Settled(outcome, why) | Verdict::Known(outcome, why) = &verdict {
                 let Trigger {
                     sender,
@@ -276,7 +281,7 @@ impl Case {
                     ..
                 } = trigger;
                 complain(&format!(
-                    "again-fleet: {outcome}: '{name}' of {sender}, number {number}: {why}"
+                    "again-fleet: {already}{outcome}: '{name}' of {sender}, number {number}: {why}"
                 ));
             }
             Ok((came, verdict))

@@ -209,7 +209,13 @@ fn a_copy_that_is_put_back_is_not_run_again(kind: Kind) {
         put(copy);
     }
     let log = lb1.log();
-    assert!(log.contains("superseded: 'again' of web1.test"), "{log}");
+    assert!(
+        log.contains("already superseded: 'again' of web1.test"),
+        "{log}"
+    );
+    let taken = log.matches("again-fleet: taken: 'again' of web1.test");
+    assert_eq!(taken.count(), 1, "{log}");
+    assert!(log.contains("again-fleet: already taken: 'again'"), "{log}");
     until("the end", || {
         lb1.again(&["status"]).status.code() == Some(3)
     });
