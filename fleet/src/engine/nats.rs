@@ -38,6 +38,9 @@ const MOST_EVENTS: i64 = 64 << 20;
 /// The rooms that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
 
+/// How often a removal is tried while members of a cluster disagree on what stands at the key.
+const REMOVALS: usize = 5;
+
 /// How many members of a cluster hold a stream.
 const REPLICAS: usize = 3;
 
@@ -475,11 +478,11 @@ impl Engine for Nats {
         Ok(revision)
     }
 
-    /// Only the member that leads knows what stands there, and it answers conditions alone: what another member, which may lag
-    /// behind, shows as gone is removed once more under the condition that just that is the last.
+    /// In a cluster only the leader knows the newest message of a key, and `newest` may be answered by a member that lags behind. A
+    /// key that looks gone is therefore removed again under the condition that its last message is the one seen: the leader decides.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         let mut last = revision;
-        for _ in 0..5 {
+        for _ in 0..REMOVALS {
             match self.publish(key, b"", removing(last)).await {
                 Err(Error::Conflict) => {}
                 answer => return answer.map(drop),

@@ -131,6 +131,19 @@ pub async fn only_the_revision_that_was_read_is_removed(stage: &impl Stage) {
     assert_eq!(engine.remove(&key, new).await, Err(Error::Conflict));
 }
 
+/// A member of a cluster may show a key as gone that the leader knows to be there again; that is no answer. On one server this
+/// cannot happen, but holds too.
+pub async fn key_that_is_there_again_is_not_told_as_gone(stage: &impl Stage) {
+    let (engine, other) = (stage.client().await, stage.client().await);
+    let key = stage.key("to/a/s/n");
+    for _ in 0..100 {
+        let old = engine.put(&key, b"old", None).await.expect("put");
+        assert_eq!(engine.remove(&key, old).await, Ok(()));
+        engine.put(&key, b"again", None).await.expect("put");
+        assert_eq!(other.remove(&key, old).await, Err(Error::Conflict));
+    }
+}
+
 pub async fn a_key_is_created_where_none_is(stage: &impl Stage) {
     let engine = stage.client().await;
     let lease = engine.grant().await.expect("a lease");

@@ -237,6 +237,7 @@ cases! {
     a_newer_value_takes_the_place_of_an_older,
     a_neighbours_keys_are_not_below_a_prefix,
     only_the_revision_that_was_read_is_removed,
+    key_that_is_there_again_is_not_told_as_gone,
     a_key_is_created_where_none_is,
     of_many_that_create_one_wins,
     a_feed_tells_what_came_after_a_revision,
