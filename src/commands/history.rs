@@ -212,7 +212,7 @@ fn lines_of(events: &[&Entry], look: &Look) -> Vec<String> {
     lines
 }
 
-/// One event, with the time since the event that led to it. A request stands for this many.
+/// One event, with the time since the event that led to it, and how many requests it stands for.
 fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> String {
     let since = |what: What| -> Option<Span> {
         let before = earlier
