@@ -8,20 +8,25 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::outbox::{Bounds, Directory, NotKept, Outbox};
-use crate::step::model::{Draft, LetterId};
+use crate::step::model::{Draft, LetterId, Logged};
 
-/// How much each may hold: more letters than there may be, and room for the number and for what this node tells of itself.
+/// How much each may hold: more letters than there may be, and room for the number, for what was logged, and for what this
+/// node tells of itself.
 const BOUNDS: Bounds = Bounds {
-    count: 20_002,
+    count: 20_003,
     bytes: 128 << 20,
 };
 /// Where the highest number stands. No letter has this key.
 const NUMBER: &str = "number";
+/// Where what was logged stands. No letter has this key.
+const LOGGED: &str = "logged";
 
 /// Both outboxes.
 pub struct Keep {
     fired: Outbox<Directory>,
     told: Outbox<Directory>,
+    /// What was logged, as it was kept last.
+    logged: Logged,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -31,6 +36,8 @@ pub struct Keep {
 pub struct Found {
     /// The highest number that was given to a trigger.
     pub number: u64,
+    /// What was logged of triggers that did not go well.
+    pub logged: Logged,
     /// The letters.
     pub drafts: Vec<Draft>,
     /// What cannot be read, and why.
@@ -65,6 +72,7 @@ impl Keep {
         let keep = Keep {
             fired,
             told,
+            logged: found.logged.clone(),
             _lock: lock,
         };
         Ok((keep, found))
@@ -87,6 +95,20 @@ impl Keep {
             .put(&draft.letter.to_string(), &value)
     }
 
+    /// Keeps what was logged, if that has changed.
+    ///
+    /// # Errors
+    /// It is not kept: the next service may log it again.
+    pub fn put_logged(&mut self, logged: &Logged) -> Result<(), NotKept> {
+        if *logged == self.logged {
+            return Ok(());
+        }
+        self.logged.clone_from(logged);
+        let pairs: Vec<_> = logged.iter().collect();
+        let value = serde_json::to_vec(&pairs).map_err(io::Error::from)?;
+        self.fired.put(LOGGED, &value)
+    }
+
     /// Takes a letter off; before that, writes the number down.
     ///
     /// # Errors
@@ -105,6 +127,13 @@ impl Found {
             match value.try_into() {
                 Ok(bytes) => self.number = u64::from_be_bytes(bytes),
                 Err(_) => self.unread.push("the number is none".to_owned()),
+            }
+            return;
+        }
+        if key == LOGGED {
+            match again::model::json::read::<Vec<_>>(value) {
+                Ok(pairs) => self.logged = pairs.into_iter().collect(),
+                Err(e) => self.unread.push(format!("what was logged: {e}")),
             }
             return;
         }
@@ -150,6 +179,8 @@ fn lock(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use crate::wire::name::Id;
+    use crate::wire::outcome::Outcome;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -184,12 +215,16 @@ mod tests {
         let (mut keep, found) = Keep::open(&path).expect("opened");
         assert_eq!((found.number, found.drafts), (0, vec![draft(2)]));
         keep.forget(&draft(2).letter, Some(7)).expect("forgotten");
+        let failed = (Id::from_bits(1), Outcome::Failed, false);
+        let logged = Logged::from([(draft(2).letter, failed)]);
+        keep.put_logged(&logged).expect("kept");
         drop(keep);
         let (_, found) = Keep::open(&path).expect("opened");
         assert_eq!(
             (found.number, found.drafts, found.unread),
             (7, vec![], vec![])
         );
+        assert_eq!(found.logged, logged);
     }
 
     #[test]
@@ -199,9 +234,10 @@ mod tests {
         let (mut keep, _) = Keep::open(&path).expect("opened");
         keep.fired.put("to/x", b"{}").expect("kept");
         keep.fired.put(NUMBER, b"1").expect("kept");
+        keep.fired.put(LOGGED, b"1").expect("kept");
         drop(keep);
         let (_, found) = Keep::open(&path).expect("opened");
-        assert_eq!((found.drafts, found.unread.len()), (vec![], 2));
+        assert_eq!((found.drafts, found.unread.len()), (vec![], 3));
     }
 
     #[test]

@@ -338,7 +338,10 @@ pub struct Said {
     pub left_out: Vec<TooFar>,
 }
 
-/// Everything a service remembers; what has to outlive it is in the letters.
+/// What was logged of a trigger that did not go well: its id, its outcome, and whether its way was stopped.
+pub type Logged = BTreeMap<LetterId, (Id, Outcome, bool)>;
+
+/// Everything a service remembers; what has to outlive it is in the letters, and in what was logged.
 #[derive(Debug, Clone)]
 pub struct State {
     /// What this node was set to. May be changed between two steps.
@@ -356,8 +359,8 @@ pub struct State {
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
-    /// What was last heard of a trigger's name from a target, and whether its way was stopped.
-    pub(super) warned: BTreeMap<LetterId, (Id, Outcome, bool)>,
+    /// What was logged last of a trigger's name and target.
+    pub logged: Logged,
     /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
     pub(super) ahead: Option<i64>,
     pub(super) registers: BTreeMap<Place, Box<Register>>,
@@ -458,7 +461,7 @@ impl State {
             not_taken: 0,
             flying: BTreeMap::new(),
             firings: Vec::new(),
-            warned: BTreeMap::new(),
+            logged: Logged::new(),
             ahead: None,
             registers: BTreeMap::new(),
             stopped: BTreeMap::new(),

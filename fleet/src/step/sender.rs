@@ -20,6 +20,8 @@ use crate::wire::trigger::{Ask, Trigger};
 
 /// How long a client may have to wait for the engine before it is told what is true then.
 const ANSWER: Span = Span::from_secs(4);
+/// Of how many triggers that did not go well is remembered that they were logged.
+const MOST_LOGGED: usize = 2_000;
 
 /// Somebody fires.
 pub(super) fn fire(
@@ -193,7 +195,7 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
             forget(state, &id, out);
         }
     }
-    warn(state, &id, &told, out);
+    log(state, &id, &told, out);
     let why = outcome::words(&told.sentence());
     out.push(Action::Progress {
         id: told.id,
@@ -213,18 +215,20 @@ fn ahead(fired: u64, told: u64, now: u64) -> i64 {
 
 /// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
 /// told.
-fn warn(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
+fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
     use Outcome::{Expired, Failed, Halted, Held, Refused, Unknown};
-    if state.warned.len() >= letters::MOST {
-        state.warned.clear();
-    }
     let is_stopped = !told.stopped.is_empty();
-    let news = (told.id.clone(), told.outcome, is_stopped);
-    let told_before = state.warned.insert(id.clone(), news.clone());
     let is_bad =
         is_stopped || [Expired, Failed, Halted, Held, Refused, Unknown].contains(&told.outcome);
-    let is_bad = is_bad && !told.why.starts_with(outcome::WAITS);
-    if is_bad && told_before != Some(news) {
+    if !is_bad || told.why.starts_with(outcome::WAITS) {
+        state.logged.remove(id);
+        return;
+    }
+    if state.logged.len() >= MOST_LOGGED {
+        state.logged.clear();
+    }
+    let news = (told.id.clone(), told.outcome, is_stopped);
+    if state.logged.insert(id.clone(), news.clone()) != Some(news) {
         out.push(Action::Note(format!(
             "'{}' for {} is {}: {}",
             told.name,

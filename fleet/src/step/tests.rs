@@ -466,6 +466,33 @@ fn that_a_run_did_not_come_or_failed_is_said_once_whoever_waits() {
         said,
         ["'again' for lb1 is held: ", "'again' for lb1 is failed: "]
     );
+    let mut next = Bench::new("web1");
+    next.state.logged = web1.state.logged;
+    assert_eq!(
+        notes(&next.hears(&trigger, Outcome::Failed)),
+        [""; 0],
+        "a restart"
+    );
+    assert_eq!(notes(&next.hears(&trigger, Outcome::Refused)).len(), 1);
+}
+
+#[test]
+fn log_remembers_a_bounded_number_of_failures_and_none_that_went_well() {
+    let mut web1 = Bench::linked("web1");
+    let (trigger, _) = web1.fires(request(&[]));
+    web1.hears(&trigger, Outcome::Failed);
+    assert_eq!(web1.state.logged.len(), 1);
+    web1.hears(&trigger, Outcome::Changed);
+    assert_eq!(web1.state.logged.len(), 0);
+    for n in 0..3_000 {
+        let name = format!("name {n}").parse().expect("a name");
+        let other = Trigger {
+            name,
+            ..trigger.clone()
+        };
+        web1.hears(&other, Outcome::Failed);
+    }
+    assert!((500..=2_000).contains(&web1.state.logged.len()));
 }
 
 fn notes(actions: &[Action]) -> Vec<String> {

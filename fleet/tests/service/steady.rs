@@ -1,4 +1,4 @@
-//! A node that has much to do: its senders hear all the same how their runs have ended.
+//! A node that has much to do, and senders that begin anew: how runs have ended is told, and logged once.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,4 +63,37 @@ fn how_a_run_has_ended_is_told_whatever_the_node_has_done_since() {
     }
     lb1.start();
     within(SOON, "end of the story", || is_over(&web1, &one.id));
+}
+
+#[test]
+fn refusal_is_logged_once_though_the_service_begins_anew_and_the_engine_has_lost_it() {
+    let server = Server::start(Kind::Etcd);
+    let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::off(name, &server));
+    lb1.set_also("accept = ['other.test']");
+    for node in [&web1, &lb1] {
+        node.start();
+        node.is_linked(true);
+    }
+    let is_refused = |name: &str| {
+        let line = format!("'{name}' for lb1.test is refused");
+        web1.log().matches(&line).count()
+    };
+    // All older results are heard before that of a newer trigger.
+    let fire = |name: &str| {
+        web1.fire(&request(name, &["lb1.test"]));
+        until("a refusal", || is_refused(name) > 0);
+    };
+    fire("first");
+    web1.stop();
+    web1.start();
+    web1.is_linked(true);
+    fire("second");
+    server.kill();
+    server.wipe();
+    [&web1, &lb1].iter().for_each(|node| node.is_linked(false));
+    server.run();
+    [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
+    fire("third");
+    let counts = ["first", "second", "third"].map(is_refused);
+    assert_eq!(counts, [1, 1, 1], "{}", web1.log());
 }

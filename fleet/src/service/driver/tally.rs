@@ -1,5 +1,6 @@
 //! How the service does, in numbers.
 
+use again::layout::complain;
 use again::sys::clock;
 
 use super::Driver;
@@ -7,10 +8,16 @@ use crate::ask::Reason;
 use crate::service::failures::Work;
 
 impl Driver {
-    /// Writes them down for `again metrics`, at each beat, and soon after something has changed.
+    /// Writes them down for `again metrics`, and what was logged for the next service, at each beat, and soon after something
+    /// has changed.
     pub fn count(&mut self, is_beat: bool) {
         if !self.tally.is_due(is_beat, clock::boottime()) {
             return;
+        }
+        if let Err(e) = self.keep.put_logged(&self.state.logged) {
+            complain(&format!(
+                "again-fleet: which failures were logged is not kept, a restart may log them again: {e}"
+            ));
         }
         let told = self.telling.counts();
         let waiting = self.waiting();
