@@ -1,6 +1,7 @@
 //! The language between the service and root's side: values of `to/`, and events that met a rule, go in, together; an outcome for each comes back.
 //!
-//! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way.
+//! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
+//! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
 //!
 //! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
 //! read. Nothing in a question can name a program, a file or an option.
@@ -17,6 +18,8 @@ pub const MOST_TOGETHER: usize = 32;
 pub const MOST_BYTES: usize = 2 << 20;
 /// How long the answer to a question may be, in bytes.
 pub const LONGEST_ANSWER: usize = 128 << 10;
+/// How many pidfds come with an answer at most.
+pub const MOST_PIDFDS: usize = 8;
 /// How long the first part of a question or an answer is, in bytes: it says how much comes next.
 pub const HEAD: usize = 8;
 
@@ -43,6 +46,9 @@ pub struct Answer {
     /// The run that did its job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
+    /// Whether a waiter or run lives, or did just now, whose end would change this, and no pidfd of it came with the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unwatched: bool,
 }
 
 /// Writes a question.
@@ -264,6 +270,7 @@ mod tests {
                 last: Some(Outcome::TooLate),
                 more: false,
             }),
+            is_unwatched: true,
         };
         let said = say(&vec![answer.clone(); MOST_TOGETHER]);
         let rest = &said[HEAD..];

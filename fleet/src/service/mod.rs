@@ -244,6 +244,7 @@ impl<'a> Service<'a> {
             Note::Handed(answers, why) => self.driver.handed(answers, why),
             Note::More => self.driver.show_more(),
             Note::Became(answers) => self.driver.became(answers),
+            Note::ProcessEnded => self.driver.process_ended(),
             Note::Rung => self.driver.tell_events(),
             Note::RunEnded(group, who) => self.driver.run_ended(&group, who),
         }

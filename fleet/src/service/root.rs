@@ -1,14 +1,17 @@
 //! The way to root's side: what this service thinks good is handed over by a socket of the machine, a bounded part at a time.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::handover::{self, HEAD, MOST_BYTES, MOST_TOGETHER};
+use crate::handover::{self, HEAD, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
 use crate::policy::books::Which;
 use crate::step::model::Answer;
 use crate::wire::met::Met;
@@ -89,49 +92,143 @@ fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
     parts
 }
 
+/// What became of triggers, and pidfds of the processes whose ends change that.
+#[derive(Debug, Default)]
+pub struct Became {
+    /// What became of each.
+    pub answers: Vec<(Which, handover::Answer)>,
+    /// Whatever descriptors came with the answers, at most [`MOST_PIDFDS`] with each. That they are pidfds nobody has checked.
+    pub pidfds: Vec<OwnedFd>,
+}
+
 /// What became of triggers that were taken, as far as root's side knows.
 ///
 /// # Errors
 /// It does not answer.
-pub async fn became(
-    socket: &Path,
-    taken: Vec<Which>,
-) -> io::Result<Vec<(Which, handover::Answer)>> {
-    let mut answers = Vec::with_capacity(taken.len());
+pub async fn became(socket: &Path, taken: Vec<Which>) -> io::Result<Became> {
+    let mut became = Became::default();
     for part in taken.chunks(MOST_TOGETHER) {
         let ids: Vec<Id> = part.iter().map(|which| which.id.clone()).collect();
         let question = handover::became(&ids).map_err(io::Error::other)?;
         let asked = timeout(PATIENCE, converse(socket, &question, part.len())).await;
-        let said = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        answers.extend(part.iter().cloned().zip(said));
+        let (said, pidfds) = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        became.answers.extend(part.iter().cloned().zip(said));
+        became.pidfds.extend(pidfds);
     }
-    Ok(answers)
+    Ok(became)
 }
 
 async fn ask(socket: &Path, part: &[Handed]) -> io::Result<Vec<handover::Answer>> {
     let values: Vec<Vec<u8>> = part.iter().map(|(_, value)| value.bytes()).collect();
     let question = handover::ask(&values).map_err(io::Error::other)?;
-    converse(socket, &question, part.len()).await
+    let (answers, _) = converse(socket, &question, part.len()).await?;
+    Ok(answers)
 }
 
 async fn converse(
     socket: &Path,
     question: &[u8],
     count: usize,
-) -> io::Result<Vec<handover::Answer>> {
+) -> io::Result<(Vec<handover::Answer>, Vec<OwnedFd>)> {
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(question).await?;
     let mut head = [0; HEAD];
-    stream.read_exact(&mut head).await?;
+    let (length, pidfds) = receive(&stream, &mut head).await?;
+    stream.read_exact(&mut head[length..]).await?;
     let mut rest = vec![0; handover::length(&head).map_err(io::Error::other)?];
     stream.read_exact(&mut rest).await?;
-    handover::answers(count, &rest).map_err(io::Error::other)
+    let answers = handover::answers(count, &rest).map_err(io::Error::other)?;
+    Ok((answers, pidfds))
+}
+
+/// Receives at least one byte, and the descriptors that come with it, which close at an exec. How many bytes. The kernel closes
+/// descriptors that are too many, and those that come with any other byte.
+async fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = stream.async_io(Interest::READABLE, || {
+        let bytes = &mut [IoSliceMut::new(bytes)];
+        Ok(recvmsg(stream, bytes, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes)
+    });
+    let length = received.await?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    // The space may hold one more.
+    Ok((length, rights.flatten().take(MOST_PIDFDS).collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{IoSlice, Read};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixListener;
+
+    use crate::wire::outcome::Outcome;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
     use crate::wire::trigger::tests::trigger;
+
+    /// Answers one question for what became of a trigger with this many copies of a descriptor.
+    fn answer(listener: &UnixListener, descriptor: OwnedFd, count: usize) {
+        let (mut stream, _) = listener.accept().expect("asked");
+        stream
+            .read_exact(&mut [0; HEAD + Id::MOST])
+            .expect("a question");
+        let answer = handover::say(&[handover::Answer {
+            outcome: Outcome::Started,
+            why: String::new(),
+            ran: None,
+            is_unwatched: false,
+        }]);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let copies = vec![descriptor.as_fd(); count];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&copies)));
+        // The first bytes come alone.
+        let (first, rest) = answer.split_at(3);
+        let sent = sendmsg(
+            &stream,
+            &[IoSlice::new(first)],
+            &mut control,
+            SendFlags::empty(),
+        );
+        assert_eq!(sent, Ok(3));
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&copies)));
+        let sent = sendmsg(
+            &stream,
+            &[IoSlice::new(rest)],
+            &mut control,
+            SendFlags::empty(),
+        );
+        assert_eq!(sent, Ok(rest.len()));
+    }
+
+    /// More descriptors than are allowed, at the first byte and at another one: what is not kept is closed, and so is the rest when
+    /// nobody needs it any more.
+    #[tokio::test]
+    async fn descriptors_that_come_with_an_answer_are_bounded_and_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("take");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let server = std::thread::spawn(move || answer(&listener, writer.into(), 100));
+        let which = Which::from(&trigger());
+        let became = became(&socket, vec![which]).await.expect("an answer");
+        server.join().expect("answered");
+        assert_eq!(became.answers[0].1.outcome, Outcome::Started);
+        assert_eq!(became.pidfds.len(), MOST_PIDFDS);
+        for fd in &became.pidfds {
+            let flags = rustix::io::fcntl_getfd(fd).expect("open");
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+        drop(became.pidfds);
+        // The end of the pipe: no copy is open any longer.
+        assert_eq!(reader.read(&mut [0]).expect("read"), 0);
+    }
 
     fn sizes(lengths: &[usize]) -> Vec<Vec<usize>> {
         let which = Which::from(&trigger());

@@ -1,11 +1,14 @@
-//! When root's side is asked what became of triggers that were taken: soon after, and then less and less often. No clock in here.
+//! When root's side is asked what became of triggers that were taken: soon after, when a process that works for them has ended, and
+//! else less and less often. No clock in here.
 
 use again::model::{Boottime, Span};
 
-/// How soon after something has happened.
+/// How soon after something has happened; and how often where the ends of processes are not seen.
 const FIRST: Span = Span::from_secs(2);
 /// The longest pause.
 const LONGEST: Span = Span::from_secs(60);
+/// The least time between an answer and the next question, whatever ends.
+const LEAST: Span = Span::from_secs(1);
 /// How many triggers are asked for together.
 pub const MOST: usize = 128;
 
@@ -15,6 +18,9 @@ pub struct Runs {
     due: Option<Boottime>,
     pause: Span,
     is_asked: bool,
+    answered: Option<Boottime>,
+    /// Whether a process works for a trigger whose end is not seen.
+    pub is_unwatched: bool,
 }
 
 impl Runs {
@@ -22,7 +28,22 @@ impl Runs {
     /// time, the question would never come else.
     pub fn soon(&mut self, now: Boottime) {
         self.pause = FIRST;
-        self.due = self.due.min(Some(now + FIRST)).or(Some(now + FIRST));
+        self.be_due(now + FIRST);
+    }
+
+    /// A process has ended that works for a trigger. If its end is not on record yet, the next question comes soon, too.
+    pub fn ended(&mut self, now: Boottime) {
+        self.pause = Span::ZERO;
+        self.be_due(self.after_answer(now));
+    }
+
+    fn be_due(&mut self, at: Boottime) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    fn after_answer(&self, at: Boottime) -> Boottime {
+        self.answered
+            .map_or(at, |answered| at.max(answered + LEAST))
     }
 
     /// When a question is due.
@@ -44,12 +65,21 @@ impl Runs {
     /// It was answered, by something new or not.
     pub fn answered(&mut self, is_news: bool, now: Boottime) {
         self.is_asked = false;
-        if self.due.take().is_some() || is_news {
+        self.answered = Some(now);
+        if is_news {
             self.soon(now);
-        } else {
-            self.pause = self.pause.times(2).max(FIRST).min(LONGEST);
-            self.due = Some(now + self.pause);
         }
+        // What has happened since it was asked may not be in the answer.
+        if let Some(due) = self.due {
+            self.due = Some(self.after_answer(due));
+            return;
+        }
+        self.pause = if self.is_unwatched {
+            FIRST
+        } else {
+            self.pause.times(2).max(FIRST).min(LONGEST)
+        };
+        self.due = Some(now + self.pause);
     }
 }
 
@@ -85,9 +115,46 @@ mod tests {
         runs.soon(at(203));
         assert_eq!(runs.due(), None);
         runs.answered(false, at(210));
-        assert_eq!(runs.due(), Some(at(212)));
+        assert_eq!(runs.due(), Some(at(211)));
         runs.ask(false);
         assert_eq!(runs.due(), None);
+    }
+
+    #[test]
+    fn question_comes_when_a_process_has_ended_but_not_all_the_time() {
+        let mut runs = Runs::default();
+        runs.soon(at(10));
+        for now in [12, 16, 24, 40] {
+            assert!(runs.is_due(at(now)));
+            runs.ask(true);
+            runs.answered(false, at(now));
+        }
+        runs.ended(at(50));
+        assert!(runs.is_due(at(50)));
+        runs.ask(true);
+        // The record does not have its end yet.
+        runs.answered(false, at(50));
+        assert_eq!(runs.due(), Some(at(52)));
+        runs.ended(at(50));
+        assert_eq!(runs.due(), Some(at(51)));
+        // Another one ends while a question is under way.
+        runs.ask(true);
+        runs.ended(at(52));
+        assert_eq!(runs.due(), None);
+        runs.answered(true, at(53));
+        assert_eq!(runs.due(), Some(at(54)));
+    }
+
+    #[test]
+    fn questions_come_every_two_seconds_where_ends_are_not_seen() {
+        let mut runs = Runs::default();
+        runs.soon(at(10));
+        runs.is_unwatched = true;
+        for now in (12..100).step_by(2) {
+            assert_eq!(runs.due(), Some(at(now)));
+            runs.ask(true);
+            runs.answered(false, at(now));
+        }
     }
 
     #[test]

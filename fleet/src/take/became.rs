@@ -52,7 +52,16 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
             let is_news = |known: &Answer| !known.outcome.is_final();
             if became.get(&id).is_none_or(is_news) {
                 let (why, ran) = (outcome::words(&line.reason), ran.clone());
-                became.insert(id, Answer { outcome, why, ran });
+                let is_unwatched = false;
+                became.insert(
+                    id,
+                    Answer {
+                        outcome,
+                        why,
+                        ran,
+                        is_unwatched,
+                    },
+                );
             }
         }
     }

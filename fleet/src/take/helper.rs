@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use again::model::Exit;
 use again::sys::{pidfd, process};
 
 use super::order::Order;
@@ -21,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where the all-in-one packages have Puppet; cron's own path lacks it too.
 const PUPPET: &str = "/opt/puppetlabs/bin";
 
-/// How much of the history is looked at, in bytes. The helper bounds it itself, and what it still has may be what is asked for: a node
+/// How much the helper may write with `--json`, in bytes. The helper bounds it itself, and what it still has may be what is asked for: a node
 /// that is busy begins many chains within seconds.
-const LONGEST_HISTORY: u64 = 16 << 20;
+const LONGEST_OUTPUT: u64 = 16 << 20;
 
 /// What systemd tells a service of itself (systemd.exec(5)); and our own settings. A run from cron has none of these.
 const OURS: [&str; 12] = [
@@ -91,16 +92,29 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
 /// # Errors
 /// It says nothing, and why.
 pub fn history(settings: &Settings) -> Result<String, String> {
+    output(settings, "history")
+}
+
+/// What the helper says of its timers and runs, as one object of JSON.
+///
+/// # Errors
+/// It says nothing, and why.
+pub fn status(settings: &Settings) -> Result<String, String> {
+    output(settings, "status")
+}
+
+/// What a verb of the helper writes with `--json`.
+fn output(settings: &Settings, verb: &str) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
-    command.args(["history", "--json"]);
+    command.args([verb, "--json"]);
     let child = command.stderr(Stdio::null()).spawn();
     let mut child = child.map_err(|e| format!("{program} cannot be started: {e}"))?;
     let stdout = child.stdout.take();
     // It may write more than fits into a pipe.
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
-        let stdout = stdout.map(|stdout| stdout.take(LONGEST_HISTORY));
+        let stdout = stdout.map(|stdout| stdout.take(LONGEST_OUTPUT));
         stdout.map(|mut stdout| stdout.read_to_string(&mut text));
         text
     });
@@ -109,7 +123,7 @@ pub fn history(settings: &Settings) -> Result<String, String> {
     }
     let status = child.wait().map_err(|e| format!("{program}: {e}"))?;
     let text = reader.join().unwrap_or_default();
-    if status.success() {
+    if status.success() || status.code() == Some(Exit::NothingPending as i32) {
         return Ok(text);
     }
     Err(format!("{program} ended with {status}"))

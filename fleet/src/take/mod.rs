@@ -12,6 +12,8 @@ mod became;
 pub mod caller;
 /// Calls of programs that wait.
 pub mod calls;
+/// Ends of waiters and runs.
+mod ends;
 /// Events that met a rule.
 mod event;
 /// The helper, and what it must not inherit.
@@ -24,6 +26,7 @@ mod order;
 pub mod socket;
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 
 use again::layout::complain;
 use again::model::Moment;
@@ -132,22 +135,29 @@ impl Taker {
         Ok(answers)
     }
 
-    /// What became of each of these triggers since it was taken, as far as the helper knows.
-    pub fn became(&self, ids: &[Id]) -> Vec<Answer> {
+    /// What became of each of these triggers since it was taken, as far as the helper knows, and pidfds of the processes whose ends
+    /// change that.
+    pub fn became(&self, ids: &[Id]) -> (Vec<Answer>, Vec<OwnedFd>) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
-        let history = settings.and_then(|settings| helper::history(&settings));
-        let known = history.unwrap_or_else(|why| {
+        let asked = settings.and_then(|settings| {
+            // In this order, nothing is missed: a process that ends after the first is held, and what ended before is in the second.
+            let held = held(&settings);
+            Ok((held, helper::history(&settings)?))
+        });
+        let (held, known) = asked.unwrap_or_else(|why| {
             complain(&format!(
                 "again-fleet: what became of triggers is not known: {why}"
             ));
-            String::new()
+            (Vec::new(), String::new())
         });
         let became = became::became(&known);
         let answer = |id| became.get(id).cloned();
         let answers = ids.iter().map(answer);
-        answers
+        let mut answers: Vec<Answer> = answers
             .map(|one| one.unwrap_or_else(|| said(Outcome::Taken, "")))
-            .collect()
+            .collect();
+        let pidfds = ends::pidfds(held, ids, &mut answers);
+        (answers, pidfds)
     }
 
     /// Leaves nothing behind that the next process would have to do again.
@@ -164,7 +174,22 @@ fn said(outcome: Outcome, why: &str) -> Answer {
         outcome,
         why,
         ran: None,
+        is_unwatched: false,
     }
+}
+
+/// The waiters and runs of this node.
+fn held(settings: &Settings) -> Vec<ends::Held> {
+    let asked = clock::boottime();
+    let status = helper::status(settings);
+    let processes = status.and_then(|status| ends::processes(&status).map_err(|e| e.to_string()));
+    let processes = processes.unwrap_or_else(|why| {
+        complain(&format!(
+            "again-fleet: how runs end is known up to a minute late: 'again status --json': {why}"
+        ));
+        Vec::new()
+    });
+    ends::hold(processes, asked)
 }
 
 /// Puts a call where it waits. What is to be said of its event.

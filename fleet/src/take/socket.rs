@@ -1,17 +1,20 @@
 //! The socket of root's side, which systemd opens and this program is started for: one question at a time, one connection each.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use again::layout::complain;
 use again::sys::pidfd::{inherit, is_readable_by};
+use rustix::io::retry_on_intr;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::Taker;
 use super::helper::group;
-use crate::handover::{Asked, HEAD, asked, ids, measured, say};
+use crate::handover::{Asked, HEAD, MOST_PIDFDS, asked, ids, measured, say};
 use crate::wire::name::Id;
 
 /// How long a question and its answer may take on their way.
@@ -61,12 +64,28 @@ fn is_replaced() -> bool {
 }
 
 fn converse(mut stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
-    let answers = match question(stream)? {
-        Question::Take(values) => taker.answer(&values),
+    let (answers, pidfds) = match question(stream)? {
+        Question::Take(values) => (taker.answer(&values), Vec::new()),
         Question::Became(ids) => taker.became(&ids),
     };
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(&say(&answers))
+    let answer = say(&answers);
+    // The pidfds come with the first byte.
+    let sent = send(stream, &answer, &pidfds)?;
+    stream.write_all(&answer[sent..])
+}
+
+/// Sends the first of these bytes, at least one, together with the descriptors. How many bytes were sent.
+fn send(stream: &UnixStream, bytes: &[u8], pidfds: &[OwnedFd]) -> io::Result<usize> {
+    let pidfds: Vec<BorrowedFd<'_>> = pidfds.iter().map(OwnedFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !pidfds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&pidfds)) {
+        return Err(io::Error::other("too many pidfds for one answer"));
+    }
+    let bytes = [IoSlice::new(bytes)];
+    let sent = retry_on_intr(|| sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(sent)
 }
 
 /// What is asked.

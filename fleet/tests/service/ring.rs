@@ -6,7 +6,7 @@ use std::process::Command;
 use again_fleet::wire::lineage::Origin;
 use again_fleet::wire::name::Node as Name;
 
-use crate::node::{LONG, Node, request, until, within};
+use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 
 /// With each hop a target waits longer, up to two seconds for these.
@@ -180,11 +180,8 @@ fn a_ring_ends_also_where_cron_is_always_faster() {
         assert!(!node.log().contains(circle), "{}", node.log());
         fs::remove_file(node.path("hold")).expect("removed");
     }
-    // Root's side is asked less and less often, in the end once a minute.
     for node in [&web1, &web2] {
-        within(LONG * 3, "the circle in its log", || {
-            node.log().contains(circle)
-        });
+        until("the circle in its log", || node.log().contains(circle));
         assert!(!node.history("satisfied").is_empty());
     }
     assert_eq!((web1.runs().len(), web2.runs().len()), (2, 3));

@@ -20,6 +20,9 @@ fn two() -> (Server, Node, Node) {
     (server, web1, lb1)
 }
 
+/// Notes what it is asked.
+const NOTED: &str = "#!/bin/sh\necho \"$1\" >>\"DIR/asked\"\nexec AGAIN \"$@\"\n";
+
 /// Whether a sender knows how all has ended that followed from its trigger.
 fn is_over(sender: &Node, id: &Id) -> bool {
     let said = sender.command(&["story", id.as_str(), "--json"]).output();
@@ -96,4 +99,28 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_engine_has_lost
     fire("third");
     let counts = ["first", "second", "third"].map(is_refused);
     assert_eq!(counts, [1, 1, 1], "{}", web1.log());
+}
+
+/// A service that was restarted meanwhile, and would ask again after eight seconds: it sees the end itself.
+#[test]
+fn how_a_run_has_ended_is_told_when_it_ends() {
+    let (_server, web1, lb1) = two();
+    lb1.program("noted", NOTED);
+    lb1.set_also(&format!("helper = {:?}", lb1.at("noted")));
+    lb1.write("hold", "");
+    let one = request("again", &["lb1.test"]);
+    web1.fire(&one);
+    lb1.runs_once(&one.id);
+    lb1.start_anew();
+    let asked = || {
+        let asked = std::fs::read_to_string(lb1.path("asked")).unwrap_or_default();
+        asked.lines().filter(|verb| *verb == "history").count()
+    };
+    let before = asked();
+    // The pauses are 2 s, 2 s and 4 s; the next one is 8 s.
+    until("three questions", || asked() >= before + 3);
+    std::fs::remove_file(lb1.path("hold")).expect("held");
+    within(Duration::from_secs(6), "end of the story", || {
+        is_over(&web1, &one.id)
+    });
 }

@@ -2,14 +2,20 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use again::sys::pidfd::is_readable_by;
 use again_fleet::handover::{MOST_TOGETHER, ask};
 use again_fleet::wire::envelope;
+use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use serde_json::json;
 
 use crate::ca::Ca;
 use crate::fired::{by, sealed, trigger, unsigned};
@@ -235,4 +241,44 @@ fn who_hangs_is_hung_up_on() {
         begun.elapsed()
     );
     drop(silent);
+}
+
+/// Sends SIGKILL to the process of the pidfd that is its standard input.
+const KILL: &str = "syscall(424, 0, 9, 0, 0)";
+/// A user without rights, as the service is.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
+    let node = Node::new();
+    let mut run = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let id = Id::from_bits(1);
+    let origin = json!({ "triggers": [{ "id": id }] });
+    let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
+    let status = json!({ "targets": [{ "timers": [], "running": running }] });
+    node.helper_says(&status.to_string(), 0);
+    let (answer, pidfds) = node.became(&id);
+    assert_eq!(
+        (answer.outcome, answer.is_unwatched),
+        (Outcome::Taken, false)
+    );
+    let [pidfd] = &pidfds[..] else {
+        panic!("{pidfds:?}: {}", node.errors())
+    };
+    // Nothing is passed for triggers that are not asked for.
+    assert!(node.became(&Id::from_bits(2)).1.is_empty());
+    if rustix::process::geteuid().is_root() {
+        let copy = pidfd.try_clone().expect("a copy");
+        let mut ruby = Command::new("ruby");
+        ruby.args(["-e", KILL]).stdin(Stdio::from(copy)).uid(NOBODY);
+        let said = ruby.current_dir("/").output().expect("ruby").stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("Operation not permitted"), "{said}");
+    }
+    assert!(!is_readable_by(pidfd.as_fd(), Instant::now()).expect("polled"));
+    run.kill().and_then(|()| run.wait()).expect("its end");
+    assert!(is_readable_by(pidfd.as_fd(), Instant::now()).expect("polled"));
+    // The status names it still: nothing can be waited for.
+    let (answer, pidfds) = node.became(&id);
+    assert!(answer.is_unwatched && pidfds.is_empty());
 }

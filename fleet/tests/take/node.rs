@@ -2,7 +2,9 @@
 
 use again_rig::{SHORT, ask_for, wait_for};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -11,8 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use again_fleet::handover::{Answer, HEAD, answers, ask, length};
+use again_fleet::handover::{Answer, HEAD, MOST_PIDFDS, answers, ask, became, length};
+use again_fleet::wire::name::Id;
 use again_fleet::wire::trigger::{Ask, Trigger};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::ca::Ca;
 
@@ -184,6 +188,27 @@ impl Node {
         let mut rest = vec![0; length(&head).expect("an answer")];
         stream.read_exact(&mut rest)?;
         Ok(answers(values.len(), &rest).expect("an answer"))
+    }
+
+    /// Asks what became of a trigger: the answer, and the descriptors that come with it.
+    pub fn became(&self, id: &Id) -> (Answer, Vec<OwnedFd>) {
+        let mut stream = self.connect();
+        let question = became(std::slice::from_ref(id)).expect("a question");
+        stream.write_all(&question).expect("asked");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut head = [0; HEAD];
+        let bytes = &mut [IoSliceMut::new(&mut head)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        recvmsg(&stream, bytes, &mut control, flags).expect("an answer");
+        let mut rest = vec![0; length(&head).expect("an answer")];
+        stream.read_exact(&mut rest).expect("an answer");
+        let pidfds = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(pidfds) => pidfds.collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        let answer = answers(1, &rest).expect("an answer").remove(0);
+        (answer, pidfds.collect())
     }
 
     /// What is said of one value.

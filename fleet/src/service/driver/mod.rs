@@ -22,6 +22,7 @@ mod tally;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::vec::IntoIter;
@@ -30,7 +31,9 @@ use again::layout::complain;
 use again::model::{Boottime, Identity, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
 
+use super::alarm::waited_for;
 use super::callers::Callers;
 use super::door::Guest;
 use super::failures::Failures;
@@ -82,7 +85,9 @@ pub enum Note {
     /// There is more of a list to show.
     More,
     /// What became of triggers that were taken, as far as it is known.
-    Became(io::Result<Vec<(Which, handover::Answer)>>),
+    Became(io::Result<root::Became>),
+    /// A waiter or run of something accepted has ended.
+    ProcessEnded,
     /// A run has left events.
     Rung,
     /// A run that had a slot of this group, or waited for one, has ended.
@@ -126,6 +131,8 @@ pub struct Driver {
     /// What is to be put, together, when all that has happened is dealt with.
     outgoing: Vec<Outgoing>,
     runs: Runs,
+    /// Waiters and runs of what was accepted: a task for each, which ends with it.
+    processes: JoinSet<()>,
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<(Client, IntoIter<Value>)>,
     telling: Telling,
@@ -224,6 +231,7 @@ impl Driver {
             registers: BTreeMap::new(),
             outgoing: Vec::new(),
             runs,
+            processes: JoinSet::new(),
             lists: VecDeque::new(),
             telling: Telling::new(Spool(settings.spool_dir.clone()), told, clock::boottime()),
             tally,
@@ -374,6 +382,7 @@ impl Driver {
         let mut taken: Vec<Which> = self.taken().into_keys().collect();
         self.runs.ask(!taken.is_empty());
         if taken.is_empty() {
+            self.watch(Vec::new());
             return self.retell(&[]);
         }
         // Of those that the helper has forgotten nothing comes any more.
@@ -400,16 +409,27 @@ impl Driver {
     }
 
     /// Root's side has said what became of triggers, or nothing.
-    pub fn became(&mut self, answers: io::Result<Vec<(Which, handover::Answer)>>) {
+    pub fn became(&mut self, became: io::Result<root::Became>) {
         let (mut is_news, mut ends) = (false, Vec::new());
-        let answers = answers.unwrap_or_else(|e| {
-            complain(&format!(
-                "again-fleet: what became of triggers is not known: {e}"
-            ));
-            Vec::new()
-        });
+        let answers = match became {
+            Ok(became) => {
+                let is_unwatched = became.answers.iter().any(|(_, one)| one.is_unwatched);
+                self.runs.is_unwatched = !self.watch(became.pidfds) || is_unwatched;
+                became.answers
+            }
+            Err(e) => {
+                complain(&format!(
+                    "again-fleet: what became of triggers is not known: {e}"
+                ));
+                self.runs.is_unwatched = false;
+                Vec::new()
+            }
+        };
         let mut taken = self.taken();
-        for (which, handover::Answer { outcome, why, ran }) in answers {
+        for (which, answer) in answers {
+            let handover::Answer {
+                outcome, why, ran, ..
+            } = answer;
             if let Some((known, lineage)) = taken.remove(&which).map(|one| *one)
                 && (known.outcome, &known.ran) != (outcome, &ran)
                 && outcome != Outcome::Taken
@@ -427,6 +447,25 @@ impl Driver {
         }
         self.runs.answered(is_news, clock::boottime());
         self.retell(&ends);
+    }
+
+    /// Waits for the ends of these processes, and no longer for those of before. Whether that can be done for all of them.
+    fn watch(&mut self, pidfds: Vec<OwnedFd>) -> bool {
+        self.processes = JoinSet::new();
+        let count = pidfds.len();
+        for pidfd in pidfds.into_iter().filter_map(|fd| waited_for(fd).ok()) {
+            let notes = self.ways.notes.clone();
+            self.processes.spawn(async move {
+                let _ = pidfd.readable().await;
+                let _ = notes.send(Note::ProcessEnded);
+            });
+        }
+        self.processes.len() == count
+    }
+
+    /// A waiter or run of something accepted has ended.
+    pub fn process_ended(&mut self) {
+        self.runs.ended(clock::boottime());
     }
 
     /// Signs all that is to be put, once, and sends it off.
