@@ -13,7 +13,7 @@ use crate::wire::name::Id;
 
 /// How many processes are held while it is found out which of them are followed.
 const MOST_HELD: usize = 64;
-/// The unit of start times in /proc, USER_HZ: 100 a second on every architecture.
+/// The unit of start times in /proc: USER_HZ is 100 wherever this program is built for.
 const TICK: Span = Span::from_nanos(10_000_000);
 
 /// A process that lives according to `again status`.
