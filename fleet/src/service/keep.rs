@@ -10,22 +10,22 @@ use rustix::fs::OFlags;
 use crate::outbox::{Bounds, Directory, NotKept, Outbox};
 use crate::step::model::{Draft, LetterId, Logged};
 
-/// How much each may hold: more letters than there may be, and room for the number, for what was logged, and for what this
-/// node tells of itself.
+/// How much each may hold: more letters than there may be, and room for the number, for the failures that were logged, and
+/// for what this node tells of itself.
 const BOUNDS: Bounds = Bounds {
     count: 20_003,
     bytes: 128 << 20,
 };
 /// Where the highest number stands. No letter has this key.
 const NUMBER: &str = "number";
-/// Where what was logged stands. No letter has this key.
+/// Where the failures stand that were logged. No letter has this key.
 const LOGGED: &str = "logged";
 
 /// Both outboxes.
 pub struct Keep {
     fired: Outbox<Directory>,
     told: Outbox<Directory>,
-    /// What was logged, as it was kept last.
+    /// The failures that were logged, as they were kept last.
     logged: Logged,
     /// Held as long as this lives.
     _lock: File,
@@ -36,7 +36,7 @@ pub struct Keep {
 pub struct Found {
     /// The highest number that was given to a trigger.
     pub number: u64,
-    /// What was logged of triggers that did not go well.
+    /// The failures that were logged.
     pub logged: Logged,
     /// The letters.
     pub drafts: Vec<Draft>,
@@ -95,7 +95,7 @@ impl Keep {
             .put(&draft.letter.to_string(), &value)
     }
 
-    /// Keeps what was logged, if that has changed.
+    /// Keeps the failures that were logged, if they have changed.
     ///
     /// # Errors
     /// It is not kept: the next service may log it again.
@@ -103,10 +103,11 @@ impl Keep {
         if *logged == self.logged {
             return Ok(());
         }
-        self.logged.clone_from(logged);
         let pairs: Vec<_> = logged.iter().collect();
         let value = serde_json::to_vec(&pairs).map_err(io::Error::from)?;
-        self.fired.put(LOGGED, &value)
+        self.fired.put(LOGGED, &value)?;
+        self.logged.clone_from(logged);
+        Ok(())
     }
 
     /// Takes a letter off; before that, writes the number down.
@@ -133,7 +134,9 @@ impl Found {
         if key == LOGGED {
             match again::model::json::read::<Vec<_>>(value) {
                 Ok(pairs) => self.logged = pairs.into_iter().collect(),
-                Err(e) => self.unread.push(format!("what was logged: {e}")),
+                Err(e) => self
+                    .unread
+                    .push(format!("the failures that were logged: {e}")),
             }
             return;
         }
@@ -215,7 +218,7 @@ mod tests {
         let (mut keep, found) = Keep::open(&path).expect("opened");
         assert_eq!((found.number, found.drafts), (0, vec![draft(2)]));
         keep.forget(&draft(2).letter, Some(7)).expect("forgotten");
-        let failed = (Id::from_bits(1), Outcome::Failed, false);
+        let failed = (2, Id::from_bits(1), Outcome::Failed, false);
         let logged = Logged::from([(draft(2).letter, failed)]);
         keep.put_logged(&logged).expect("kept");
         drop(keep);

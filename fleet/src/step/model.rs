@@ -338,8 +338,8 @@ pub struct Said {
     pub left_out: Vec<TooFar>,
 }
 
-/// What was logged of a trigger that did not go well: its id, its outcome, and whether its way was stopped.
-pub type Logged = BTreeMap<LetterId, (Id, Outcome, bool)>;
+/// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
+pub type Logged = BTreeMap<LetterId, (u64, Id, Outcome, bool)>;
 
 /// Everything a service remembers; what has to outlive it is in the letters, and in what was logged.
 #[derive(Debug, Clone)]
@@ -359,7 +359,7 @@ pub struct State {
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
-    /// What was logged last of a trigger's name and target.
+    /// The last failure that was logged of each name and target.
     pub logged: Logged,
     /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
     pub(super) ahead: Option<i64>,

@@ -20,7 +20,7 @@ use crate::wire::trigger::{Ask, Trigger};
 
 /// How long a client may have to wait for the engine before it is told what is true then.
 const ANSWER: Span = Span::from_secs(4);
-/// Of how many triggers that did not go well is remembered that they were logged.
+/// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
 const MOST_LOGGED: usize = 2_000;
 
 /// Somebody fires.
@@ -220,23 +220,29 @@ fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
     let is_stopped = !told.stopped.is_empty();
     let is_bad =
         is_stopped || [Expired, Failed, Halted, Held, Refused, Unknown].contains(&told.outcome);
+    let news = (told.number, told.id.clone(), told.outcome, is_stopped);
+    let known = state.logged.get(id);
+    // An engine restored from a backup shows results that newer ones have replaced.
+    if known.is_some_and(|known| *known == news || known.0 > told.number) {
+        return;
+    }
+    state.logged.remove(id);
     if !is_bad || told.why.starts_with(outcome::WAITS) {
-        state.logged.remove(id);
         return;
     }
     if state.logged.len() >= MOST_LOGGED {
-        state.logged.clear();
+        let oldest = state.logged.iter().min_by_key(|(_, news)| news.0);
+        let oldest = oldest.map(|(id, _)| id.clone());
+        oldest.and_then(|id| state.logged.remove(&id));
     }
-    let news = (told.id.clone(), told.outcome, is_stopped);
-    if state.logged.insert(id.clone(), news.clone()) != Some(news) {
-        out.push(Action::Note(format!(
-            "'{}' for {} is {}: {}",
-            told.name,
-            told.target,
-            told.outcome,
-            told.sentence()
-        )));
-    }
+    state.logged.insert(id.clone(), news);
+    out.push(Action::Note(format!(
+        "'{}' for {} is {}: {}",
+        told.name,
+        told.target,
+        told.outcome,
+        told.sentence()
+    )));
 }
 
 fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {

@@ -484,15 +484,36 @@ fn log_remembers_a_bounded_number_of_failures_and_none_that_went_well() {
     assert_eq!(web1.state.logged.len(), 1);
     web1.hears(&trigger, Outcome::Changed);
     assert_eq!(web1.state.logged.len(), 0);
-    for n in 0..3_000 {
-        let name = format!("name {n}").parse().expect("a name");
-        let other = Trigger {
-            name,
+    let others: Vec<Trigger> = (0..3_000_u64)
+        .map(|n| Trigger {
+            name: format!("name {n}").parse().expect("a name"),
+            number: trigger.number + n,
             ..trigger.clone()
-        };
-        web1.hears(&other, Outcome::Failed);
-    }
-    assert!((500..=2_000).contains(&web1.state.logged.len()));
+        })
+        .collect();
+    let mut said = |others: &[Trigger]| -> usize {
+        let all = others.iter();
+        all.map(|one| notes(&web1.hears(one, Outcome::Failed)).len())
+            .sum()
+    };
+    assert_eq!(said(&others), 3_000);
+    assert_eq!(said(&others[1_000..]), 0, "the newest are known");
+    assert_eq!(said(&others[..1]), 1);
+    assert_eq!(web1.state.logged.len(), 2_000);
+}
+
+#[test]
+fn result_of_an_older_trigger_is_not_logged_again() {
+    let mut web1 = Bench::linked("web1");
+    let (older, _) = web1.fires(request(&[]));
+    assert_eq!(notes(&web1.hears(&older, Outcome::Failed)).len(), 1);
+    let newer = Trigger {
+        number: older.number + 1,
+        id: Id::from_bits(9),
+        ..older.clone()
+    };
+    assert_eq!(notes(&web1.hears(&newer, Outcome::Refused)).len(), 1);
+    assert_eq!(notes(&web1.hears(&older, Outcome::Failed)), [""; 0]);
 }
 
 fn notes(actions: &[Action]) -> Vec<String> {

@@ -8,15 +8,18 @@ use crate::ask::Reason;
 use crate::service::failures::Work;
 
 impl Driver {
-    /// Writes them down for `again metrics`, and what was logged for the next service, at each beat, and soon after something
-    /// has changed.
+    /// Writes them down for `again metrics`, and keeps logged failures for the next service: at each beat, and soon after a
+    /// change.
     pub fn count(&mut self, is_beat: bool) {
         if !self.tally.is_due(is_beat, clock::boottime()) {
             return;
         }
-        if let Err(e) = self.keep.put_logged(&self.state.logged) {
+        let kept = self.keep.put_logged(&self.state.logged);
+        if let Err(e) = kept
+            && is_beat
+        {
             complain(&format!(
-                "again-fleet: which failures were logged is not kept, a restart may log them again: {e}"
+                "again-fleet: logged failures cannot be kept: {e}; a restart may log them again"
             ));
         }
         let told = self.telling.counts();
