@@ -1,6 +1,7 @@
 //! Processes whose ends change what became of triggers: waiters, which become runs, and runs. Read from `again status --json`, and held
 //! by pidfds, which the service waits for.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use again::model::{Boottime, Span};
@@ -10,16 +11,18 @@ use serde::Deserialize;
 
 use crate::handover::{Answer, MOST_PIDFDS};
 use crate::wire::name::Id;
+use crate::wire::outcome::Outcome;
 
 /// How many processes are held while it is found out which of them are followed.
 const MOST_HELD: usize = 64;
 /// The unit of start times in /proc: USER_HZ is 100 wherever this program is built for.
 const TICK: Span = Span::from_nanos(10_000_000);
 
-/// A process that lives according to `again status`.
+/// A waiter or a run in `again status`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Process {
-    pid: i32,
+    /// Unknown where the waiter is dead or another machine's.
+    pid: Option<i32>,
     chain: String,
     triggers: Vec<Id>,
 }
@@ -41,14 +44,14 @@ struct Target {
 #[derive(Deserialize)]
 struct Timer {
     chain: String,
+    state: String,
     origin: Option<Origin>,
-    waiter: Option<Waiter>,
+    waiter: Waiter,
 }
 
 #[derive(Deserialize)]
 struct Waiter {
-    pid: i32,
-    alive: bool,
+    pid: Option<i32>,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +71,7 @@ struct Trigger {
     id: String,
 }
 
-/// The runs and living waiters in the output of `again status --json`.
+/// The runs and waiters in the output of `again status --json`.
 ///
 /// # Errors
 /// It is something else.
@@ -84,10 +87,11 @@ pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
     };
     let mut found = Vec::new();
     for Target { timers, running } in status.targets {
-        found.extend(running.map(|run| process(run.pid, run.chain, run.origin)));
-        found.extend(timers.into_iter().filter_map(|timer| {
-            let waiter = timer.waiter.filter(|waiter| waiter.alive)?;
-            Some(process(waiter.pid, timer.chain, timer.origin))
+        found.extend(running.map(|run| process(Some(run.pid), run.chain, run.origin)));
+        found.extend(timers.into_iter().map(|timer| {
+            // A pid on another machine says nothing here.
+            let pid = timer.waiter.pid.filter(|_| timer.state != "foreign");
+            process(pid, timer.chain, timer.origin)
         }));
     }
     Ok(found)
@@ -97,16 +101,16 @@ pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
 pub fn hold(processes: Vec<Process>, asked: Boottime) -> Vec<Held> {
     let mut left = MOST_HELD;
     let held = processes.into_iter().map(|one| {
-        let is_within = left > 0;
-        left = left.saturating_sub(1);
-        let pidfd = is_within.then(|| pidfd(one.pid, asked)).flatten();
+        let pid = one.pid.filter(|_| left > 0);
+        left -= usize::from(pid.is_some());
+        let pidfd = pid.and_then(|pid| pidfd(pid, asked));
         (one, pidfd)
     });
     held.collect()
 }
 
-/// The pidfd of a process that lived, under this pid, at some time after `asked`. It is that process and no later one if it
-/// started before: from then until the pidfd was opened nobody else can have had the pid. The start time is read after that.
+/// The pidfd of a process with this pid that started before `asked`. A process that lived when the status was asked for has kept
+/// its pid since, so that no later one is taken for it. The start time is read after the pidfd was opened.
 fn pidfd(pid: i32, asked: Boottime) -> Option<OwnedFd> {
     let positive = Some(pid).filter(|pid| *pid > 0)?;
     let pidfd = pidfd_open(Pid::from_raw(positive)?, PidfdFlags::empty()).ok()?;
@@ -114,23 +118,30 @@ fn pidfd(pid: i32, asked: Boottime) -> Option<OwnedFd> {
     (started + TICK <= asked).then_some(pidfd)
 }
 
-/// The pidfds of what is followed, and marks the answers that need more than these. `answers` are those for `ids`.
+/// The pidfds of what is followed, and marks the answers that need more than these: where a process has no pidfd, or a trigger's
+/// run none of these processes. `answers` are those for `ids`.
 pub fn pidfds(held: Vec<Held>, ids: &[Id], answers: &mut [Answer]) -> Vec<OwnedFd> {
-    let mut pidfds = Vec::new();
+    for answer in &mut *answers {
+        answer.is_unwatched = answer.outcome == Outcome::Started;
+    }
+    let (mut pidfds, mut unwatched) = (Vec::new(), BTreeSet::new());
     for (process, pidfd) in held {
-        let mut follows: Vec<&mut Answer> = ids
-            .iter()
-            .zip(&mut *answers)
-            .filter(|(id, answer)| process.is_followed(id, answer))
-            .map(|(_, answer)| answer)
+        let all = ids.iter().zip(&mut *answers).enumerate();
+        let follows: Vec<usize> = all
+            .filter(|(_, (id, answer))| process.is_followed(id, answer))
+            .map(|(at, (_, answer))| {
+                answer.is_unwatched = false;
+                at
+            })
             .collect();
         match pidfd {
             _ if follows.is_empty() => {}
             Some(pidfd) if pidfds.len() < MOST_PIDFDS => pidfds.push(pidfd),
-            _ => follows
-                .iter_mut()
-                .for_each(|answer| answer.is_unwatched = true),
+            _ => unwatched.extend(follows),
         }
+    }
+    for at in unwatched {
+        answers[at].is_unwatched = true;
     }
     pidfds
 }
@@ -162,7 +173,7 @@ mod tests {
         json!({ "origins": [], "triggers": triggers.collect::<Vec<_>>() })
     }
 
-    fn process(pid: i32, chain: &str, ids: &[u128]) -> Process {
+    fn process(pid: Option<i32>, chain: &str, ids: &[u128]) -> Process {
         Process {
             pid,
             chain: chain.to_owned(),
@@ -188,17 +199,24 @@ mod tests {
     }
 
     #[test]
-    fn runs_and_living_waiters_are_found_in_a_status() {
-        let timer = |pid: i32, alive: bool, origin: Value| json!({ "chain": "c", "origin": origin, "waiter": { "pid": pid, "alive": alive }, "run": 2 });
+    fn runs_and_waiters_are_found_in_a_status() {
+        let timer = |pid: Option<i32>, state: &str, ids: &[u128]| {
+            let waiter = json!({ "pid": pid, "alive": state != "dead" });
+            json!({ "chain": "c", "state": state, "origin": origin(ids), "waiter": waiter, "run": 2 })
+        };
         let running = json!({ "pid": 7, "chain": "r", "origin": origin(&[1, 2]), "seconds": 3 });
+        let own =
+            json!({ "chain": "o", "state": "waiting", "origin": null, "waiter": { "pid": 8 } });
         let status = json!({ "schema": 1, "targets": [
-            { "running": running, "timers": [timer(8, true, Value::Null), timer(9, false, Value::Null)] },
-            { "running": null, "timers": [timer(10, true, origin(&[3])), { "chain": "c", "origin": null, "waiter": null }] },
+            { "timers": [timer(Some(9), "waiting", &[3]), timer(None, "dead", &[4])], "running": running },
+            { "timers": [own, timer(Some(10), "foreign", &[5])], "running": null },
         ] });
         let expected = [
-            process(7, "r", &[1, 2]),
-            process(8, "c", &[]),
-            process(10, "c", &[3]),
+            process(Some(7), "r", &[1, 2]),
+            process(Some(9), "c", &[3]),
+            process(None, "c", &[4]),
+            process(Some(8), "o", &[]),
+            process(None, "c", &[5]),
         ];
         assert_eq!(processes(&status.to_string()).expect("read"), expected);
         assert!(processes("nothing").is_err() && processes("{}").is_err());
@@ -221,17 +239,18 @@ mod tests {
             let marked = answers.iter().map(|answer| u8::from(answer.is_unwatched));
             marked.collect::<Vec<_>>()
         };
-        assert_eq!(unwatched(process(7, "x", &[1, 2])), [1, 1, 0, 0, 0]);
-        assert_eq!(unwatched(process(7, "a", &[])), [0, 1, 0, 0, 0]);
-        assert_eq!(unwatched(process(7, "b", &[3])), [0, 0, 1, 0, 0]);
-        assert_eq!(unwatched(process(7, "c", &[4, 5])), [0; 5]);
-        assert_eq!(unwatched(process(7, "", &[])), [0; 5]);
+        // A run that has begun is unwatched also where no process is its.
+        assert_eq!(unwatched(process(None, "x", &[1, 2])), [1, 1, 0, 0, 0]);
+        assert_eq!(unwatched(process(Some(7), "a", &[])), [0, 1, 0, 0, 0]);
+        assert_eq!(unwatched(process(Some(7), "b", &[3])), [0, 1, 1, 0, 0]);
+        assert_eq!(unwatched(process(Some(7), "c", &[4, 5])), [0, 1, 0, 0, 0]);
+        assert_eq!(unwatched(process(Some(7), "", &[])), [0, 1, 0, 0, 0]);
     }
 
     #[test]
     fn pidfds_passed_are_bounded() {
         let me = i32::try_from(std::process::id()).expect("a pid");
-        let all = (0..2 * MOST_HELD).map(|_| process(me, "x", &[1]));
+        let all = (0..2 * MOST_HELD).map(|_| process(Some(me), "x", &[1]));
         let held = hold(all.collect(), clock::boottime());
         let opened = held.iter().filter(|(_, pidfd)| pidfd.is_some()).count();
         assert_eq!(opened, MOST_HELD);
@@ -239,6 +258,11 @@ mod tests {
         let passed = pidfds(held, &[Id::from_bits(1)], &mut answers);
         assert_eq!(passed.len(), MOST_PIDFDS);
         assert!(answers[0].is_unwatched);
+        // One that has begun, and whose only process is held.
+        let held = hold(vec![process(Some(me), "x", &[1])], clock::boottime());
+        let mut answers = [answer(Outcome::Started, "x-1", false)];
+        assert_eq!(pidfds(held, &[Id::from_bits(1)], &mut answers).len(), 1);
+        assert!(!answers[0].is_unwatched);
     }
 
     #[test]

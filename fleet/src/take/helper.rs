@@ -92,19 +92,20 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
 /// # Errors
 /// It says nothing, and why.
 pub fn history(settings: &Settings) -> Result<String, String> {
-    output(settings, "history")
+    output(settings, "history", &[])
 }
 
-/// What the helper says of its timers and runs, as one object of JSON.
+/// What the helper says of its timers and runs, as one object of JSON. It fails also for a record that it cannot read, and says the
+/// rest.
 ///
 /// # Errors
 /// It says nothing, and why.
 pub fn status(settings: &Settings) -> Result<String, String> {
-    output(settings, "status")
+    output(settings, "status", &[Exit::NothingPending, Exit::Failure])
 }
 
-/// What a verb of the helper writes with `--json`.
-fn output(settings: &Settings, verb: &str) -> Result<String, String> {
+/// What a verb of the helper writes with `--json`, if it succeeds or ends with one of these statuses.
+fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
     command.args([verb, "--json"]);
@@ -123,7 +124,8 @@ fn output(settings: &Settings, verb: &str) -> Result<String, String> {
     }
     let status = child.wait().map_err(|e| format!("{program}: {e}"))?;
     let text = reader.join().unwrap_or_default();
-    if status.success() || status.code() == Some(Exit::NothingPending as i32) {
+    let is_one = |exit: &Exit| status.code() == Some(*exit as i32);
+    if status.success() || exits.iter().any(is_one) {
         return Ok(text);
     }
     Err(format!("{program} ended with {status}"))

@@ -139,16 +139,14 @@ impl Taker {
     /// change that.
     pub fn became(&self, ids: &[Id]) -> (Vec<Answer>, Vec<OwnedFd>) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
-        let asked = settings.and_then(|settings| {
-            // In this order, nothing is missed: a process that ends after the first is held, and what ended before is in the second.
-            let held = held(&settings);
-            Ok((held, helper::history(&settings)?))
-        });
-        let (held, known) = asked.unwrap_or_else(|why| {
+        // In this order, nothing is missed: a process that ends after the first is held, and what ended before is in the second.
+        let held = settings.as_ref().ok().map(held);
+        let known = settings.and_then(|settings| helper::history(&settings));
+        let known = known.unwrap_or_else(|why| {
             complain(&format!(
                 "again-fleet: what became of triggers is not known: {why}"
             ));
-            (Vec::new(), String::new())
+            String::new()
         });
         let became = became::became(&known);
         let answer = |id| became.get(id).cloned();
@@ -156,6 +154,12 @@ impl Taker {
         let mut answers: Vec<Answer> = answers
             .map(|one| one.unwrap_or_else(|| said(Outcome::Taken, "")))
             .collect();
+        let Some(Ok(held)) = held else {
+            for answer in &mut answers {
+                answer.is_unwatched = !answer.outcome.is_final();
+            }
+            return (answers, Vec::new());
+        };
         let pidfds = ends::pidfds(held, ids, &mut answers);
         (answers, pidfds)
     }
@@ -179,17 +183,19 @@ fn said(outcome: Outcome, why: &str) -> Answer {
 }
 
 /// The waiters and runs of this node.
-fn held(settings: &Settings) -> Vec<ends::Held> {
+///
+/// # Errors
+/// They are not known; that was logged.
+fn held(settings: &Settings) -> Result<Vec<ends::Held>, ()> {
     let asked = clock::boottime();
     let status = helper::status(settings);
     let processes = status.and_then(|status| ends::processes(&status).map_err(|e| e.to_string()));
-    let processes = processes.unwrap_or_else(|why| {
+    let processes = processes.map_err(|why| {
         complain(&format!(
-            "again-fleet: how runs end is known up to a minute late: 'again status --json': {why}"
+            "again-fleet: cannot read 'again status --json', results may be late: {why}"
         ));
-        Vec::new()
-    });
-    ends::hold(processes, asked)
+    })?;
+    Ok(ends::hold(processes, asked))
 }
 
 /// Puts a call where it waits. What is to be said of its event.

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use again::model::Span;
+use again_fleet::policy::fire::Request;
 use again_fleet::wire::name::Id;
 use serde_json::Value;
 
@@ -19,9 +21,6 @@ fn two() -> (Server, Node, Node) {
     [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
     (server, web1, lb1)
 }
-
-/// Notes what it is asked.
-const NOTED: &str = "#!/bin/sh\necho \"$1\" >>\"DIR/asked\"\nexec AGAIN \"$@\"\n";
 
 /// Whether a sender knows how all has ended that followed from its trigger.
 fn is_over(sender: &Node, id: &Id) -> bool {
@@ -106,26 +105,36 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_engine_has_lost
     assert_eq!(counts, [1, 1, 1], "{}", web1.log());
 }
 
-/// A service that was restarted meanwhile, and would ask again after eight seconds: it sees the end itself.
-#[test]
-fn how_a_run_has_ended_is_told_when_it_ends() {
-    let (_server, web1, lb1) = two();
-    lb1.program("noted", NOTED);
-    lb1.set_also(&format!("helper = {:?}", lb1.at("noted")));
-    lb1.write("hold", "");
-    let one = request("again", &["lb1.test"]);
-    web1.fire(&one);
-    lb1.runs_once(&one.id);
-    lb1.start_anew();
-    let asked = || {
-        let asked = std::fs::read_to_string(lb1.path("asked")).unwrap_or_default();
-        asked.lines().filter(|verb| *verb == "history").count()
+/// The processes that a service holds pidfds of.
+fn watched(node: &Node) -> Vec<String> {
+    let Ok(listed) = std::fs::read_dir(format!("/proc/{}/fdinfo", node.pid())) else {
+        return Vec::new();
     };
-    let before = asked();
-    // The pauses are 2 s, 2 s and 4 s; the next one is 8 s.
-    until("three questions", || asked() >= before + 3);
-    std::fs::remove_file(lb1.path("hold")).expect("held");
-    within(Duration::from_secs(6), "end of the story", || {
-        is_over(&web1, &one.id)
+    let texts = listed.filter_map(|one| std::fs::read_to_string(one.ok()?.path()).ok());
+    let pids = texts.filter_map(|text| {
+        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        Some(pid.trim().to_owned())
     });
+    pids.collect()
+}
+
+/// A service that was restarted meanwhile. The process is the waiter first, and then the run.
+#[test]
+fn service_watches_the_process_of_a_run_until_it_ends() {
+    let (_server, web1, lb1) = two();
+    lb1.write("hold", "");
+    let one = Request {
+        delta: Span::from_secs(3),
+        ..request("again", &["lb1.test"])
+    };
+    web1.fire(&one);
+    until("a pidfd of the waiter", || !watched(&lb1).is_empty());
+    let waiter = watched(&lb1);
+    lb1.runs_once(&one.id);
+    assert_eq!(watched(&lb1), waiter);
+    lb1.start_anew();
+    until("a pidfd of the run", || watched(&lb1) == waiter);
+    std::fs::remove_file(lb1.path("hold")).expect("held");
+    within(SOON, "end of the story", || is_over(&web1, &one.id));
+    until("no pidfd", || watched(&lb1).is_empty());
 }

@@ -421,7 +421,6 @@ impl Driver {
                 complain(&format!(
                     "again-fleet: what became of triggers is not known: {e}"
                 ));
-                self.runs.is_unwatched = false;
                 Vec::new()
             }
         };
