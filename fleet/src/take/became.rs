@@ -24,14 +24,23 @@ struct Line {
     origin: Option<Origin>,
 }
 
+/// The triggers of a request, in the history and the status.
 #[derive(Deserialize)]
-struct Origin {
+pub struct Origin {
     triggers: Vec<Trigger>,
 }
 
 #[derive(Deserialize)]
 struct Trigger {
     id: String,
+}
+
+impl Origin {
+    /// Ids of the triggers; those that are not ids are left out.
+    pub fn ids(&self) -> impl Iterator<Item = Id> {
+        let ids = self.triggers.iter().map(|trigger| trigger.id.parse());
+        ids.filter_map(Result::ok)
+    }
 }
 
 /// The newest that the history says of each trigger, in its words. Lines that are about something else are passed over.
@@ -47,21 +56,17 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
             continue;
         };
         let ran = ran(&mut runs, line);
-        for id in origin.triggers.iter().filter_map(|one| one.id.parse().ok()) {
+        for id in origin.ids() {
             // A run that has ended has begun, whatever the order of the lines.
             let is_news = |known: &Answer| !known.outcome.is_final();
             if became.get(&id).is_none_or(is_news) {
-                let (why, ran) = (outcome::words(&line.reason), ran.clone());
-                let is_unwatched = false;
-                became.insert(
-                    id,
-                    Answer {
-                        outcome,
-                        why,
-                        ran,
-                        is_unwatched,
-                    },
-                );
+                let answer = Answer {
+                    outcome,
+                    why: outcome::words(&line.reason),
+                    ran: ran.clone(),
+                    is_unwatched: false,
+                };
+                became.insert(id, answer);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::{FLEET, HELPER, Source, sources};
 /// 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call, slots, numbers for a
 /// monitoring, rolling runs, locks with their two verbs, what `check` says of each failure, a certificate named root,
 /// ends of runs that are unknown, failures that were logged, and pidfds of runs.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_156), (FLEET, 21_260)];
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_156), (FLEET, 21_252)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {
