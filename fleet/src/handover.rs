@@ -46,7 +46,7 @@ pub struct Answer {
     /// The run that did its job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
-    /// Whether a waiter or run lives, or did just now, whose end would change this, and no pidfd of it came with the answer.
+    /// Whether the answer may change by the end of a process of which no pidfd came with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unwatched: bool,
 }

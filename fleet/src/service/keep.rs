@@ -18,7 +18,7 @@ const BOUNDS: Bounds = Bounds {
 };
 /// Where the highest number stands. No letter has this key.
 const NUMBER: &str = "number";
-/// Where the failures stand that were logged. No letter has this key.
+/// Key of the failures that were logged. No letter has it.
 const LOGGED: &str = "logged";
 
 /// Both outboxes.
@@ -98,7 +98,7 @@ impl Keep {
     /// Keeps the failures that were logged, if they have changed.
     ///
     /// # Errors
-    /// It is not kept: the next service may log it again.
+    /// The disk or the bounds refuse them; the next service may log them again.
     pub fn put_logged(&mut self, logged: &Logged) -> Result<(), NotKept> {
         if *logged == self.logged {
             return Ok(());
@@ -182,11 +182,11 @@ fn lock(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use crate::wire::name::Id;
-    use crate::wire::outcome::Outcome;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::wire::name::Id;
+    use crate::wire::outcome::Outcome;
     use again::model::Moment;
 
     use crate::policy::term::Term;

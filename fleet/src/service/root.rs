@@ -92,12 +92,12 @@ fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
     parts
 }
 
-/// What became of triggers, and pidfds of the processes whose ends change that.
+/// Answers about triggers that were accepted, and pidfds of the processes whose ends change these answers.
 #[derive(Debug, Default)]
 pub struct Became {
-    /// What became of each.
+    /// Answer for each trigger.
     pub answers: Vec<(Which, handover::Answer)>,
-    /// Whatever descriptors came with the answers, at most [`MOST_PIDFDS`] with each. That they are pidfds nobody has checked.
+    /// Descriptors that came with the answers, at most [`MOST_PIDFDS`] with each. They may be descriptors of any kind.
     pub pidfds: Vec<OwnedFd>,
 }
 
@@ -141,8 +141,8 @@ async fn converse(
     Ok((answers, pidfds))
 }
 
-/// Receives at least one byte, and the descriptors that come with it, which close at an exec. How many bytes. The kernel closes
-/// descriptors that are too many, and those that come with any other byte.
+/// Receives bytes, none at the end of the stream, and the descriptors that come with them, which close at an exec. The number
+/// of bytes. The kernel closes descriptors that are too many, and those that come with any later byte.
 async fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,9 +1,9 @@
-//! When root's side is asked what became of triggers that were taken: soon after, when a process that works for them has ended, and
-//! else less and less often. No clock in here.
+//! When the executor is asked about accepted triggers: soon after, when a process that works for them has ended, and
+//! otherwise less and less often. No clock in here.
 
 use again::model::{Boottime, Span};
 
-/// How soon after something has happened; and how often where the ends of processes are not seen.
+/// How soon after something has happened; and how often if the ends of processes are not seen.
 const FIRST: Span = Span::from_secs(2);
 /// The longest pause.
 const LONGEST: Span = Span::from_secs(60);
@@ -31,7 +31,7 @@ impl Runs {
         self.be_due(now + FIRST);
     }
 
-    /// A process has ended that works for a trigger. If its end is not on record yet, the next question comes soon, too.
+    /// A process that works for a trigger has ended. If its end is not on record yet, the next question comes soon, too.
     pub fn ended(&mut self, now: Boottime) {
         self.pause = Span::ZERO;
         self.be_due(self.after_answer(now));

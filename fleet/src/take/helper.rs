@@ -95,16 +95,15 @@ pub fn history(settings: &Settings) -> Result<String, String> {
     output(settings, "history", &[])
 }
 
-/// What the helper says of its timers and runs, as one object of JSON. It fails also for a record that it cannot read, and says the
-/// rest.
+/// Output of `again status --json`. `again` fails also for a record that it cannot read, and prints all others.
 ///
 /// # Errors
-/// It says nothing, and why.
+/// `again` prints nothing; the message has the reason.
 pub fn status(settings: &Settings) -> Result<String, String> {
     output(settings, "status", &[Exit::NothingPending, Exit::Failure])
 }
 
-/// What a verb of the helper writes with `--json`, if it succeeds or ends with one of these statuses.
+/// Output of a verb of `again` with `--json`, if it succeeds or ends with one of these statuses.
 fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());

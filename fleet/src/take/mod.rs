@@ -135,8 +135,8 @@ impl Taker {
         Ok(answers)
     }
 
-    /// What became of each of these triggers since it was taken, as far as the helper knows, and pidfds of the processes whose ends
-    /// change that.
+    /// Answers about triggers that were accepted, from the history of `again`, and pidfds of the processes whose ends change these
+    /// answers.
     pub fn became(&self, ids: &[Id]) -> (Vec<Answer>, Vec<OwnedFd>) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
         // In this order, nothing is missed: a process that ends after the first is held, and what ended before is in the second.
@@ -185,7 +185,7 @@ fn said(outcome: Outcome, why: &str) -> Answer {
 /// The waiters and runs of this node.
 ///
 /// # Errors
-/// They are not known; that was logged.
+/// The status cannot be read; the reason was logged.
 fn held(settings: &Settings) -> Result<Vec<ends::Held>, ()> {
     let asked = clock::boottime();
     let status = helper::status(settings);
