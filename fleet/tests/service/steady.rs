@@ -1,5 +1,6 @@
-//! A node that has much to do, and senders that begin anew: how runs have ended is told, and logged once.
+//! Results of runs: published by a busy node, soon after their ends, and logged once by a sender that is restarted.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ fn two() -> (Server, Node, Node) {
     [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
     (server, web1, lb1)
 }
+
+/// `again` with a note of each verb that it is asked.
+const NOTED: &str = "#!/bin/sh\necho \"$1\" >>\"DIR/asked\"\nexec AGAIN \"$@\"\n";
 
 /// Whether a sender knows how all has ended that followed from its trigger.
 fn is_over(sender: &Node, id: &Id) -> bool {
@@ -106,9 +110,9 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_engine_has_lost
 }
 
 /// The processes that a service holds pidfds of.
-fn watched(node: &Node) -> Vec<String> {
+fn watched(node: &Node) -> BTreeSet<String> {
     let Ok(listed) = std::fs::read_dir(format!("/proc/{}/fdinfo", node.pid())) else {
-        return Vec::new();
+        return BTreeSet::new();
     };
     let texts = listed.filter_map(|one| std::fs::read_to_string(one.ok()?.path()).ok());
     let pids = texts.filter_map(|text| {
@@ -122,19 +126,34 @@ fn watched(node: &Node) -> Vec<String> {
 #[test]
 fn service_watches_the_process_of_a_run_until_it_ends() {
     let (_server, web1, lb1) = two();
+    lb1.program("noted", NOTED);
+    lb1.set_also(&format!("helper = {:?}", lb1.at("noted")));
     lb1.write("hold", "");
     let one = Request {
         delta: Span::from_secs(3),
         ..request("again", &["lb1.test"])
     };
     web1.fire(&one);
-    until("a pidfd of the waiter", || !watched(&lb1).is_empty());
-    let waiter = watched(&lb1);
+    // With each answer the service closes the pidfds of the one before.
+    let mut waiter = BTreeSet::new();
+    until("a pidfd of the waiter", || {
+        waiter = watched(&lb1);
+        waiter.len() == 1
+    });
     lb1.runs_once(&one.id);
-    assert_eq!(watched(&lb1), waiter);
+    until("the same process", || watched(&lb1) == waiter);
     lb1.start_anew();
+    let questions = || {
+        let asked = std::fs::read_to_string(lb1.path("asked")).unwrap_or_default();
+        asked.lines().filter(|verb| *verb == "history").count()
+    };
+    let before = questions();
     until("a pidfd of the run", || watched(&lb1) == waiter);
+    // After pauses of 2, 2, 4 and 8 seconds the next question is due in 16, unless the process ends.
+    until("four questions", || questions() >= before + 4);
     std::fs::remove_file(lb1.path("hold")).expect("held");
-    within(SOON, "end of the story", || is_over(&web1, &one.id));
+    within(Duration::from_secs(15), "end of the story", || {
+        is_over(&web1, &one.id)
+    });
     until("no pidfd", || watched(&lb1).is_empty());
 }

@@ -7,12 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use again::model::Span;
 use again::sys::pidfd::is_readable_by;
+use again::sys::{clock, process};
 use again_fleet::handover::{MOST_TOGETHER, ask};
 use again_fleet::wire::envelope;
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
+use again_rig::{SHORT, wait_for};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
@@ -251,12 +254,22 @@ const NOBODY: u32 = 65534;
 #[test]
 fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let node = Node::new();
-    let mut run = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let mut run = Command::new("sleep");
+    // One that outlives a failed test holds no pipe of the runner.
+    let run = run.arg("600").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut run = run.spawn().expect("sleep");
     let id = Id::from_bits(1);
     let origin = json!({ "triggers": [{ "id": id }] });
     let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
     let status = json!({ "targets": [{ "timers": [], "running": running }] });
     node.helper_says(&status.to_string(), 0);
+    // A process counts if it started a tick of the clock before the question, or earlier.
+    let pid = i32::try_from(run.id()).expect("a pid");
+    let started = process::identify(pid).expect("alive").started();
+    let later = started + Span::from_nanos(20_000_000);
+    wait_for("a tick", SHORT, || {
+        (clock::boottime() > later).then_some(())
+    });
     let (answer, pidfds) = node.became(&id);
     assert_eq!(
         (answer.outcome, answer.is_unwatched),
@@ -281,4 +294,15 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     // The status names it still: nothing can be waited for.
     let (answer, pidfds) = node.became(&id);
     assert!(answer.is_unwatched && pidfds.is_empty());
+}
+
+#[test]
+fn executor_says_that_nothing_is_watched_if_the_status_cannot_be_read() {
+    let node = Node::new();
+    let id = Id::from_bits(1);
+    node.helper_says(&json!({ "targets": [] }).to_string(), 0);
+    assert!(!node.became(&id).0.is_unwatched);
+    node.helper_says("nothing", 0);
+    assert!(node.became(&id).0.is_unwatched);
+    assert!(node.errors().contains("cannot read 'again status --json'"));
 }
