@@ -464,6 +464,7 @@ fn told(own: &Own, n: usize) -> Inventory {
     Inventory {
         node: own.signer().node.clone(),
         at: 1_795_219_387_000,
+        serial: 1_795_219_387_000,
         facts: facts.into(),
         classes: classes.collect(),
         environment: "production".to_owned(),

@@ -134,6 +134,8 @@ pub enum Answer {
     How(Box<How>),
     /// What a node tells of itself.
     Node(Box<Inventory>),
+    /// What stands at this node's key counts for nothing; the log says why.
+    Ignored(Node),
     /// This node's service is connected to the engine.
     Alive(Node),
     /// What became of a trigger.
@@ -585,6 +587,7 @@ mod tests {
         Inventory {
             node: node("lb1"),
             at: 1,
+            serial: 1,
             facts: [("role".to_owned(), "\"\\".repeat(256))].into(),
             classes: (0..85)
                 .map(|n| format!("{n:0>512}").replace('0', "\""))
@@ -629,6 +632,7 @@ mod tests {
             Answer::Refused("noop".to_owned()),
             Answer::End,
             Answer::Node(Box::new(inventory())),
+            Answer::Ignored(node("lb1")),
             Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),

@@ -13,6 +13,7 @@ use crate::identity::files::Identity;
 use crate::identity::{Reason, Signer, Untrusted};
 use crate::policy::accept::{Extensions, Who};
 use crate::policy::judge::Signed;
+use crate::policy::newest::{Ignored, Newest};
 use crate::settings::{Settings, Trust};
 use crate::step::model::{Content, Found};
 use crate::wire::Malformed;
@@ -32,7 +33,8 @@ const BELIEVED: Duration = Duration::from_secs(600);
 /// How many values are.
 const MOST_BELIEVED: usize = 4096;
 
-fn hash(bytes: &[u8]) -> [u8; 32] {
+/// SHA-256 of a value.
+pub fn hash(bytes: &[u8]) -> [u8; 32] {
     let mut hash = [0; 32];
     hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
     hash
@@ -54,6 +56,8 @@ pub struct Seals {
     namespace: Namespace,
     identity: Option<Identity>,
     believed: Believed,
+    /// Newest versions of what nodes publish of themselves; of no use where nothing is signed.
+    pub newest: Newest,
 }
 
 /// Values that were verified, by their hashes, and who signed them: lists show the same ones again and again. No trigger is among them.
@@ -98,6 +102,7 @@ impl Seals {
             namespace: settings.namespace.clone(),
             identity,
             believed: Believed::nothing(),
+            newest: Newest::default(),
         };
         seals.is_mine()?;
         Ok(seals)
@@ -264,8 +269,20 @@ impl Seals {
     /// What a node tells of itself at this key.
     ///
     /// # Errors
+    /// It did not tell that, or something newer was read before.
+    pub fn inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, Ignored> {
+        let inventory = self.any_inventory(bytes, key)?;
+        if self.identity.is_some() {
+            self.newest.judge(&inventory)?;
+        }
+        Ok(inventory)
+    }
+
+    /// The same in any version.
+    ///
+    /// # Errors
     /// It did not tell that.
-    pub fn inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, String> {
+    pub fn any_inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, String> {
         self.stands(bytes, key, |one: &Inventory| {
             (Key::Node(one.node.clone()), &one.node)
         })

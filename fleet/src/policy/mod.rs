@@ -12,6 +12,8 @@ pub mod judge;
 pub mod lineage;
 /// Who may hold a lock.
 pub mod lock;
+/// Newest versions of nodes' facts.
+pub mod newest;
 /// How long a target waits, beyond what it was asked for.
 pub mod pace;
 /// Regular expressions.

@@ -246,6 +246,7 @@ pub(crate) mod tests {
         Inventory {
             node: node("web1.test"),
             at: 1,
+            serial: 1,
             facts: BTreeMap::from([("role".to_owned(), "web".to_owned())]),
             classes: BTreeSet::from(["roles::web".to_owned()]),
             environment: "production".to_owned(),

@@ -140,6 +140,7 @@ pub(crate) mod tests {
         Inventory {
             node: "web1".parse().expect("a certname"),
             at: 1,
+            serial: 1,
             facts: facts.iter().map(fact).collect(),
             classes: BTreeSet::from(["profile::lb".to_owned()]),
             environment: "production".to_owned(),

@@ -109,7 +109,7 @@ pub enum Call {
     },
 }
 
-/// What came of a call; values of a list only.
+/// What came of a call: values of a list, or the key and revision of a put.
 pub type Answer = Result<Vec<Value>, Error>;
 
 /// What the link is to do.
@@ -133,7 +133,8 @@ pub enum News {
     Reached,
     /// There is none any more. All calls have been answered.
     Lost(String),
-    /// Changes below `to/` and `result/`, below `event/` where there are rules, and below `lock/` and `pass/` where there are locks.
+    /// Changes below `to/` and `result/` and at this node's own key, below `event/` where there are rules, and below `lock/` and
+    /// `pass/` where there are locks.
     Changes(Vec<Change>),
     /// What is seen of the lines, by the number of the look.
     Seen(u64, Seen),
@@ -240,7 +241,9 @@ async fn connected(access: &Access, orders: &mut Orders, news: &Teller) -> End {
 }
 
 /// What is watched below the fleet's prefix, by the number of the watch.
-const WATCHED: [&str; 5] = ["to/", "result/", "event/", "lock/", "pass/"];
+const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "pass/", "node/"];
+/// The watch of this node's own key.
+pub const OWN_KEY: usize = 5;
 
 /// Uses a connection until its end.
 async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news: &Teller) -> End {
@@ -252,7 +255,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     };
     let _ = news.send(News::Reached);
     let (node, namespace) = (&access.node, &access.namespace);
-    let again = [(); 4].map(|()| Notify::new());
+    let again = [(); 5].map(|()| Notify::new());
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let never = Notify::new();
@@ -281,7 +284,14 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             lines.look(engine, tell).await;
         }
     };
-    let mut watching = pin!(join5(registers, results, events, others, locks));
+    let own_key = async {
+        // On NATS a list is much, and the feed loses nothing.
+        let again = if E::HAS_PLACES { &again[4] } else { &never };
+        let key = Key::Node(node.clone()).encode(namespace);
+        watch::watch(engine, key, again, watch::Tell(OWN_KEY, tell.clone())).await
+    };
+    let watched = join5(registers, results, events, others, locks);
+    let mut watching = pin!(join(watched, own_key));
     let mut calls = Calls::new(engine, node, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
@@ -329,7 +339,13 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
     for (number, event) in events.drain(..) {
         match event {
             watch::Event::Changed(change) => changes.push(change),
-            watch::Event::Complete => drop(news.send(News::Watched(number, None))),
+            watch::Event::Complete => {
+                // What it completes is told before it.
+                if !changes.is_empty() {
+                    let _ = news.send(News::Changes(std::mem::take(&mut changes)));
+                }
+                let _ = news.send(News::Watched(number, None));
+            }
             // A watch goes on trying; the rest works all the same.
             watch::Event::Lost(error @ (Error::Denied(_) | Error::Full(_))) => {
                 let denied = WATCHED.get(number).map(|prefix| (*prefix, error));
@@ -453,7 +469,8 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
                 Box::pin(async move {
                     let put = engine.put(&key, &bytes, ttl).await;
-                    (number, put.map(|_| Vec::new()))
+                    let value = |revision| vec![Value::new(key, Vec::new(), revision)];
+                    (number, put.map(value))
                 })
             }
             Call::Remove {

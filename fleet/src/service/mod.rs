@@ -21,6 +21,8 @@ mod keep;
 mod link;
 /// Which locks this node holds.
 mod locks;
+/// The file with the newest versions of nodes' facts.
+mod newest;
 /// What of a run is told together.
 mod parcel;
 /// The leases of this node's places.
@@ -336,7 +338,7 @@ impl<'a> Service<'a> {
         }
         let rules = new.rules().map_err(|e| e.to_string())?;
         let reactions = new.reactions().map_err(|e| e.to_string())?;
-        self.driver.seals = Seals::new(&new)?;
+        self.driver.sign_by(Seals::new(&new)?);
         self.driver.health.engine = new.engine.to_string();
         self.driver.operators.clone_from(&new.operators);
         self.settings = new;

@@ -66,7 +66,12 @@ pub(super) fn send(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec
         return;
     };
     let is_unkept = letter.kept < letter.version && letter.not_kept.is_none();
-    if is_unkept || (letter.trigger().is_some() && waits(state)) {
+    let is_early = match id {
+        LetterId::Node => !state.own_key.is_seen,
+        LetterId::To(..) => waits(state),
+        LetterId::Told(_) => false,
+    };
+    if is_unkept || is_early {
         return;
     }
     for key in &letter.left {

@@ -35,6 +35,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
     match event {
         Event::Reached => {
             state.is_linked = true;
+            node::reached(state);
             target::reached(state);
             letters::reached(state, now, out);
         }
@@ -62,10 +63,16 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             letters::answered(state, &letter, version, &key, &answer, now);
             if letter == LetterId::Node {
                 letters::release(state, now, out);
+                node::guard(state, now, out);
             }
             sender::review(state, Some(&letter), now, out);
         }
         Event::Inventory(inventory) => node::tell(state, inventory, now, out),
+        Event::OwnKey { revision, found } => {
+            node::found(state, revision, found);
+            node::guard(state, now, out);
+        }
+        Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {
             place,
@@ -106,6 +113,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     sender::end(state, now, out);
     target::end(state, now, out);
     letters::send_due(state, now, out);
+    node::guard(state, now, out);
     target::tick(state, now, out);
     sender::review(state, None, now, out);
 }

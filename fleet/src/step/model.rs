@@ -52,6 +52,18 @@ pub enum Event {
     },
     /// What this node is to tell of itself. Nothing is done if it is what it tells already.
     Inventory(Inventory),
+    /// Something stands at this node's own key, where it publishes what it tells of itself, or nothing any more.
+    OwnKey {
+        /// Revision of the write.
+        revision: u64,
+        /// What it is.
+        found: OwnKey,
+    },
+    /// Everything that stands at this node's own key was seen after [`Event::Reached`]; or the engine does not show it.
+    OwnKeySeen {
+        /// Whether the engine showed it.
+        is_shown: bool,
+    },
     /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
     /// The engine's answer to a put. An error may mean that it happened all the same.
@@ -137,6 +149,19 @@ pub enum Found {
     Bad(String),
     /// It cannot be told now: this node lacks what it needs.
     Unclear(String),
+}
+
+/// What stands at this node's own key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnKey {
+    /// Nothing.
+    Absent,
+    /// The very value that this service put there last.
+    Unchanged,
+    /// Another value that this node's certificate has signed.
+    Signed(Box<Inventory>),
+    /// A value that it has not signed; why.
+    Foreign(String),
 }
 
 /// What is to be taken back.
@@ -356,6 +381,7 @@ pub struct State {
     pub(super) first: u64,
     /// The last one that the engine will not take.
     pub(super) not_taken: u64,
+    pub(super) own_key: OwnKeyState,
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
@@ -369,6 +395,21 @@ pub struct State {
     /// What those who take have in hand.
     pub(super) handed: Option<BTreeMap<Which, Box<Trigger>>>,
     pub(super) wakes: Option<Boottime>,
+}
+
+/// What is known of this node's own key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OwnKeyState {
+    /// Whether it was seen since the engine was reached, or cannot be. Nothing is put there before.
+    pub is_seen: bool,
+    /// What stands there; nothing if that is not known.
+    pub found: Option<OwnKey>,
+    /// Revision of that.
+    pub revision: u64,
+    /// Highest version that this node's certificate has signed, as [`Inventory::order`] gives it.
+    pub last: u64,
+    /// When this node may put its own there again.
+    pub next: Boottime,
 }
 
 /// A letter, and how far it has come.
@@ -459,6 +500,7 @@ impl State {
             told: 0,
             first: 0,
             not_taken: 0,
+            own_key: OwnKeyState::default(),
             flying: BTreeMap::new(),
             firings: Vec::new(),
             logged: Logged::new(),
@@ -473,7 +515,10 @@ impl State {
                 Content::Trigger(trigger) => {
                     state.last_number = state.last_number.max(trigger.number);
                 }
-                Content::Node(_) => state.first = draft.version,
+                Content::Node(inventory) => {
+                    state.first = draft.version;
+                    state.own_key.last = inventory.order();
+                }
                 Content::Told { .. } => {}
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);

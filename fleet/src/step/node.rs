@@ -1,20 +1,23 @@
-//! What this node tells of itself: one letter, replaced in place, that is never let go.
+//! What this node tells of itself: one letter, replaced in place, that is never let go; and the key where it stands, which is this
+//! node's alone.
 
-use again::model::{Moment, Walltime};
+use again::model::{Moment, Span, Walltime};
 
 use super::letters;
-use super::model::{Action, Content, Draft, LetterId, State};
-use crate::policy::term::Term;
+use super::model::{Action, Content, Draft, LetterId, OwnKey, OwnKeyState, State};
+use crate::policy::term::{self, Term};
 use crate::wire::inventory::Inventory;
+
+/// Shortest time between two restorations of the own key.
+const PAUSE: Span = Span::from_secs(60);
+/// Largest number of facts that are named of another user of this node's certificate.
+const MOST_NAMED: usize = 3;
 
 /// Tells this, if it is not what is told already. The triggers of a run that told something to select by wait for it; those of
 /// others do not.
 pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut Vec<Action>) {
     let older = state.letters.get(&LetterId::Node);
-    let known = older.and_then(|older| match &older.content {
-        Content::Node(known) => Some(known),
-        _ => None,
-    });
+    let known = published(state);
     let is_kept = older.is_some_and(|older| older.not_kept.is_none());
     if is_kept && known.is_some_and(|known| known.tells_the_same(&news)) {
         return;
@@ -23,14 +26,158 @@ pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut V
     if known.is_none_or(|known| !known.is_selected_as(&news)) {
         state.first = version;
     }
+    publish(state, news, version, now, out);
+}
+
+/// Keeps a new version with the next serial, and sends it.
+fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: &mut Vec<Action>) {
+    let serial = now.wall.millis().max(state.own_key.last.saturating_add(1));
+    state.own_key.last = serial;
     let draft = Draft {
         letter: LetterId::Node,
         version,
-        content: Content::Node(news),
+        content: Content::Node(Inventory { serial, ..news }),
         term: Term {
             began: now.clone(),
             until: Walltime::from_millis(u64::MAX),
         },
     };
     letters::write(state, vec![draft], now, out);
+}
+
+fn published(state: &State) -> Option<&Inventory> {
+    match &state.letters.get(&LetterId::Node)?.content {
+        Content::Node(known) => Some(known),
+        _ => None,
+    }
+}
+
+/// The engine is reached, perhaps another one than before.
+pub(super) fn reached(state: &mut State) {
+    let OwnKeyState { last, next, .. } = state.own_key;
+    state.own_key = OwnKeyState {
+        last,
+        next,
+        ..OwnKeyState::default()
+    };
+}
+
+/// Something was written at the own key. What was written before that may be told later.
+pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
+    let own = &mut state.own_key;
+    if let OwnKey::Signed(other) = &found {
+        own.last = own.last.max(other.order());
+    }
+    if own.revision <= revision {
+        (own.revision, own.found) = (revision, Some(found));
+    }
+}
+
+/// All that stands at the own key was seen, or cannot be: from now on this node puts there what it has.
+pub(super) fn seen(state: &mut State, is_shown: bool, now: &Moment, out: &mut Vec<Action>) {
+    let own = &mut state.own_key;
+    own.is_seen = true;
+    if is_shown && own.found.is_none() {
+        own.found = Some(OwnKey::Absent);
+    }
+    guard(state, now, out);
+    letters::send(state, &LetterId::Node, now, out);
+}
+
+/// Puts what this node published at its own key again, if something else stands there: at most once a minute.
+pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let (own, letter) = (&state.own_key, state.letters.get(&LetterId::Node));
+    let (Some(letter), Some(known)) = (letter, published(state)) else {
+        return;
+    };
+    let found = own
+        .found
+        .as_ref()
+        .filter(|_| state.is_linked && own.is_seen);
+    let Some(other) = found.and_then(|found| Other::than(known, found)) else {
+        return;
+    };
+    let (known, version, is_put) = (known.clone(), letter.version, letter.left.is_empty());
+    let is_newer = matches!(other, Other::Newer(_));
+    if !is_put && !is_newer {
+        // It is about to be replaced.
+        return;
+    }
+    if is_put && now.uptime < own.next {
+        return state.wake_at(own.next);
+    }
+    state.own_key.next = now.uptime + PAUSE;
+    let why = other.sentence(&known);
+    out.push(match other {
+        Other::Missing => Action::Note(why),
+        _ => Action::TurnedAway(why),
+    });
+    if is_newer {
+        let at = now.wall.millis();
+        return publish(state, Inventory { at, ..known }, version + 1, now, out);
+    }
+    if let Some(letter) = state.letters.get_mut(&LetterId::Node) {
+        letter.left = letter.content.keys();
+    }
+    letters::send(state, &LetterId::Node, now, out);
+}
+
+/// What stands at the own key instead of what this node published.
+enum Other {
+    /// Nothing.
+    Missing,
+    /// A value that this node has not signed; why.
+    Foreign(String),
+    /// A version that this node published before.
+    Older(Box<Inventory>),
+    /// A version that another user of this node's certificate published.
+    Newer(Box<Inventory>),
+}
+
+impl Other {
+    fn than(known: &Inventory, found: &OwnKey) -> Option<Other> {
+        match found {
+            OwnKey::Unchanged => None,
+            OwnKey::Absent => Some(Other::Missing),
+            OwnKey::Foreign(why) => Some(Other::Foreign(why.clone())),
+            OwnKey::Signed(other) if **other == *known => None,
+            OwnKey::Signed(other) if other.order() < known.order() => {
+                Some(Other::Older(other.clone()))
+            }
+            OwnKey::Signed(other) => Some(Other::Newer(other.clone())),
+        }
+    }
+
+    /// For the log.
+    fn sentence(&self, known: &Inventory) -> String {
+        let at = |other: &Inventory| term::shown(Walltime::from_millis(other.at));
+        let what = match self {
+            Other::Missing => "they were removed".to_owned(),
+            Other::Foreign(why) => {
+                format!("in their place stood a value that does not count: {why}")
+            }
+            Other::Older(other) => {
+                let (order, mine) = (other.order(), known.order());
+                let at = at(other);
+                format!("in place of version {mine} stood version {order} of {at}")
+            }
+            Other::Newer(other) => {
+                let (order, at, facts) = (other.order(), at(other), differences(known, other));
+                format!(
+                    "another user of its certificate published version {order} at {at}{facts}; unless this machine has lost its last state, as by a restored backup, revoke that certificate"
+                )
+            }
+        };
+        let node = &known.node;
+        format!("the facts of this node, {node}, are published again: {what}")
+    }
+}
+
+/// Facts that another user of the certificate publishes, and this node does not.
+fn differences(known: &Inventory, other: &Inventory) -> String {
+    let is_new = |(name, value): &(&String, &String)| known.facts.get(*name) != Some(*value);
+    let facts = other.facts.iter().filter(is_new).take(MOST_NAMED);
+    let shown = crate::wire::shown;
+    let facts = facts.map(|(name, value)| format!(", {}={}", shown(name), shown(value)));
+    facts.collect()
 }

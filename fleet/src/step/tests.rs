@@ -19,6 +19,9 @@ use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::trigger::tests::trigger;
 use crate::wire::trigger::{Ask, Trigger};
 
+/// What stands at the node's own key.
+#[path = "node/tests.rs"]
+mod own_key;
 /// Triggers that are part of a rolling run.
 #[path = "rolling/tests.rs"]
 mod rolling;
@@ -52,8 +55,15 @@ impl Bench {
 
     fn linked(me: &str) -> Bench {
         let mut bench = Bench::new(me);
-        assert_eq!(bench.does(Event::Reached), []);
+        assert_eq!(bench.reaches(), []);
         bench
+    }
+
+    /// The engine is reached, and does not show what stands at the own key.
+    fn reaches(&mut self) -> Vec<Action> {
+        let mut actions = self.does(Event::Reached);
+        actions.extend(self.does(Event::OwnKeySeen { is_shown: false }));
+        actions
     }
 
     fn does(&mut self, event: Event) -> Vec<Action> {
@@ -953,11 +963,11 @@ fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_engine() {
     let put = node_puts(&web1.keeps(&newer, Ok(()))).remove(0);
     web1.is_put(&put, Ok(()));
     web1.does(Event::Lost);
-    assert_eq!(node_puts(&web1.does(Event::Reached)).len(), 1);
+    assert_eq!(node_puts(&web1.reaches()).len(), 1);
     // A service that begins with it puts it too.
     let mut again = Bench::new("web1");
     again.state = State::new(again.state.rules.clone(), 0, [newer], &again.now);
-    assert_eq!(node_puts(&again.does(Event::Reached)).len(), 1);
+    assert_eq!(node_puts(&again.reaches()).len(), 1);
     assert_eq!(again.state.untold(), 0);
 }
 
@@ -1002,7 +1012,7 @@ fn a_trigger_waits_for_what_its_node_tells_of_itself() {
     }
     // Another engine has neither.
     web1.does(Event::Lost);
-    let actions = puts(&web1.does(Event::Reached));
+    let actions = puts(&web1.reaches());
     assert_eq!((actions.len(), node_puts(&actions).len()), (1, 1));
     assert_eq!(puts(&web1.is_put(&actions[0], Ok(()))).len(), 3);
 }
@@ -1038,14 +1048,14 @@ fn what_cannot_be_told_holds_no_trigger_up() {
     for sent in &mut sent {
         *sent = puts(&web1.is_put(&put, Err("lost".to_owned()))).len();
         web1.does(Event::Lost);
-        put = node_puts(&web1.does(Event::Reached)).remove(0);
+        put = node_puts(&web1.reaches()).remove(0);
     }
     assert_eq!(sent, [0, 0, 0, 1]);
     // An error of a link that is lost is none of its own.
     let (mut web1, _, put) = begins();
     assert_eq!(puts(&web1.is_put(&put, Err("lost".to_owned()))), []);
     web1.does(Event::Lost);
-    let actions = puts(&web1.does(Event::Reached));
+    let actions = puts(&web1.reaches());
     assert_eq!((actions.len(), node_puts(&actions).len()), (1, 1));
 }
 

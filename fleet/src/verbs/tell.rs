@@ -76,6 +76,7 @@ fn inventory(settings: &Settings, said: Said, run: &run::Run) -> Result<Inventor
     Ok(Inventory {
         node: settings.certname()?.clone(),
         at: now,
+        serial: 0,
         facts: said.facts.into_iter().filter_map(fact).collect(),
         classes: said.classes,
         environment: said.environment,

@@ -28,6 +28,9 @@ pub struct Inventory {
     pub node: Node,
     /// When, milliseconds of its wall clock after 1970.
     pub at: u64,
+    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1. 0 if the program has no such counter.
+    #[serde(default)]
+    pub serial: u64,
     /// The facts that its operator chose, as text.
     pub facts: BTreeMap<String, String>,
     /// Its classes.
@@ -68,10 +71,20 @@ impl Inventory {
         token.filter(|token| *token <= MOST_TOKEN).unwrap_or(0)
     }
 
-    /// Whether another one differs in nothing but its time.
+    /// Number that orders the versions of one node: the serial, or the time if there is none.
+    pub fn order(&self) -> u64 {
+        if self.serial == 0 {
+            self.at
+        } else {
+            self.serial
+        }
+    }
+
+    /// Whether another one differs in nothing but its time and serial.
     pub fn tells_the_same(&self, other: &Inventory) -> bool {
-        let at = other.at;
-        Inventory { at, ..self.clone() } == *other
+        let (at, serial) = (other.at, other.serial);
+        let this = self.clone();
+        Inventory { at, serial, ..this } == *other
     }
 
     /// A run ended there, as its helper tells. What the run has told by itself counts, and what a later one has.
@@ -131,6 +144,7 @@ mod tests {
         Inventory {
             node: "web1".parse().expect("a certname"),
             at: 1,
+            serial: 1,
             facts: BTreeMap::from([("role".to_owned(), "frontend".to_owned())]),
             classes: BTreeSet::from(["profile::lb".to_owned()]),
             environment: "production".to_owned(),

@@ -57,6 +57,7 @@ pub fn inventory(node: &str, role: &str) -> Inventory {
     Inventory {
         node: node.parse().expect("a certname"),
         at: now(),
+        serial: now(),
         facts: BTreeMap::from([("role".to_owned(), role.to_owned())]),
         classes: BTreeSet::from(["roles::web".to_owned()]),
         environment: "production".to_owned(),

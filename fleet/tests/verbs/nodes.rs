@@ -15,7 +15,7 @@ use crate::fired::sealed_as;
 use crate::name;
 use crate::real::{done, well};
 use crate::servers::{Kind, Server};
-use crate::straight::Straight;
+use crate::straight::{self, Straight};
 use crate::whole::{Node, until};
 
 fn json(node: &Node, words: &[&str]) -> Value {
@@ -109,6 +109,7 @@ fn what_nodes_tell_is_shown() {
             let told = Inventory {
                 node: name("lb1.test"),
                 at: 1,
+                serial: 1,
                 facts: [("role".to_owned(), "web".to_owned())].into(),
                 classes: BTreeSet::new(),
                 environment: String::new(),
@@ -168,6 +169,77 @@ fn what_nodes_tell_is_shown() {
         fs::write(lb1.path("new"), Ca::get().read("crl-web1.pem")).expect("written");
         fs::rename(lb1.path("new"), lb1.path("crl.pem")).expect("renamed");
         assert_eq!(shown(&lb1, &["--where", "role=web"]), [""; 0]);
+    }
+}
+
+/// Whoever can write to the engine puts older facts of a node back, or has a copy of its key.
+#[test]
+fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
+    for kind in [Kind::Etcd, Kind::Nats] {
+        let server = Server::start(kind);
+        let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
+        [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
+        let straight = Straight::at(&server, "web2.test");
+        let key = "node/lb1=test";
+        let is = |role: &str| shown(&web1, &["--where", &format!("role={role}")]);
+        has_role(&lb1, "web");
+        until("the first facts", || is("web") == ["lb1.test"]);
+        let old = straight.list(key).remove(0).bytes;
+        has_role(&lb1, "lb");
+        until("the newer ones", || is("lb") == ["lb1.test"]);
+        let since = straight.put(key, &old).expect("put");
+        let is_replaced = |since| straight.list(key)[0].revision > since;
+        until("the restoration", || is_replaced(since));
+        assert_eq!(
+            (is("lb"), is("web").len()),
+            (vec!["lb1.test".to_owned()], 0)
+        );
+        let what = "the facts of this node, lb1.test, are published again: in place of version";
+        assert!(lb1.log().contains(what), "{}", lb1.log());
+        // While it cannot restore them, another node remembers that they are old, also after a restart.
+        lb1.kill();
+        straight.put(key, &old).expect("put");
+        let before = web1.log();
+        for _ in 0..2 {
+            assert_eq!((is("web").len(), is("lb").len()), (0, 0));
+        }
+        let log = web1.log().split_off(before.len());
+        assert_eq!(log.matches("wrote the older one again").count(), 1, "{log}");
+        web1.stop();
+        web1.start();
+        web1.is_linked(true);
+        let words = ["trigger", "--where", "role=web"];
+        let (status, out, err) = done(web1.command(&words));
+        assert!(
+            status == 0 && out.contains("nobody is selected"),
+            "{out}{err}"
+        );
+        assert!(err.contains("not believed: 1 node: lb1.test"), "{err}");
+        let table = well(&web1, &["nodes"]);
+        assert!(
+            !table.contains("lb1.test") || table.contains("not believed"),
+            "{table}"
+        );
+        lb1.start();
+        until("its return", || is("lb") == ["lb1.test"]);
+        // Another user of its certificate, who is an hour ahead.
+        let mut theirs = straight::read::<Inventory>(&straight.list(key)[0].bytes);
+        theirs.serial += 3_600_000;
+        theirs.facts.insert("role".to_owned(), "web".to_owned());
+        let since = straight
+            .put(key, &sealed_as("lb1.test", &theirs))
+            .expect("put");
+        until("its own", || is_replaced(since));
+        assert_eq!(
+            (is("lb"), is("web").len()),
+            (vec!["lb1.test".to_owned()], 0)
+        );
+        let log = lb1.log();
+        assert!(
+            log.contains("another user of its certificate published version"),
+            "{log}"
+        );
+        assert!(log.contains(", role=web; "), "{log}");
     }
 }
 

@@ -90,6 +90,7 @@ fn whole() -> Vec<Vec<u8>> {
     let node = Inventory {
         node: name("lb1.test"),
         at: 1,
+        serial: 1,
         facts: BTreeMap::from([("role".to_owned(), "lb".to_owned())]),
         classes: BTreeSet::from(["profile::lb".to_owned()]),
         environment: "production".to_owned(),

@@ -7,6 +7,7 @@ use super::{Driver, Note, Register};
 use crate::ask::{self, Reason};
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
+use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES};
 use crate::service::root;
@@ -24,10 +25,14 @@ impl Driver {
             News::Reached => self.reached(),
             News::Lost(why) => self.lost(why),
             News::Changes(changes) => self.changed(changes),
-            News::Watched(number, None) => self.health.failures.succeeded(&Work::Watch(number)),
+            News::Watched(number, None) => {
+                self.health.failures.succeeded(&Work::Watch(number));
+                self.own_key_seen(number, true);
+            }
             News::Watched(number, Some((prefix, error))) => {
                 let what = format!("cannot see what is below '{prefix}': the engine {error}");
                 self.note_refusal(Work::Watch(number), &error, &what);
+                self.own_key_seen(number, false);
             }
             News::Answered(
                 Call::Put {
@@ -39,6 +44,7 @@ impl Driver {
                 answer,
             ) => {
                 self.sent(&letter, version, &answer);
+                self.own_key_put(&letter, &answer);
                 let answer = answer.map(drop).map_err(|e| e.to_string());
                 self.feed(Event::Put {
                     letter,
@@ -169,7 +175,7 @@ impl Driver {
         self.locks().lost(&why);
     }
 
-    /// Something is written, or gone, below `to/`, `result/` and `event/`.
+    /// Something is written, or gone, below `to/`, `result/` and `event/`, or at this node's own key.
     fn changed(&mut self, changes: Vec<Change>) {
         self.look_at_files();
         let mut sights = Vec::new();
@@ -188,6 +194,7 @@ impl Driver {
                 (Ok(key @ Key::Event { .. }), Change::Put(value)) => {
                     sights.extend(self.react(key, value.bytes));
                 }
+                (Ok(Key::Node(node)), change) if node == self.me => self.own_key_changed(change),
                 (Ok(Key::Lock(name)), change) => self.lock_changed(&name, change),
                 (Ok(key @ Key::Pass { .. }), Change::Put(value)) => self.pass_seen(&key, &value),
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
@@ -275,7 +282,12 @@ impl Driver {
         for value in values.by_ref().take(PORTION) {
             match self.shown(&value) {
                 Ok(answer) => self.callers.tell(client, answer),
-                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+                Err(ignored) => {
+                    if let Ok(Key::Node(node)) = Key::decode(&value.key, &self.namespace) {
+                        self.callers.tell(client, ask::Answer::Ignored(node));
+                    }
+                    self.ignore(&value.key, &ignored);
+                }
             }
         }
         if values.len() > 0 {
@@ -318,7 +330,7 @@ impl Driver {
     }
 
     /// A value of a list, as somebody is told of it.
-    fn shown(&mut self, value: &Value) -> Result<ask::Answer, String> {
+    fn shown(&mut self, value: &Value) -> Result<ask::Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         match &key {
             Key::Alive(node) => Ok(ask::Answer::Alive(node.clone())),
@@ -342,7 +354,7 @@ impl Driver {
                 Ok(ask::Answer::Lock(Box::new(word), String::new()))
             }
             Key::To { .. } | Key::Result { .. } | Key::Event { .. } | Key::Pass { .. } => {
-                Err("nobody asked for it".to_owned())
+                Err("nobody asked for it".to_owned().into())
             }
         }
     }

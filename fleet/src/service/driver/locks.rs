@@ -175,7 +175,7 @@ impl Driver {
                     Ok(told) => {
                         tokens.push((told.node.clone(), told.token(&name)));
                     }
-                    Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+                    Err(ignored) => self.ignore(&value.key, &ignored),
                 },
                 _ => {}
             }

@@ -42,6 +42,7 @@ use super::holders;
 use super::keep::Keep;
 use super::link::{Call, Order};
 use super::locks::Locks;
+use super::newest;
 use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
@@ -55,8 +56,9 @@ use crate::handover;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
+use crate::policy::newest::Ignored;
 use crate::policy::rule::Rule;
-use crate::seal::Seals;
+use crate::seal::{Seals, hash};
 use crate::settings::Settings;
 use crate::step::model::{Action, Answer, Client, Content, Draft, Event, LetterId, Place, State};
 use crate::step::{step, wakes};
@@ -119,10 +121,11 @@ pub struct Driver {
     pub health: Health,
     /// Who asks.
     pub callers: Callers,
-    /// Signs and verifies.
-    pub seals: Seals,
+    seals: Seals,
     keep: Keep,
     me: Node,
+    /// Hash of what this service put last at its node's own key.
+    own_value: Option<[u8; 32]>,
     namespace: Namespace,
     began: Walltime,
     ways: Ways,
@@ -140,6 +143,7 @@ pub struct Driver {
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
+    newest_file: newest::File,
     /// The triggers that wait for their turn in a rolling run.
     turns: Few<Client, Which>,
     /// Those that came, and how many run at a time.
@@ -193,7 +197,7 @@ impl Driver {
     pub fn new(
         state: State,
         keep: Keep,
-        seals: Seals,
+        mut seals: Seals,
         settings: &Settings,
         ways: Ways,
     ) -> Result<Driver, Usage> {
@@ -208,11 +212,14 @@ impl Driver {
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
             ways.run_ended(group, run)
         });
+        let newest_file;
+        (newest_file, seals.newest) = newest::File::open(&directory);
         let me = settings.certname()?.clone();
         Ok(Driver {
             locks: Locks::read(me.clone(), &slots_file.locks()),
             slots,
             slots_file,
+            newest_file,
             operators: settings.operators.clone(),
             state,
             health: Health {
@@ -225,6 +232,7 @@ impl Driver {
             seals,
             keep,
             me,
+            own_value: None,
             namespace: settings.namespace.clone(),
             began,
             ways,
@@ -257,6 +265,12 @@ impl Driver {
         self.reactions.rules = reactions;
         self.feed(Event::Changed);
         self.lock(&locks);
+    }
+
+    /// Signs and verifies by these from now on.
+    pub fn sign_by(&mut self, mut seals: Seals) {
+        seals.newest = std::mem::take(&mut self.seals.newest);
+        self.seals = seals;
     }
 
     /// Something happened. What is to be put is sent by [`Driver::flush`].
@@ -315,6 +329,13 @@ impl Driver {
     fn turn_away(&mut self, why: &str) {
         self.health.turned_away += 1;
         complain(&format!("again-fleet: {why}"));
+    }
+
+    /// Says once why a value counts for nothing.
+    fn ignore(&mut self, key: &str, ignored: &Ignored) {
+        if ignored.is_news {
+            self.turn_away(&format!("{key} is not believed: {}", ignored.why));
+        }
     }
 
     fn keep(&mut self, draft: Draft) -> Event {
@@ -509,7 +530,7 @@ impl Driver {
         });
     }
 
-    fn put(&self, one: Outgoing, bytes: Vec<u8>) {
+    fn put(&mut self, one: Outgoing, bytes: Vec<u8>) {
         let Outgoing {
             letter,
             version,
@@ -524,8 +545,12 @@ impl Driver {
             _ => LEAST_TTL,
         };
         let ttl = Duration::from_nanos(left.nanos()).max(least);
+        let is_own = letter == LetterId::Node;
+        if is_own {
+            self.own_value = Some(hash(&bytes));
+        }
         // What this node tells of itself stays.
-        let ttl = (letter != LetterId::Node).then_some(ttl);
+        let ttl = (!is_own).then_some(ttl);
         self.order(Call::Put {
             letter,
             version,

@@ -1,4 +1,4 @@
-//! What this node tells of itself: what its runs tell, and what the service knows.
+//! What this node tells of itself: what its runs tell, and what the service knows; and what stands at the key for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,12 @@ use again::sys::clock;
 
 use super::Driver;
 use crate::ask;
-use crate::step::model::{Client, Content, Event, LetterId};
+use crate::engine::Change;
+use crate::seal::hash;
+use crate::service::link::{Answer, OWN_KEY};
+use crate::step::model::{Client, Content, Event, LetterId, OwnKey};
 use crate::wire::inventory::Inventory;
+use crate::wire::key::Key;
 use crate::wire::outcome::{Outcome, Ran};
 
 impl Driver {
@@ -57,6 +61,7 @@ impl Driver {
         let told = known.unwrap_or_else(|| Inventory {
             node: self.me.clone(),
             at: 0,
+            serial: 0,
             facts: BTreeMap::new(),
             classes: BTreeSet::new(),
             environment: String::new(),
@@ -89,6 +94,38 @@ impl Driver {
             tokens: self.locks.tokens(),
             ..told
         }));
+    }
+
+    /// All that a watch has to show was shown, or it shows nothing.
+    pub(super) fn own_key_seen(&mut self, number: usize, is_shown: bool) {
+        if number == OWN_KEY {
+            self.feed(Event::OwnKeySeen { is_shown });
+        }
+    }
+
+    /// The engine has what was put at this node's own key.
+    pub(super) fn own_key_put(&mut self, letter: &LetterId, answer: &Answer) {
+        if let (LetterId::Node, Ok(values)) = (letter, answer)
+            && let Some(value) = values.first()
+        {
+            let (revision, found) = (value.revision, OwnKey::Unchanged);
+            self.feed(Event::OwnKey { revision, found });
+        }
+    }
+
+    /// Something was written at this node's own key, or removed.
+    pub(super) fn own_key_changed(&mut self, change: Change) {
+        let revision = change.revision();
+        let found = match change {
+            Change::Removed { .. } => OwnKey::Absent,
+            Change::Put(value) if Some(hash(&value.bytes)) == self.own_value => OwnKey::Unchanged,
+            Change::Put(value) => {
+                let key = Key::Node(self.me.clone());
+                let read = self.seals.any_inventory(&value.bytes, &key);
+                read.map_or_else(OwnKey::Foreign, |one| OwnKey::Signed(Box::new(one)))
+            }
+        };
+        self.feed(Event::OwnKey { revision, found });
     }
 
     fn inventory(&self) -> Option<&Inventory> {

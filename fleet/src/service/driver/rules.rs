@@ -11,6 +11,7 @@ use again::sys::clock;
 use super::{Driver, Register};
 use crate::policy::books::Which;
 use crate::policy::judge::Signed;
+use crate::policy::newest::Ignored;
 use crate::policy::rule::COUNTS;
 use crate::service::link::{self, Call, OURSELVES};
 use crate::service::reactions::Open;
@@ -229,14 +230,15 @@ impl Driver {
         let Ok(values) = answer else { return };
         let mut told = BTreeMap::new();
         for value in values.into_iter().filter(|one| asked.contains(&one.key)) {
-            let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
+            let key = Key::decode(&value.key, &self.namespace);
+            let key = key.map_err(|e| Ignored::from(e.to_string()));
             let read = key.and_then(|key| {
                 let inventory = self.seals.inventory(&value.bytes, &key)?;
                 Ok((inventory.node.clone(), inventory))
             });
             match read {
                 Ok((node, one)) => drop(told.insert(node, (one, Arc::from(value.bytes)))),
-                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+                Err(ignored) => self.ignore(&value.key, &ignored),
             }
         }
         let (again, rest): (Vec<Open>, Vec<Open>) = std::mem::take(&mut self.reactions.open)

@@ -1,4 +1,4 @@
-//! How the service does, in numbers.
+//! How the service does, in numbers; and what it writes down at each beat.
 
 use again::layout::complain;
 use again::sys::clock;
@@ -20,6 +20,11 @@ impl Driver {
         {
             complain(&format!(
                 "again-fleet: logged failures cannot be kept: {e}; a restart may log them again"
+            ));
+        }
+        if is_beat && let Err(e) = self.newest_file.write(&mut self.seals.newest) {
+            complain(&format!(
+                "again-fleet: the newest versions of other nodes' facts are not kept: {e}"
             ));
         }
         let told = self.telling.counts();

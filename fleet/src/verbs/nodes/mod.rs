@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use self::roster::Columns;
 pub use self::roster::Roster;
 use super::service::{Conversation, PATIENCE, done, socket};
-use super::{Exit, Problem};
+use super::{Exit, Problem, named};
 use crate::ask::Question;
 use crate::cli::{Forget, Nodes};
 use crate::policy::select::Selection;
@@ -40,8 +40,15 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Warns of each fact that a selection's conditions need and no node publishes.
+    /// Warns of each fact that a selection's conditions need and no node publishes, and of nodes whose facts count for nothing.
     pub fn warn(&self, selection: &Selection) {
+        let ignored = self.ignored();
+        if !ignored.is_empty() && !selection.is_of_all() {
+            complain(&format!(
+                "again-fleet: warning: not selected, for what stands at their keys is not believed: {}; see 'journalctl -u again-fleet'",
+                named(&ignored)
+            ));
+        }
         for fact in self.unpublished(selection) {
             complain(&format!(
                 "again-fleet: warning: no node publishes the fact '{}'; name it in published_facts of common::again::fleet",
@@ -72,7 +79,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
         return Ok(Exit::Done);
     }
     if meant.is_empty() {
-        let all = roster.0.len();
+        let all = roster.meant(&Selection::default()).len();
         let s = plural(all);
         complain(&format!(
             "again-fleet: none of {all} node{s} meets the conditions"

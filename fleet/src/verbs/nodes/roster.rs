@@ -25,7 +25,7 @@ pub struct Roster(pub(super) BTreeMap<Node, Box<Entry>>);
 pub(super) struct Entry {
     pub told: Option<Inventory>,
     pub is_alive: bool,
-    /// What stands there it has not signed.
+    /// What stands at its key counts for nothing: it has not signed that, or published something newer before.
     pub is_liar: bool,
     /// Where it runs or waits for a slot.
     pub slots: Vec<Standing>,
@@ -39,6 +39,7 @@ impl Roster {
                 let entry = self.0.entry(told.node.clone()).or_default();
                 entry.told = Some(*told);
             }
+            Answer::Ignored(node) => self.0.entry(node).or_default().is_liar = true,
             Answer::Alive(node) => self.0.entry(node).or_default().is_alive = true,
             _ => return false,
         }
@@ -70,6 +71,12 @@ impl Roster {
         };
         let facts = selection.facts.iter().filter_map(Condition::needed_fact);
         facts.filter(|fact| !is_published(fact)).collect()
+    }
+
+    /// Nodes whose facts count for nothing, though something stands at their keys.
+    pub(super) fn ignored(&self) -> Vec<Node> {
+        let ignored = self.0.iter().filter(|(_, one)| one.is_liar);
+        ignored.map(|(node, _)| node.clone()).collect()
     }
 
     /// Whether a node's service is connected.
@@ -136,7 +143,10 @@ impl Entry {
             (false, None) => (Tone::Attention, "gone".to_owned()),
         };
         let Some(told) = told else {
-            let nothing = (Tone::Plain, "told nothing".to_owned());
+            let nothing = match self.is_liar {
+                true => (Tone::Attention, "not believed".to_owned()),
+                false => (Tone::Plain, "told nothing".to_owned()),
+            };
             let none = || (Tone::Plain, String::new());
             return [node, there, none(), nothing, none()];
         };

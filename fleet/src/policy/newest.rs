@@ -1,0 +1,169 @@
+//! The newest version of each node's facts that this program has read. An older one counts for nothing.
+
+use std::collections::BTreeMap;
+
+use again::model::Walltime;
+
+use super::term;
+use crate::wire::inventory::Inventory;
+use crate::wire::name::Node;
+
+/// Largest number of nodes that are remembered.
+const MOST: usize = 20_000;
+
+/// Newest versions by node.
+#[derive(Debug, Default)]
+pub struct Newest {
+    versions: BTreeMap<Node, Version>,
+    is_changed: bool,
+}
+
+#[derive(Debug)]
+struct Version {
+    /// As [`Inventory::order`] gives it.
+    order: u64,
+    /// Whether an older one was reported since this one was read.
+    is_reported: bool,
+}
+
+/// Reason why a value counts for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ignored {
+    /// Sentence for the log.
+    pub why: String,
+    /// Whether it was not reported before.
+    pub is_news: bool,
+}
+
+impl From<String> for Ignored {
+    fn from(why: String) -> Ignored {
+        Ignored { why, is_news: true }
+    }
+}
+
+impl Newest {
+    /// Takes up what [`Newest::written`] gave. Lines that it cannot have written are left out.
+    pub fn read(text: &str) -> Newest {
+        let version = |line: &str| {
+            let (order, node) = line.split_once(' ')?;
+            let version = Version {
+                order: order.parse().ok()?,
+                is_reported: false,
+            };
+            Some((node.parse().ok()?, version))
+        };
+        Newest {
+            versions: text.lines().filter_map(version).take(MOST).collect(),
+            is_changed: false,
+        }
+    }
+
+    /// All of it as text, if it has changed since the last call.
+    pub fn written(&mut self) -> Option<String> {
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let lines = self.versions.iter();
+        let lines = lines.map(|(node, version)| format!("{} {node}\n", version.order));
+        is_changed.then(|| lines.collect())
+    }
+
+    /// Remembers a version that its node has signed.
+    ///
+    /// # Errors
+    /// It is older than one that was read before.
+    pub fn judge(&mut self, inventory: &Inventory) -> Result<(), Ignored> {
+        let (node, order) = (&inventory.node, inventory.order());
+        match self.versions.get_mut(node) {
+            Some(newest) if order < newest.order => {
+                let at = term::shown(Walltime::from_millis(inventory.at));
+                let is_news = !std::mem::replace(&mut newest.is_reported, true);
+                let newer = newest.order;
+                let why = format!(
+                    "{node} published version {order} of it at {at}, and {newer} after that: somebody wrote the older one again"
+                );
+                Err(Ignored { why, is_news })
+            }
+            Some(newest) => {
+                self.is_changed |= order > newest.order;
+                (newest.order, newest.is_reported) = (order, false);
+                Ok(())
+            }
+            None => {
+                if self.versions.len() < MOST {
+                    let is_reported = false;
+                    let version = Version { order, is_reported };
+                    self.versions.insert(node.clone(), version);
+                    self.is_changed = true;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::select::tests::node as inventory;
+
+    fn version(name: &str, at: u64, serial: u64) -> Inventory {
+        Inventory {
+            node: name.parse().expect("a certname"),
+            at,
+            serial,
+            ..inventory(&[])
+        }
+    }
+
+    #[test]
+    fn older_version_counts_for_nothing_and_is_reported_once() {
+        let mut newest = Newest::default();
+        let is_news = |newest: &mut Newest, one: Inventory| {
+            newest.judge(&one).map_err(|ignored| ignored.is_news)
+        };
+        assert_eq!(is_news(&mut newest, version("web1", 1, 7)), Ok(()));
+        assert_eq!(is_news(&mut newest, version("web1", 2, 9)), Ok(()));
+        // Another node's numbers are its own.
+        assert_eq!(is_news(&mut newest, version("web2", 1, 1)), Ok(()));
+        for news in [true, false] {
+            assert_eq!(is_news(&mut newest, version("web1", 9, 8)), Err(news));
+        }
+        assert_eq!(is_news(&mut newest, version("web1", 2, 9)), Ok(()));
+        assert_eq!(is_news(&mut newest, version("web1", 1, 7)), Err(true));
+        let ignored = newest.judge(&version("web1", 1000, 7)).expect_err("older");
+        let why = "web1 published version 7 of it at 1970-01-01 00:00:01 UTC, and 9 after that: ";
+        assert!(ignored.why.starts_with(why), "{}", ignored.why);
+    }
+
+    /// A program without serials gives the time alone: before an upgrade, and after a downgrade.
+    #[test]
+    fn time_counts_where_there_is_no_serial() {
+        let mut newest = Newest::default();
+        for one in [(5, 0), (6, 6), (7, 7), (8, 0)] {
+            assert_eq!(newest.judge(&version("web1", one.0, one.1)), Ok(()));
+        }
+        for one in [(5, 0), (9, 7)] {
+            assert!(newest.judge(&version("web1", one.0, one.1)).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_is_written_when_it_changes_and_is_bounded() {
+        let mut newest = Newest::default();
+        assert_eq!(newest.written(), None);
+        for _ in 0..2 {
+            newest.judge(&version("web1", 1, 7)).expect("new");
+            newest.judge(&version("lb1", 1, 3)).expect("new");
+        }
+        assert_eq!(newest.written().as_deref(), Some("3 lb1\n7 web1\n"));
+        newest.judge(&version("web1", 1, 7)).expect("the same");
+        assert_eq!(newest.written(), None);
+        let mut again = Newest::read("3 lb1\n7 web1\nx web2\n8\n");
+        assert_eq!((again.versions.len(), again.written()), (2, None));
+        assert!(again.judge(&version("web1", 1, 6)).is_err());
+        for n in 0..MOST + 1 {
+            again.judge(&version(&format!("n{n}"), 1, 2)).expect("new");
+        }
+        assert_eq!(again.versions.len(), MOST);
+        assert!(again.judge(&version("web1", 1, 6)).is_err());
+    }
+}

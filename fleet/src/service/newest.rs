@@ -1,0 +1,39 @@
+//! The file with the newest versions of nodes' facts that this service has read.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::policy::newest::Newest;
+
+/// Largest size of the file in bytes, for as many nodes as are remembered.
+const LONGEST: u64 = 8 << 20;
+
+/// The file.
+pub struct File(PathBuf);
+
+impl File {
+    /// File in this directory, and what it holds. One that cannot be read holds nothing.
+    pub fn open(directory: &Path) -> (File, Newest) {
+        let path = directory.join("newest");
+        let bytes = again::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
+        let bytes = bytes.unwrap_or_default();
+        let newest = Newest::read(&String::from_utf8_lossy(&bytes));
+        (File(path), newest)
+    }
+
+    /// Writes them down if they have changed. Readers see the old text or the new one.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write(&self, newest: &mut Newest) -> io::Result<()> {
+        let Some(text) = newest.written() else {
+            return Ok(());
+        };
+        let new = self.0.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.0)
+    }
+}

@@ -1,0 +1,181 @@
+//! What stands at the node's own key, and what it does about that.
+
+use again::model::Walltime;
+
+use super::*;
+
+/// What stands at the own key of a node.
+fn own_key(revision: u64, found: OwnKey) -> Event {
+    Event::OwnKey { revision, found }
+}
+
+fn signed(serial: u64, role: &str) -> OwnKey {
+    OwnKey::Signed(Box::new(Inventory {
+        serial,
+        at: serial,
+        ..inventory(role)
+    }))
+}
+
+/// The log of what stood at the own key.
+fn logged(actions: &[Action]) -> Vec<&str> {
+    let said = actions.iter().filter_map(|action| match action {
+        Action::TurnedAway(why) | Action::Note(why) => Some(why.as_str()),
+        _ => None,
+    });
+    said.collect()
+}
+
+impl Bench {
+    /// Published by this node, and seen at its own key at this revision.
+    fn publishes(&mut self, role: &str, revision: u64) -> Inventory {
+        let draft = kept(&self.does(Event::Inventory(inventory(role))));
+        let put = node_puts(&self.keeps(&draft, Ok(()))).remove(0);
+        assert_eq!(self.is_put_at(&put, revision), []);
+        let Content::Node(published) = draft.content else {
+            panic!("{:?}", draft.content);
+        };
+        published
+    }
+
+    /// The engine has what was put at the own key.
+    fn is_put_at(&mut self, put: &Action, revision: u64) -> Vec<Action> {
+        let mut actions = self.does(own_key(revision, OwnKey::Unchanged));
+        actions.extend(self.is_put(put, Ok(())));
+        actions
+    }
+}
+
+#[test]
+fn serial_is_the_clock_or_one_more_than_the_last() {
+    let mut web1 = Bench::linked("web1");
+    let now = web1.now.wall.millis();
+    assert_eq!(web1.publishes("a", 1).serial, now);
+    assert_eq!(web1.publishes("b", 2).serial, now + 1);
+    web1.passes(60);
+    assert_eq!(web1.publishes("c", 3).serial, now + 60_000);
+    // A clock that is set back, and a service that begins anew.
+    web1.now.wall = Walltime::from_millis(5);
+    let draft = kept(&web1.does(Event::Inventory(inventory("d"))));
+    let mut again = Bench::new("web1");
+    again.now.wall = Walltime::from_millis(5);
+    again.state = State::new(again.state.rules.clone(), 0, [draft], &again.now);
+    let put = node_puts(&again.reaches()).remove(0);
+    again.is_put_at(&put, 3);
+    assert_eq!(again.publishes("e", 4).serial, now + 60_002);
+    // One that has lost its disk continues from what it finds at its own key.
+    let mut anew = Bench::new("web1");
+    anew.now.wall = Walltime::from_millis(5);
+    anew.does(Event::Reached);
+    anew.does(own_key(4, signed(now + 60_002, "e")));
+    assert_eq!(anew.does(Event::OwnKeySeen { is_shown: true }), []);
+    assert_eq!(anew.publishes("f", 5).serial, now + 60_003);
+}
+
+#[test]
+fn node_restores_its_own_key_at_most_once_a_minute() {
+    let mut web1 = Bench::linked("web1");
+    let old = web1.publishes("a", 1);
+    let new = web1.publishes("b", 2);
+    let older = || OwnKey::Signed(Box::new(old.clone()));
+    // What is told late, and what is its own, is nothing.
+    assert_eq!(web1.does(own_key(1, older())), []);
+    let mine = OwnKey::Signed(Box::new(new.clone()));
+    assert_eq!(web1.does(own_key(2, mine)), []);
+    let actions = web1.does(own_key(3, older()));
+    let serials = (new.serial, old.serial);
+    let why = format!(
+        "the facts of this node, web1, are published again: in place of version {} stood version {} of ",
+        serials.0, serials.1
+    );
+    assert!(logged(&actions)[0].starts_with(&why), "{actions:?}");
+    let [put] = &node_puts(&actions)[..] else {
+        panic!("{actions:?}");
+    };
+    // It is on its way, and then it is there; a tick finds nothing to do.
+    assert_eq!(web1.does(own_key(4, OwnKey::Absent)), []);
+    assert_eq!(web1.is_put_at(put, 5), []);
+    assert_eq!(web1.passes(30), []);
+    for (revision, found) in [
+        (6, older()),
+        (7, OwnKey::Absent),
+        (8, OwnKey::Foreign("nobody signed it".to_owned())),
+    ] {
+        assert_eq!(web1.does(own_key(revision, found)), [], "{revision}");
+    }
+    assert_eq!(web1.passes(29), []);
+    let actions = web1.passes(1);
+    let why = "in their place stood a value that does not count: nobody signed it";
+    assert!(logged(&actions)[0].ends_with(why), "{actions:?}");
+    assert_eq!(node_puts(&actions).len(), 1);
+    // What was published is what is restored.
+    let Some(Content::Node(published)) = web1.state.letter(&LetterId::Node) else {
+        panic!("nothing is published");
+    };
+    assert_eq!(*published, new);
+    web1.is_put_at(&node_puts(&actions)[0], 9);
+    web1.passes(60);
+    let actions = web1.does(own_key(10, OwnKey::Absent));
+    assert!(matches!(&actions[0], Action::Note(why) if why.ends_with(": they were removed")));
+    assert_eq!(node_puts(&actions).len(), 1);
+    // Nothing wakes it until something happens there.
+    assert_eq!(wakes(&web1.state), None);
+}
+
+#[test]
+fn node_names_another_user_of_its_certificate_and_publishes_a_newer_version() {
+    let mut web1 = Bench::linked("web1");
+    let mine = web1.publishes("a", 1);
+    let theirs = mine.serial + 1_000_000_000;
+    let actions = web1.does(own_key(2, signed(theirs, "b")));
+    let [why] = logged(&actions)[..] else {
+        panic!("{actions:?}");
+    };
+    let part = format!("another user of its certificate published version {theirs} at ");
+    assert!(why.contains(&part) && why.contains(", role=b; "), "{why}");
+    let draft = kept(&actions);
+    let Content::Node(published) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert_eq!(
+        (published.serial, &published.facts),
+        (theirs + 1, &mine.facts)
+    );
+    let put = node_puts(&web1.keeps(&draft, Ok(()))).remove(0);
+    assert_eq!(web1.is_put_at(&put, 3), []);
+    // Two that fight over a key do so once a minute.
+    assert_eq!(web1.does(own_key(4, signed(theirs + 2, "b"))), []);
+    assert_eq!(logged(&web1.passes(60)).len(), 1);
+}
+
+/// Nothing is put before it is known what stands there: a service with an older disk would overwrite what was published after it.
+#[test]
+fn restored_service_continues_from_what_it_finds_at_its_own_key() {
+    let mut before = Bench::linked("web1");
+    let draft = kept(&before.does(Event::Inventory(inventory("a"))));
+    let mut web1 = Bench::new("web1");
+    web1.state = State::new(web1.state.rules.clone(), 0, [draft.clone()], &web1.now);
+    assert_eq!(puts(&web1.does(Event::Reached)), []);
+    let theirs = web1.now.wall.millis() + 7;
+    assert_eq!(puts(&web1.does(own_key(9, signed(theirs, "b")))), []);
+    let actions = web1.does(Event::OwnKeySeen { is_shown: true });
+    assert!(
+        logged(&actions)[0].contains("restored backup"),
+        "{actions:?}"
+    );
+    assert_eq!(puts(&actions), []);
+    let newer = kept(&actions);
+    let Content::Node(published) = &newer.content else {
+        panic!("{newer:?}");
+    };
+    assert_eq!(published.serial, theirs + 1);
+    assert_eq!(node_puts(&web1.keeps(&newer, Ok(()))).len(), 1);
+    // An engine that has lost it, and one that does not show it, get it without a word.
+    for is_shown in [true, false] {
+        let mut again = Bench::new("web1");
+        again.state = State::new(again.state.rules.clone(), 0, [draft.clone()], &again.now);
+        assert_eq!(puts(&again.does(Event::Reached)), []);
+        let actions = again.does(Event::OwnKeySeen { is_shown });
+        assert_eq!((logged(&actions), puts(&actions).len()), (vec![], 1));
+    }
+}
