@@ -2,6 +2,7 @@
 //! bounded number together, and tells what stands in the engine for this node.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
@@ -284,12 +285,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             lines.look(engine, tell).await;
         }
     };
-    let own_key = async {
-        // On NATS a list is much, and the feed loses nothing.
-        let again = if E::HAS_PLACES { &again[4] } else { &never };
-        let key = Key::Node(node.clone()).encode(namespace);
-        watch::watch(engine, key, again, watch::Tell(OWN_KEY, tell.clone())).await
-    };
+    let own_key = watch_own_key(engine, access, [&again[4], &never], &tell);
     let watched = join5(registers, results, events, others, locks);
     let mut watching = pin!(join(watched, own_key));
     let mut calls = Calls::new(engine, node, namespace);
@@ -331,6 +327,18 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         let _ = timeout(FAREWELL, engine.revoke(lease)).await;
     }
     end
+}
+
+/// Watches this node's own key. With each beat it is listed on etcd; on NATS a list is much, and nothing ever notifies `never`.
+async fn watch_own_key<E: Engine>(
+    engine: &E,
+    access: &Access,
+    [again, never]: [&Notify; 2],
+    tell: &UnboundedSender<(usize, watch::Event)>,
+) -> Infallible {
+    let again = if E::HAS_PLACES { again } else { never };
+    let key = Key::Node(access.node.clone()).encode(&access.namespace);
+    watch::watch(engine, key, again, watch::Tell(OWN_KEY, tell.clone())).await
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
