@@ -256,10 +256,9 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     };
     let _ = news.send(News::Reached);
     let (node, namespace) = (&access.node, &access.namespace);
-    let again = [(); 5].map(|()| Notify::new());
     let (tell, mut told) = unbounded_channel();
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
-    let never = Notify::new();
+    let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
         let tell = watch::Tell(number, tell.clone());
         watch::watch(engine, prefix.encode(namespace), again, tell)
