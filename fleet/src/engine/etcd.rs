@@ -180,7 +180,7 @@ impl Etcd {
         let client = self.client.watch_client();
         let mut client = client.max_decoding_message_size(LONGEST);
         let options = WatchOptions::new()
-            .with_prefix()
+            .with_range(end(prefix))
             .with_fragment()
             .with_filters(filters)
             .with_start_revision(signed(after).saturating_add(1));
@@ -476,9 +476,13 @@ fn text(kv: &KeyValue) -> String {
     String::from_utf8_lossy(kv.key()).into_owned()
 }
 
-/// The first key behind all that begin with this.
+/// The first key behind all that are below this prefix, or behind the key that it is.
 fn end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
+    if !super::is_open(prefix) {
+        end.push(0);
+        return end;
+    }
     while let Some(last) = end.pop() {
         if last < u8::MAX {
             end.push(last + 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Change, Engine, Error, Feed, List, Times, Value};
+use super::{Change, Engine, Error, Feed, List, Times, Value, is_below};
 
 /// The largest value, as NATS has it by default.
 const LARGEST: usize = 1 << 20;
@@ -163,7 +163,7 @@ impl Engine for Memory {
             let below = state
                 .values
                 .range(prefix.to_owned()..)
-                .take_while(|(key, _)| key.starts_with(prefix));
+                .take_while(|(key, _)| is_below(key, prefix));
             List {
                 values: below.map(|(_, held)| held.value.clone()).collect(),
                 revision: state.revision,
@@ -288,9 +288,7 @@ impl Followed {
             }
             let mut later = state.log.iter().filter(|change| change.revision() > after);
             Ok((
-                later
-                    .find(|change| change.key().starts_with(prefix))
-                    .cloned(),
+                later.find(|change| is_below(change.key(), prefix)).cloned(),
                 state.revision,
             ))
         });

@@ -188,7 +188,7 @@ pub trait Engine {
     /// What keeps keys of this node's alive.
     type Lease;
 
-    /// What stands below a prefix now.
+    /// What stands below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
@@ -267,6 +267,16 @@ pub trait Feed {
     /// The next change; an error if there will be none, because the engine went away or no longer knows them. Giving up
     /// waiting loses nothing.
     async fn next(&mut self) -> Result<Change, Error>;
+}
+
+/// Whether a key is below a prefix, or the key that the prefix is.
+fn is_below(key: &str, prefix: &str) -> bool {
+    key == prefix || (is_open(prefix) && key.starts_with(prefix))
+}
+
+/// Whether keys may continue a prefix; otherwise it is one whole key.
+fn is_open(prefix: &str) -> bool {
+    prefix.is_empty() || prefix.ends_with('/')
 }
 
 /// How much is kept of a value: more than any of ours has, so that a longer one is none.

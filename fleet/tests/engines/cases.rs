@@ -114,6 +114,28 @@ pub async fn a_neighbours_keys_are_not_below_a_prefix(stage: &impl Stage) {
     assert_eq!(next(&mut feed).await.key(), stage.key("to/lb1/s/m"));
 }
 
+pub async fn key_without_a_slash_at_its_end_is_listed_and_followed_alone(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let put = async |below| {
+        let put = engine.put(&stage.key(below), b"x", None).await;
+        put.expect("put")
+    };
+    for below in ["node/web1", "node/web10", "node/web"] {
+        put(below).await;
+    }
+    let list = listed(stage, &engine, "node/web1", |list| !list.values.is_empty()).await;
+    assert_eq!(keys(&list), [stage.key("node/web1")]);
+    let feed = engine.follow(&stage.key("node/web1"), list.revision).await;
+    let mut feed = feed.expect("followed");
+    put("node/web10").await;
+    let revision = put("node/web1").await;
+    let change = next(&mut feed).await;
+    assert_eq!(
+        (change.key(), change.revision()),
+        (stage.key("node/web1").as_str(), revision)
+    );
+}
+
 pub async fn only_the_revision_that_was_read_is_removed(stage: &impl Stage) {
     let engine = stage.client().await;
     let key = stage.key("to/a/s/n");

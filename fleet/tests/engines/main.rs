@@ -236,6 +236,7 @@ cases! {
     what_is_put_is_listed,
     a_newer_value_takes_the_place_of_an_older,
     a_neighbours_keys_are_not_below_a_prefix,
+    key_without_a_slash_at_its_end_is_listed_and_followed_alone,
     only_the_revision_that_was_read_is_removed,
     key_that_is_there_again_is_not_told_as_gone,
     a_key_is_created_where_none_is,
