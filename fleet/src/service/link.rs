@@ -141,7 +141,7 @@ pub enum News {
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
     Answered(Call, Answer),
-    /// The watch of that number sees what is there, or the engine refuses to show what is below its prefix.
+    /// The watch of that number sees what is there, or it is not shown what is below its prefix.
     Watched(usize, Option<(&'static str, Error)>),
 }
 
@@ -354,9 +354,11 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
                 let _ = news.send(News::Watched(number, None));
             }
             // A watch goes on trying; the rest works all the same.
-            watch::Event::Lost(error @ (Error::Denied(_) | Error::Full(_))) => {
-                let denied = WATCHED.get(number).map(|prefix| (*prefix, error));
-                drop(news.send(News::Watched(number, denied)));
+            watch::Event::Lost(error)
+                if number == OWN_KEY || matches!(error, Error::Denied(_) | Error::Full(_)) =>
+            {
+                let failed = WATCHED.get(number).map(|prefix| (*prefix, error));
+                drop(news.send(News::Watched(number, failed)));
             }
             watch::Event::Lost(error) => lost = Some(error.to_string()),
         }
@@ -563,5 +565,23 @@ impl<'e, E: Engine> Calls<'e, E> {
         for call in self.waiting {
             unreached(news, call);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_outlives_a_failed_watch_of_the_own_key() {
+        let (tell, mut told) = unbounded_channel();
+        let lost = || watch::Event::Lost(Error::Unreachable("no consumer".to_owned()));
+        assert_eq!(pass_on(&mut vec![(OWN_KEY, lost())], &tell), None);
+        let failed = told.try_recv().expect("told");
+        assert!(
+            matches!(failed, News::Watched(OWN_KEY, Some(("node/", _)))),
+            "{failed:?}"
+        );
+        assert!(pass_on(&mut vec![(0, lost())], &tell).is_some());
     }
 }
