@@ -35,7 +35,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
     match event {
         Event::Reached => {
             state.is_linked = true;
-            node::reached(state);
+            node::reached(state, now);
             target::reached(state);
             letters::reached(state, now, out);
         }
@@ -113,7 +113,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     sender::end(state, now, out);
     target::end(state, now, out);
     letters::send_due(state, now, out);
-    node::guard(state, now, out);
+    node::tick(state, now, out);
     target::tick(state, now, out);
     sender::review(state, None, now, out);
 }

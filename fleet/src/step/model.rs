@@ -402,12 +402,16 @@ pub struct State {
 pub(super) struct OwnKeyState {
     /// Whether it was seen since the engine was reached, or cannot be. Nothing is put there before.
     pub is_seen: bool,
+    /// When it counts as seen; the same over all connections until one has shown it or refused to.
+    pub seen_by: Option<Boottime>,
     /// What stands there; nothing if that is not known.
     pub found: Option<OwnKey>,
     /// Revision of that.
     pub revision: u64,
     /// Highest version that this node's certificate has signed, as [`Inventory::order`] gives it.
     pub last: u64,
+    /// That version, if it was found there and this node had not published it.
+    pub newest: Option<Box<Inventory>>,
     /// When this node may put its own there again.
     pub next: Boottime,
 }

@@ -4,12 +4,14 @@
 use again::model::{Moment, Span, Walltime};
 
 use super::letters;
-use super::model::{Action, Content, Draft, LetterId, OwnKey, OwnKeyState, State};
+use super::model::{Action, Content, Draft, LetterId, OwnKey, State};
 use crate::policy::term::{self, Term};
 use crate::wire::inventory::Inventory;
 
 /// Shortest time between two restorations of the own key.
 const PAUSE: Span = Span::from_secs(60);
+/// Longest time that this node waits to see what stands at its own key.
+const LOOK: Span = Span::from_secs(10);
 /// Largest number of facts that are named of another user of this node's certificate.
 const MOST_NAMED: usize = 3;
 
@@ -53,20 +55,21 @@ fn published(state: &State) -> Option<&Inventory> {
 }
 
 /// The engine is reached, perhaps another one than before.
-pub(super) fn reached(state: &mut State) {
-    let OwnKeyState { last, next, .. } = state.own_key;
-    state.own_key = OwnKeyState {
-        last,
-        next,
-        ..OwnKeyState::default()
-    };
+pub(super) fn reached(state: &mut State, now: &Moment) {
+    let own = &mut state.own_key;
+    let seen_by = *own.seen_by.get_or_insert(now.uptime + LOOK);
+    (own.found, own.revision, own.is_seen) = (None, 0, seen_by <= now.uptime);
+    state.wake_at(seen_by);
 }
 
 /// Something was written at the own key. What was written before that may be told later.
 pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
     let own = &mut state.own_key;
-    if let OwnKey::Signed(other) = &found {
-        own.last = own.last.max(other.order());
+    if let OwnKey::Signed(other) = &found
+        && own.last < other.order()
+    {
+        own.last = other.order();
+        own.newest = Some(other.clone());
     }
     if own.revision <= revision {
         (own.revision, own.found) = (revision, Some(found));
@@ -76,12 +79,31 @@ pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
 /// All that stands at the own key was seen, or cannot be: from now on this node puts there what it has.
 pub(super) fn seen(state: &mut State, is_shown: bool, now: &Moment, out: &mut Vec<Action>) {
     let own = &mut state.own_key;
-    own.is_seen = true;
+    own.seen_by = None;
     if is_shown && own.found.is_none() {
         own.found = Some(OwnKey::Absent);
     }
+    begin(state, now, out);
+}
+
+/// Puts the facts if they have waited for what stands at the own key.
+fn begin(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let has_begun = std::mem::replace(&mut state.own_key.is_seen, true);
     guard(state, now, out);
-    letters::send(state, &LetterId::Node, now, out);
+    if !has_begun {
+        letters::send(state, &LetterId::Node, now, out);
+    }
+}
+
+/// Does what is due at the own key. A look that never succeeds holds up neither facts nor triggers.
+pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let seen_by = state.own_key.seen_by.filter(|_| state.is_linked);
+    match seen_by {
+        Some(at) if at <= now.uptime => return begin(state, now, out),
+        Some(at) => state.wake_at(at),
+        None => {}
+    }
+    guard(state, now, out);
 }
 
 /// Puts what this node published at its own key again, if something else stands there: at most once a minute.
@@ -90,11 +112,18 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let (Some(letter), Some(known)) = (letter, published(state)) else {
         return;
     };
-    let found = own
-        .found
-        .as_ref()
-        .filter(|_| state.is_linked && own.is_seen);
-    let Some(other) = found.and_then(|found| Other::than(known, found)) else {
+    if !state.is_linked || !own.is_seen {
+        return;
+    }
+    let newest = own
+        .newest
+        .clone()
+        .filter(|newest| newest.order() > known.order());
+    let found = own.found.as_ref();
+    let other = newest
+        .map(Other::Newer)
+        .or_else(|| Other::than(known, found?));
+    let Some(other) = other else {
         return;
     };
     let (known, version, is_put) = (known.clone(), letter.version, letter.left.is_empty());
@@ -103,7 +132,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         // It is about to be replaced.
         return;
     }
-    if is_put && now.uptime < own.next {
+    if now.uptime < own.next {
         return state.wake_at(own.next);
     }
     state.own_key.next = now.uptime + PAUSE;

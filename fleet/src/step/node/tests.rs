@@ -179,3 +179,61 @@ fn restored_service_continues_from_what_it_finds_at_its_own_key() {
         assert_eq!((logged(&actions), puts(&actions).len()), (vec![], 1));
     }
 }
+
+/// Whoever has read the newer version ignores this node's own until that is newer still.
+#[test]
+fn newer_version_is_answered_also_when_it_no_longer_stands_there() {
+    let mut web1 = Bench::linked("web1");
+    let mine = web1.publishes("a", 1);
+    let put = node_puts(&web1.does(own_key(2, OwnKey::Absent))).remove(0);
+    // Within the pause, while a put is under way that replaces it.
+    let theirs = mine.serial + 1_000_000_000;
+    assert_eq!(web1.does(own_key(3, signed(theirs, "b"))), []);
+    assert_eq!(web1.is_put_at(&put, 4), []);
+    assert_eq!(web1.passes(59), []);
+    let actions = web1.passes(1);
+    assert!(
+        logged(&actions)[0].contains("another user of its certificate"),
+        "{actions:?}"
+    );
+    let draft = kept(&actions);
+    let Content::Node(published) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert_eq!(published.serial, theirs + 1);
+    let put = node_puts(&web1.keeps(&draft, Ok(()))).remove(0);
+    // The pause holds while a put is under way, too.
+    assert_eq!(web1.does(own_key(5, signed(theirs + 2, "b"))), []);
+    assert_eq!(web1.is_put_at(&put, 6), []);
+    assert_eq!(logged(&web1.passes(60)).len(), 1);
+}
+
+/// A look that never succeeds, over one connection or over many that end because of it.
+#[test]
+fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {
+    for is_one_connection in [true, false] {
+        let mut web1 = Bench::new("web1");
+        let draft = kept(&web1.does(Event::Inventory(inventory("a"))));
+        web1.keeps(&draft, Ok(()));
+        assert_eq!(puts(&web1.does(Event::Reached)), []);
+        web1.fires(request(&[]));
+        let actions = if is_one_connection {
+            assert_eq!(puts(&web1.passes(9)), []);
+            web1.passes(1)
+        } else {
+            web1.passes(9);
+            web1.does(Event::Lost);
+            web1.passes(2);
+            web1.does(Event::Reached)
+        };
+        let put = node_puts(&actions).remove(0);
+        let triggers = puts(&web1.is_put_at(&put, 1));
+        assert!(!triggers.is_empty(), "{triggers:?}");
+        // It stays so, until a connection shows it.
+        web1.does(Event::Lost);
+        assert_eq!(node_puts(&web1.does(Event::Reached)).len(), 1);
+        web1.does(Event::OwnKeySeen { is_shown: false });
+        web1.does(Event::Lost);
+        assert_eq!(node_puts(&web1.does(Event::Reached)), []);
+    }
+}
