@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
-//! | [`Question::Nodes`] | [`Answer::Node`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
 //! | [`Question::Locks`] | [`Answer::Lock`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use again::layout::complain;
+use again::sys::file::sync;
 use rustix::fs::OFlags;
 
 use crate::policy::newest::Newest;
@@ -19,7 +21,15 @@ impl File {
     pub fn open(directory: &Path) -> (File, Newest) {
         let path = directory.join("newest");
         let bytes = again::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
-        let bytes = bytes.unwrap_or_default();
+        let bytes = bytes.unwrap_or_else(|e| {
+            if e.kind() != io::ErrorKind::NotFound {
+                complain(&format!(
+                    "again-fleet: the newest versions of other nodes' facts are not known: {}: {e}",
+                    path.display()
+                ));
+            }
+            Vec::new()
+        });
         let newest = Newest::read(&String::from_utf8_lossy(&bytes));
         (File(path), newest)
     }
@@ -34,6 +44,9 @@ impl File {
         };
         let new = self.0.with_extension("new");
         fs::write(&new, text)?;
-        fs::rename(&new, &self.0)
+        sync(&fs::File::open(&new)?)?;
+        fs::rename(&new, &self.0)?;
+        newest.kept();
+        Ok(())
     }
 }

@@ -45,7 +45,7 @@ impl Roster {
         let ignored = self.ignored();
         if !ignored.is_empty() && !selection.is_of_all() {
             complain(&format!(
-                "again-fleet: warning: not selected, for what stands at their keys is not believed: {}; see 'journalctl -u again-fleet'",
+                "again-fleet: warning: not selected, as their facts are older or not believed: {}; see 'journalctl -u again-fleet'",
                 named(&ignored)
             ));
         }

@@ -75,7 +75,8 @@ impl Roster {
 
     /// Nodes whose facts count for nothing, though something stands at their keys.
     pub(super) fn ignored(&self) -> Vec<Node> {
-        let ignored = self.0.iter().filter(|(_, one)| one.is_liar);
+        let is_ignored = |one: &Entry| one.is_liar && one.told.is_none();
+        let ignored = self.0.iter().filter(|(_, one)| is_ignored(one));
         ignored.map(|(node, _)| node.clone()).collect()
     }
 
