@@ -278,7 +278,7 @@ impl Seals {
         Ok(inventory)
     }
 
-    /// The same in any version.
+    /// What a node tells of itself at this key, also if something newer was read before.
     ///
     /// # Errors
     /// It did not tell that.

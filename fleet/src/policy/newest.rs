@@ -70,6 +70,11 @@ impl Newest {
         self.is_changed = false;
     }
 
+    /// Newest version of a node that was read, as [`Inventory::order`] gives it.
+    pub fn of(&self, node: &Node) -> Option<u64> {
+        self.versions.get(node).map(|one| one.order)
+    }
+
     /// Remembers a version that its node has signed.
     ///
     /// # Errors
@@ -82,7 +87,7 @@ impl Newest {
                 let is_news = !std::mem::replace(&mut newest.is_reported, true);
                 let newer = newest.order;
                 let why = format!(
-                    "{node} published version {order} of it at {at}, and version {newer} after that"
+                    "version {order}, published at {at}, is older than version {newer} of {node}, which was read before"
                 );
                 Err(Ignored { why, is_news })
             }
@@ -142,8 +147,7 @@ mod tests {
         assert_eq!(is_news(&mut newest, version("web1", 3, 10)), Ok(()));
         assert_eq!(is_news(&mut newest, version("web1", 1, 7)), Err(true));
         let ignored = newest.judge(&version("web1", 1000, 7)).expect_err("older");
-        let why =
-            "web1 published version 7 of it at 1970-01-01 00:00:01 UTC, and version 10 after that";
+        let why = "version 7, published at 1970-01-01 00:00:01 UTC, is older than version 10 of web1, which was read before";
         assert_eq!(ignored.why, why);
     }
 

@@ -72,6 +72,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             node::found(state, revision, found);
             node::guard(state, now, out);
         }
+        Event::OwnKeyLost => node::lost(state),
         Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {

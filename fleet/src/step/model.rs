@@ -64,6 +64,8 @@ pub enum Event {
         /// Whether the engine showed it.
         is_shown: bool,
     },
+    /// The watch of this node's own key was lost; it goes on trying.
+    OwnKeyLost,
     /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
     /// The engine's answer to a put. An error may mean that it happened all the same.
@@ -531,6 +533,11 @@ impl State {
             state.letters.insert(draft.letter, letter);
         }
         state
+    }
+
+    /// Continues from a version that this node has published, as [`Inventory::order`] gives it.
+    pub fn continue_from(&mut self, order: u64) {
+        self.own_key.last = self.own_key.last.max(order);
     }
 
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.

@@ -31,8 +31,15 @@ pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut V
     publish(state, news, version, now, out);
 }
 
-/// Keeps a new version with the next serial, and sends it.
+/// Keeps a new version with the next serial, and sends it. Another user of the certificate whose newer version it replaces is named.
 fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: &mut Vec<Action>) {
+    if let Some(newest) = state.own_key.newest.take()
+        && let Some(known) = published(state)
+        && newest.order() > known.order()
+    {
+        out.push(Action::TurnedAway(Other::Newer(newest).sentence(known)));
+        state.own_key.next = now.uptime + PAUSE;
+    }
     let serial = now.wall.millis().max(state.own_key.last.saturating_add(1));
     state.own_key.last = serial;
     let draft = Draft {
@@ -74,6 +81,11 @@ pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
     if own.revision <= revision {
         (own.revision, own.found) = (revision, Some(found));
     }
+}
+
+/// The watch of the own key was lost. Where what stands there is shown again, revisions may be lower.
+pub(super) fn lost(state: &mut State) {
+    state.own_key.revision = 0;
 }
 
 /// All that stands at the own key was seen, or cannot be: from now on this node puts there what it has.
@@ -135,7 +147,8 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if now.uptime < own.next {
         return state.wake_at(own.next);
     }
-    state.own_key.next = now.uptime + PAUSE;
+    let own = &mut state.own_key;
+    (own.next, own.newest) = (now.uptime + PAUSE, None);
     let why = other.sentence(&known);
     out.push(match other {
         Other::Missing => Action::Note(why),
@@ -193,7 +206,7 @@ impl Other {
             Other::Newer(other) => {
                 let (order, at, facts) = (other.order(), at(other), differences(known, other));
                 format!(
-                    "another user of its certificate published version {order} at {at}{facts}; unless this machine has lost its last state, as by a restored backup, revoke that certificate"
+                    "another user of its certificate published version {order} at {at}{facts}; unless this machine has lost its last state, as by a restored backup or a full disk, revoke that certificate"
                 )
             }
         };

@@ -204,11 +204,12 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
             assert_eq!((is("web").len(), is("lb").len()), (0, 0));
         }
         let log = web1.log().split_off(before.len());
-        assert_eq!(log.matches("after that").count(), 1, "{log}");
-        // The row is there as long as the lease of its service lives.
-        let table = well(&web1, &["nodes"]);
-        let is_row = |line: &str| line.contains("lb1.test") && line.contains("not believed");
-        assert!(table.lines().any(is_row), "{table}");
+        assert_eq!(log.matches("is older than").count(), 1, "{log}");
+        let (_, _, err) = done(web1.command(&["nodes"]));
+        assert!(
+            err.contains("facts are ignored") && err.contains("1 node: lb1.test"),
+            "{err}"
+        );
         web1.stop();
         web1.start();
         web1.is_linked(true);
@@ -219,7 +220,7 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
             "{out}{err}"
         );
         assert!(
-            err.contains("older or not believed: 1 node: lb1.test"),
+            err.contains("older than what was read before: 1 node: lb1.test"),
             "{err}"
         );
         lb1.start();

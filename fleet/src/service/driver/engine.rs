@@ -9,7 +9,7 @@ use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES};
+use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES, OWN_KEY};
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
@@ -30,9 +30,13 @@ impl Driver {
                 self.own_key_seen(number, true);
             }
             News::Watched(number, Some((prefix, error))) => {
-                let what = format!("cannot see what is below '{prefix}': the engine {error}");
+                let what = match number {
+                    OWN_KEY => "cannot watch this node's own facts, which are not restored if another value is put in their place".to_owned(),
+                    _ => format!("cannot see what is below '{prefix}'"),
+                };
+                let what = format!("{what}: the engine {error}");
                 self.note_refusal(Work::Watch(number), &error, &what);
-                self.own_key_seen(number, false);
+                self.own_key_lost(number, &error);
             }
             News::Answered(
                 Call::Put {

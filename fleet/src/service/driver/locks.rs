@@ -171,11 +171,10 @@ impl Driver {
                 Ok(Key::Lock(_)) => {
                     seen = (self.lock_seen(&name, value), Some(value.revision));
                 }
-                Ok(key @ Key::Node(_)) => match self.seals.inventory(&value.bytes, &key) {
-                    Ok(told) => {
-                        tokens.push((told.node.clone(), told.token(&name)));
-                    }
-                    Err(ignored) => self.ignore(&value.key, &ignored),
+                // Tokens only grow: an older version tells one that is too low at worst.
+                Ok(key @ Key::Node(_)) => match self.seals.any_inventory(&value.bytes, &key) {
+                    Ok(told) => tokens.push((told.node.clone(), told.token(&name))),
+                    Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
                 },
                 _ => {}
             }

@@ -195,7 +195,7 @@ impl Driver {
     /// # Errors
     /// This node has no name.
     pub fn new(
-        state: State,
+        mut state: State,
         keep: Keep,
         mut seals: Seals,
         settings: &Settings,
@@ -212,9 +212,10 @@ impl Driver {
         let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
             ways.run_ended(group, run)
         });
-        let newest_file;
-        (newest_file, seals.newest) = newest::File::open(&directory);
         let me = settings.certname()?.clone();
+        let (newest_file, newest) = newest::File::open(&directory);
+        state.continue_from(newest.of(&me).unwrap_or(0));
+        seals.newest = newest;
         Ok(Driver {
             locks: Locks::read(me.clone(), &slots_file.locks()),
             slots,
@@ -334,7 +335,7 @@ impl Driver {
     /// Says once why a value counts for nothing.
     fn ignore(&mut self, key: &str, ignored: &Ignored) {
         if ignored.is_news {
-            self.turn_away(&format!("{key} is not believed: {}", ignored.why));
+            self.turn_away(&format!("{key} is ignored: {}", ignored.why));
         }
     }
 

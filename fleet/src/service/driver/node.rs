@@ -6,7 +6,7 @@ use again::sys::clock;
 
 use super::Driver;
 use crate::ask;
-use crate::engine::Change;
+use crate::engine::{Change, Error};
 use crate::seal::hash;
 use crate::service::link::{Answer, OWN_KEY};
 use crate::step::model::{Client, Content, Event, LetterId, OwnKey};
@@ -103,6 +103,16 @@ impl Driver {
         }
     }
 
+    /// A watch was lost. What the engine refuses to show is not waited for.
+    pub(super) fn own_key_lost(&mut self, number: usize, error: &Error) {
+        if number == OWN_KEY {
+            self.feed(Event::OwnKeyLost);
+        }
+        if matches!(error, Error::Denied(_) | Error::Full(_)) {
+            self.own_key_seen(number, false);
+        }
+    }
+
     /// The engine has what was put at this node's own key.
     pub(super) fn own_key_put(&mut self, letter: &LetterId, answer: &Answer) {
         if let (LetterId::Node, Ok(values)) = (letter, answer)
@@ -122,6 +132,10 @@ impl Driver {
             Change::Put(value) => {
                 let key = Key::Node(self.me.clone());
                 let read = self.seals.any_inventory(&value.bytes, &key);
+                // The service after this one continues from it.
+                if let Ok(one) = &read {
+                    let _ = self.seals.newest.judge(one);
+                }
                 read.map_or_else(OwnKey::Foreign, |one| OwnKey::Signed(Box::new(one)))
             }
         };

@@ -208,6 +208,44 @@ fn newer_version_is_answered_also_when_it_no_longer_stands_there() {
     assert_eq!(logged(&web1.passes(60)).len(), 1);
 }
 
+/// A run that begins meanwhile publishes in the pause after a restoration, and the facts of the other user are gone with that.
+#[test]
+fn other_user_is_named_once_also_where_a_run_publishes_first() {
+    let mut web1 = Bench::linked("web1");
+    let mine = web1.publishes("a", 1);
+    let put = node_puts(&web1.does(own_key(2, OwnKey::Absent))).remove(0);
+    assert_eq!(web1.is_put_at(&put, 3), []);
+    let theirs = mine.serial + 1_000_000_000;
+    assert_eq!(web1.does(own_key(4, signed(theirs, "b"))), []);
+    let actions = web1.does(Event::Inventory(inventory("c")));
+    let names = |actions: &[Action]| {
+        let logged = logged(actions);
+        let named = logged
+            .iter()
+            .filter(|line| line.contains("another user of its certificate"));
+        named.count()
+    };
+    assert_eq!(names(&actions), 1, "{actions:?}");
+    let draft = kept(&actions);
+    let Content::Node(published) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert_eq!(published.serial, theirs + 1);
+    let put = node_puts(&web1.keeps(&draft, Ok(()))).remove(0);
+    assert_eq!(names(&web1.is_put_at(&put, 5)), 0);
+    assert_eq!(names(&web1.passes(60)), 0);
+}
+
+/// A stream that was deleted and made again counts from 1.
+#[test]
+fn own_facts_are_restored_where_revisions_begin_again() {
+    let mut web1 = Bench::linked("web1");
+    web1.publishes("a", 9);
+    assert_eq!(web1.does(own_key(1, OwnKey::Absent)), []);
+    web1.does(Event::OwnKeyLost);
+    assert_eq!(node_puts(&web1.does(own_key(1, OwnKey::Absent))).len(), 1);
+}
+
 /// A look that never succeeds, over one connection or over many that end because of it.
 #[test]
 fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {

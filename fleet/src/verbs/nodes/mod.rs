@@ -43,9 +43,9 @@ impl Roster {
     /// Warns of each fact that a selection's conditions need and no node publishes, and of nodes whose facts count for nothing.
     pub fn warn(&self, selection: &Selection) {
         let ignored = self.ignored();
-        if !ignored.is_empty() && !selection.is_of_all() {
+        if !ignored.is_empty() {
             complain(&format!(
-                "again-fleet: warning: not selected, as their facts are older or not believed: {}; see 'journalctl -u again-fleet'",
+                "again-fleet: warning: facts are ignored, and not selected by, as they are not signed or older than what was read before: {}; see 'journalctl -u again-fleet'",
                 named(&ignored)
             ));
         }
