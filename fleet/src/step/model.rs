@@ -6,6 +6,7 @@ use std::fmt;
 use again::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
+use super::node::OwnKeyState;
 use crate::policy::books::Which;
 use crate::policy::fire::Request;
 use crate::policy::judge::{Rules, Signed};
@@ -397,25 +398,6 @@ pub struct State {
     /// What those who take have in hand.
     pub(super) handed: Option<BTreeMap<Which, Box<Trigger>>>,
     pub(super) wakes: Option<Boottime>,
-}
-
-/// What is known of this node's own key.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OwnKeyState {
-    /// Whether it was seen since the engine was reached, or cannot be. Nothing is put there before.
-    pub is_seen: bool,
-    /// When it counts as seen; the same over all connections until one has shown it or refused to.
-    pub seen_by: Option<Boottime>,
-    /// What stands there; nothing if that is not known.
-    pub found: Option<OwnKey>,
-    /// Revision of that.
-    pub revision: u64,
-    /// Highest version that this node's certificate has signed, as [`Inventory::order`] gives it.
-    pub last: u64,
-    /// That version, if it was found there and this node had not published it.
-    pub newest: Option<Box<Inventory>>,
-    /// When this node may put its own there again.
-    pub next: Boottime,
 }
 
 /// A letter, and how far it has come.

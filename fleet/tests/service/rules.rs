@@ -113,7 +113,7 @@ fn where_a_rule_says_so_the_role_of_the_node_decides() {
     straight.put(key, &forged).expect("put");
     tell(&straight, &batch("web2.test", 3, &[1]));
     until("a word of it", || {
-        node.log().contains("node/web2=test is not believed")
+        node.log().contains("node/web2=test is ignored")
     });
     assert_eq!(node.runs().len(), 1, "{}", node.log());
 }
