@@ -381,6 +381,10 @@ fn serve(mut stream: UnixStream, tell: &Sender<u64>, runs: bool) -> Result<()> {
             stream.read_exact(&mut vec![0; count * Id::MOST])?;
             count
         }
+        Asked::Mark(count) => {
+            stream.read_exact(&mut vec![0; count * Id::MOST])?;
+            0
+        }
     };
     if runs {
         sleep(HOLDS);

@@ -3,6 +3,8 @@
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
 //! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
 //!
+//! A third one says of which runs the events are all told, so that root's side removes their files later; it has an empty answer.
+//!
 //! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
 //! read. Nothing in a question can name a program, a file or an option.
 
@@ -25,6 +27,7 @@ pub const HEAD: usize = 8;
 
 const ASK: &[u8; 4] = b"AGT1";
 const LOOK: &[u8; 4] = b"AGW1";
+const MARK: &[u8; 4] = b"AGM1";
 const SAY: &[u8; 4] = b"AGA1";
 
 /// What a question asks.
@@ -34,6 +37,8 @@ pub enum Asked {
     Take(usize),
     /// What became of so many triggers; their ids come next, of [`Id::MOST`] bytes each.
     Became(usize),
+    /// To mark the files of so many runs as told; their ids come next, of [`Id::MOST`] bytes each.
+    Mark(usize),
 }
 
 /// What became of one of the values.
@@ -72,7 +77,19 @@ pub fn ask(values: &[Vec<u8>]) -> Result<Vec<u8>, Malformed> {
 /// # Errors
 /// There are none or too many.
 pub fn became(ids: &[Id]) -> Result<Vec<u8>, Malformed> {
-    let mut out = head(LOOK, ids.len());
+    of_ids(LOOK, ids)
+}
+
+/// Writes the ids of runs whose events are all told.
+///
+/// # Errors
+/// There are none or too many.
+pub fn mark(runs: &[Id]) -> Result<Vec<u8>, Malformed> {
+    of_ids(MARK, runs)
+}
+
+fn of_ids(magic: &[u8; 4], ids: &[Id]) -> Result<Vec<u8>, Malformed> {
+    let mut out = head(magic, ids.len());
     asked(&out)?;
     out.extend(ids.iter().flat_map(|id| id.as_str().bytes()));
     Ok(out)
@@ -94,6 +111,8 @@ pub fn ids(bytes: &[u8]) -> Result<Vec<Id>, Malformed> {
 pub fn asked(head: &[u8]) -> Result<Asked, Malformed> {
     let (count, asked): (_, fn(usize) -> Asked) = if head.starts_with(LOOK) {
         (number(LOOK, head)?, Asked::Became)
+    } else if head.starts_with(MARK) {
+        (number(MARK, head)?, Asked::Mark)
     } else {
         (number(ASK, head)?, Asked::Take)
     };
@@ -251,6 +270,9 @@ mod tests {
         let question = became(&some).expect("asked");
         let (head, rest) = question.split_at(HEAD);
         assert_eq!(asked(head), Ok(Asked::Became(3)));
+        let told = mark(&some).expect("asked");
+        assert_eq!(asked(&told), Ok(Asked::Mark(3)));
+        assert_eq!(told[HEAD..], *rest);
         assert_eq!((rest.len(), ids(rest)), (3 * Id::MOST, Ok(some.clone())));
         assert!(became(&[]).is_err() && became(&vec![some[0].clone(); 33]).is_err());
         assert!(ids(&rest[1..]).is_err() && ids(&[b'/'; 32]).is_err());

@@ -25,6 +25,8 @@ pub mod seal;
 pub mod service;
 /// What can be set.
 pub mod settings;
+/// Files in which runs leave their events.
+pub mod spool;
 /// The service, one step at a time.
 pub mod step;
 /// Root's side.

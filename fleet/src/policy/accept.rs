@@ -115,22 +115,35 @@ impl fmt::Display for NotAccepted {
 }
 
 impl Accept {
-    /// Whether a signer may ask, in its own name or in that of another node.
+    /// Whether a signer may ask this node, `me`, in its own name or in that of another node. The node itself is meant only where its
+    /// certname is written out.
     ///
     /// # Errors
     /// It may not; with the setting that would have to name it.
     pub fn judge(
         &self,
+        me: &Node,
         signer: &Node,
         extensions: &Extensions,
         for_node: Option<&Node>,
     ) -> Result<(), NotAccepted> {
-        let is_one = |who: &Who| who.is_met_by(signer, extensions);
+        let is_one = |who: &Who| match who {
+            Who::Named(pattern) if signer == me => pattern.0 == me.as_str(),
+            Who::With(..) if signer == me => false,
+            who => who.is_met_by(signer, extensions),
+        };
         let Some(other) = for_node else {
             if self.from.iter().any(is_one) {
                 return Ok(());
             }
-            return Err(NotAccepted(format!("accept does not list {signer}")));
+            let itself = if signer == me {
+                " itself by its certname"
+            } else {
+                ""
+            };
+            return Err(NotAccepted(format!(
+                "accept does not list {signer}{itself}"
+            )));
         };
         let speaks_for = |(who, nodes): &(Who, Vec<Pattern>)| {
             is_one(who) && nodes.iter().any(|pattern| pattern.is_met_by(other))
@@ -163,7 +176,7 @@ mod tests {
         let extensions = extensions.iter().map(text).collect();
         let other = other.map(node);
         accept
-            .judge(&node(who), &extensions, other.as_ref())
+            .judge(&node("lb0"), &node(who), &extensions, other.as_ref())
             .map_err(|e| e.to_string())
     }
 
@@ -245,6 +258,33 @@ mod tests {
         for other in [[("pp_role", "webs")], [("pp_zone", "web")]] {
             assert!(judged("x", &other).is_err());
         }
+    }
+
+    #[test]
+    fn node_itself_is_accepted_only_where_its_name_is_written_out() {
+        let accept = |who: &str| Accept {
+            from: vec![who.parse().expect("somebody")],
+            on_behalf: vec![(
+                who.parse().expect("somebody"),
+                vec!["web1".parse().expect("a pattern")],
+            )],
+        };
+        let extensions = [("pp_role", "lb")];
+        for (who, is_accepted) in [
+            ("*", false),
+            ("lb*", false),
+            ("pp_role=lb", false),
+            ("lb0", true),
+        ] {
+            for other in [None, Some("web1")] {
+                let judged = judged(&accept(who), "lb0", &extensions, other);
+                assert_eq!(judged.is_ok(), is_accepted, "{who}: {judged:?}");
+            }
+        }
+        assert_eq!(
+            judged(&accept("*"), "lb0", &[], None),
+            Err("accept does not list lb0 itself by its certname".to_owned())
+        );
     }
 
     /// To be listened to is one thing, to speak for others another.

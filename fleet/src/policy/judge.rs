@@ -70,7 +70,8 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
             "{signer} signed it in the name of {sender}"
         )));
     }
-    // What this node's own runs did, where a rule of its own wants that.
+    // Nobody can sign a trigger of such a name: it comes from an event of this node, and a rule that wants that. The executor takes it only
+    // if a run has left the event in the spool.
     if trigger.name.is_of_a_rule() && *signer == rules.me {
         return Ok(());
     }
@@ -79,7 +80,7 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
     }
     rules
         .accept
-        .judge(signer, extensions, trigger.on_behalf.as_ref())
+        .judge(&rules.me, signer, extensions, trigger.on_behalf.as_ref())
         .map_err(|why| Unfit::Refused(why.to_string()))
 }
 

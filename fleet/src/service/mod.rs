@@ -27,6 +27,8 @@ mod newest;
 mod parcel;
 /// The leases of this node's places.
 mod places;
+/// The file with how far events are told.
+mod positions;
 /// To what this node still has to react.
 mod reactions;
 /// The way to root's side.
@@ -35,8 +37,6 @@ mod root;
 mod runs;
 /// Who waits for a slot.
 mod slots;
-/// The files that runs leave.
-mod spool;
 /// How the service does, in numbers.
 mod tally;
 /// When what runs have left is told.
@@ -248,6 +248,7 @@ impl<'a> Service<'a> {
             Note::Became(answers) => self.driver.became(answers),
             Note::ProcessEnded => self.driver.process_ended(),
             Note::Rung => self.driver.tell_events(),
+            Note::Marked(marked) => self.driver.marked(marked),
             Note::RunEnded(group, who) => self.driver.run_ended(&group, who),
         }
     }

@@ -1,8 +1,6 @@
 //! PURE: what is told together of the lines that a run has left.
 
-use crate::policy::lineage::merged;
 use crate::wire::event::{Batch, Begun, Ended, Event, Line, MOST_EVENTS};
-use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Node};
 
 /// How many bytes of lines are told together, and how long an end may be that is told with events before it.
@@ -72,15 +70,10 @@ fn has_room(parcel: &Parcel, more: usize) -> bool {
 impl Parcel {
     /// As it stands in the engine; nothing if there is nothing to tell. What a run itself began with is `begun`.
     pub fn batch(&self, node: &Node, run: &Id, begun: &Begun) -> Option<Batch> {
-        let mut begun = begun.clone();
-        begun.origins = match begun.origins.0.is_empty() {
-            true => Lineage::default(),
-            false => merged([&begun.origins]),
-        };
         let batch = Batch {
             node: node.clone(),
             run: run.clone(),
-            begun,
+            begun: begun.clone(),
             events: self.events.clone(),
             ended: self.ended.clone(),
         };

@@ -118,6 +118,19 @@ pub async fn became(socket: &Path, taken: Vec<Which>) -> io::Result<Became> {
     Ok(became)
 }
 
+/// Asks root's side to mark the files of runs whose events are all published.
+///
+/// # Errors
+/// It does not answer.
+pub async fn mark(socket: &Path, runs: &[Id]) -> io::Result<()> {
+    let question = handover::mark(runs).map_err(io::Error::other)?;
+    let asked = timeout(PATIENCE, converse(socket, &question, 0)).await;
+    asked.map_or_else(
+        |_| Err(io::ErrorKind::TimedOut.into()),
+        |said| said.map(drop),
+    )
+}
+
 async fn ask(socket: &Path, part: &[Handed]) -> io::Result<Vec<handover::Answer>> {
     let values: Vec<Vec<u8>> = part.iter().map(|(_, value)| value.bytes()).collect();
     let question = handover::ask(&values).map_err(io::Error::other)?;

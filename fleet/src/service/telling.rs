@@ -1,12 +1,16 @@
 //! When what of the spool is told: one parcel at a time, not too many bytes in an hour, and not too soon after a failure.
 
+use std::collections::BTreeSet;
+
 use again::model::{Boottime, Span};
 use serde::Deserialize;
 
 use super::parcel::{Parcel, Piece, cut};
-use super::spool::{LONGEST_READ, Left, Spool};
-use crate::wire::event::{Begun, Line};
-use crate::wire::lineage::Lineage;
+use super::positions::Positions;
+use crate::handover::MOST_TOGETHER;
+use crate::spool::{LONGEST_READ, RunFile, Spool};
+use crate::wire::event::Begun;
+use crate::wire::name::Id;
 
 /// Between two parcels: each is a signature. Runs do not ring again within half of that.
 const PACE: Span = Span::from_nanos(20_000_000);
@@ -30,7 +34,9 @@ pub struct Counts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     /// The file.
-    pub left: Left,
+    pub file: RunFile,
+    /// Where the parcel begins in it, in bytes.
+    offset: u64,
     /// How the run began.
     pub begun: Begun,
     /// What is told of it.
@@ -43,6 +49,14 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct Telling {
     spool: Spool,
+    /// How far the files are told.
+    positions: Positions,
+    /// Runs whose events are all told; the executor is to mark their files.
+    told: BTreeSet<Id>,
+    /// When the executor may be asked to; nothing while it is.
+    marks_at: Option<Boottime>,
+    /// Why it could not be asked last.
+    marks_trouble: Option<String>,
     /// How much was told.
     counts: Counts,
     /// What is on its way.
@@ -82,9 +96,13 @@ impl Budget {
 
 impl Telling {
     /// Of this spool, where so much was told before.
-    pub fn new(spool: Spool, counts: Counts, now: Boottime) -> Telling {
+    pub fn new(spool: Spool, positions: Positions, counts: Counts, now: Boottime) -> Telling {
         Telling {
             spool,
+            positions,
+            told: BTreeSet::new(),
+            marks_at: Some(now),
+            marks_trouble: None,
             counts,
             under_way: None,
             not_before: now,
@@ -99,7 +117,28 @@ impl Telling {
 
     /// When it is worth to look again, if nothing is heard until then.
     pub fn wakes(&self) -> Option<Boottime> {
-        (self.waits && self.under_way.is_none()).then_some(self.not_before)
+        let marks = self.marks_at.filter(|_| !self.told.is_empty());
+        let parcel = (self.waits && self.under_way.is_none()).then_some(self.not_before);
+        [marks, parcel].into_iter().flatten().min()
+    }
+
+    /// Runs whose files the executor is to mark now, as many as it is asked for together.
+    pub fn marks(&mut self, now: Boottime) -> Vec<Id> {
+        if self.told.is_empty() || self.marks_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        self.marks_at = None;
+        let runs: Vec<Id> = self.told.iter().take(MOST_TOGETHER).cloned().collect();
+        self.told.retain(|run| !runs.contains(run));
+        runs
+    }
+
+    /// The executor has answered, or cannot be asked for this reason. Files that are still unmarked are found again. The reason, if it is news.
+    pub fn marked(&mut self, why: Option<String>, now: Boottime) -> Option<String> {
+        self.marks_at = Some(now + PAUSE);
+        let is_news = why != self.marks_trouble;
+        self.marks_trouble.clone_from(&why);
+        why.filter(|_| is_news)
     }
 
     /// What is to be told now; nothing if nothing is, or not yet. It is on its way then.
@@ -140,15 +179,17 @@ impl Telling {
         (self.not_before, self.waits) = (now + PAUSE, true);
     }
 
-    /// The oldest run that has left something to tell. Runs that have nothing to tell any more are removed.
+    /// The oldest run that has left something to tell.
     fn look(&mut self, now: Boottime) -> Result<Option<Sent>, String> {
         let directory = self.spool.path().display().to_string();
         let named = |e: std::io::Error| format!("events cannot be read in {directory}: {e}");
-        let (files, waiting) = self.spool.left().map_err(named)?;
-        self.counts.spooled = waiting;
+        let files = self.spool.waiting().map_err(named)?;
+        self.positions.keep(files.iter().map(|(file, _)| &file.run));
+        self.counts.spooled = self.untold(&files);
         let mut unread = None;
-        for left in files {
-            let read = match self.spool.read(&left) {
+        for (file, _) in files {
+            let offset = self.positions.of(&file.run);
+            let read = match self.spool.read(&file, offset) {
                 // Whoever makes room for newer ones has removed it.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 // The others are told all the same.
@@ -163,11 +204,8 @@ impl Telling {
                 is_last: read.is_last,
                 is_full: read.bytes.len() == LONGEST_READ,
             });
-            if parcel.length == 0 && read.is_last {
-                self.spool.remove(&left).map_err(named)?;
-                continue;
-            }
             if parcel.length == 0 {
+                self.told.extend(read.is_last.then_some(file.run));
                 continue;
             }
             if let Err(at) = self.budget.take(parcel.length as u64, now) {
@@ -177,76 +215,50 @@ impl Telling {
                     "events wait: this node has told {most} MiB of them within an hour; have it tell fewer, by 'events' of its class"
                 ));
             }
-            let begun = match &parcel.begun {
-                Some(begun) => begun.clone(),
-                None => self.begun(&left).map_err(named)?,
-            };
-            let is_last = read.is_last && parcel.length == read.bytes.len();
             return Ok(Some(Sent {
-                left,
-                begun,
+                begun: self.spool.begun(&file).map_err(named)?,
+                file,
+                offset,
+                is_last: read.is_last && parcel.length == read.bytes.len(),
                 parcel,
-                is_last,
             }));
         }
         unread.map_or(Ok(None), Err)
     }
 
-    /// How a run began, by its file; as far as that is known, where a power failure has taken it.
-    fn begun(&self, left: &Left) -> std::io::Result<Begun> {
-        let line = self.spool.first_line(left)?;
-        Ok(match Line::read(&line) {
-            Ok(Line::Begun(begun)) => begun,
-            _ => Begun {
-                at: left.at,
-                environment: String::new(),
-                puppet: String::new(),
-                origins: Lineage::default(),
-                unknown: true,
-                lost: 0,
-            },
-        })
+    /// How many bytes of these files are not told.
+    fn untold(&self, files: &[(RunFile, u64)]) -> u64 {
+        let untold =
+            |(file, size): &(RunFile, u64)| size.saturating_sub(self.positions.of(&file.run));
+        files.iter().map(untold).sum()
     }
 
-    /// The engine has what was on its way, or never will. Its place in the spool is given up.
+    /// The engine has what was on its way, or never will.
     ///
     /// # Errors
-    /// It is told again, since its place cannot be given up.
+    /// That is not on disk: the service after this one tells it again.
     pub fn done(&mut self, is_told: bool, now: Boottime) -> Result<(), String> {
         let Some(sent) = self.under_way.take() else {
             return Ok(());
         };
         self.not_before = now + PACE;
         self.waits = true;
-        let given_up = if sent.is_last {
-            self.spool.remove(&sent.left)
-        } else {
-            self.spool.confirm(&sent.left, sent.parcel.length as u64)
-        };
-        match given_up {
-            Ok(()) => {
-                let (told, dropped) = (sent.parcel.told(), sent.parcel.dropped());
-                let (told, lost) = if is_told { (told, 0) } else { (0, told) };
-                self.counts.sent += told;
-                self.counts.dropped += dropped + lost;
-                // What is over the bound is over it from one portion to the next.
-                if self.budget.left >= LONGEST_READ as u64 {
-                    self.trouble = None;
-                }
-                Ok(())
-            }
-            // It was removed meanwhile to make room, and the rest of it counted by whoever did.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                self.counts.sent += if is_told { sent.parcel.told() } else { 0 };
-                Ok(())
-            }
-            Err(e) => {
-                self.pause(now);
-                let directory = self.spool.path().display();
-                self.say(format!("events are told more than once: {directory}: {e}"))
-                    .map_or(Ok(()), Err)
-            }
+        let (told, dropped) = (sent.parcel.told(), sent.parcel.dropped());
+        let (told, lost) = if is_told { (told, 0) } else { (0, told) };
+        self.counts.sent += told;
+        self.counts.dropped += dropped + lost;
+        // What is over the bound is over it from one portion to the next.
+        if self.budget.left >= LONGEST_READ as u64 {
+            self.trouble = None;
         }
+        self.told
+            .extend(sent.is_last.then(|| sent.file.run.clone()));
+        let position = sent.offset + sent.parcel.length as u64;
+        let put = self.positions.put(&sent.file.run, position);
+        put.or_else(|e| {
+            let why = format!("events will be told again after a restart: {e}");
+            self.say(why).map_or(Ok(()), Err)
+        })
     }
 
     /// What was on its way is tried again later. Why, if that is news.
@@ -265,8 +277,8 @@ impl Telling {
 
     /// How much was told, and how much waits.
     pub fn counts(&mut self) -> Counts {
-        if let Ok((_, waiting)) = self.spool.left() {
-            self.counts.spooled = waiting;
+        if let Ok(files) = self.spool.waiting() {
+            self.counts.spooled = self.untold(&files);
         }
         self.counts
     }
@@ -279,8 +291,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::wire::event::Line;
     use crate::wire::event::tests::{batch, ended, event};
-    use crate::wire::name::Id;
 
     fn at(seconds: u64) -> Boottime {
         Boottime::from_nanos(0) + Span::from_secs(seconds)
@@ -300,18 +312,10 @@ mod tests {
         writeln!(file, "{text}").expect("written");
     }
 
-    fn names(directory: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory).expect("a directory");
-        let names = entries.map(|entry| entry.expect("an entry").file_name());
-        let mut names: Vec<_> = names
-            .map(|name| name.into_string().expect("text"))
-            .collect();
-        names.sort();
-        names
-    }
-
+    /// With the positions in the same directory.
     fn telling(directory: &Path) -> Telling {
-        Telling::new(Spool(directory.to_owned()), Counts::default(), at(0))
+        let (spool, positions) = (Spool(directory.to_owned()), Positions::open(directory));
+        Telling::new(spool, positions, Counts::default(), at(0))
     }
 
     /// The numbers of what is told next.
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_as_it_goes_and_its_file_goes_with_its_end() {
+    fn run_is_told_as_it_goes_and_its_file_is_to_be_marked_at_its_end() {
         let dir = tempfile::tempdir().expect("a directory");
         let begun = Line::Begun(batch().begun);
         let mut file = run(dir.path(), 7, &[begun, Line::Event(event(1))]);
@@ -335,19 +339,35 @@ mod tests {
         // One at a time.
         write(&mut file, &Line::Event(event(2)));
         assert_eq!(next(&mut telling, 1), None);
-        telling.done(true, at(1)).expect("given up");
-        assert!(names(dir.path())[0].contains('@'));
+        telling.done(true, at(1)).expect("kept");
         assert_eq!(next(&mut telling, 2), Some(vec![2]));
-        telling.done(true, at(2)).expect("given up");
+        telling.done(true, at(2)).expect("kept");
         // It says nothing, but may yet.
         assert_eq!(next(&mut telling, 3), None);
         write(&mut file, &Line::Ended(ended(3)));
         assert_eq!(next(&mut telling, 4), Some(vec![3]));
-        telling.done(true, at(4)).expect("given up");
+        telling.done(true, at(4)).expect("kept");
+        assert_eq!(telling.marks(at(4)), []);
         drop(file);
         assert_eq!(next(&mut telling, 5), None);
-        assert_eq!(names(dir.path()), [""; 0]);
+        let run = Id::from_bits(7);
+        assert_eq!(telling.marks(at(5)), std::slice::from_ref(&run));
         assert_eq!((telling.counts.sent, telling.counts.dropped), (3, 0));
+        // One question at a time. Where the file stays as it is, the executor is asked again later.
+        assert_eq!(next(&mut telling, 6), None);
+        assert_eq!(telling.marks(at(6)), []);
+        assert_eq!(
+            telling.marked(Some("gone".to_owned()), at(6)),
+            Some("gone".to_owned())
+        );
+        assert_eq!(telling.wakes(), Some(at(16)));
+        assert_eq!(telling.marks(at(16)), std::slice::from_ref(&run));
+        telling.spool.mark(&[run]).expect("marked");
+        assert_eq!(telling.marked(None, at(17)), None);
+        assert_eq!(
+            (next(&mut telling, 27), telling.marks(at(27))),
+            (None, vec![])
+        );
     }
 
     #[test]
@@ -372,11 +392,10 @@ mod tests {
                     telling.under_way.as_ref().map(|sent| &sent.begun),
                     Some(&batch().begun)
                 );
-                telling.done(true, at(round)).expect("given up");
+                telling.done(true, at(round)).expect("kept");
             }
         }
         assert_eq!(told, (1..=600).collect::<Vec<_>>());
-        assert_eq!(names(dir.path()), [""; 0]);
     }
 
     #[test]
@@ -421,7 +440,7 @@ mod tests {
         assert!(sent.begun.unknown);
         let batch = sent
             .parcel
-            .batch(&batch().node, &sent.left.run, &sent.begun);
+            .batch(&batch().node, &sent.file.run, &sent.begun);
         assert!(batch.expect("one").begun.unknown);
     }
 
@@ -456,7 +475,7 @@ mod tests {
         );
         // Said once.
         assert_eq!(one.next(at(20)), Ok(None));
-        assert!(names(dir.path()).contains(&"notes".to_owned()));
+        assert!(dir.path().join("notes").exists());
         let nowhere = dir.path().join("none");
         let mut none = telling(&nowhere);
         assert_eq!((none.next(at(1)), none.wakes()), (Ok(None), None));

@@ -1,7 +1,6 @@
 //! An event that met a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::calls::{Call, Told};
@@ -9,10 +8,11 @@ use crate::identity::authority::Authority;
 use crate::identity::{Signer, Untrusted};
 use crate::policy::judge::Signed;
 use crate::policy::rule::{Fit, Rule};
+use crate::spool::RunEvents;
 use crate::wire::Malformed;
 use crate::wire::body::Content;
 use crate::wire::envelope::Envelope;
-use crate::wire::event::Batch;
+use crate::wire::event::{Batch, Event};
 use crate::wire::inventory::Inventory;
 use crate::wire::met::Met;
 use crate::wire::name::{Namespace, Node};
@@ -55,68 +55,105 @@ fn wrong(why: String) -> Untrusted {
     Malformed::new(why).into()
 }
 
-/// The trigger that a value is which met a rule, and the call that it makes, if it makes one.
-///
-/// # Errors
-/// Its node did not sign it, there is no such rule, or it does not meet the rule.
-pub fn trigger(
-    verifier: &Verifier,
-    me: &Node,
-    rules: &[Rule],
-    value: &[u8],
-) -> Result<(Signed, Option<Call>), Untrusted> {
-    let met = Met::read(value)?;
-    let (signer, batch) = verifier.of(&met.batch, |batch: &Batch| &batch.node)?;
-    let Batch { node, run, .. } = &batch;
-    let told = met.inventory.as_deref();
-    let told = told.map(|told| verifier.of(told, |told: &Inventory| &told.node));
-    let told = told.transpose()?.map(|(_, told)| told);
-    if let Some(Inventory { node: other, .. }) = told.as_ref().filter(|told| told.node != *node) {
-        return Err(wrong(format!(
-            "{other} told of itself, and not {node}, where it happened"
-        )));
-    }
-    let shown = crate::wire::shown(&met.rule);
-    let rule = rules.iter().find(|rule| rule.name == met.rule);
-    let rule = rule.ok_or_else(|| wrong(format!("this node has no rule '{shown}'")))?;
-    let event = batch.events.iter().find(|event| event.n == met.n);
-    let event = event.ok_or_else(|| {
-        let n = met.n;
-        wrong(format!("the batch of run {run} of {node} has no event {n}"))
-    })?;
-    match rule.fit(me, &batch, event, told.as_ref()) {
-        Fit::Yes => {}
-        fit => {
-            let (what, change) = (crate::wire::shown(&event.resource), event.change);
-            let of = match fit {
-                Fit::Untold => ", as far as its node tells of itself",
-                _ => "",
-            };
+/// An event that met a rule, as its node has signed it.
+pub struct Happened {
+    /// The batch that it is in.
+    pub batch: Batch,
+    /// The event.
+    pub event: Event,
+    signer: Option<Signer>,
+    /// What its node told of itself.
+    told: Option<Inventory>,
+    /// The rule's name.
+    rule: String,
+}
+
+impl Happened {
+    /// Opens a value.
+    ///
+    /// # Errors
+    /// Its node did not sign it, or there is no such event in it.
+    pub fn open(verifier: &Verifier, value: &[u8]) -> Result<Happened, Untrusted> {
+        let met = Met::read(value)?;
+        let (signer, batch) = verifier.of(&met.batch, |batch: &Batch| &batch.node)?;
+        let Batch { node, run, .. } = &batch;
+        let told = met.inventory.as_deref();
+        let told = told.map(|told| verifier.of(told, |told: &Inventory| &told.node));
+        let told = told.transpose()?.map(|(_, told)| told);
+        if let Some(Inventory { node: other, .. }) = told.as_ref().filter(|told| told.node != *node)
+        {
             return Err(wrong(format!(
-                "{what} {change} on {node} does not meet rule '{shown}'{of}"
+                "{other} told of itself, and not {node}, where it happened"
             )));
         }
+        let event = batch.events.iter().find(|event| event.n == met.n).cloned();
+        let event = event.ok_or_else(|| {
+            let n = met.n;
+            wrong(format!("the batch of run {run} of {node} has no event {n}"))
+        })?;
+        Ok(Happened {
+            event,
+            signer,
+            told,
+            rule: met.rule,
+            batch,
+        })
     }
-    let trigger = rule
-        .trigger(&verifier.namespace, me, &batch, event)
-        .map_err(wrong)?;
-    let call = (!rule.command.is_empty()).then(|| Call {
-        rule: rule.name.clone(),
-        command: rule.command.clone(),
-        timeout: rule.timeout,
-        id: trigger.id.clone(),
-        event: Told {
-            node: node.clone(),
-            run: run.clone(),
-            environment: batch.begun.environment.clone(),
-            event: event.clone(),
-            origins: trigger.lineage.clone(),
-        },
-    });
-    let signed = Signed {
-        signer: node.clone(),
-        extensions: signer.map_or_else(BTreeMap::new, |signer| signer.extensions),
-        trigger,
-    };
-    Ok((signed, call))
+
+    /// Whether it is one of these events, and its run began as the batch says.
+    pub fn is_of(&self, run: &RunEvents) -> bool {
+        run.begun == self.batch.begun && run.events.contains(&self.event)
+    }
+
+    /// The trigger that it is by a rule, and the call that it makes, if it makes one.
+    ///
+    /// # Errors
+    /// There is no such rule, or it does not meet the rule.
+    pub fn trigger(
+        &self,
+        namespace: &Namespace,
+        me: &Node,
+        rules: &[Rule],
+    ) -> Result<(Signed, Option<Call>), Untrusted> {
+        let Batch { node, run, .. } = &self.batch;
+        let shown = crate::wire::shown(&self.rule);
+        let rule = rules.iter().find(|rule| rule.name == self.rule);
+        let rule = rule.ok_or_else(|| wrong(format!("this node has no rule '{shown}'")))?;
+        match rule.fit(me, &self.batch, &self.event, self.told.as_ref()) {
+            Fit::Yes => {}
+            fit => {
+                let (what, change) = (crate::wire::shown(&self.event.resource), self.event.change);
+                let of = match fit {
+                    Fit::Untold => ", as far as its node tells of itself",
+                    _ => "",
+                };
+                return Err(wrong(format!(
+                    "{what} {change} on {node} does not meet rule '{shown}'{of}"
+                )));
+            }
+        }
+        let trigger = rule
+            .trigger(namespace, me, &self.batch, &self.event)
+            .map_err(wrong)?;
+        let call = (!rule.command.is_empty()).then(|| Call {
+            rule: rule.name.clone(),
+            command: rule.command.clone(),
+            timeout: rule.timeout,
+            id: trigger.id.clone(),
+            event: Told {
+                node: node.clone(),
+                run: run.clone(),
+                environment: self.batch.begun.environment.clone(),
+                event: self.event.clone(),
+                origins: trigger.lineage.clone(),
+            },
+        });
+        let extensions = self.signer.as_ref().map(|signer| signer.extensions.clone());
+        let signed = Signed {
+            signer: node.clone(),
+            extensions: extensions.unwrap_or_default(),
+            trigger,
+        };
+        Ok((signed, call))
+    }
 }

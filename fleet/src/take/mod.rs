@@ -25,6 +25,7 @@ mod order;
 /// The socket.
 pub mod socket;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
@@ -39,12 +40,13 @@ use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
 use crate::policy::pace::Pace;
 use crate::policy::rule::Rule;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+use crate::spool::{RunEvents, Spool};
 use crate::wire::met::Met;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome};
 use crate::wire::trigger::Trigger;
 use calls::{Call, Calls, MOST_OF_A_RULE, NotPut};
-use event::Verifier;
+use event::{Happened, Verifier};
 use helper::Done;
 use ledger::Ledger;
 use order::{Taken, orders};
@@ -55,6 +57,8 @@ pub struct Taker {
     around: Surroundings,
     ledger: Option<Ledger>,
     calls: Option<Calls>,
+    /// What was wrong with the spool last, which is logged once.
+    trouble: Option<String>,
 }
 
 impl Taker {
@@ -65,6 +69,7 @@ impl Taker {
             around,
             ledger: None,
             calls: None,
+            trouble: None,
         }
     }
 
@@ -97,6 +102,7 @@ impl Taker {
                     Came {
                         trigger,
                         call: Some(call),
+                        ..
                     },
                     Verdict::Take(_),
                 )) => {
@@ -164,11 +170,29 @@ impl Taker {
         (answers, pidfds)
     }
 
+    /// Marks the files of runs whose events are all published, and removes those that were marked more than an hour ago.
+    pub fn mark(&mut self, runs: &[Id]) {
+        let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
+        let marked = settings.and_then(|settings| {
+            let spool = Spool(settings.spool_dir);
+            let marked = spool
+                .mark(runs)
+                .and_then(|()| spool.clear(clock::walltime()));
+            marked.map_err(|e| format!("{}: {e}", spool.path().display()))
+        });
+        let trouble = marked.err();
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            complain(&format!("again-fleet: files of events stay: {why}"));
+        }
+        self.trouble = trouble;
+    }
+
     /// Leaves nothing behind that the next process would have to do again.
     pub fn rest(&mut self) {
         if let Some(Err(why)) = self.ledger.as_mut().map(Ledger::save) {
             complain(&format!("again-fleet: {why}"));
         }
+        self.mark(&[]);
     }
 }
 
@@ -179,6 +203,24 @@ fn said(outcome: Outcome, why: &str) -> Answer {
         why,
         ran: None,
         is_unwatched: false,
+    }
+}
+
+fn refused(why: &str) -> Answer {
+    complain(&format!("again-fleet: refused: {why}"));
+    said(Outcome::Refused, why)
+}
+
+/// What is to be said of a value that is not believed.
+fn untrusted(untrusted: Untrusted) -> Answer {
+    let why = untrusted.to_string();
+    match untrusted {
+        // The sender can do nothing about these; this node's operator can.
+        Untrusted::Certificate(
+            _,
+            Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+        ) => said(Outcome::Held, &why),
+        _ => refused(&why),
     }
 }
 
@@ -228,6 +270,8 @@ struct Came {
     trigger: Trigger,
     /// The call that is made in the place of a run.
     call: Option<Call>,
+    /// The event of this node that it is, which a run has to have left in the spool.
+    own: Option<Happened>,
 }
 
 /// What a question is judged by.
@@ -236,6 +280,8 @@ struct Case {
     rules: Rules,
     verifier: Verifier,
     reactions: Vec<Rule>,
+    /// What the run that was looked for last has left in the spool.
+    last_run: RefCell<Option<(Id, Option<RunEvents>)>>,
 }
 
 impl Case {
@@ -249,6 +295,7 @@ impl Case {
         let namespace = settings.namespace.clone();
         Ok(Case {
             reactions: settings.reactions().map_err(|e| e.to_string())?,
+            last_run: RefCell::default(),
             settings,
             rules,
             verifier: Verifier {
@@ -299,6 +346,9 @@ impl Case {
                 ));
             }
             let verdict = judge(&self.rules, books, trigger, now);
+            if let (Verdict::Take(_), Some(own)) = (&verdict, &came.own) {
+                self.is_left(own)?;
+            }
             // A copy that comes again is nothing new.
             let already = match verdict {
                 Verdict::Known(..) => "already ",
@@ -322,29 +372,57 @@ impl Case {
 
     /// The trigger that somebody has sent to this node whom it listens to.
     fn admitted(&self, value: &[u8]) -> Result<Came, Answer> {
-        let refused = |why: String| {
-            complain(&format!("again-fleet: refused: {why}"));
-            said(Outcome::Refused, &why)
-        };
-        let verified = if Met::is(value) {
-            event::trigger(&self.verifier, &self.rules.me, &self.reactions, value)
-        } else {
-            self.verified(value).map(|signed| (signed, None))
-        };
-        let (signed, call) = verified.map_err(|untrusted| match untrusted {
-            // The sender can do nothing about these; this node's operator can.
-            Untrusted::Certificate(
-                _,
-                Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-            ) => said(Outcome::Held, &untrusted.to_string()),
-            _ => refused(untrusted.to_string()),
-        })?;
+        if Met::is(value) {
+            return self.happened(value);
+        }
+        let signed = self.verified(value).map_err(untrusted)?;
+        self.accepted(signed, None)
+    }
+
+    fn accepted(&self, signed: Signed, call: Option<Call>) -> Result<Came, Answer> {
         match admit(&self.rules, &signed) {
             Ok(()) => Ok(Came {
                 trigger: signed.trigger,
                 call,
+                own: None,
             }),
-            Err(Unfit::Foreign(why) | Unfit::Refused(why)) => Err(refused(why)),
+            Err(Unfit::Foreign(why) | Unfit::Refused(why)) => Err(refused(&why)),
+        }
+    }
+
+    /// The trigger that an event is which met a rule. The service has this node's certificate, and so this node's signature is no evidence of
+    /// what its own runs have done.
+    fn happened(&self, value: &[u8]) -> Result<Came, Answer> {
+        let happened = Happened::open(&self.verifier, value).map_err(untrusted)?;
+        let (rules, namespace) = (&self.reactions, &self.verifier.namespace);
+        let triggered = happened.trigger(namespace, &self.rules.me, rules);
+        let (signed, call) = triggered.map_err(untrusted)?;
+        let came = self.accepted(signed, call)?;
+        let is_own = happened.batch.node == self.rules.me;
+        Ok(Came {
+            own: is_own.then_some(happened),
+            ..came
+        })
+    }
+
+    /// Whether a run of this node has left an event in the spool; or else what is to be said of it.
+    fn is_left(&self, own: &Happened) -> Result<(), Answer> {
+        let spool = Spool(self.settings.spool_dir.clone());
+        let (path, run, n) = (spool.path().display(), &own.batch.run, own.event.n);
+        let mut last = self.last_run.borrow_mut();
+        if last.as_ref().is_none_or(|(of, _)| of != run) {
+            let events = spool.events(run).map_err(|e| {
+                let why = format!("events cannot be read in {path}: {e}");
+                said(Outcome::Held, &why)
+            })?;
+            *last = Some((run.clone(), events));
+        }
+        let left = last.as_ref().and_then(|(_, events)| events.as_ref());
+        match left.is_some_and(|left| own.is_of(left)) {
+            true => Ok(()),
+            false => Err(refused(&format!(
+                "no run has left event {n} of run {run} in {path}"
+            ))),
         }
     }
 

@@ -67,6 +67,10 @@ fn converse(mut stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
     let (answers, pidfds) = match question(stream)? {
         Question::Take(values) => (taker.answer(&values), Vec::new()),
         Question::Became(ids) => taker.became(&ids),
+        Question::Mark(runs) => {
+            taker.mark(&runs);
+            (Vec::new(), Vec::new())
+        }
     };
     stream.set_write_timeout(Some(PATIENCE))?;
     let answer = say(&answers);
@@ -92,21 +96,21 @@ fn send(stream: &UnixStream, bytes: &[u8], pidfds: &[OwnedFd]) -> io::Result<usi
 enum Question {
     Take(Vec<Vec<u8>>),
     Became(Vec<Id>),
+    Mark(Vec<Id>),
 }
 
 fn question(stream: &UnixStream) -> io::Result<Question> {
     let deadline = Instant::now() + PATIENCE;
     let read = |length| read(stream, length, deadline);
+    let read_ids = |count| ids(&read(count * Id::MOST)?).map_err(io::Error::other);
     match asked(&read(HEAD)?).map_err(io::Error::other)? {
         Asked::Take(count) => {
             let lengths = measured(count, &read(4 * count)?).map_err(io::Error::other)?;
             let values: io::Result<_> = lengths.into_iter().map(read).collect();
             values.map(Question::Take)
         }
-        Asked::Became(count) => {
-            let ids = ids(&read(count * Id::MOST)?).map_err(io::Error::other)?;
-            Ok(Question::Became(ids))
-        }
+        Asked::Became(count) => Ok(Question::Became(read_ids(count)?)),
+        Asked::Mark(count) => Ok(Question::Mark(read_ids(count)?)),
     }
 }
 

@@ -101,11 +101,17 @@ pub fn are_seen_elsewhere(fleet: &Fleet) {
     };
     assert!(found("Service.httpd") > 0);
     assert_eq!(found("planted"), 0);
-    // All of it has left the node.
-    fleet.web1.wait_until("an empty spool", 60, || {
+    // All of it has left the node, and root's side has marked the files, which the service cannot.
+    fleet.web1.wait_until("marked files", 60, || {
         let left = fleet.web1.sh("ls /var/spool/again-fleet");
-        left.trim().is_empty().then_some(())
+        left.lines()
+            .all(|name| name.ends_with("@told"))
+            .then_some(())
     });
+    let touched = fleet.web1.sh(
+        "setpriv --reuid=again-fleet --regid=again-fleet --clear-groups touch /var/spool/again-fleet/x 2>&1 || true",
+    );
+    assert!(touched.contains("Permission denied"), "{touched}");
     assert!(
         fleet
             .web1

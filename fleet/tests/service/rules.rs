@@ -1,6 +1,7 @@
 //! What happens on one node has another one react by its rules.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 use again_fleet::wire::event::Batch;
@@ -12,7 +13,7 @@ use crate::many::most_memory;
 use crate::node::{Node, until};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
-use crate::told::{batch, inventory};
+use crate::told::{batch, inventory, leave};
 
 const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\n";
 
@@ -65,6 +66,34 @@ fn an_event_has_another_node_run_once_over_etcd() {
 #[test]
 fn an_event_has_another_node_run_once_over_nats() {
     one_run_for_one_run(Kind::Nats);
+}
+
+/// The service publishes what a run of its own node has left, sees it there and hands it over; whoever has its certificate can sign as much.
+#[test]
+fn own_event_starts_a_run_if_a_run_has_left_it() {
+    let server = Server::start(Kind::Etcd);
+    let node = Node::off("lb1.test", &server);
+    let [rules, spool] = ["rules", "spool"].map(|name| node.path(name));
+    [&rules, &spool]
+        .iter()
+        .for_each(|path| fs::create_dir(path).expect("made"));
+    fs::write(rules.join("one.toml"), format!("{UP}own = true\n")).expect("written");
+    node.set_also(&format!("rules_dir = {rules:?}\nspool_dir = {spool:?}"));
+    node.take();
+    node.start();
+    node.is_linked(true);
+    let straight = Straight::at(&server, "web1.test");
+    tell(&straight, &batch("lb1.test", 1, &[1]));
+    until("a refusal", || {
+        node.log().contains("no run has left event 1 of run")
+    });
+    leave(&spool, &batch("lb1.test", 2, &[1]));
+    let bell = UnixDatagram::unbound().expect("a socket");
+    bell.send_to(b"!", node.path("run/events")).expect("rung");
+    until("its run", || node.runs().len() == 1);
+    let origins = &node.runs()[0].origins.0;
+    assert_eq!(origins[0].path, ["lb1.test".parse().expect("a certname")]);
+    assert_eq!(node.ran().len(), 1, "{}", node.log());
 }
 
 #[test]

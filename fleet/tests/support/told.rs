@@ -1,9 +1,11 @@
 //! Events as another node tells them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use again_fleet::wire::event::{Batch, Begun, Change, Event};
+use again_fleet::wire::event::{Batch, Begun, Change, Event, Line};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
@@ -50,6 +52,15 @@ pub fn batch(node: &str, run: u128, numbers: &[u64]) -> Batch {
         events: numbers.iter().map(|n| started(*n, at)).collect(),
         ended: None,
     }
+}
+
+/// Leaves what a batch tells in a spool, as the run of that batch does.
+pub fn leave(spool: &Path, batch: &Batch) {
+    let lines = batch.events.iter().cloned().map(Line::Event);
+    let lines = [Line::Begun(batch.begun.clone())].into_iter().chain(lines);
+    let lines = lines.map(|line| serde_json::to_string(&line).expect("JSON") + "\n");
+    let path = spool.join(format!("{}-{}", now(), batch.run));
+    fs::write(path, lines.collect::<String>()).expect("written");
 }
 
 /// What a node tells of itself.

@@ -1,6 +1,7 @@
 //! Events that met a rule, as the service hands them over: run or called once, and nothing that no accepted node has signed.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use again_fleet::handover::MOST_TOGETHER;
 use again_fleet::origin::Word;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fired::{by, sealed_as, trigger};
 use crate::node::Node;
-use crate::told::{batch, inventory, now, started};
+use crate::told::{batch, inventory, leave, now, started};
 
 const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\ndelta = '5s'\n";
 
@@ -26,7 +27,8 @@ fn node(rules: &[&str]) -> Node {
     for (n, rule) in rules.iter().enumerate() {
         fs::write(node.path(&format!("rules/{n}.toml")), rule).expect("written");
     }
-    node.set_well(&format!("rules_dir = {:?}", node.path("rules")));
+    let [rules, spool] = ["rules", "spool"].map(|name| node.path(name));
+    node.set_well(&format!("rules_dir = {rules:?}\nspool_dir = {spool:?}"));
     node
 }
 
@@ -215,15 +217,47 @@ fn an_event_counts_for_an_hour_and_not_before_its_time() {
     assert!(node.calls().is_empty());
 }
 
+/// The service has the certificate of its node, so that a signature says nothing about the node's own runs.
 #[test]
-fn what_a_node_does_itself_counts_where_a_rule_says_so_without_accept() {
+fn own_event_counts_without_accept_if_a_run_has_left_it_in_the_spool() {
     let node = node(&["name = 'up'\nresource = 'Service[httpd]'\nown = true\n"]);
-    let own = node.one(&signed("up", 1, &batch("lb1.test", 1, &[1])));
+    fs::create_dir(node.path("spool")).expect("made");
+    let [one, other] = [1, 2].map(|run| batch("lb1.test", run, &[1, 2]));
+    leave(&node.path("spool"), &one);
+    let own = node.one(&signed("up", 1, &one));
     assert_eq!(own.outcome, Outcome::Taken, "{}", own.why);
-    // But nobody else can say it.
-    let forged = met("up", 1, sealed_as("web1.test", &batch("lb1.test", 2, &[1])));
+    // But no other node can say it.
+    let forged = met("up", 2, sealed_as("web1.test", &one));
     assert_eq!(node.one(&forged.write()).outcome, Outcome::Refused);
+    let made_up = |change: fn(&mut Batch)| {
+        let mut batch = one.clone();
+        change(&mut batch);
+        let n = batch.events[1].n;
+        signed("up", n, &batch)
+    };
+    for value in [
+        signed("up", 1, &other),
+        made_up(|batch| batch.events[1].n = 3),
+        made_up(|batch| batch.events[1].message = Some("; rm -rf /".to_owned())),
+        made_up(|batch| batch.begun.environment = "test".to_owned()),
+        made_up(|batch| batch.begun.at += 1),
+    ] {
+        let answer = node.one(&value);
+        assert_eq!(answer.outcome, Outcome::Refused);
+        assert!(
+            answer.why.contains("no run has left event"),
+            "{}",
+            answer.why
+        );
+    }
     assert_eq!(node.calls().len(), 1);
+    // Where others may write, nothing is believed, and the operator can mend that.
+    fs::set_permissions(node.path("spool"), Permissions::from_mode(0o770)).expect("its mode");
+    let held = node.one(&signed("up", 2, &one));
+    assert_eq!(held.outcome, Outcome::Held);
+    assert!(held.why.contains("chmod"), "{}", held.why);
+    fs::set_permissions(node.path("spool"), Permissions::from_mode(0o750)).expect("its mode");
+    assert_eq!(node.one(&signed("up", 2, &one)).outcome, Outcome::Taken);
 }
 
 #[test]

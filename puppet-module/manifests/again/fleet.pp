@@ -13,6 +13,7 @@
 #
 # @param accept
 #   Whose triggers this node takes: certnames, with `*` for any characters but dots, or trusted extensions. `[]` for a node that only fires.
+#   The node itself is accepted only if its certname is written out.
 #
 # @param accept_for
 #   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
@@ -415,7 +416,6 @@ class common::again::fleet (
       *    => $file + $unit,
     }
   }
-  # Its parent is root's, and what others make in it is the service's.
   $spool = '/var/spool/again-fleet'
   $unit_files = $all_units.map |$name| { File["${unit_dir}/${name}"] }
 
@@ -469,14 +469,13 @@ class common::again::fleet (
         default => $events,
       }
 
-      # What a service may write to is settled when it starts.
+      # The service reads what runs leave there, by its group, and writes nothing.
       file { $spool:
         ensure  => 'directory',
         owner   => 'root',
         group   => $user,
-        mode    => '2770',
+        mode    => '2750',
         require => Group[$user],
-        notify  => Service['again-fleet.service'],
       }
 
       again_events { 'this node':
@@ -485,14 +484,10 @@ class common::again::fleet (
         *      => $told,
       }
     } else {
-      # The service may still write there: rm(1) follows no link that it puts in the place of a directory meanwhile, a File might.
-      exec { 'again-fleet-spool':
-        * => $common::again::exec + {
-          'command'   => ['/bin/rm', '-rf', '--', $spool],
-          'onlyif'    => [['/usr/bin/test', '-e', $spool]],
-          'logoutput' => 'on_failure',
-          'require'   => undef,
-        },
+      file { $spool:
+        ensure => 'absent',
+        force  => true,
+        backup => false,
       }
     }
 

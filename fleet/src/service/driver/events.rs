@@ -1,14 +1,16 @@
 //! What runs have left is signed, and sent to the engine.
 
+use std::io;
 use std::time::Duration;
 
 use again::layout::complain;
 use again::sys::clock;
 
-use super::Driver;
+use super::{Driver, Note};
 use crate::engine::Error;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, OURSELVES};
+use crate::service::root;
 use crate::service::telling::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
@@ -17,8 +19,28 @@ use crate::wire::key::Key;
 const SEEN: Duration = Duration::from_secs(3600);
 
 impl Driver {
-    /// Sends what runs have left, if the engine is there and the time has come.
+    /// Sends what runs have left, if the engine is there and the time has come, and asks root's side to mark the files of published events.
     pub fn tell_events(&mut self) {
+        self.send_events();
+        let runs = self.telling.marks(clock::boottime());
+        if runs.is_empty() {
+            return;
+        }
+        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        tokio::spawn(async move {
+            let _ = notes.send(Note::Marked(root::mark(&socket, &runs).await));
+        });
+    }
+
+    /// Root's side has answered, or cannot be asked; it is asked again later.
+    pub fn marked(&mut self, marked: io::Result<()>) {
+        let why = marked.err().map(|e| format!("files of events stay: {e}"));
+        if let Some(why) = self.telling.marked(why, clock::boottime()) {
+            complain(&format!("again-fleet: {why}"));
+        }
+    }
+
+    fn send_events(&mut self) {
         while self.health.is_up {
             match self.telling.next(clock::boottime()) {
                 Ok(None) => return,
@@ -42,7 +64,7 @@ impl Driver {
     /// # Errors
     /// It cannot be written, or there is nothing to write.
     fn parcel(&self, sent: &Sent) -> Result<Call, Option<String>> {
-        let batch = sent.parcel.batch(&self.me, &sent.left.run, &sent.begun);
+        let batch = sent.parcel.batch(&self.me, &sent.file.run, &sent.begun);
         let batch = batch.ok_or(None)?;
         let key = Key::Event {
             node: batch.node.clone(),

@@ -43,11 +43,11 @@ use super::keep::Keep;
 use super::link::{Call, Order};
 use super::locks::Locks;
 use super::newest;
+use super::positions::Positions;
 use super::reactions::Reactions;
 use super::root::{self, Handed};
 use super::runs::{self, Runs};
 use super::slots::Slots;
-use super::spool::Spool;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
@@ -60,6 +60,7 @@ use crate::policy::newest::Ignored;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::Settings;
+use crate::spool::Spool;
 use crate::step::model::{Action, Answer, Client, Content, Draft, Event, LetterId, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
@@ -92,6 +93,8 @@ pub enum Note {
     ProcessEnded,
     /// A run has left events.
     Rung,
+    /// Root's side has answered that it marked files of the spool, or could not be asked.
+    Marked(io::Result<()>),
     /// A run that had a slot of this group, or waited for one, has ended.
     RunEnded(Name, Identity),
 }
@@ -242,7 +245,12 @@ impl Driver {
             runs,
             processes: JoinSet::new(),
             lists: VecDeque::new(),
-            telling: Telling::new(Spool(settings.spool_dir.clone()), told, clock::boottime()),
+            telling: Telling::new(
+                Spool(settings.spool_dir.clone()),
+                Positions::open(&directory),
+                told,
+                clock::boottime(),
+            ),
             tally,
             reactions: Reactions::default(),
             turns: Few::default(),

@@ -90,7 +90,7 @@ impl Driver {
             .state
             .rules
             .accept
-            .judge(&batch.node, &extensions, None);
+            .judge(&self.me, &batch.node, &extensions, None);
         if let Err(why) = accepted.or_else(|why| (batch.node == self.me).then_some(()).ok_or(why)) {
             let node = &batch.node;
             let why = format!("refused: events of {node} met a rule: {why}");

@@ -130,10 +130,10 @@ describe 'common::again::fleet' do
 
     it { is_expected.to compile.with_all_deps }
 
-    it 'has a spool that the service may write to, from its start on' do
-      is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'directory', owner: 'root', group: 'again-fleet', mode: '2770')
-                                                           .that_requires('Group[again-fleet]').that_notifies('Service[again-fleet.service]')
-      expect(unit('again-fleet.service')).to include("\nReadWritePaths=-/var/spool/again-fleet\n")
+    it 'has a spool that the service may read' do
+      is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'directory', owner: 'root', group: 'again-fleet', mode: '2750')
+                                                           .that_requires('Group[again-fleet]')
+      expect(unit('again-fleet.service')).not_to include('ReadWritePaths')
     end
 
     it 'watches all of a run' do
@@ -152,13 +152,7 @@ describe 'common::again::fleet' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
 
     it { is_expected.not_to contain_again_events('this node') }
-    it { is_expected.not_to contain_file('/var/spool/again-fleet') }
-
-    it 'removes the spool, if there is one' do
-      is_expected.to contain_exec('again-fleet-spool').with(
-        command: %w[/bin/rm -rf -- /var/spool/again-fleet], onlyif: [%w[/usr/bin/test -e /var/spool/again-fleet]], refreshonly: false, user: nil,
-      )
-    end
+    it { is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'absent', force: true, backup: false) }
 
     it { expect(unit('again-fleet.socket')).to match(%r{^ListenDatagram=/run/again-fleet/events\nSocketUser=root\nSocketGroup=root\nSocketMode=0660$}) }
   end

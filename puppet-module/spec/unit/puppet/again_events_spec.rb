@@ -328,23 +328,23 @@ describe 'the type again_events' do
       expect(ended).to include('n' => 3, 'dropped' => 1)
     end
 
-    it 'removes the oldest runs, and says how many' do
+    it 'removes runs that are told, then the oldest, and says how many were not told' do
       bounds(together: 250, files: 4)
-      (1..3).each { |number| File.write("#{spool}/000000000000#{number}-#{'a' * 32}#{'@7' if number == 2}", 'x' * 100) }
+      (1..4).each { |number| File.write("#{spool}/000000000000#{number}-#{'a' * 32}#{'@told' if number == 3}", 'x' * 100) }
       File.write("#{spool}/other", 'x' * 1000)
       apply
-      expect(files).to match(["0000000000002-#{'a' * 32}@7", "0000000000003-#{'a' * 32}", %r{\A1}, 'other'])
+      expect(files).to match(["0000000000002-#{'a' * 32}", "0000000000004-#{'a' * 32}", %r{\A1}, 'other'])
       expect(JSON.parse(File.readlines("#{spool}/#{files[2]}").first)['begun']['lost']).to eq(1)
     end
 
     it 'adds to them what those had to do without, unless that is told' do
       bounds(files: 1)
       first = JSON.generate(begun: { lost: 5 })
-      ["1-#{'a' * 32}", "2-#{'a' * 32}@7", "3-#{'a' * 32}", "new-4-#{'a' * 32}"].each { |name| File.write("#{spool}/#{name}", "#{first}\n") }
+      ["1-#{'a' * 32}", "2-#{'a' * 32}@told", "3-#{'a' * 32}", "new-4-#{'a' * 32}"].each { |name| File.write("#{spool}/#{name}", "#{first}\n") }
       File.write("#{spool}/0-#{'a' * 32}", "[7]\n")
       apply
       expect(files.size).to eq(1)
-      expect(lines.first['begun']['lost']).to eq(5 + 15)
+      expect(lines.first['begun']['lost']).to eq(4 + 15)
     end
 
     it 'does not wait for what is no file' do

@@ -9,11 +9,11 @@ module PuppetX; end
 module PuppetX::Again; end
 module PuppetX::Again::Events; end
 
-# The file in which a run leaves its lines for the service, and the doorbell beside it. The service owns what is in the directory: no name
-# that is there already is opened.
+# The file in which a run leaves its lines for the service, and the doorbell beside it. The service reads it; again-fleet take renames it to
+# `NAME@told` when all of it is told, and removes it at its next start after an hour.
 class PuppetX::Again::Events::Spool
   # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line. No line may be
-  # longer than the service reads (`LONGEST_READ` of fleet/src/service/spool.rs).
+  # longer than the service reads (`LONGEST_READ` of fleet/src/spool.rs).
   def self.bounds
     { run: 16 << 20, kept: 256 << 10, line: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
   end
@@ -106,27 +106,30 @@ class PuppetX::Again::Events::Spool
     @file = nil
   end
 
-  # Removes the oldest until there is room for one more; how many that were, with those that had to go for them and are not told of yet.
+  # Removes files until there is room for one more: those that are told first, and the oldest of each. How many were not marked as told, with
+  # those that had to go for them: at most so many are lost.
   def make_room
-    files = Dir.children(@directory).grep(%r{\A(new-)?\d+-\h{32}(@\d+)?\z}).sort_by { |name| [name.delete_prefix('new-').to_i, name] }
+    files = Dir.children(@directory).grep(%r{\A(new-)?\d+-\h{32}(@told)?\z})
+    files = files.sort_by { |name| [told?(name) ? 0 : 1, name.delete_prefix('new-').to_i, name] }
     sizes = files.map { |name| size("#{@directory}/#{name}") }
     together = sizes.sum
-    lost = before = 0
-    while lost < files.size && (files.size - lost >= @bounds[:files] || together > @bounds[:together])
-      path = "#{@directory}/#{files[lost]}"
-      before += lost_before(path)
-      remove(path)
-      together -= sizes[lost]
-      lost += 1
+    gone = lost = 0
+    while gone < files.size && (files.size - gone >= @bounds[:files] || together > @bounds[:together])
+      path = "#{@directory}/#{files[gone]}"
+      before = told?(path) ? 0 : 1 + lost_before(path)
+      lost += before if remove(path)
+      together -= sizes[gone]
+      gone += 1
     end
-    lost + before
+    lost
   end
 
-  # What the first line of a file says, unless the service has told that: the name of the file tells how far it is.
-  def lost_before(path)
-    return 0 if File.basename(path).include?('@')
+  def told?(name)
+    name.end_with?('@told')
+  end
 
-    # The service owns the directory: what it has put there need not be a file, and is not waited for.
+  # What the first line of a file says.
+  def lost_before(path)
     line = File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) if file.stat.file? }
     lost = JSON.parse(line).dig('begun', 'lost')
     lost.is_a?(Integer) && lost.between?(0, 1 << 32) ? lost : 0
@@ -134,17 +137,19 @@ class PuppetX::Again::Events::Spool
     0
   end
 
-  # The service may have been done with it meanwhile.
+  # again-fleet take may have removed or renamed it meanwhile.
   def size(path)
     File.lstat(path).size
   rescue SystemCallError
     0
   end
 
+  # Whether it was there.
   def remove(path)
     File.unlink(path)
   rescue SystemCallError => e
     Puppet.debug("events: #{e.message}")
+    false
   end
 
   # A line is there as a whole or not at all.
