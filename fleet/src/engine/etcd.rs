@@ -1,5 +1,8 @@
 //! etcd 3, over gRPC. The server knows this node by the common name of its certificate.
 
+/// The values that were written last.
+mod latest;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::error::Error as _;
@@ -16,7 +19,7 @@ use rand::seq::IndexedRandom;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
+use super::{Change, Engine, Error, Feed, Health, Limit, List, Times, Tls, Value};
 
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
@@ -106,12 +109,33 @@ impl Etcd {
         })
     }
 
+    /// Whether this node may read below a prefix.
+    ///
+    /// # Errors
+    /// It may not, or the server did not answer.
+    pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
+        let options = GetOptions::new()
+            .with_range(end(prefix))
+            .with_keys_only()
+            .with_limit(1);
+        let mut client = self.client.clone();
+        self.read(client.get(prefix, Some(options))).await.map(drop)
+    }
+
     /// Makes a call that only reads: without an answer nothing has happened.
     async fn read<T>(
         &self,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Error> {
-        match self.call(call).await {
+        self.read_within(self.times.call, call).await
+    }
+
+    async fn read_within<T>(
+        &self,
+        time: Duration,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Error> {
+        match within(time, call).await {
             Err(Error::Unknown(why)) => Err(Error::Unreachable(why)),
             other => other,
         }
@@ -195,13 +219,7 @@ impl Etcd {
         &self,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Error> {
-        match timeout(self.times.call, call).await {
-            Ok(answer) => answer.map_err(|e| error(&e)),
-            Err(_) => Err(Error::Unknown(format!(
-                "no answer within {:?}",
-                self.times.call
-            ))),
-        }
+        within(self.times.call, call).await
     }
 
     /// A lease for a value that is to live this long; it may live longer, and share the lease with others.
@@ -265,6 +283,10 @@ impl Engine for Etcd {
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         self.pages(prefix, 0, usize::MAX).await
+    }
+
+    async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
+        self.newest_values(prefix, limit).await
     }
 
     async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
@@ -442,6 +464,17 @@ impl Feed for Following {
             self.ready
                 .extend(message.events().iter().filter_map(change));
         }
+    }
+}
+
+/// Makes a call, which may take this long.
+async fn within<T>(
+    time: Duration,
+    call: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, Error> {
+    match timeout(time, call).await {
+        Ok(answer) => answer.map_err(|e| error(&e)),
+        Err(_) => Err(Error::Unknown(format!("no answer within {time:?}"))),
     }
 }
 

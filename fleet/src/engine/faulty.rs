@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Change, Engine, Error, Feed, List};
+use super::{Change, Engine, Error, Feed, Limit, List};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// [`Engine::list`].
+    /// [`Engine::list`] and [`Engine::latest`].
     List,
     /// [`Engine::follow`].
     Follow,
@@ -102,6 +102,11 @@ impl<E: Engine> Engine for Faulty<E> {
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         call(&self.plan, Call::List, self.engine.list(prefix)).await
+    }
+
+    async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
+        let latest = self.engine.latest(prefix, limit);
+        call(&self.plan, Call::List, latest).await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, Message};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -21,6 +21,8 @@ const NOT_STORED: u16 = 10077;
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 /// The number of a message that was asked for.
 pub const NUMBER: &str = "Nats-Sequence";
+/// The size of a message of which only the headers are sent.
+const SIZE: &str = "Nats-Msg-Size";
 /// A removal, as NATS's own clients mark it.
 const OPERATION: &str = "KV-Operation";
 const REMOVED: &str = "DEL";
@@ -43,6 +45,28 @@ pub fn removing(last: u64) -> HeaderMap {
 pub fn is_removal(headers: Option<&HeaderMap>) -> bool {
     let operation = headers.and_then(|headers| headers.get(OPERATION));
     operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
+}
+
+/// Sizes of a message without its subjects, in bytes: of what came, and of the whole message according to the server. Where the server
+/// leaves the payload out, it adds a header with the payload's size, which is the last of that name: others are the writer's. A writer
+/// whose headers are malformed can still hide it, so that only what came is certain.
+pub fn sizes(message: &Message) -> (usize, usize) {
+    let subjects = message.subject.len() + message.reply.as_ref().map_or(0, |reply| reply.len());
+    let came = message.length.saturating_sub(subjects);
+    let headers = message
+        .headers
+        .as_ref()
+        .filter(|_| message.payload.is_empty());
+    let size = headers.and_then(|headers| {
+        let size: usize = headers.get_last(SIZE)?.as_str().parse().ok()?;
+        let is_only = headers.len() == 1 && headers.get_all(SIZE).count() == 1;
+        Some(if is_only {
+            size
+        } else {
+            came.saturating_add(size)
+        })
+    });
+    (came, size.unwrap_or(came))
 }
 
 /// A stream that keeps the newest message of each subject, to be made by `$JS.API.STREAM.CREATE.NAME`.
@@ -87,11 +111,16 @@ impl<'s> Stream<'s> {
 }
 
 /// Where a consumer begins.
+#[derive(Clone, Copy)]
 pub enum From {
     /// With the newest message of each subject.
     Newest,
     /// With the message of this number.
     Number(u64),
+    /// The same, and of each message its headers only.
+    Headers(u64),
+    /// The same, and nothing is sent: how many messages wait is all that is asked.
+    Count(u64),
 }
 
 /// What makes a consumer, by `$JS.API.CONSUMER.CREATE.STREAM.NAME.FILTER`.
@@ -109,6 +138,7 @@ struct Config<'s> {
     deliver_policy: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     opt_start_seq: Option<u64>,
+    headers_only: bool,
     ack_policy: &'static str,
     replay_policy: &'static str,
     max_deliver: u64,
@@ -123,6 +153,8 @@ struct Config<'s> {
 const BEAT: Duration = Duration::from_secs(3600);
 /// How long a consumer outlives its listener.
 const UNHEARD: Duration = Duration::from_secs(30);
+/// The same where nobody listens at all.
+const COUNTED: Duration = Duration::from_secs(1);
 
 impl<'s> Consumer<'s> {
     /// One with a name: under permissions an unnamed one is made by another call.
@@ -131,11 +163,17 @@ impl<'s> Consumer<'s> {
         name: &'s str,
         filter: &'s str,
         deliver: &'s str,
-        from: &From,
+        from: From,
     ) -> Consumer<'s> {
         let (deliver_policy, opt_start_seq) = match from {
             From::Newest => ("last_per_subject", None),
-            From::Number(number) => ("by_start_sequence", Some(*number)),
+            From::Number(number) | From::Headers(number) | From::Count(number) => {
+                ("by_start_sequence", Some(number))
+            }
+        };
+        let outlives = match from {
+            From::Count(_) => COUNTED,
+            _ => UNHEARD,
         };
         let config = Config {
             name,
@@ -143,11 +181,12 @@ impl<'s> Consumer<'s> {
             filter_subject: filter,
             deliver_policy,
             opt_start_seq,
+            headers_only: matches!(from, From::Headers(_) | From::Count(_)),
             ack_policy: "none",
             replay_policy: "instant",
             max_deliver: 1,
             idle_heartbeat: BEAT.as_nanos(),
-            inactive_threshold: UNHEARD.as_nanos(),
+            inactive_threshold: outlives.as_nanos(),
             flow_control: true,
             mem_storage: true,
         };
@@ -266,6 +305,43 @@ impl Count {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn message(headers: &[(&'static str, &str)], payload: &'static str) -> Message {
+        let mut all = HeaderMap::new();
+        let lines = headers.iter().map(|(name, value)| {
+            all.append(*name, *value);
+            name.len() + value.len() + ": \r\n".len()
+        });
+        let block = match lines.sum::<usize>() {
+            0 => 0,
+            lines => lines + "NATS/1.0\r\n\r\n".len(),
+        };
+        Message {
+            subject: "subject".into(),
+            reply: Some("reply".into()),
+            payload: payload.into(),
+            headers: Some(all).filter(|all| !all.is_empty()),
+            status: None,
+            description: None,
+            length: "subjectreply".len() + block + payload.len(),
+        }
+    }
+
+    #[test]
+    fn size_of_a_message_is_what_the_server_says_and_not_its_writer() {
+        assert_eq!(sizes(&message(&[], "12345")), (5, 5));
+        // The server has left 9 bytes out.
+        assert_eq!(sizes(&message(&[(SIZE, "9")], "")), (30, 9));
+        for written in ["0", "99999999"] {
+            let (came, whole) = sizes(&message(&[(SIZE, written), (SIZE, "9")], ""));
+            assert_eq!(whole, came + 9, "{written}");
+            // It came with its payload.
+            let (came, whole) = sizes(&message(&[(SIZE, written)], "12345"));
+            assert_eq!(whole, came, "{written}");
+        }
+        let (came, whole) = sizes(&message(&[(OPERATION, REMOVED), (SIZE, "9")], ""));
+        assert!(came > 40 && whole == came + 9, "{came}, {whole}");
+    }
 
     #[test]
     fn a_message_says_which_one_it_is() {

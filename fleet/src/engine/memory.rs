@@ -1,6 +1,7 @@
 //! An engine in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Change, Engine, Error, Feed, List, Times, Value, is_below};
+use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below};
 
 /// The largest value, as NATS has it by default.
 const LARGEST: usize = 1 << 20;
@@ -167,8 +168,20 @@ impl Engine for Memory {
             List {
                 values: below.map(|(_, held)| held.value.clone()).collect(),
                 revision: state.revision,
+                is_cut: false,
             }
         }))
+    }
+
+    async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
+        let (mut list, mut limit) = (self.list(prefix).await?, limit);
+        list.values.sort_by_key(|value| Reverse(value.revision));
+        let allowed = list.values.iter();
+        let allowed = allowed.take_while(|value| limit.take(value.size()));
+        let allowed = allowed.count();
+        list.is_cut = allowed < list.values.len();
+        list.values.truncate(allowed);
+        Ok(list)
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Followed, Error> {

@@ -54,15 +54,52 @@ impl Value {
             writes,
         }
     }
+
+    /// Bytes of the key and of what is kept of the value.
+    pub fn size(&self) -> usize {
+        self.key.len() + self.bytes.len()
+    }
 }
 
 /// What stands below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List {
-    /// In order of their keys.
+    /// In order of their keys, or of their revisions.
     pub values: Vec<Value>,
-    /// Everything up to this one is in the list.
+    /// Everything up to this one is in the list; not known of the latest values.
     pub revision: u64,
+    /// Whether older values were left out.
+    pub is_cut: bool,
+}
+
+impl From<Vec<Value>> for List {
+    fn from(values: Vec<Value>) -> List {
+        List {
+            values,
+            ..List::default()
+        }
+    }
+}
+
+/// How much is read at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes of keys and values.
+    pub bytes: usize,
+    /// Number of values.
+    pub values: usize,
+}
+
+impl Limit {
+    /// Takes a value of this size off, if the limit allows one more.
+    fn take(&mut self, size: usize) -> bool {
+        let is_allowed = self.values > 0 && size <= self.bytes;
+        if is_allowed {
+            self.values -= 1;
+            self.bytes -= size;
+        }
+        is_allowed
+    }
 }
 
 /// One write below a prefix.
@@ -190,6 +227,10 @@ pub trait Engine {
 
     /// What stands below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
+
+    /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,
+    /// there may be an eighth fewer.
+    async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error>;
 
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error>;

@@ -4,6 +4,11 @@
 //! the last message is the one that was read, and so is a creation. Everything in a stream lives equally long. There are no
 //! leases: what depends on one stands in the room of short-lived keys and is written anew.
 
+/// The values that were written last.
+mod latest;
+/// The messages of a consumer.
+mod messages;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,18 +18,17 @@ use std::time::{Duration, Instant};
 use async_nats::connection::State;
 use async_nats::{
     Client, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, StatusCode,
-    Subscriber,
 };
-use futures_util::StreamExt;
 use futures_util::future::{join, join_all};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use self::messages::{Delivered, Following, Messages, broken};
 use super::denials::Denials;
 use super::jetstream::{
-    Answer, Consumer, Count, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
+    Answer, Consumer, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
 };
-use super::{Change, Engine, Error, Feed, Health, List, Times, Tls, Value};
+use super::{Change, Engine, Error, Health, Limit, List, Times, Tls};
 use crate::wire::name::{Namespace, Node};
 
 /// As seldom as can be: whether the server lives is asked with the renewals of the lease.
@@ -137,6 +141,14 @@ impl Nats {
         })
     }
 
+    /// Whether this node may read below a prefix.
+    ///
+    /// # Errors
+    /// It may not, or the server did not answer.
+    pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
+        self.waiting(prefix, 1).await.map(drop)
+    }
+
     /// The number of the last message in a room's stream. Makes the stream if there is none: nobody has yet, or the server has
     /// lost it.
     async fn prepare(&self, room: &str) -> Result<u64, Error> {
@@ -239,16 +251,6 @@ impl Nats {
         Ok((room, format!("$KV.{}.{below}{end}", self.bucket(room))))
     }
 
-    /// The key of a subject.
-    fn key(&self, subject: &str) -> Option<String> {
-        let below = subject.strip_prefix(&format!("$KV.again_{}_", self.namespace))?;
-        Some(format!(
-            "again/v1/{}/{}",
-            self.namespace,
-            below.replace('.', "/")
-        ))
-    }
-
     /// Nothing may be sent while there is no connection: the client would keep it and send it later.
     fn is_connected(&self) -> Result<(), Error> {
         if self.client.connection_state() == State::Connected {
@@ -259,15 +261,31 @@ impl Nats {
 
     /// Delivers what stands, or comes, below a prefix; and how much stands there.
     async fn deliver(&self, prefix: &str, from: From) -> Result<(Messages, u64), Error> {
-        let (room, filter) = self.place(prefix)?;
         self.is_connected()?;
-        let stream = format!("KV_{}", self.bucket(room));
-        let name = self.client.new_inbox().replace('.', "_");
         let (inbox, since) = (self.client.new_inbox(), Instant::now());
         // Before the consumer, whose first messages nobody would hear.
         let heard = self.client.subscribe(inbox.clone()).await;
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
-        let consumer = json(&Consumer::new(&stream, &name, &filter, &inbox, &from));
+        let pending = self.consume(prefix, from, &inbox).await?;
+        let messages = Messages {
+            client: self.client.clone(),
+            namespace: self.namespace.clone(),
+            denials: self.denials.clone(),
+            heard,
+            inbox,
+            since,
+            sent: 0,
+        };
+        Ok((messages, pending))
+    }
+
+    /// Makes a consumer, which sends to an inbox if somebody listens there. How many messages wait for it.
+    async fn consume(&self, prefix: &str, from: From, inbox: &str) -> Result<u64, Error> {
+        let (room, filter) = self.place(prefix)?;
+        self.is_connected()?;
+        let stream = format!("KV_{}", self.bucket(room));
+        let name = self.client.new_inbox().replace('.', "_");
+        let consumer = json(&Consumer::new(&stream, &name, &filter, inbox, from));
         let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
         let mut made = Answer::read(&self.look(subject.clone(), &consumer).await?.payload)?;
         if made.error.is_some() {
@@ -275,17 +293,10 @@ impl Nats {
             tokio::time::sleep(self.times.call / 10).await;
             made = Answer::read(&self.look(subject, &consumer).await?.payload)?;
         }
-        if let Some(error) = made.error {
-            return Err(Error::Unreachable(error.description));
+        match made.error {
+            Some(error) => Err(Error::Unreachable(error.description)),
+            None => Ok(made.num_pending),
         }
-        let messages = Messages {
-            nats: self.clone(),
-            heard,
-            inbox,
-            since,
-            sent: 0,
-        };
-        Ok((messages, made.num_pending))
     }
 
     async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
@@ -377,52 +388,72 @@ impl Nats {
         Ok(())
     }
 
-    /// What stands below a prefix; nothing if not all of it came, each within this time. What was counted first and has expired since
-    /// never comes.
-    async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
-        let mut revision = self.last(prefix).await?;
-        let (mut messages, waiting) = self.deliver(prefix, From::Newest).await?;
-        let mut values = BTreeMap::new();
+    /// Reads with more and more patience, until all of it came.
+    async fn patiently<T>(
+        &self,
+        read: impl AsyncFn(Duration) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        let call = self.times.call;
+        for patience in [call / 5, call / 2, call] {
+            if let Some(all) = read(patience).await? {
+                return Ok(all);
+            }
+        }
+        Err(Error::Unreachable("the list ended early".to_owned()))
+    }
+
+    /// Sees the messages below a prefix, up to this number; nothing if not all of them came, each within this time;
+    /// [`Error::TooLarge`] if they have more bytes than this. What was counted first and has expired since never comes.
+    async fn read(
+        &self,
+        prefix: &str,
+        (from, until): (From, u64),
+        most: usize,
+        patience: Duration,
+        mut see: impl FnMut(Delivered),
+    ) -> Result<Option<()>, Error> {
+        let (mut messages, waiting) = self.deliver(prefix, from).await?;
+        let mut left = most;
         let mut is_more = waiting > 0;
-        let mut shown = 0;
         while is_more {
             let Ok(next) = timeout(patience, messages.next()).await else {
                 return Ok(None);
             };
-            let (change, pending) = next?;
-            revision = revision.max(change.revision());
-            is_more = pending > 0;
+            let next = next?;
+            if next.change.revision() > until {
+                break;
+            }
+            left = left.checked_sub(next.came).ok_or(Error::TooLarge)?;
+            is_more = next.pending > 0;
+            see(next);
+        }
+        Ok(Some(()))
+    }
+
+    /// What stands below a prefix; nothing if not all of it came.
+    async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
+        let mut revision = self.last(prefix).await?;
+        let (mut values, mut shown) = (BTreeMap::new(), 0);
+        let see = |Delivered { change, .. }: Delivered| {
             shown = shown.max(change.revision());
             match change {
                 Change::Put(value) => values.insert(value.key.clone(), value),
                 Change::Removed { key, .. } => values.remove(&key),
             };
+        };
+        let all = (From::Newest, u64::MAX);
+        let read = self.read(prefix, all, usize::MAX, patience, see);
+        if read.await?.is_none() {
+            return Ok(None);
         }
+        revision = revision.max(shown);
         let mut listed = self.listed.lock().unwrap_or_else(|e| e.into_inner());
         listed.insert(prefix.to_owned(), shown);
         Ok(Some(List {
             values: values.into_values().collect(),
             revision,
+            is_cut: false,
         }))
-    }
-
-    fn change(&self, message: &Message) -> Result<(Change, Count), Error> {
-        let count = message.reply.as_deref().and_then(Count::read);
-        let count = count.ok_or_else(|| broken("a message without its place"))?;
-        let key = self
-            .key(&message.subject)
-            .ok_or_else(|| broken("another fleet's message"))?;
-        let revision = count.number;
-        let change = if is_removal(message.headers.as_ref()) {
-            Change::Removed { key, revision }
-        } else {
-            Change::Put(Value::new(
-                key,
-                super::beginning(&message.payload),
-                revision,
-            ))
-        };
-        Ok((change, count))
     }
 }
 
@@ -431,13 +462,13 @@ impl Engine for Nats {
     type Lease = Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        let call = self.times.call;
-        for patience in [call / 5, call / 2, call] {
-            if let Some(list) = self.list_once(prefix, patience).await? {
-                return Ok(list);
-            }
-        }
-        Err(Error::Unreachable("the list ended early".to_owned()))
+        self.patiently(async |patience| self.list_once(prefix, patience).await)
+            .await
+    }
+
+    async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
+        self.patiently(async |patience| self.latest_once(prefix, limit, patience).await)
+            .await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
@@ -522,68 +553,6 @@ impl Engine for Nats {
         }
         Ok(())
     }
-}
-
-/// What a consumer is sent.
-struct Messages {
-    nats: Nats,
-    heard: Subscriber,
-    /// Where it listens.
-    inbox: String,
-    /// Since when.
-    since: Instant,
-    /// How many messages have come.
-    sent: u64,
-}
-
-impl Messages {
-    /// The next change, and how many wait behind it; or why there is none. The server goes on only when its questions between them
-    /// are answered.
-    async fn next(&mut self) -> Result<(Change, u64), Error> {
-        let ended = |why: &str| Error::Unreachable(why.to_owned());
-        let message = loop {
-            let message = tokio::select! {
-                message = self.heard.next() => message,
-                denied = self.nats.denials.of(&self.inbox, self.since) => return Err(denied),
-            };
-            let message = message.ok_or_else(|| ended("the connection was lost"))?;
-            match message.status {
-                None => break message,
-                Some(StatusCode::IDLE_HEARTBEAT) => {}
-                Some(_) => return Err(ended("the server has ended what it was asked for")),
-            }
-            if let Some(reply) = message.reply {
-                // Without a connection nothing more comes either, which is noticed elsewhere.
-                let _ = self.nats.client.publish(reply, b"".as_slice().into()).await;
-            }
-        };
-        let (change, count) = self.nats.change(&message)?;
-        self.sent += 1;
-        if count.sent != self.sent {
-            return Err(ended("the connection lost a message"));
-        }
-        Ok((change, count.pending))
-    }
-}
-
-/// Changes, as they come.
-pub struct Following {
-    messages: Messages,
-    broken: watch::Receiver<u64>,
-}
-
-impl Feed for Following {
-    async fn next(&mut self) -> Result<Change, Error> {
-        let lost = || Error::Unreachable("the connection was lost".to_owned());
-        tokio::select! {
-            next = self.messages.next() => next.map(|(change, _)| change),
-            _ = self.broken.changed() => Err(lost()),
-        }
-    }
-}
-
-fn broken(what: &str) -> Error {
-    Error::Unreachable(format!("the server sent {what}"))
 }
 
 fn causes(error: &dyn std::error::Error) -> String {

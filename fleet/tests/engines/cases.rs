@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use again_fleet::engine::watch::{Event, Watch};
-use again_fleet::engine::{Change, Engine, Error, Feed, List, NO_PLACES};
+use again_fleet::engine::{Change, Engine, Error, Feed, Limit, List, NO_PLACES, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::pause::pause;
@@ -600,6 +600,85 @@ pub async fn a_long_list_is_whole(stage: &impl Stage) {
     assert!(list.revision >= revisions[69]);
     for revision in revisions {
         assert_eq!(next(&mut feed).await.revision(), revision);
+    }
+}
+
+/// The list of the latest values, once it is so.
+async fn latest<S: Stage>(
+    stage: &S,
+    engine: &S::Engine,
+    limit: Limit,
+    is_so: impl Fn(&List) -> bool,
+) -> List {
+    let since = Instant::now();
+    loop {
+        let list = engine.latest(&stage.key("to/a/"), limit).await;
+        let list = list.expect("listed");
+        if stage.speaks_for_all() || is_so(&list) || since.elapsed() > LONG {
+            return list;
+        }
+        pause(50).await;
+    }
+}
+
+pub async fn latest_lists_the_newest_values_up_to_a_limit(stage: &impl Stage) {
+    let engine = stage.client().await;
+    let all = |values| Limit {
+        bytes: 1 << 20,
+        values,
+    };
+    let list = latest(stage, &engine, all(9), |_| true).await;
+    assert_eq!((list.values, list.is_cut), (vec![], false));
+    let gone = stage.key("to/a/s/gone");
+    let revision = engine.put(&gone, b"x", None).await.expect("put");
+    engine.remove(&gone, revision).await.expect("removed");
+    // Neither keys nor sizes are in the order of revisions. More are stored than are read together.
+    for n in 0..150 {
+        let key = stage.key(&format!("to/a/s/{:03}", (n * 7) % 150));
+        let bytes = vec![b'x'; (n * 13) % 50 + 1000 * (n % 60 / 59)];
+        engine.put(&key, &bytes, None).await.expect("put");
+    }
+    let again = stage.key("to/a/s/014");
+    let revision = engine.put(&again, b"newest", None).await.expect("put");
+    let other = stage.key("to/b/s/x");
+    engine.put(&other, b"x", None).await.expect("put");
+    let is_all = |list: &List| list.values.iter().any(|value| value.revision == revision);
+    let mut newest = listed(stage, &engine, "to/a/", is_all).await.values;
+    newest.sort_by_key(|value| std::cmp::Reverse(value.revision));
+    assert_eq!((newest.len(), newest[0].revision), (150, revision));
+    let size = |values: &[Value]| {
+        let sizes = values
+            .iter()
+            .map(|value| value.key.len() + value.bytes.len());
+        sizes.sum::<usize>()
+    };
+    let bytes = |bytes| Limit { bytes, values: 200 };
+    let (most, few) = (size(&newest[..100]), size(&newest[..3]));
+    for (limit, count) in [
+        (all(151), 150),
+        (all(149), 149),
+        (all(1), 1),
+        (bytes(size(&newest)), 150),
+        (bytes(size(&newest) - 1), 149),
+        (bytes(most), 100),
+        (bytes(most - 1), 99),
+        (bytes(few), 3),
+        (bytes(few - 1), 2),
+        (bytes(0), 0),
+    ] {
+        // The number of values is not always made full use of.
+        let fewest = if limit.values < 150 {
+            count - count / 8
+        } else {
+            count
+        };
+        let is_newest = |list: &List| {
+            let listed = list.values.len();
+            (fewest..=count).contains(&listed) && list.values == newest[..listed]
+        };
+        let list = latest(stage, &engine, limit, is_newest).await;
+        assert!(is_newest(&list), "{limit:?}: {}", list.values.len());
+        assert_eq!(list.is_cut, count < 150, "{limit:?}");
     }
 }
 

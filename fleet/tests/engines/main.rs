@@ -9,6 +9,8 @@ mod cases;
 mod encryption;
 /// What only a server can suffer.
 mod faults;
+/// What other clients write.
+mod hostile;
 #[path = "../support/operator.rs"]
 mod operator;
 #[path = "../support/pause.rs"]
@@ -252,6 +254,7 @@ cases! {
     a_value_outlives_its_ttl_by_little_or_is_kept,
     what_is_too_large_is_said_and_nothing_breaks,
     a_long_list_is_whole,
+    latest_lists_the_newest_values_up_to_a_limit,
     a_watch_tells_everything_and_then_what_changes,
     a_watch_tells_removals_that_no_feed_told,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use again_fleet::engine::etcd::Etcd;
 use again_fleet::engine::nats::Nats;
-use again_fleet::engine::{Engine, Error, Feed, Tls};
+use again_fleet::engine::{Engine, Error, Feed, Limit, Tls};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -109,6 +109,10 @@ async fn events_are_told_by_their_node_and_read_by_all(web1: &impl Engine, web2:
     );
     let events = web2.list(&key("event/")).await.expect("all events");
     assert_eq!(events.values.len(), 1);
+    let (bytes, values) = (1000, 9);
+    let latest = web2.latest(&key("event/"), Limit { bytes, values }).await;
+    let latest = latest.expect("the latest events");
+    assert_eq!((latest.values, latest.is_cut), (events.values, false));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use again_fleet::engine::tls;
-use async_nats::{Client, ConnectOptions};
+use async_nats::{Client, ConnectOptions, HeaderMap, Request};
 use serde_json::{Value, json};
 
 use crate::servers::Server;
@@ -42,6 +42,13 @@ impl Operator {
         let words = words.iter().filter(|word| !word.is_empty());
         let words: Vec<&str> = words.copied().collect();
         format!("$JS.API.{}", words.join("."))
+    }
+
+    /// Publishes something with headers, as any client of the server may.
+    pub async fn publish(&self, subject: String, headers: HeaderMap, payload: &'static [u8]) {
+        let request = Request::new().headers(headers).payload(payload.into());
+        let stored = self.client.send_request(subject, request).await;
+        stored.expect("stored");
     }
 
     /// The consumer of a watch, of what comes under these subjects. That of a list is there for a while too.

@@ -1,0 +1,108 @@
+//! The values below a prefix that were written last, without reading all that is stored there.
+//!
+//! etcd 3.4 sorts by revision only after it has read everything below the prefix, whatever the limit. One request therefore names the
+//! newest keys, without values: about a second for 150,000 values of 1,200 bytes, and seven for 1,200,000 of 20 bytes, on two busy
+//! processors. To read all keys in pages took longer, with so many keys more than ten times as long, since each page makes etcd count
+//! all keys that follow. The values are then read by their keys, which leaves all others alone.
+
+use std::time::Duration;
+
+use etcd_client::{GetOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
+
+use super::{Etcd, LONGEST, PAGE, end, error, value};
+use crate::engine::{Error, Limit, List, Value};
+
+/// How long etcd may sort, in all tries together.
+const SORTING: Duration = Duration::from_secs(20);
+/// Longest key that is read, in bytes. No key of ours is as long, and etcd takes keys of 1.5 MB.
+const LONGEST_KEY: usize = 4096;
+/// How many values are read together at most. etcd allows 128 by default.
+const LONGEST_BATCH: usize = 64;
+/// Longest answer with several values, in bytes: the client copies it.
+const LONGEST_ANSWER: usize = 4 << 20;
+/// Bytes that an answer has for a value besides its key and itself, at most.
+const OVERHEAD: usize = 256;
+
+impl Etcd {
+    /// The newest values below a prefix. Their bytes that come in are hardly more than the limit: the client refuses an answer by its length.
+    pub(super) async fn newest_values(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
+        let (mut keys, is_more) = self.newest_keys(prefix, limit.values).await?;
+        let count = keys.len();
+        keys.retain(|key| key.len() <= LONGEST_KEY);
+        let mut list = List {
+            is_cut: is_more || keys.len() < count,
+            ..List::default()
+        };
+        let (mut rest, mut keys, mut batch) = (limit, &keys[..], LONGEST_BATCH / 4);
+        while !keys.is_empty() {
+            let (next, later) = keys.split_at(batch.min(keys.len()));
+            let longest = if next.len() > 1 {
+                LONGEST_ANSWER
+            } else {
+                LONGEST
+            };
+            let longest = longest.min(rest.bytes + next.len() * OVERHEAD);
+            let values = match self.values(next, longest).await {
+                Err(Error::TooLarge) if next.len() > 1 => {
+                    batch = (next.len() / 4).max(1);
+                    continue;
+                }
+                Err(Error::TooLarge) => {
+                    list.is_cut = true;
+                    return Ok(list);
+                }
+                values => values?,
+            };
+            for value in values {
+                if !rest.take(value.size()) {
+                    list.is_cut = true;
+                    return Ok(list);
+                }
+                list.values.push(value);
+            }
+            keys = later;
+            batch = LONGEST_BATCH.min(2 * batch);
+        }
+        Ok(list)
+    }
+
+    /// The keys that were written last, the newest first, and whether there are more than so many.
+    async fn newest_keys(&self, prefix: &str, most: usize) -> Result<(Vec<Vec<u8>>, bool), Error> {
+        let mut limit = i64::try_from(most).unwrap_or(i64::MAX).max(1);
+        let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
+        let keys = self.read_within(SORTING, async {
+            loop {
+                let options = GetOptions::new()
+                    .with_range(end(prefix))
+                    .with_keys_only()
+                    .with_sort(SortTarget::Mod, SortOrder::Descend)
+                    .with_limit(limit);
+                match client.get(prefix, Some(options)).await {
+                    // Some keys are long. Each try makes etcd sort again, and a page of the longest fits.
+                    Err(e) if limit > PAGE && error(&e) == Error::TooLarge => limit = PAGE,
+                    answer => return answer,
+                }
+            }
+        });
+        let answer = keys.await?;
+        let keys = answer.kvs().iter().map(|kv| kv.key().to_vec());
+        Ok((keys.collect(), answer.more()))
+    }
+
+    /// The values at these keys, in their order, as far as they are still there; [`Error::TooLarge`] if the answer is longer than this.
+    async fn values(&self, keys: &[Vec<u8>], longest: usize) -> Result<Vec<Value>, Error> {
+        let gets: Vec<TxnOp> = keys
+            .iter()
+            .map(|key| TxnOp::get(key.clone(), None))
+            .collect();
+        let mut client = self.client.kv_client().max_decoding_message_size(longest);
+        let answer = self.read(client.txn(Txn::new().and_then(gets))).await?;
+        let mut values = Vec::new();
+        for response in answer.op_responses() {
+            if let TxnOpResponse::Get(got) = response {
+                values.extend(got.kvs().iter().map(value));
+            }
+        }
+        Ok(values)
+    }
+}

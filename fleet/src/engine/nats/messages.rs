@@ -1,0 +1,120 @@
+//! The messages of a consumer.
+
+use std::time::Instant;
+
+use async_nats::{Client, Message, StatusCode, Subscriber};
+use futures_util::StreamExt;
+use tokio::sync::watch;
+
+use crate::engine::denials::Denials;
+use crate::engine::jetstream::{Count, is_removal, sizes};
+use crate::engine::{Change, Error, Feed, Value, beginning};
+use crate::wire::name::Namespace;
+
+/// What a consumer is sent.
+pub struct Messages {
+    pub(super) client: Client,
+    pub(super) namespace: Namespace,
+    pub(super) denials: Denials,
+    pub(super) heard: Subscriber,
+    /// Where it listens.
+    pub(super) inbox: String,
+    /// Since when.
+    pub(super) since: Instant,
+    /// How many messages have come.
+    pub(super) sent: u64,
+}
+
+/// A message that has come.
+pub struct Delivered {
+    /// The change; where only headers are sent its value is empty.
+    pub change: Change,
+    /// Bytes of the key, and of the headers and the value that came.
+    pub came: usize,
+    /// Bytes of the key, and of headers and value according to the server.
+    pub size: usize,
+    /// How many messages wait behind it.
+    pub pending: u64,
+}
+
+impl Messages {
+    /// The next message, or why there is none. The server goes on only when its questions between them are answered.
+    pub async fn next(&mut self) -> Result<Delivered, Error> {
+        let ended = |why: &str| Error::Unreachable(why.to_owned());
+        let message = loop {
+            let message = tokio::select! {
+                message = self.heard.next() => message,
+                denied = self.denials.of(&self.inbox, self.since) => return Err(denied),
+            };
+            let message = message.ok_or_else(|| ended("the connection was lost"))?;
+            match message.status {
+                None => break message,
+                Some(StatusCode::IDLE_HEARTBEAT) => {}
+                Some(_) => return Err(ended("the server has ended what it was asked for")),
+            }
+            if let Some(reply) = message.reply {
+                // Without a connection nothing more comes either, which is noticed elsewhere.
+                let _ = self.client.publish(reply, b"".as_slice().into()).await;
+            }
+        };
+        let (change, count) = self.change(&message)?;
+        self.sent += 1;
+        if count.sent != self.sent {
+            return Err(ended("the connection lost a message"));
+        }
+        let key = change.key().len();
+        let (came, size) = sizes(&message);
+        Ok(Delivered {
+            came: key + came,
+            size: key.saturating_add(size),
+            pending: count.pending,
+            change,
+        })
+    }
+
+    fn change(&self, message: &Message) -> Result<(Change, Count), Error> {
+        let count = message.reply.as_deref().and_then(Count::read);
+        let count = count.ok_or_else(|| broken("a message without its place"))?;
+        let key = self
+            .key(&message.subject)
+            .ok_or_else(|| broken("another fleet's message"))?;
+        let revision = count.number;
+        let change = if is_removal(message.headers.as_ref()) {
+            Change::Removed { key, revision }
+        } else {
+            Change::Put(Value::new(key, beginning(&message.payload), revision))
+        };
+        Ok((change, count))
+    }
+
+    /// The key of a subject.
+    fn key(&self, subject: &str) -> Option<String> {
+        let below = subject.strip_prefix(&format!("$KV.again_{}_", self.namespace))?;
+        Some(format!(
+            "again/v1/{}/{}",
+            self.namespace,
+            below.replace('.', "/")
+        ))
+    }
+}
+
+/// Changes, as they come.
+pub struct Following {
+    pub(super) messages: Messages,
+    pub(super) broken: watch::Receiver<u64>,
+}
+
+impl Feed for Following {
+    async fn next(&mut self) -> Result<Change, Error> {
+        let lost = || Error::Unreachable("the connection was lost".to_owned());
+        tokio::select! {
+            next = self.messages.next() => next.map(|next| next.change),
+            _ = self.broken.changed() => Err(lost()),
+        }
+    }
+}
+
+/// What a server sent and should not have.
+pub fn broken(what: &str) -> Error {
+    Error::Unreachable(format!("the server sent {what}"))
+}
