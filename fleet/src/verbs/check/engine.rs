@@ -8,7 +8,7 @@ use super::finding::Finding;
 use crate::access::Access;
 use crate::engine::etcd::Etcd;
 use crate::engine::nats::Nats;
-use crate::engine::{Engine as _, Error, Health, Times, tls};
+use crate::engine::{Error, Health, Times, tls};
 use crate::settings::{Engine, Settings};
 use crate::wire::key;
 
@@ -63,13 +63,13 @@ async fn ask(access: &Access, server: &[String]) -> Result<(Health, Result<(), E
         Engine::Etcd => {
             let etcd = Etcd::new(server, tls, times).await?;
             let health = etcd.health().await?;
-            Ok((health, etcd.list(&own).await.map(drop)))
+            Ok((health, etcd.may_read(&own).await))
         }
         Engine::Nats => {
             let namespace = access.namespace.clone();
             let nats = Nats::connect(server, tls, node, namespace, times).await?;
             let health = nats.health().await?;
-            Ok((health, nats.list(&own).await.map(drop)))
+            Ok((health, nats.may_read(&own).await))
         }
     }
 }
