@@ -9,7 +9,7 @@
 //! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
 //! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
 //! | [`Question::Locks`] | [`Answer::Lock`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
@@ -150,6 +150,8 @@ pub enum Answer {
     Slot(Box<Slot>, u64),
     /// Who holds a lock; or why that is not certain, and a word without a token.
     Lock(Box<Lock>, String),
+    /// Older values were not read; which were, in words.
+    Incomplete(String),
     /// The engine did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
@@ -418,6 +420,7 @@ impl Answer {
             | Answer::Refused(why)
             | Answer::Waits(why)
             | Answer::Away(why)
+            | Answer::Incomplete(why)
             | Answer::NotSeen(why) => vec![why],
             Answer::Said(summary) => [Some(&summary.engine), summary.away.as_ref()]
                 .into_iter()
@@ -637,6 +640,7 @@ mod tests {
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),
             Answer::Away("the engine is not there".to_owned()),
+            Answer::Incomplete("only the newest 5 values".to_owned()),
             Answer::Slot(Box::new(crate::wire::slot::tests::slot("lb1", 5, 8)), 6),
         ]
     }

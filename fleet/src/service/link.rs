@@ -21,7 +21,7 @@ use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch;
-use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
+use crate::engine::{Change, Engine, Error, Limit, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::key::{Key, Prefix};
@@ -76,12 +76,14 @@ pub enum Call {
         /// Which.
         node: Node,
     },
-    /// To list all that stands below these, for somebody on this machine.
+    /// To list what stands below these, for somebody on this machine.
     List {
         /// For whom; [`OURSELVES`] and [`LOCKS`] are the service.
         client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
+        /// How much of the newest is listed below all of them together; everything without.
+        limit: Option<Limit>,
     },
     /// To hold something for this long: an operator's word; or events, if it has room for such.
     Tell {
@@ -111,7 +113,7 @@ pub enum Call {
 }
 
 /// What came of a call: values of a list, or the key and revision of a put.
-pub type Answer = Result<Vec<Value>, Error>;
+pub type Answer = Result<List, Error>;
 
 /// What the link is to do.
 pub enum Order {
@@ -369,14 +371,30 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
     lost
 }
 
-/// What stands below all of these.
-async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<Vec<Value>, Error> {
+/// What stands below all of these; with a limit the newest of it, one prefix after the other.
+async fn list<E: Engine>(engine: &E, prefixes: &[String], limit: Option<Limit>) -> Answer {
+    if let Some(limit) = limit {
+        return latest(engine, prefixes, limit).await;
+    }
     // One type for every engine.
-    type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
+    type Listing<'l> = Pin<Box<dyn Future<Output = Answer> + 'l>>;
     let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
     let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
     let lists = futures_util::future::try_join_all(lists).await?;
-    Ok(lists.into_iter().flat_map(|list| list.values).collect())
+    let values: Vec<_> = lists.into_iter().flat_map(|list| list.values).collect();
+    Ok(List::from(values))
+}
+
+async fn latest<E: Engine>(engine: &E, prefixes: &[String], mut limit: Limit) -> Answer {
+    let mut all = List::default();
+    for prefix in prefixes {
+        let list = engine.latest(prefix, limit).await?;
+        limit.values -= limit.values.min(list.values.len());
+        limit.bytes -= limit.bytes.min(list.values.iter().map(Value::size).sum());
+        all.is_cut |= list.is_cut;
+        all.values.extend(list.values);
+    }
+    Ok(all)
 }
 
 /// Begins a lease, with the key that says that this node is there.
@@ -414,16 +432,16 @@ async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::
 /// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
 async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
     for key in [alive, node] {
-        let mut found = engine.list(key).await?.values;
-        found.retain(|value| value.key == *key);
-        if let Some(value) = found.first() {
+        let mut found = engine.list(key).await?;
+        found.values.retain(|value| value.key == *key);
+        if let Some(value) = found.values.first() {
             if key == node {
                 engine.remove(key, value.revision).await?;
             }
             return Ok(found);
         }
     }
-    Ok(Vec::new())
+    Ok(List::default())
 }
 
 /// Calls that wait or are under way.
@@ -478,8 +496,8 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
                 Box::pin(async move {
                     let put = engine.put(&key, &bytes, ttl).await;
-                    let value = |revision| vec![Value::new(key, Vec::new(), revision)];
-                    (number, put.map(value))
+                    let list = |revision| vec![Value::new(key, Vec::new(), revision)].into();
+                    (number, put.map(list))
                 })
             }
             Call::Remove {
@@ -496,7 +514,7 @@ impl<'e, E: Engine> Calls<'e, E> {
                     let removed = engine.remove(&key, revision).await;
                     let is_other = removed == Err(Error::Conflict);
                     let removed = if is_other { Ok(()) } else { removed };
-                    (number, removed.map(|()| Vec::new()))
+                    (number, removed.map(|()| List::default()))
                 })
             }
             Call::Tell {
@@ -517,7 +535,7 @@ impl<'e, E: Engine> Calls<'e, E> {
                         Ok(()) => engine.put(&key, &bytes, Some(ttl)).await,
                         Err(full) => Err(full),
                     };
-                    (number, told.map(|_| Vec::new()))
+                    (number, told.map(|_| List::default()))
                 })
             }
             Call::Forget { node, .. } => {
@@ -532,15 +550,17 @@ impl<'e, E: Engine> Calls<'e, E> {
             Call::Place { key, act } => {
                 let key = key.encode(self.namespace);
                 let done = self.leases.clone().act(engine, key, act.clone());
-                Box::pin(async move { (number, done.await) })
+                Box::pin(async move { (number, done.await.map(List::from)) })
             }
             Call::Release { key, .. } => {
                 let keys = [(); 2].map(|()| key.encode(self.namespace));
                 Box::pin(async move { (number, forget(engine, &keys).await) })
             }
-            Call::List { prefixes, .. } => {
-                let prefixes = prefixes.clone();
-                Box::pin(async move { (number, list(engine, &prefixes).await) })
+            Call::List {
+                prefixes, limit, ..
+            } => {
+                let (prefixes, limit) = (prefixes.clone(), *limit);
+                Box::pin(async move { (number, list(engine, &prefixes, limit).await) })
             }
         }
     }

@@ -293,6 +293,33 @@ fn run_whose_end_is_unknown_counts_as_failed() {
     assert!(site.nodes.iter().all(|node| node.runs().is_empty()));
 }
 
+/// More is stored below the story of the run than is read.
+#[test]
+fn target_is_held_while_junk_may_hide_failures() {
+    let site = Site::new(1, false);
+    let request = strict(&site);
+    let id = &request.id;
+    let straight = Straight::at(&site.server, "web1.test");
+    let junk = vec![b'x'; 1_000_000];
+    for n in 0..65 {
+        let key = format!("story/{id}/junk/{n}");
+        straight.put(&key, &junk).expect("put");
+    }
+    site.nodes[0].fire(&request);
+    let why = format!(
+        "failed targets cannot be counted: etcd holds more than 64 MB or 80,000 values below again/v1/test/story/{id}/;"
+    );
+    let is_held = || {
+        let values = straight.list(&format!("story/{id}/n01=test/"));
+        let mut told = values
+            .iter()
+            .map(|value| straight::read::<Entry>(&value.bytes).told);
+        told.any(|told| told.outcome == Outcome::Held && told.why.starts_with(&why))
+    };
+    until("the reason", is_held);
+    assert!(site.nodes[0].ran().is_empty());
+}
+
 #[test]
 fn on_nats_it_is_refused_with_the_reason() {
     let server = Server::start(Kind::Nats);

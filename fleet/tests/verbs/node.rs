@@ -84,14 +84,22 @@ impl Node {
     ) -> JoinHandle<Question> {
         let listener = self.listen();
         std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let mut head = [0; HEAD];
-            stream.read_exact(&mut head).expect("a head");
-            let mut rest = vec![0; ask::length_of_question(&head).expect("a length")];
-            stream.read_exact(&mut rest).expect("the rest");
-            let question = ask::question(&rest).expect("a question");
+            let (mut stream, question) = asked(&listener);
             talk(&mut stream, &question);
             question
+        })
+    }
+
+    /// The same for several connections, one after the other, with these answers to each.
+    pub fn answers_each(&self, answers: Vec<Vec<Answer>>) -> JoinHandle<Vec<Question>> {
+        let listener = self.listen();
+        std::thread::spawn(move || {
+            let answered = answers.iter().map(|answers| {
+                let (mut stream, question) = asked(&listener);
+                tell(&mut stream, answers);
+                question
+            });
+            answered.collect()
         })
     }
 
@@ -125,6 +133,17 @@ impl Node {
 }
 
 /// Says these.
+/// The next connection, and what it asks.
+fn asked(listener: &UnixListener) -> (UnixStream, Question) {
+    let (mut stream, _) = listener.accept().expect("a connection");
+    let mut head = [0; HEAD];
+    stream.read_exact(&mut head).expect("a head");
+    let mut rest = vec![0; ask::length_of_question(&head).expect("a length")];
+    stream.read_exact(&mut rest).expect("the rest");
+    let question = ask::question(&rest).expect("a question");
+    (stream, question)
+}
+
 pub fn tell(stream: &mut UnixStream, answers: &[Answer]) {
     for answer in answers {
         // Who asked may have heard enough.

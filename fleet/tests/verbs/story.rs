@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::fired::{sealed_as, trigger};
 use crate::name;
 use crate::node::Node as Stage;
-use crate::real::well;
+use crate::real::{done, well};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
@@ -89,6 +89,7 @@ fn check(story: &Value) {
         ("node", text, false),
         ("fired_at", time, false),
         ("over", truth, false),
+        ("complete", truth, false),
         ("entries", Value::is_array, false),
     ];
     let entry: &[(&str, Kind, bool)] = &[
@@ -419,6 +420,131 @@ fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
     }
 }
 
+/// More large values than are read are written below `story/` before the newest story is told.
+fn newest_story_is_shown_above_junk(kind: Kind) {
+    let server = Server::start(kind);
+    let web1 = Node::new("web1.test", &server);
+    web1.is_linked(true);
+    let straight = Straight::at(&server, "lb1.test");
+    let at = |story: u128, trigger: u128| {
+        let (story, trigger) = (Id::from_bits(story), Id::from_bits(trigger));
+        format!("story/{story}/lb1=test/{trigger}")
+    };
+    let junk = vec![b'x'; 1_000_000];
+    for n in 0..17 {
+        let key = match n % 2 {
+            0 => format!("story/junk/{n}"),
+            _ => at(9, n),
+        };
+        straight.put(&key, &junk).expect("put");
+    }
+    let one = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
+    let sealed = sealed_as("lb1.test", &one);
+    straight.put(&at(1, 1), &sealed).expect("put");
+    let id = Id::from_bits(1).to_string();
+    let warning = "again-fleet: warning: a newer story may be missing: only the newest 16 values below again/v1/test/story/ were read (15.0 MB)\n";
+    let (status, text, error) = done(web1.command(&["story"]));
+    assert_eq!((status, &*error), (0, warning), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with(&format!("story {id} ")), "{text}");
+    assert!(lines[1].starts_with("`- lb1.test  changed "), "{text}");
+    let story = well(&web1, &["story", &id, "--json"]);
+    let story: Value = serde_json::from_str(&story).expect("JSON");
+    assert_eq!(
+        (&story["complete"], &story["over"]),
+        (&json!(true), &json!(true))
+    );
+    // An id that no node has told.
+    let (status, _, error) = done(web1.command(&["story", &Id::from_bits(2).to_string()]));
+    assert_eq!(status, 1, "{error}");
+    assert!(
+        error.contains("in what was read, which is not everything"),
+        "{error}"
+    );
+}
+
+#[test]
+fn newest_story_is_shown_above_junk_in_etcd() {
+    newest_story_is_shown_above_junk(Kind::Etcd);
+}
+
+#[test]
+fn newest_story_is_shown_above_junk_in_nats() {
+    newest_story_is_shown_above_junk(Kind::Nats);
+}
+
+/// That only a part was read, and of this story what a node has told.
+fn part(told: &Entry) -> Vec<Answer> {
+    let words = "only the newest 5 values were read".to_owned();
+    vec![
+        Answer::Incomplete(words),
+        Answer::Entry(Box::new(told.clone())),
+        Answer::End,
+    ]
+}
+
+/// A story that was found among all, of which not everything was read, is read again by its own id.
+#[test]
+fn story_that_was_not_read_in_full_is_told_as_that() {
+    let told = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
+    let whole = || part(&told)[1..].to_vec();
+    let id = Id::from_bits(1).to_string();
+    let newer = "a newer story may be missing: only the newest 5 values were read";
+    let this = "this story may not be complete: only the newest 5 values were read";
+    let cases = [
+        (
+            &["story", "--json"][..],
+            vec![part(&told), whole()],
+            vec![newer],
+        ),
+        (
+            &["story", "--json"],
+            vec![part(&told), part(&told)],
+            vec![this, newer],
+        ),
+        (&["story", "--json", &id], vec![part(&told)], vec![this]),
+        (&["story", "--svg"], vec![part(&told), whole()], vec![newer]),
+    ];
+    for (words, answers, warnings) in cases {
+        let stage = Stage::new();
+        let service = stage.answers_each(answers);
+        let done = stage.run(words);
+        let asked = service.join().expect("asked");
+        assert_eq!(asked.last(), Some(&Question::Story(Some(Id::from_bits(1)))));
+        let warning = format!("again-fleet: warning: {}\n", warnings.join("; "));
+        assert_eq!((done.status, &done.err), (0, &warning), "{done:?}");
+        if words.contains(&"--json") {
+            let story = done.json();
+            check(&story);
+            let is_whole = json!(!warnings.contains(&this));
+            assert_eq!((&story["complete"], &story["over"]), (&is_whole, &is_whole));
+        }
+    }
+}
+
+/// Also where nothing has changed but that.
+#[test]
+fn followed_story_is_told_again_when_all_of_it_was_read() {
+    let told = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
+    let whole = || part(&told)[1..].to_vec();
+    let stage = Stage::new();
+    let answers = vec![part(&told), part(&told), whole(), whole()];
+    let service = stage.answers_each(answers);
+    let done = stage.run(&["story", "--follow", "--json"]);
+    service.join().expect("asked");
+    assert_eq!(done.status, 0, "{done:?}");
+    assert_eq!(done.err.lines().count(), 1, "{done:?}");
+    let stories = done.out.lines().map(|line| {
+        let story: Value = serde_json::from_str(line).expect("JSON");
+        (story["complete"].clone(), story["over"].clone())
+    });
+    let stories: Vec<_> = stories.collect();
+    assert_eq!(
+        stories,
+        [false, true].map(|is_so| (json!(is_so), json!(is_so)))
+    );
+}
+
 /// What is on its way from here is shown; what has been told of it counts more.
 #[test]
 fn what_nobody_has_told_is_shown_as_far_as_it_is_known_here() {
@@ -480,6 +606,14 @@ fn where_there_is_no_story_that_is_said() {
             vec![Answer::NotSeen("etcd is away".to_owned()), Answer::End],
             &["story"],
             "what the nodes have told cannot be read: etcd is away",
+        ),
+        (
+            vec![
+                Answer::Incomplete("only the newest 5 values were read".to_owned()),
+                Answer::End,
+            ],
+            &["story", "--follow"],
+            "no node has told any story in what was read, which is not everything: only the newest 5 values were read",
         ),
         (vec![], &["story"], "ended before it had answered"),
         (

@@ -1,11 +1,11 @@
 //! What the link tells: whether the engine is reached, what stands there, and what came of calls.
 
-use again::layout::complain;
+use again::layout::{complain, plural};
 use again::sys::clock;
 
 use super::{Driver, Note, Register};
 use crate::ask::{self, Reason};
-use crate::engine::{Change, Error, Value};
+use crate::engine::{Change, Error, Limit, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
@@ -17,6 +17,12 @@ use crate::wire::name::Node;
 
 /// How many values of a list are verified together: some milliseconds of work.
 const PORTION: usize = 64;
+
+/// How much is read of stories that somebody asks for: no entry is shorter than 800 bytes.
+pub(super) const STORIES: Limit = Limit {
+    bytes: 16_000_000,
+    values: 20_000,
+};
 
 impl Driver {
     /// The link tells something.
@@ -72,10 +78,17 @@ impl Driver {
             News::Answered(Call::Forget { client, node }, answer) => {
                 self.forgotten(client, &node, answer);
             }
-            News::Answered(Call::List { client, prefixes }, answer) => match client {
+            News::Answered(
+                Call::List {
+                    client, prefixes, ..
+                },
+                answer,
+            ) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
-                client if self.turns.get(&client).is_some() => self.counted(client, answer),
+                client if self.turns.get(&client).is_some() => {
+                    self.counted(client, &prefixes, answer)
+                }
                 client => self.listed(client, &prefixes, answer),
             },
             News::Answered(Call::Tell { client, .. }, answer) => match client {
@@ -250,9 +263,13 @@ impl Driver {
         let alive = Prefix::Alive.encode(&self.namespace);
         let is_coming = |value: &Value| value.bytes.is_empty() && !value.key.starts_with(&alive);
         let values = match answer {
-            Ok(mut values) => {
-                values.retain(|value| !is_coming(value));
-                values
+            Ok(mut list) => {
+                if list.is_cut {
+                    let words = cut(prefixes, &list.values);
+                    self.callers.tell(client, ask::Answer::Incomplete(words));
+                }
+                list.values.retain(|value| !is_coming(value));
+                list.values
             }
             Err(e) => {
                 let mut why = self.not_seen(&e);
@@ -313,6 +330,7 @@ impl Driver {
     fn forgotten(&mut self, client: Client, node: &Node, answer: Answer) {
         let found = answer.map(|found| {
             let key = found
+                .values
                 .first()
                 .map(|value| Key::decode(&value.key, &self.namespace));
             key.and_then(Result::ok)
@@ -369,4 +387,14 @@ impl Driver {
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
     }
+}
+
+/// That only these were read, the newest below these prefixes.
+fn cut(prefixes: &[String], values: &[Value]) -> String {
+    let bytes: usize = values.iter().map(Value::size).sum();
+    let (count, below) = (values.len(), prefixes.join(" and "));
+    let (s, whole, tenths) = (plural(count), bytes / 1_000_000, bytes / 100_000 % 10);
+    ask::words(&format!(
+        "only the newest {count} value{s} below {below} were read ({whole}.{tenths} MB)"
+    ))
 }

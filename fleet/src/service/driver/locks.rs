@@ -122,7 +122,7 @@ impl Driver {
         {
             return;
         }
-        let value = answer.map(|found| found.into_iter().next());
+        let value = answer.map(|found| found.values.into_iter().next());
         // A renewal succeeds also where nothing can be written.
         if matches!((act, &value), (Act::Sign { .. }, Ok(_))) {
             let work = Work::Lock(name.clone());
@@ -161,12 +161,13 @@ impl Driver {
         let Ok(Key::Lock(name)) = Key::decode(key, &self.namespace) else {
             return;
         };
-        let Ok(values) = answer else {
+        let Ok(list) = answer else {
             let deeds = self.locks().not_seen(&name);
             return self.do_with_locks(deeds);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
-        for value in values.iter().filter(|value| asked.contains(&value.key)) {
+        let is_asked = |value: &&Value| asked.contains(&value.key);
+        for value in list.values.iter().filter(is_asked) {
             match Key::decode(&value.key, &self.namespace) {
                 Ok(Key::Lock(_)) => {
                     seen = (self.lock_seen(&name, value), Some(value.revision));
@@ -219,8 +220,11 @@ impl Driver {
                     let nodes = candidates.into_iter().flatten().map(Key::Node);
                     let keys = [Key::Lock(name)].into_iter().chain(nodes);
                     let prefixes = keys.map(|key| key.encode(&self.namespace)).collect();
-                    let client = LOCKS;
-                    self.order(Call::List { client, prefixes });
+                    self.order(Call::List {
+                        client: LOCKS,
+                        prefixes,
+                        limit: None,
+                    });
                 }
                 Deed::Fire(name) => self.fire_lock(&name),
                 Deed::Say(text) => complain(&format!("again-fleet: {text}")),
@@ -296,7 +300,7 @@ impl Driver {
         if is_own {
             self.callers.end(client);
         } else {
-            self.look(client, &[Prefix::Alive, Prefix::Locks]);
+            self.look(client, &[Prefix::Alive, Prefix::Locks], None);
         }
     }
 

@@ -115,8 +115,8 @@ impl Driver {
 
     /// The engine has what was put at this node's own key.
     pub(super) fn own_key_put(&mut self, letter: &LetterId, answer: &Answer) {
-        if let (LetterId::Node, Ok(values)) = (letter, answer)
-            && let Some(value) = values.first()
+        if let (LetterId::Node, Ok(list)) = (letter, answer)
+            && let Some(value) = list.values.first()
         {
             let (revision, found) = (value.revision, OwnKey::Unchanged);
             self.feed(Event::OwnKey { revision, found });

@@ -6,8 +6,10 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use again::sys::clock;
 
+use super::engine::STORIES;
 use super::{Driver, Health, Note};
 use crate::ask::{self, Failure, How, Question, Waiting};
+use crate::engine::Limit;
 use crate::service::door::{self, Guest};
 use crate::service::link::Call;
 use crate::step::model::{Back, Client, Content, Event};
@@ -75,28 +77,29 @@ impl Driver {
             Question::Slots(group) => {
                 if self.has_places(client) {
                     let prefix = group.as_ref().map_or(Prefix::AllSlots, Prefix::Slots);
-                    self.look(client, &[prefix]);
+                    self.look(client, &[prefix], None);
                 }
             }
             Question::Release { group, node } => self.release(client, group, node),
             Question::Locks(own) => self.show_locks(client, own),
             Question::Pass(word) => self.pass(client, *word),
-            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
+            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive], None),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
                 let prefix = origin.as_ref().map_or(Prefix::Stories, Prefix::Story);
-                self.look(client, &[prefix]);
+                self.look(client, &[prefix], Some(STORIES));
             }
         }
     }
 
-    /// Has the engine asked for all that stands below these.
-    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
+    /// Asks the engine for what stands below these, or for so much of the newest.
+    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>], limit: Option<Limit>) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
         self.order(Call::List {
             client,
             prefixes: prefixes.collect(),
+            limit,
         });
     }
 

@@ -222,14 +222,17 @@ impl Driver {
         self.order(Call::List {
             client: OURSELVES,
             prefixes,
+            limit: None,
         });
     }
 
     /// The engine has said what nodes tell of themselves, or not.
     pub(super) fn nodes_told(&mut self, asked: &[String], answer: link::Answer) {
-        let Ok(values) = answer else { return };
+        let Ok(list) = answer else { return };
         let mut told = BTreeMap::new();
-        for value in values.into_iter().filter(|one| asked.contains(&one.key)) {
+        let mut values = list.values;
+        values.retain(|value| asked.contains(&value.key));
+        for value in values {
             let key = Key::decode(&value.key, &self.namespace);
             let key = key.map_err(|e| Ignored::from(e.to_string()));
             let read = key.and_then(|key| {

@@ -90,7 +90,7 @@ impl Driver {
 
     /// Something came of what was done with a place.
     pub fn placed(&mut self, group: &Name, act: &Act, answer: Answer) {
-        let value = answer.map(|found| found.into_iter().next());
+        let value = answer.map(|found| found.values.into_iter().next());
         let place = self.slots.group(group).and_then(|one| one.place);
         let is_of = |lease: &Lease| place.is_some_and(|place| place.lease == *lease);
         // It was about a place that is not this node's any more.
@@ -227,7 +227,7 @@ impl Driver {
     /// Tells somebody whether a place was taken away.
     pub fn released(&mut self, client: Client, answer: Answer) {
         let said = match answer {
-            Ok(found) if !found.is_empty() => return self.callers.end(client),
+            Ok(found) if !found.values.is_empty() => return self.callers.end(client),
             Ok(_) => ask::Answer::Refused("it neither runs nor waits there".to_owned()),
             Err(e) => self.not_seen(&e),
         };

@@ -192,7 +192,7 @@ pub fn states(story: &Story) -> BTreeMap<(Node, Id), String> {
 }
 
 /// As one object; the man page describes it.
-pub fn json(story: &Story) -> Value {
+pub fn json(story: &Story, is_complete: bool) -> Value {
     let time = |at: u64| utc(Walltime::from_millis(at));
     let run = |ran: &Ran| {
         json!({
@@ -215,7 +215,8 @@ pub fn json(story: &Story) -> Value {
     let entries: Vec<Value> = story.steps.iter().enumerate().map(entry).collect();
     json!({
         "schema": 1, "version": env!("CARGO_PKG_VERSION"), "id": story.id, "cause": story.cause, "node": story.node,
-        "fired_at": time(story.at), "over": story.is_over(), "entries": entries,
+        "fired_at": time(story.at), "over": is_complete && story.is_over(), "complete": is_complete,
+        "entries": entries,
     })
 }
 

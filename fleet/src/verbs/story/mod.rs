@@ -25,8 +25,42 @@ use crate::wire::trigger::Trigger;
 const TURN: Duration = Duration::from_secs(2);
 /// How often in a row nothing may be left to come: what a run has fired last is told a moment after its end.
 const LOOKS: u32 = 2;
+/// How long the service may read what is stored: etcd sorts many keys for some seconds.
+const READING: Duration = Duration::from_secs(30);
 /// How long nothing may change until nobody waits any more.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// What is known of a story now.
+#[derive(Default)]
+struct Known {
+    /// The story; nothing if no node has told anything of it.
+    story: Option<Story>,
+    /// What was read of this story, in words, if that was not all of it.
+    part: Option<String>,
+    /// What was read of all stories when the newest was asked for, if that was not all: a newer one may be missing.
+    others: Option<String>,
+}
+
+impl Known {
+    fn is_complete(&self) -> bool {
+        self.part.is_none()
+    }
+
+    /// Whether nothing is left to come. What was not read may be left.
+    fn is_over(&self) -> bool {
+        self.is_complete() && self.story.as_ref().is_some_and(Story::is_over)
+    }
+
+    /// The warning of what may be missing.
+    fn warning(&self) -> Option<String> {
+        let part = self.part.iter();
+        let part = part.map(|words| format!("this story may not be complete: {words}"));
+        let others = self.others.iter();
+        let others = others.map(|words| format!("a newer story may be missing: {words}"));
+        let all: Vec<String> = part.chain(others).collect();
+        (!all.is_empty()).then(|| format!("again-fleet: warning: {}", all.join("; ")))
+    }
+}
 
 /// Tells a story.
 ///
@@ -34,22 +68,25 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// Nobody has told any, or the service could not be asked.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Story) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
-    let story = look(&settings, args.id.as_ref())?;
+    let known = look(&settings, args.id.as_ref())?;
     if args.follow {
-        return follow(&settings, args, story);
+        return follow(&settings, args, known);
     }
-    match &story {
+    if let (Some(_), Some(warning)) = (&known.story, known.warning()) {
+        complain(&warning);
+    }
+    match &known.story {
         Some(story) if args.svg => say(svg::svg(story).trim_end())?,
         Some(story) if args.dot => say(draw::dot(story).trim_end())?,
-        Some(story) => show(story, args.json)?,
-        None => return Err(Problem::Failed(nothing(args.id.as_ref()))),
+        Some(story) => show(story, args.json, known.is_complete())?,
+        None => return Err(Problem::Failed(nothing(args.id.as_ref(), known.part))),
     }
     Ok(Exit::Done)
 }
 
-fn show(story: &Story, json: bool) -> Result<(), Problem> {
+fn show(story: &Story, json: bool, is_complete: bool) -> Result<(), Problem> {
     if json {
-        say(&draw::json(story).to_string())?;
+        say(&draw::json(story, is_complete).to_string())?;
         return Ok(());
     }
     for line in draw::lines(story, &Look::of_this_process(), moment().wall) {
@@ -58,51 +95,60 @@ fn show(story: &Story, json: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-fn nothing(id: Option<&Id>) -> String {
+fn nothing(id: Option<&Id>, part: Option<String>) -> String {
     let what = match id {
         Some(id) => format!("no node has told anything of {id}"),
         None => "no node has told any story".to_owned(),
     };
+    if let Some(part) = part {
+        return format!("{what} in what was read, which is not everything: {part}");
+    }
     format!(
         "{what}: stories are kept for a day, and 'again-fleet check' tells whether the engine is reached"
     )
 }
 
 /// Shows a story, and then whatever changes in it, until nothing is left to come.
-fn follow(
-    settings: &Settings,
-    args: &cli::Story,
-    mut story: Option<Story>,
-) -> Result<Exit, Problem> {
+fn follow(settings: &Settings, args: &cli::Story, mut now: Known) -> Result<Exit, Problem> {
     let mut wanted = args.id.clone();
-    if wanted.is_none() && story.is_none() {
-        return Err(Problem::Failed(nothing(None)));
+    if wanted.is_none() && now.story.is_none() {
+        return Err(Problem::Failed(nothing(None, now.part)));
     }
-    let mut known: Option<BTreeMap<(Node, Id), String>> = None;
-    let (mut looks, mut changed) = (0, Instant::now());
+    let mut shown: Option<(States, bool)> = None;
+    let (mut looks, mut changed, mut has_warned) = (0, Instant::now(), false);
     loop {
-        if let Some(story) = &story {
+        if let (Some(warning), false) = (now.warning(), has_warned) {
+            complain(&warning);
+            has_warned = true;
+        }
+        if let Some(story) = &now.story {
             wanted = Some(story.id.clone());
-            let now = draw::states(story);
-            if known.as_ref() != Some(&now) {
-                match &known {
-                    Some(known) if !args.json => news(known, &now)?,
-                    _ => show(story, args.json)?,
+            let new = (draw::states(story), now.is_complete());
+            if shown.as_ref() != Some(&new) {
+                match &shown {
+                    Some((states, _)) if !args.json => news(states, &new.0)?,
+                    _ => show(story, args.json, now.is_complete())?,
                 }
-                known = Some(now);
+                shown = Some(new);
                 changed = Instant::now();
             }
-            looks = if story.is_over() { looks + 1 } else { 0 };
-            if looks >= LOOKS {
-                return Ok(Exit::Done);
-            }
+        }
+        looks = if now.is_over() { looks + 1 } else { 0 };
+        if looks >= LOOKS {
+            return Ok(Exit::Done);
         }
         if changed.elapsed() > IDLE {
-            complain("again-fleet: nothing has changed for an hour; not everything is over");
+            let rest = match now.is_complete() {
+                true => "not everything is over",
+                false => "not everything was read",
+            };
+            complain(&format!(
+                "again-fleet: nothing has changed for an hour; {rest}"
+            ));
             return Ok(Exit::NotInTime);
         }
         std::thread::sleep(TURN);
-        story = look(settings, wanted.as_ref())?;
+        now = look(settings, wanted.as_ref())?;
     }
 }
 
@@ -118,30 +164,51 @@ fn news(known: &States, now: &States) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The story as it is known now. An id may be that of a trigger which is a part of it.
-fn look(settings: &Settings, wanted: Option<&Id>) -> Result<Option<Story>, Problem> {
-    let told = |origin: Option<&Id>| {
-        let (entries, on_the_way) = ask(settings, origin)?;
+/// What is known now. An id may be that of a trigger which is a part of a story.
+fn look(settings: &Settings, wanted: Option<&Id>) -> Result<Known, Problem> {
+    let read = |origin: Option<&Id>, wanted: Option<&Id>| {
+        let (entries, on_the_way, part) = ask(settings, origin)?;
         let now = moment().wall.millis();
         let times = [now, now.saturating_add(settings.skew.millis())];
-        Ok::<_, Problem>(Story::of(entries, on_the_way, wanted, times))
+        let story = Story::of(entries, on_the_way, wanted, times);
+        let others = None;
+        Ok::<_, Problem>(Known {
+            story,
+            part,
+            others,
+        })
     };
-    match (told(wanted)?, wanted) {
-        (None, Some(_)) => told(None),
-        (story, _) => Ok(story),
+    let mut known = read(wanted, wanted)?;
+    if known.story.is_none() && wanted.is_some() {
+        known = read(None, wanted)?;
     }
+    // Below its own id there is less to read than below all.
+    let id = known.story.as_ref().map(|story| story.id.clone());
+    if let Some(id) = id.filter(|id| !known.is_complete() && wanted != Some(id)) {
+        let own = read(Some(&id), Some(&id))?;
+        if own.story.is_some() {
+            let others = known.part.filter(|_| wanted.is_none());
+            known = Known { others, ..own };
+        }
+    }
+    Ok(known)
 }
 
-fn ask(settings: &Settings, origin: Option<&Id>) -> Result<(Vec<Entry>, Vec<Trigger>), Problem> {
+/// Entries, triggers on their way, and what was read if that was not all.
+type Read = (Vec<Entry>, Vec<Trigger>, Option<String>);
+
+fn ask(settings: &Settings, origin: Option<&Id>) -> Result<Read, Problem> {
     let question = Question::Story(origin.cloned());
-    let until = || Instant::now() + PATIENCE;
-    let mut conversation = Conversation::begin(&socket(settings), &question, until())?;
-    let (mut entries, mut on_the_way) = (Vec::new(), Vec::new());
+    let until = || Instant::now() + READING;
+    let begun = Instant::now() + PATIENCE;
+    let mut conversation = Conversation::begin(&socket(settings), &question, begun)?;
+    let (mut entries, mut on_the_way, mut part) = (Vec::new(), Vec::new(), None);
     loop {
         match conversation.next(until())? {
             Heard::Answer(Answer::Entry(entry)) => entries.push(*entry),
             Heard::Answer(Answer::OnTheWay(trigger)) => on_the_way.push(*trigger),
-            Heard::Answer(Answer::End) => return Ok((entries, on_the_way)),
+            Heard::Answer(Answer::Incomplete(words)) => part = Some(words),
+            Heard::Answer(Answer::End) => return Ok((entries, on_the_way, part)),
             Heard::Answer(Answer::NotSeen(why)) => {
                 return Err(Problem::Failed(format!(
                     "what the nodes have told cannot be read: {why}; 'again-fleet check' tells what to do"
@@ -154,7 +221,7 @@ fn ask(settings: &Settings, origin: Option<&Id>) -> Result<(Vec<Entry>, Vec<Trig
                 return Err(conversation.problem("answered something else than was asked"));
             }
             Heard::Silence => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = READING.as_secs();
                 let what = format!(
                     "has not answered within {seconds} s; 'again-fleet check' tells how it is"
                 );
@@ -162,5 +229,23 @@ fn ask(settings: &Settings, origin: Option<&Id>) -> Result<(Vec<Entry>, Vec<Trig
             }
             Heard::End => return Err(conversation.problem("ended before it had answered")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::story::tests::entry;
+
+    #[test]
+    fn story_of_which_a_part_was_read_is_not_over() {
+        let known = |part: Option<&str>| Known {
+            story: Story::of(vec![entry(1, "a b", 1, 2, None)], vec![], None, [3; 2]),
+            part: part.map(str::to_owned),
+            others: Some("only the newest 9 values".to_owned()),
+        };
+        assert!(known(None).is_over());
+        assert!(!known(Some("only the newest 9 values")).is_over());
+        assert!(!Known::default().is_over());
     }
 }
