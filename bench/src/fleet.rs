@@ -92,7 +92,7 @@ pub fn measure(room: &str, table: &mut Table) -> Result<()> {
     let state = dir.path().join("again");
     // A short window: the record has about as many starts as a site's, however many tries there are.
     let text = format!(
-        "state_dir = {state:?}\nlog_dir = {state:?}\nscope = 'never'\njitter = 0\nmax_runs = 50\nwindow = '1s'\n"
+        "state_dir = {state:?}\nlog_dir = {state:?}\nscope = 'never'\njitter = 0\nmax_runs = 1000\nwindow = '1s'\n"
     );
     fs::write(&settings, text)?;
     // The helper finds its settings by the environment, which every program of the scene inherits.

@@ -22,6 +22,8 @@ mod pattern;
 pub mod rule;
 /// Which nodes are meant.
 pub mod select;
+/// How much of the cap the triggers of each node may use.
+pub mod share;
 /// Who of those that share slots may run.
 pub mod slots;
 /// What followed from an origin.

@@ -17,9 +17,9 @@ use crate::step::model::Answer;
 use crate::wire::met::Met;
 use crate::wire::name::Id;
 
-/// How long root's side may take for a question: it gives the helper half a minute for each of two requests, and may have to finish
-/// as much that was begun before.
-const PATIENCE: Duration = Duration::from_secs(130);
+/// How long root's side may take for a question: it gives the helper half a minute for each of two requests and two looks, and may
+/// have to finish two requests that were begun before.
+const PATIENCE: Duration = Duration::from_secs(190);
 
 /// A value to hand over, and the trigger that it is.
 pub type Handed = (Which, Value);

@@ -23,13 +23,14 @@ use crate::policy::accept::{Accept, Pattern, Who};
 use crate::policy::judge::Rules;
 use crate::policy::lock::Lock;
 use crate::policy::rule::Rule;
+use crate::policy::share::SHARE;
 use crate::puppet;
 use crate::wire::Malformed;
 use crate::wire::name::{Name, Namespace, Node};
 pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
-use value::{Hops, MaxWait, Setting, Skew, Slots, Spread, Table, Ttl, Words};
+use value::{Hops, MaxWait, Percent, Setting, Skew, Slots, Spread, Table, Ttl, Words};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
@@ -67,6 +68,8 @@ pub struct Settings {
     pub spread: Span,
     /// How many hops a trigger may have made.
     pub hop_limit: usize,
+    /// How much of the cap of `again` the triggers of one node may use, in percent.
+    pub cap_share: u32,
     /// The group in which the runs of this node wait for a slot; none without.
     pub slots_group: Option<Name>,
     /// How many slots it has.
@@ -154,6 +157,7 @@ layer! {
     skew: Skew, "AGAIN_FLEET_SKEW" => Skew(Span::from_secs(300));
     spread: Spread, "AGAIN_FLEET_SPREAD" => Spread(Span::from_nanos(50_000_000));
     hop_limit: Hops, "AGAIN_FLEET_HOP_LIMIT" => Hops(10);
+    cap_share: Percent => Percent(SHARE);
     slots_group: Name;
     slots_limit: Slots => Slots(1);
     slots_required: bool => false;
@@ -287,6 +291,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
         skew: set.skew().0,
         spread: set.spread().0,
         hop_limit: set.hop_limit().0,
+        cap_share: set.cap_share().0,
         slots_limit: set.slots_limit().0,
         slots_required: set.slots_required(),
         slots_max_wait: set.slots_max_wait().0,
@@ -525,6 +530,7 @@ ttl = "2h"
 skew = 60
 spread = "100ms"
 hop_limit = 3
+cap_share = 20
 slots_group = "puppetserver"
 slots_limit = 8
 slots_required = true
@@ -575,6 +581,7 @@ locks_dir = '/l'
         assert_eq!(set.cwd, Path::new("/w"));
         let spans = [set.ttl, set.skew, set.spread].map(Span::millis);
         assert_eq!((spans, set.hop_limit), ([7_200_000, 60_000, 100], 3));
+        assert_eq!((set.cap_share, of("").cap_share), (20, 50));
         let group = set.slots_group.as_ref().map(Name::as_str);
         let wait = set.slots_max_wait.millis();
         assert_eq!(
@@ -629,13 +636,10 @@ locks_dir = '/l'
             ("AGAIN_FLEET_TRUST", "engine"),
             ("AGAIN_FLEET_RUN_CMD", "id"),
             ("AGAIN_FLEET_CWD", "/tmp"),
+            ("AGAIN_FLEET_CAP_SHARE", "100"),
         ];
-        assert_eq!(
-            with("", &hostile, Flags::default())
-                .expect("settings")
-                .accept,
-            None
-        );
+        let set = with("", &hostile, Flags::default()).expect("settings");
+        assert_eq!((set.accept, set.cap_share), (None, SHARE));
         for key in [
             "trust",
             "accept",
@@ -643,6 +647,7 @@ locks_dir = '/l'
             "operators",
             "run_cmd",
             "cwd",
+            "cap_share",
         ] {
             assert!(VARIABLES.iter().all(|(by_variable, _)| *by_variable != key));
         }

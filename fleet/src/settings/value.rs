@@ -275,6 +275,20 @@ impl Value for Hops {
     }
 }
 
+pub struct Percent(pub u32);
+
+impl Value for Percent {
+    const WANTED: &'static str = "a whole number";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let percent = text.parse().ok();
+        let percent = percent.filter(|percent| (1..=100).contains(percent));
+        percent
+            .map(Percent)
+            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to 100"))
+    }
+}
+
 fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     let found = known.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {

@@ -11,9 +11,11 @@ use crate::wire::outcome::{self, Outcome, Ran};
 
 /// A line of the history, as far as it matters here.
 #[derive(Deserialize)]
-struct Line {
-    at: String,
-    what: String,
+pub(super) struct Line {
+    pub(super) at: String,
+    pub(super) what: String,
+    #[serde(default)]
+    pub(super) target: String,
     request: String,
     #[serde(default)]
     timer: String,
@@ -21,18 +23,34 @@ struct Line {
     run: u32,
     outcome: Option<String>,
     reason: String,
-    origin: Option<Origin>,
+    pub(super) origin: Option<Origin>,
+}
+
+impl Line {
+    /// The name of the log of its run.
+    pub(super) fn log(&self) -> String {
+        format!("{}-{}", self.chain, self.run)
+    }
+}
+
+/// The lines of the history that can be read.
+pub(super) fn lines(history: &str) -> Vec<Line> {
+    let lines = history.lines();
+    let lines = lines.filter_map(|line| again::model::json::read(line.as_bytes()).ok());
+    lines.collect()
 }
 
 /// The triggers of a request, in the history and the status.
 #[derive(Deserialize)]
 pub struct Origin {
-    triggers: Vec<Trigger>,
+    pub(super) triggers: Vec<Trigger>,
 }
 
 #[derive(Deserialize)]
-struct Trigger {
-    id: String,
+pub(super) struct Trigger {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) sender: String,
 }
 
 impl Origin {
@@ -45,10 +63,7 @@ impl Origin {
 
 /// The newest that the history says of each trigger, in its words. Lines that are about something else are passed over.
 pub fn became(history: &str) -> BTreeMap<Id, Answer> {
-    let lines: Vec<Line> = history
-        .lines()
-        .filter_map(|line| again::model::json::read::<Line>(line.as_bytes()).ok())
-        .collect();
+    let lines = lines(history);
     let mut became: BTreeMap<Id, Answer> = BTreeMap::new();
     let mut runs: BTreeMap<(&str, u32), Ran> = BTreeMap::new();
     for line in &lines {
@@ -97,7 +112,7 @@ fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<R
     if !has_begun && line.what != "ended" {
         return None;
     }
-    let log = format!("{}-{}", line.chain, line.run);
+    let log = line.log();
     let ran = runs.entry((&line.chain, line.run)).or_insert(Ran {
         log,
         began: None,
@@ -151,7 +166,7 @@ fn follow(ran: &mut Ran, lines: &[Line]) {
 }
 
 /// `2026-11-21T14:03:07.123Z` in milliseconds after 1970, as the helper writes times.
-fn millis(text: &str) -> Option<u64> {
+pub(super) fn millis(text: &str) -> Option<u64> {
     let digits = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (digits(0, 4)?, digits(5, 7)?, digits(8, 10)?);
     let (hour, minute, second) = (digits(11, 13)?, digits(14, 16)?, digits(17, 19)?);

@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::books::Books;
+use crate::policy::share::Shares;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 
@@ -31,6 +32,9 @@ struct Page {
     books: Books,
     /// What the helper is being asked for.
     begun: Vec<Trigger>,
+    /// Each node's use of the cap. Earlier versions kept none.
+    #[serde(default)]
+    shares: Shares,
 }
 
 /// The file, and what is to be in it.
@@ -71,6 +75,17 @@ impl Ledger {
     /// What was begun with and not ended.
     pub fn begun(&self) -> &[Trigger] {
         &self.page.begun
+    }
+
+    /// Each node's use of the cap.
+    pub fn shares(&self) -> &Shares {
+        &self.page.shares
+    }
+
+    /// Takes over each node's use of the cap.
+    pub fn set_shares(&mut self, shares: Shares) {
+        self.is_saved &= shares == self.page.shares;
+        self.page.shares = shares;
     }
 
     /// Enters what becomes of a trigger.
@@ -149,6 +164,7 @@ fn read(path: &Path) -> Page {
         version: VERSION,
         books: Books::default(),
         begun: Vec::new(),
+        shares: Shares::default(),
     };
     let text = match read_regular(path, LARGEST, OFlags::NOFOLLOW.bits() as i32) {
         Ok(text) => text,
@@ -193,6 +209,7 @@ fn replace(directory: &Path, text: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::share::{Limiter, SHARE};
     use crate::wire::trigger::tests::trigger;
     use again::sys::clock::moment;
 
@@ -239,6 +256,30 @@ mod tests {
             (ledger.begun(), outcome(&ledger, &one)),
             (&[][..], Some(Outcome::Taken))
         );
+    }
+
+    /// Shares are on disk before `again` is asked, as a power cut finds them. Earlier versions kept none.
+    #[test]
+    fn shares_are_saved_with_what_has_begun() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let one = fresh();
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        let mut shares = ledger.shares().clone();
+        let mut limiter = Limiter::new(&mut shares, None, SHARE, moment().wall);
+        limiter.accept(&one).expect("within its share");
+        ledger.set_shares(shares.clone());
+        ledger.begin(vec![one]).expect("written");
+        drop(ledger);
+        let ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!(ledger.shares(), &shares);
+        assert_ne!(shares, Shares::default());
+        drop(ledger);
+        let path = dir.path().join(DIRECTORY).join(FILE);
+        let before = r#"{"version":1,"books":{"senders":{},"forgotten":0},"begun":[]}"#;
+        fs::write(&path, before).expect("written");
+        let ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!(ledger.shares(), &Shares::default());
+        assert!(!path.with_extension("unreadable").exists());
     }
 
     #[test]

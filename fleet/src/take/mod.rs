@@ -20,8 +20,12 @@ mod event;
 mod helper;
 /// The books on disk.
 mod ledger;
+/// The cap and the triggers that `again` has on record.
+mod observation;
 /// What is asked of the helper.
 mod order;
+/// The share of the cap for each node.
+mod share;
 /// The socket.
 pub mod socket;
 
@@ -95,7 +99,12 @@ impl Taker {
         case.finish(ledger, &now)?;
         let mut answers = Vec::with_capacity(values.len());
         let (mut taken, mut has_called) = (Vec::new(), false);
-        for judged in case.judge_all(ledger.books(), values, &now) {
+        let mut judged = case.judge_all(ledger.books(), values, &now);
+        let before = ledger.shares().clone();
+        let mut shares = before.clone();
+        share::limit(&case.settings, &mut shares, runs(&mut judged), now.wall);
+        ledger.set_shares(shares);
+        for judged in judged {
             answers.push(match judged {
                 Err(answer) => answer,
                 Ok((
@@ -134,7 +143,10 @@ impl Taker {
         if has_called && let Err(why) = ledger.save() {
             complain(&format!("again-fleet: {why}"));
         }
-        ledger.begin(taken.iter().map(|one| one.trigger.clone()).collect())?;
+        if let Err(why) = ledger.begin(taken.iter().map(|one| one.trigger.clone()).collect()) {
+            ledger.set_shares(before);
+            return Err(why);
+        }
         for (at, answer) in case.pass_on(ledger, &taken, &now) {
             answers[at] = answer;
         }
@@ -238,6 +250,15 @@ fn held(settings: &Settings) -> Result<Vec<ends::Held>, ()> {
         ));
     })?;
     Ok(ends::hold(processes, asked))
+}
+
+/// The triggers that would start a run now.
+fn runs(judged: &mut [Result<(Came, Verdict), Answer>]) -> Vec<(&Trigger, &mut Verdict)> {
+    let judged = judged.iter_mut().filter_map(|one| one.as_mut().ok());
+    let runs =
+        judged.filter(|(came, verdict)| came.call.is_none() && matches!(verdict, Verdict::Take(_)));
+    runs.map(|(came, verdict)| (&came.trigger, verdict))
+        .collect()
 }
 
 /// Puts a call where it waits. What is to be said of its event.
@@ -450,6 +471,7 @@ impl Case {
         };
         let mut answers = Vec::new();
         let mut unknown = Vec::new();
+        let mut shares = ledger.shares().clone();
         for order in orders(taken, &pace, self.rules.skew) {
             let done = helper::ask(&self.settings, &order);
             for one in order.members {
@@ -458,7 +480,10 @@ impl Case {
                         ledger.enter(&one.trigger, Outcome::Taken, why, self.rules.skew, now);
                         (Outcome::Taken, why)
                     }
-                    Done::Refused(why) => (Outcome::Held, why),
+                    Done::Refused(why) => {
+                        shares.remove(&one.trigger);
+                        (Outcome::Held, why)
+                    }
                     Done::Unknown(why) => {
                         unknown.push(one.trigger.clone());
                         (Outcome::Held, why)
@@ -476,6 +501,7 @@ impl Case {
                 answers.push((one.at, said(outcome, why)));
             }
         }
+        ledger.set_shares(shares);
         ledger.end(unknown);
         answers
     }

@@ -114,7 +114,7 @@ fn engine_is_away(fleet: &Fleet) {
 
 fn once(kind: Kind) {
     // A short skew, so that what is late is so soon.
-    let fleet = Fleet::with(kind, "skew => '1s',");
+    let fleet = Fleet::with(kind, "skew => '1s', cap_share => 100,");
     fires(&fleet);
     target_is_off(&fleet);
     target_is_late(&fleet);

@@ -77,13 +77,13 @@ fn stopped(fleet: &Fleet) {
 /// The cap is reached by the run of before.
 fn capped(fleet: &Fleet) {
     let helper = "max_runs => 1, window => '30s'";
-    set(&fleet.lb1, fleet.kind, helper, "");
+    set(&fleet.lb1, fleet.kind, helper, "cap_share => 100,");
     assert!(Waits::new(fleet, "").ends().contains("lb1.test: changed"));
     assert!(Waits::new(fleet, "").ends().contains("lb1.test: changed"));
     let runs = fleet.runs(3);
     let apart = runs[2].started - runs[1].started;
     assert!(apart > 29.0, "{apart} s");
-    set(&fleet.lb1, fleet.kind, "", "");
+    set(&fleet.lb1, fleet.kind, "", "cap_share => 100,");
 }
 
 /// An hour behind, and an hour ahead.

@@ -37,7 +37,7 @@ fn times() -> usize {
 
 /// Has the classes set up a node that listens to all others, with these rules.
 fn set(lab: &Lab, kind: Kind, settings: &str, rules: &str) {
-    let settings = format!("events => true, {settings}");
+    let settings = format!("events => true, cap_share => 100, {settings}");
     let classes = classes(kind, "max_runs => 250,", &settings);
     let classes = classes.replace("'web*.test'", "'web*.test', 'lb*.test'");
     apply(lab, "/root/node.pp", &format!("{classes}{rules}"));

@@ -144,6 +144,10 @@ fn every_default_is_the_programs() {
             set.hop_limit
         ),
         format!(
+            "cap_share Whole number, by default {} and at most 100.",
+            set.cap_share
+        ),
+        format!(
             "slots_limit Whole number, by default {} and at most {MOST_SLOTS}.",
             set.slots_limit
         ),
@@ -168,6 +172,8 @@ fn every_default_is_the_programs() {
         ("ttl = '1d'", "ttl = 86401"),
         ("skew = '1h'", "skew = 3601"),
         ("hop_limit = 20", "hop_limit = 21"),
+        ("cap_share = 100", "cap_share = 101"),
+        ("cap_share = 1", "cap_share = 0"),
         ("slots_limit = 100000", "slots_limit = 100001"),
         ("slots_max_wait = '1d'", "slots_max_wait = 86401"),
     ] {

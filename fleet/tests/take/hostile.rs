@@ -262,7 +262,7 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let origin = json!({ "triggers": [{ "id": id }] });
     let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
     let status = json!({ "targets": [{ "timers": [], "running": running }] });
-    node.helper_says(&status.to_string(), 0);
+    node.helper_shows("status", &status.to_string());
     // A process counts if it started a tick of the clock before the question, or earlier.
     let pid = i32::try_from(run.id()).expect("a pid");
     let started = process::identify(pid).expect("alive").started();
@@ -300,9 +300,8 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
 fn executor_says_that_nothing_is_watched_if_the_status_cannot_be_read() {
     let node = Node::new();
     let id = Id::from_bits(1);
-    node.helper_says(&json!({ "targets": [] }).to_string(), 0);
     assert!(!node.became(&id).0.is_unwatched);
-    node.helper_says("nothing", 0);
+    node.helper_shows("status", "nothing");
     assert!(node.became(&id).0.is_unwatched);
     assert!(node.errors().contains("cannot read 'again status --json'"));
 }

@@ -9,12 +9,14 @@ mod fired;
 mod hostile;
 mod node;
 mod rules;
+mod share;
 mod source;
 #[path = "../support/told.rs"]
 mod told;
 
 use again_fleet::handover::Answer;
 use again_fleet::origin::Word;
+use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
 use fired::{by, sealed, trigger, unsigned};
@@ -124,6 +126,7 @@ fn what_is_handed_over_together_is_asked_for_once() {
     let node = Node::new();
     let mut triggers: Vec<Trigger> = (0..20)
         .map(|n| Trigger {
+            id: Id::from_bits(n),
             name: format!("name {n}").parse().expect("a name"),
             ..trigger("web1.test")
         })

@@ -22,6 +22,7 @@ use crate::ca::Ca;
 
 /// What stands in for the helper. Its words and its status lie beside it, and what it saw.
 const HELPER: &str = r#"#!/bin/bash
+case $1 in status|history) cat "$0.$1.json"; exit;; esac
 printf '%s\0' "$@" >>"$0.calls"; printf '\n\0' >>"$0.calls"
 env >"$0.env"
 find /proc/self/fd -lname 'socket:*' >"$0.sockets"
@@ -53,6 +54,8 @@ impl Node {
         fs::set_permissions(node.path("helper"), fs::Permissions::from_mode(0o755))
             .expect("its mode");
         node.helper_says("again: scheduled: by the stand-in", 0);
+        node.helper_shows("status", r#"{"targets":[]}"#);
+        node.helper_shows("history", "");
         node.set_well("");
         node
     }
@@ -94,6 +97,11 @@ impl Node {
     pub fn helper_says(&self, line: &str, status: u8) {
         fs::write(self.path("helper.says"), line).expect("written");
         fs::write(self.path("helper.status"), status.to_string()).expect("written");
+    }
+
+    /// What it prints for a command that only looks.
+    pub fn helper_shows(&self, verb: &str, text: &str) {
+        fs::write(self.path(&format!("helper.{verb}.json")), text).expect("written");
     }
 
     pub fn helper_kills(&self, kills: bool) {

@@ -19,7 +19,7 @@ use crate::fired::{by, sealed_as, trigger};
 use crate::node::Node;
 use crate::told::{batch, inventory, leave, now, started};
 
-const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\ndelta = '5s'\n";
+pub const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\ndelta = '5s'\n";
 
 fn node(rules: &[&str]) -> Node {
     let node = Node::new();
@@ -41,7 +41,7 @@ fn met(rule: &str, n: u64, batch: Vec<u8>) -> Met {
     }
 }
 
-fn signed(rule: &str, n: u64, batch: &Batch) -> Vec<u8> {
+pub fn signed(rule: &str, n: u64, batch: &Batch) -> Vec<u8> {
     met(rule, n, sealed_as(batch.node.as_str(), batch)).write()
 }
 

@@ -1,0 +1,210 @@
+//! PURE: the cap and the triggers that `again` has on record: again(8), `again status --json` and `again history --json`.
+
+use std::collections::BTreeSet;
+
+use again::model::{Span, Walltime};
+use serde::Deserialize;
+
+use super::became::{self, Line, Origin, Trigger};
+use crate::policy::share::{Cap, Event, Observation, Recorded};
+
+#[derive(Deserialize)]
+struct Status {
+    targets: Vec<Target>,
+    #[serde(default)]
+    unreadable: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    id: String,
+    cap: Bounds,
+    timers: Vec<Work>,
+    running: Option<Work>,
+}
+
+#[derive(Deserialize)]
+struct Bounds {
+    max_runs: u32,
+    window_seconds: u64,
+}
+
+/// A timer or a run.
+#[derive(Deserialize)]
+struct Work {
+    origin: Option<Origin>,
+}
+
+/// An observation of the target that triggers run: the one of the newest request in the history. Without any it is the one that was
+/// `known` before, or one that works for triggers now.
+///
+/// # Errors
+/// The status cannot be read, or `again` cannot read the record of the target; the message has the reason.
+pub fn observation(
+    status: &str,
+    history: &str,
+    known: Option<&str>,
+) -> Result<Observation, String> {
+    let status: Status = again::model::json::read(status.as_bytes()).map_err(|e| e.to_string())?;
+    let lines = became::lines(history);
+    let requests = |line: &&Line| line.what == "requested" && !triggers(&line.origin).is_empty();
+    let newest = lines.iter().rfind(requests);
+    let newest = newest.map(|line| line.target.as_str()).or(known);
+    let target = status.targets.iter().find(|target| match newest {
+        Some(id) => target.id == id,
+        None => target.works_for_triggers(),
+    });
+    if let (None, Some(why)) = (target, status.unreadable.first()) {
+        return Err(why.clone());
+    }
+    let id = target.map(|target| target.id.as_str()).or(newest);
+    let timers = target.iter().flat_map(|target| &target.timers);
+    let timers = timers.map(|one| triggers(&one.origin));
+    let running = target.and_then(|target| target.running.as_ref());
+    let of_target = lines.iter().filter(|line| Some(&*line.target) == id);
+    Ok(Observation {
+        target: id.map(str::to_owned),
+        cap: target.map(|target| Cap {
+            max_runs: target.cap.max_runs,
+            window: Span::from_secs(target.cap.window_seconds),
+        }),
+        timers: timers.filter(|one| !one.is_empty()).collect(),
+        running: running.map_or_else(Vec::new, |run| triggers(&run.origin)),
+        events: of_target.filter_map(event).collect(),
+        mentioned: BTreeSet::from_iter(lines.iter().flat_map(|line| triggers(&line.origin))),
+    })
+}
+
+impl Target {
+    fn works_for_triggers(&self) -> bool {
+        let all = self.timers.iter().chain(&self.running);
+        all.into_iter().any(|one| !triggers(&one.origin).is_empty())
+    }
+}
+
+fn event(line: &Line) -> Option<Event> {
+    match line.what.as_str() {
+        "started" => Some(Event::Started {
+            log: line.log(),
+            at: became::millis(&line.at).map(Walltime::from_millis)?,
+            triggers: triggers(&line.origin),
+        }),
+        "taken-back" => Some(Event::TakenBack(line.log())),
+        "reset" => Some(Event::Reset),
+        _ => None,
+    }
+}
+
+fn triggers(origin: &Option<Origin>) -> Vec<Recorded> {
+    let recorded = |one: &Trigger| {
+        Some(Recorded {
+            sender: one.sender.parse().ok()?,
+            id: one.id.parse().ok()?,
+        })
+    };
+    let triggers = origin.iter().flat_map(|origin| &origin.triggers);
+    triggers.filter_map(recorded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::name::Id;
+    use serde_json::json;
+
+    fn origin(ids: &[u128]) -> serde_json::Value {
+        let triggers = ids.iter().map(|id| json!({ "id": Id::from_bits(*id), "sender": "web1", "name": "again", "number": 1 }));
+        json!({ "origins": [], "triggers": triggers.collect::<Vec<_>>() })
+    }
+
+    fn line(target: &str, what: &str, run: u32, ids: &[u128]) -> String {
+        json!({
+            "schema": 1, "at": "2026-11-21T00:03:00.045Z", "what": what, "target": target, "outcome": null, "reason": "",
+            "origin": origin(ids), "timer": "again-fleet", "request": "r", "chain": "c", "run": run,
+        })
+        .to_string()
+    }
+
+    fn status(unreadable: &[&str]) -> String {
+        let work = |ids: &[u128]| json!({ "name": "x", "origin": origin(ids) });
+        let cap = |max_runs: u32| json!({ "used": 1, "max_runs": max_runs, "window_seconds": 60, "frees_at": null });
+        let timers = [work(&[4]), work(&[5, 6]), json!({ "origin": null })];
+        json!({ "unreadable": unreadable, "targets": [
+            { "id": "a", "cap": cap(3), "timers": [], "running": null },
+            { "id": "b", "cap": cap(7), "timers": timers, "running": work(&[3]) },
+        ] })
+        .to_string()
+    }
+
+    fn recorded(id: u128) -> Recorded {
+        Recorded {
+            sender: "web1".parse().expect("a certname"),
+            id: Id::from_bits(id),
+        }
+    }
+
+    fn all(ids: &[u128]) -> Vec<Recorded> {
+        ids.iter().copied().map(recorded).collect()
+    }
+
+    #[test]
+    fn target_is_that_of_the_newest_request_for_triggers() {
+        let history = [
+            line("a", "requested", 1, &[1]),
+            line("b", "requested", 1, &[2]),
+            line("b", "started", 1, &[2]),
+            line("b", "taken-back", 1, &[2]),
+            line("b", "ended", 1, &[2]),
+            line("b", "reset", 0, &[]),
+            // What was asked for before its command was changed.
+            line("a", "started", 1, &[1]),
+            line("a", "requested", 2, &[]),
+        ];
+        let wanted = Observation {
+            target: Some("b".to_owned()),
+            cap: Some(Cap {
+                max_runs: 7,
+                window: Span::from_secs(60),
+            }),
+            timers: vec![all(&[4]), all(&[5, 6])],
+            running: all(&[3]),
+            events: vec![
+                Event::Started {
+                    log: "c-1".to_owned(),
+                    at: Walltime::from_millis(1_795_219_380_045),
+                    triggers: all(&[2]),
+                },
+                Event::TakenBack("c-1".to_owned()),
+                Event::Reset,
+            ],
+            mentioned: BTreeSet::from_iter(all(&[1, 2])),
+        };
+        let seen = observation(&status(&[]), &history.join("\n"), Some("a"));
+        assert_eq!(seen, Ok(wanted));
+    }
+
+    #[test]
+    fn without_a_request_the_known_target_counts_or_one_that_works_for_triggers() {
+        let target = |known| {
+            let history = line("a", "started", 1, &[]);
+            let seen = observation(&status(&[]), &history, known).expect("readable");
+            (seen.target, seen.cap.map(|cap| cap.max_runs))
+        };
+        assert_eq!(target(Some("a")), (Some("a".to_owned()), Some(3)));
+        assert_eq!(target(None), (Some("b".to_owned()), Some(7)));
+        // Its record is gone: it was idle.
+        assert_eq!(target(Some("c")), (Some("c".to_owned()), None));
+        let none = observation(r#"{"targets":[]}"#, "", None);
+        assert_eq!(none, Ok(Observation::default()));
+    }
+
+    #[test]
+    fn unreadable_record_is_an_error_unless_it_is_another_targets() {
+        let seen = |known| observation(&status(&["record 'c' is damaged"]), "", Some(known));
+        assert_eq!(seen("c"), Err("record 'c' is damaged".to_owned()));
+        assert!(seen("a").is_ok());
+        let unknown = observation(r#"{"targets":[],"unreadable":["x"]}"#, "", None);
+        assert_eq!(unknown, Err("x".to_owned()));
+        assert!(observation("again: error", "", None).is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! Limits triggers to their nodes' shares of the cap. `again` is asked only if a share may be exceeded.
+
+use again::model::Walltime;
+
+use super::{helper, observation};
+use crate::policy::judge::Verdict;
+use crate::policy::share::{Limiter, Observation, Shares};
+use crate::settings::Settings;
+use crate::wire::trigger::Trigger;
+
+/// Holds those of these triggers that would exceed the shares of their nodes, and counts the others.
+pub fn limit(
+    settings: &Settings,
+    shares: &mut Shares,
+    triggers: Vec<(&Trigger, &mut Verdict)>,
+    now: Walltime,
+) {
+    let percent = settings.cap_share;
+    if percent == 100 {
+        return;
+    }
+    let all = triggers.iter().map(|(trigger, _)| *trigger);
+    let needs = shares.needs_observation(all, percent, now);
+    let observation = needs.then(|| observe(settings, shares));
+    let mut limiter = Limiter::new(shares, observation, percent, now);
+    for (trigger, verdict) in triggers {
+        if let Err(why) = limiter.accept(trigger) {
+            *verdict = Verdict::Held(why);
+        }
+    }
+}
+
+/// Asks `again`. The status comes first: a run that starts in between is pending there and started in the history, so that it counts
+/// twice rather than never.
+fn observe(settings: &Settings, shares: &Shares) -> Result<Observation, String> {
+    let status = helper::status(settings)?;
+    let history = helper::history(settings)?;
+    observation::observation(&status, &history, shares.target()).map_err(|why| {
+        let program = settings.helper.display();
+        format!("{program} status --json: {why}")
+    })
+}
