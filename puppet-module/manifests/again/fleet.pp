@@ -79,6 +79,9 @@
 # @param hop_limit
 #   How many hops a trigger may have made from node to node. The program's default is 10.
 #
+# @param cap_share
+#   How much of the helper's cap (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
+#
 # @param firing_group
 #   Group whose members may fire as root may: `puppet` on a server whose reports start runs.
 #
@@ -201,6 +204,7 @@ class common::again::fleet (
   Optional[Common::Again::Duration] $skew = undef,
   Optional[Variant[Common::Again::Duration, Pattern[/\A[0-9]{1,5}ms\z/]]] $spread = undef,
   Optional[Integer[1, 20]] $hop_limit = undef,
+  Optional[Integer[1, 100]] $cap_share = undef,
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $firing_group = 'root',
   Enum['file', 'package', 'none'] $manage_binary = 'file',
   Optional[Common::Again::Source] $source = undef,
@@ -290,6 +294,7 @@ class common::again::fleet (
         'facts'      => $published_facts,
     } + $durations + {
         'hop_limit'      => $hop_limit,
+        'cap_share'      => $cap_share,
         'slots_group'    => $slots_settings['group'],
         'slots_limit'    => $slots_settings['limit'],
         'slots_required' => $slots_settings['required'],

@@ -215,7 +215,7 @@ describe 'common::again::fleet' do
       least.merge(
         engine: 'nats', tls: false, namespace: 'test', certname: 'lb', key: '/own/key.pem', revocation: 'leaf', operators: ['pp_role=admin'],
         accept_for: { 'puppet.example.com' => ['web*.example.com'] }, run_cmd: 'puppet apply  /etc/site.pp', cwd: '/etc/puppet', published_facts: %w[role],
-        ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, config_file: '/srv/fleet.toml', firing_group: 'puppet', user: 'carrier',
+        ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, cap_share: 25, config_file: '/srv/fleet.toml', firing_group: 'puppet', user: 'carrier',
         pam_service: 'login', binary: '/opt/again-fleet', unit_dir: '/run/systemd/system'
       )
     end
@@ -247,6 +247,7 @@ describe 'common::again::fleet' do
         skew = "2m"
         spread = "100ms"
         hop_limit = 3
+        cap_share = 25
         helper = "/usr/local/bin/again"
 
         [accept_for]
