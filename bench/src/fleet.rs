@@ -499,6 +499,7 @@ impl Alone {
             revocation: Revocation::Off,
             certificate: fs::read(scene.at("web2.test.pem"))?,
             key: fs::read(scene.at("web2.test.key"))?,
+            refuses_open_servers: false,
         };
         let client = || {
             let addresses = [scene.address()];

@@ -6,7 +6,7 @@ use crate::engine::{Tls, tls};
 use crate::identity::authority::Revocation;
 use crate::identity::files;
 use crate::policy::rule::Rule;
-use crate::settings::{Endpoint, Engine, Settings};
+use crate::settings::{Endpoint, Engine, Settings, Trust};
 use crate::wire::name::{Namespace, Node};
 
 /// The engine's servers, and who this node is to them.
@@ -68,10 +68,10 @@ impl Access {
     /// Whether a connection that was made by the other does for this.
     pub fn is(&self, other: &Access) -> bool {
         let parts = |one: &Access| {
-            let tls = one
-                .tls
-                .clone()
-                .map(|tls| (tls.ca, tls.crl, tls.revocation, tls.certificate, tls.key));
+            let tls = one.tls.clone().map(|tls| {
+                let files = (tls.ca, tls.crl, tls.certificate, tls.key);
+                (files, tls.revocation, tls.refuses_open_servers)
+            });
             (one.engine, one.servers.clone(), tls)
         };
         parts(self) == parts(other)
@@ -108,6 +108,8 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
         revocation: paths.revocation,
         certificate: read(&paths.certificate)?,
         key: read(&paths.key)?,
+        // The word of whoever can write there is believed.
+        refuses_open_servers: settings.trust == Trust::Engine,
     })
 }
 
@@ -126,6 +128,7 @@ mod tests {
                 revocation: Revocation::Chain,
                 certificate: Vec::new(),
                 key: Vec::new(),
+                refuses_open_servers: false,
             }),
             node: "web1.test".parse().expect("a certname"),
             namespace: "test".parse().expect("a namespace"),

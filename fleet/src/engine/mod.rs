@@ -215,6 +215,8 @@ pub struct Tls {
     pub certificate: Vec<u8>,
     /// Its key.
     pub key: Vec<u8>,
+    /// Whether a server that asks for no client certificate is refused.
+    pub refuses_open_servers: bool,
 }
 
 /// The store. Futures run on one thread, so none of them has to be `Send`.

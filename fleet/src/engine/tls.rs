@@ -1,12 +1,15 @@
 //! TLS to the engine: rustls with its provider of ring, and what Puppet's CA has made.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use super::Tls;
 use crate::identity::authority::{Revocation, lists};
@@ -46,12 +49,86 @@ pub fn configuration(tls: &Tls) -> Result<ClientConfig, Malformed> {
             .err()
             .unwrap_or(wrong(e))
     };
-    ClientConfig::builder_with_provider(provider)
+    let verifier = verifier.build().map_err(|e| wrong(e.to_string()))?;
+    let mut configuration = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| wrong(e.to_string()))?
-        .with_webpki_verifier(verifier.build().map_err(|e| wrong(e.to_string()))?)
+        .with_webpki_verifier(Arc::clone(&verifier))
         .with_client_auth_cert(vec![certificate], key)
-        .map_err(|e| of_key(e.to_string()))
+        .map_err(|e| of_key(e.to_string()))?;
+    if tls.refuses_open_servers {
+        let both = Arc::new(ClosedServer {
+            verifier,
+            certificate: Arc::clone(&configuration.client_auth_cert_resolver),
+            is_asked: AtomicBool::new(false),
+        });
+        configuration.client_auth_cert_resolver = both.clone();
+        configuration.dangerous().set_certificate_verifier(both);
+    }
+    Ok(configuration)
+}
+
+/// Refuses a server that has asked for no client certificate by the time that its own is verified. rustls looks for the
+/// client's certificate when the server asks for it, which is before that in TLS 1.2 and 1.3. For connections that are made
+/// one after the other.
+#[derive(Debug)]
+struct ClosedServer {
+    verifier: Arc<WebPkiServerVerifier>,
+    certificate: Arc<dyn ResolvesClientCert>,
+    is_asked: AtomicBool,
+}
+
+impl ResolvesClientCert for ClosedServer {
+    fn resolve(&self, hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.is_asked.store(true, Ordering::Relaxed);
+        self.certificate.resolve(hints, schemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        self.certificate.has_certs()
+    }
+}
+
+impl ServerCertVerifier for ClosedServer {
+    fn verify_server_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let is_asked = self.is_asked.swap(false, Ordering::Relaxed);
+        let verifier = &self.verifier;
+        let verified = verifier.verify_server_cert(end, others, name, ocsp, now)?;
+        if is_asked {
+            return Ok(verified);
+        }
+        let why = "the server asks for no client certificate";
+        Err(rustls::Error::General(why.to_owned()))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        end: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, end, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        end: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, end, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
 }
 
 /// Remedies for errors of TLS, by words of the error: alerts of the server, then faults of its certificate, then of this
@@ -71,7 +148,7 @@ const REMEDIES: &[(&[&str], &str)] = &[
     ),
     (
         &["alert: CertificateRevoked"],
-        "this node's certificate is revoked: run 'puppetserver ca clean --certname NODE' on the CA, then 'puppet ssl clean' and 'puppet ssl bootstrap' here",
+        "this node's certificate is revoked: run 'puppetserver ca clean --certname NODE' on the CA, then 'puppet ssl clean' and 'puppet ssl bootstrap' here; without a Puppet server: 'again-fleet ca revoke', then 'sign'",
     ),
     (
         &["alert: CertificateExpired"],
@@ -92,6 +169,10 @@ const REMEDIES: &[(&[&str], &str)] = &[
             "alert: DecryptError",
         ],
         "the server refuses this node's certificate: its log says why",
+    ),
+    (
+        &["asks for no client certificate"],
+        "have the server verify client certificates (etcd: --client-cert-auth, nats-server: verify), or set trust = \"puppet\"",
     ),
     (
         &["alert: NoApplicationProtocol"],

@@ -240,7 +240,26 @@ fn put_together(flags: &Flags, around: &Surroundings) -> Result<Settings, String
         }
     }
     let set = typed.or(environment).or(read_file(flags, around)?);
-    Ok(resolve(set, around))
+    let settings = resolve(set, around);
+    check_trust(&settings)?;
+    Ok(settings)
+}
+
+/// Checks that nothing but a client certificate or this machine gives access to an engine whose every word is believed.
+///
+/// # Errors
+/// A sentence that names the server.
+fn check_trust(settings: &Settings) -> Result<(), String> {
+    if settings.trust != Trust::Engine || settings.tls {
+        return Ok(());
+    }
+    match settings.endpoints.iter().find(|one| !one.is_loopback()) {
+        Some(Endpoint { host, .. }) => Err(format!(
+            "trust = \"engine\" with tls = false lets everybody who reaches {host} have Puppet run here; \
+             set tls = true, or use an engine on localhost"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
@@ -511,7 +530,7 @@ mod tests {
     fn all_that_can_be_set_is_read() {
         let all = r#"
 engine = "nats"
-endpoints = ["nats1.example.com", "[2001:db8::1]:4333", "192.0.2.1:1"]
+endpoints = ["localhost", "[::1]:4333", "127.0.0.2:1"]
 tls = false
 namespace = "test"
 certname = "web1.example.com"
@@ -555,9 +574,9 @@ locks_dir = '/l'
             (Engine::Nats, false, Trust::Engine)
         );
         let endpoints = [
-            host("nats1.example.com", None),
-            host("2001:db8::1", Some(4333)),
-            host("192.0.2.1", Some(1)),
+            host("localhost", None),
+            host("::1", Some(4333)),
+            host("127.0.0.2", Some(1)),
         ];
         assert_eq!(set.endpoints, endpoints);
         assert_eq!(set.namespace.as_str(), "test");
@@ -753,6 +772,14 @@ locks_dir = '/l'
             ("run_cmd = []", &["line 1", "'run_cmd'", "empty"]),
             ("[accept_for]\nweb1 = 'x'", &["line 2", "accept_for.web1"]),
             ("ttl", &["line 1"]),
+            (
+                "trust = 'engine'\ntls = false\nendpoints = ['localhost', '192.0.2.1:1']",
+                &["reaches 192.0.2.1", "tls = true", "localhost"],
+            ),
+            (
+                "trust = 'engine'\ntls = false\nendpoints = ['localhost.example.com']",
+                &["reaches localhost.example.com"],
+            ),
         ] {
             let error = with(file, &[], Flags::default()).expect_err(file);
             for word in words {

@@ -1,6 +1,7 @@
 //! The values of settings, as they are read from the file and from the environment.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -59,6 +60,14 @@ pub struct Endpoint {
     pub host: String,
     /// Port; `None`: the engine's usual one.
     pub port: Option<u16>,
+}
+
+impl Endpoint {
+    /// Whether the server is on this machine.
+    pub fn is_loopback(&self) -> bool {
+        let address = self.host.parse::<IpAddr>();
+        address.map_or(self.host == "localhost", |address| address.is_loopback())
+    }
 }
 
 /// A value of the file or of a variable.

@@ -33,10 +33,15 @@ struct LimitedServer {
 
 impl LimitedServer {
     fn new(certificate: &str, words: &[&str]) -> LimitedServer {
+        let verify = ["-Verify", "2", "-verify_return_error"];
+        LimitedServer::open(certificate, &[&verify, words].concat())
+    }
+
+    /// One that asks for no client certificate.
+    fn open(certificate: &str, words: &[&str]) -> LimitedServer {
         let (ca, port) = (Ca::get(), free_port());
         let mut command = Command::new("openssl");
-        command.args(["s_server", "-quiet", "-rev", "-Verify", "2"]);
-        command.args(["-verify_return_error", "-accept"]);
+        command.args(["s_server", "-quiet", "-rev", "-accept"]);
         command.arg(format!("127.0.0.1:{port}"));
         command
             .arg("-cert")
@@ -213,6 +218,30 @@ fn each_failure_of_tls_has_its_remedy() {
         found.contains("a name from the server's certificate"),
         "{found}"
     );
+}
+
+/// A server that asks for no client certificate lets everybody in: who believes its word refuses it.
+#[test]
+fn server_that_is_open_to_everybody_is_refused_where_its_word_is_believed() {
+    let (signed, mut believed) = (tls("web1.test"), tls("web1.test"));
+    believed.refuses_open_servers = true;
+    for version in ["-tls1_2", "-tls1_3"] {
+        let open = LimitedServer::open("server.test", &[version]);
+        let closed = LimitedServer::new("server.test", &[version]);
+        run(async {
+            assert!(matches!(open.answers(&signed).await, Ok(true)));
+            assert!(matches!(closed.answers(&believed).await, Ok(true)));
+        });
+        let (why, found) = refusal(&open.address(), &believed);
+        assert!(found.contains("--client-cert-auth"), "{why}: {found}");
+    }
+    for kind in [Kind::Etcd, Kind::Nats] {
+        let server = Server::start(kind);
+        run(async {
+            let answer = connect_and_list(kind, server.address(), &believed).await;
+            assert_eq!(answer, Ok(()), "{kind:?}");
+        });
+    }
 }
 
 #[test]

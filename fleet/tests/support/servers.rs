@@ -51,6 +51,8 @@ pub struct Server {
     configuration: String,
     /// The name of its certificate.
     certificate: &'static str,
+    /// Directory of its certificate in the form of Puppet's `ssldir`, if another CA than the tests' has made it.
+    ssldir: Option<PathBuf>,
     /// How many bytes it may store, if not as many as it likes.
     room: Option<u64>,
 }
@@ -72,6 +74,15 @@ impl Server {
     pub fn with_certificate(kind: Kind, certificate: &'static str) -> Server {
         let mut server = Server::new(kind, "");
         server.certificate = certificate;
+        server.run();
+        server
+    }
+
+    /// A new one with the certificate of this name in a directory like Puppet's `ssldir`.
+    #[allow(dead_code, reason = "for the suite verbs")]
+    pub fn with_ssldir(kind: Kind, certificate: &'static str, ssldir: &Path) -> Server {
+        let mut server = Server::new(kind, "");
+        (server.certificate, server.ssldir) = (certificate, Some(ssldir.to_owned()));
         server.run();
         server
     }
@@ -155,6 +166,7 @@ impl Server {
             keeper: Mutex::new(None),
             configuration: configuration.to_owned(),
             certificate: "server.test",
+            ssldir: None,
             room: None,
         }
     }
@@ -186,8 +198,24 @@ impl Server {
         assert!(answered, "{:?} does not answer:\n{}", self.kind, self.log());
     }
 
+    /// Paths of its certificate and key, the CA's certificates and its revocation lists.
+    fn files(&self) -> [String; 4] {
+        let name = self.certificate;
+        let Some(ssldir) = &self.ssldir else {
+            let (certificate, key) = (format!("{name}.pem"), format!("{name}.key"));
+            let files = [&*certificate, &*key, "ca.pem", "crl.pem"];
+            return files.map(|file| text(&Ca::get().path(file)));
+        };
+        let (certificate, key) = (
+            format!("certs/{name}.pem"),
+            format!("private_keys/{name}.pem"),
+        );
+        let files = [&*certificate, &*key, "certs/ca.pem", "crl.pem"];
+        files.map(|file| text(&ssldir.join(file)))
+    }
+
     fn etcd(&self) -> Vec<String> {
-        let ca = Ca::get();
+        let [certificate, key, roots, crl] = self.files();
         let peer = |port: &u16| format!("http://127.0.0.1:{port}");
         let peers = peer(&self.peer_port);
         let members: Vec<String> = self
@@ -209,16 +237,10 @@ impl Server {
             ("--listen-peer-urls", peers.clone()),
             ("--initial-advertise-peer-urls", peers.clone()),
             ("--initial-cluster", members.join(",")),
-            (
-                "--cert-file",
-                text(&ca.path(&format!("{}.pem", self.certificate))),
-            ),
-            (
-                "--key-file",
-                text(&ca.path(&format!("{}.key", self.certificate))),
-            ),
-            ("--trusted-ca-file", text(&ca.path("ca.pem"))),
-            ("--client-crl-file", text(&ca.path("crl.pem"))),
+            ("--cert-file", certificate),
+            ("--key-file", key),
+            ("--trusted-ca-file", roots),
+            ("--client-crl-file", crl),
             ("--logger", "zap".to_owned()),
         ];
         let mut command = program(self.kind);
@@ -237,13 +259,7 @@ impl Server {
     }
 
     fn nats(&self) -> Vec<String> {
-        let ca = Ca::get();
-        let path = |name: &str| text(&ca.path(name));
-        let (certificate, key, roots) = (
-            path(&format!("{}.pem", self.certificate)),
-            path(&format!("{}.key", self.certificate)),
-            path("ca.pem"),
-        );
+        let [certificate, key, roots, _] = self.files();
         let has_users = self.configuration.contains("authorization");
         let verify = if has_users {
             "verify_and_map"
@@ -425,6 +441,7 @@ pub fn tls(node: &str) -> Tls {
         revocation: Revocation::Chain,
         certificate: ca.read(&format!("{node}.pem")),
         key: ca.read(&format!("{node}.key")),
+        refuses_open_servers: false,
     }
 }
 
