@@ -16,6 +16,9 @@ _again__fleet() {
             ",$1")
                 cmd="again__fleet"
                 ;;
+            again__fleet,ca)
+                cmd="again__fleet__subcmd__ca"
+                ;;
             again__fleet,call)
                 cmd="again__fleet__subcmd__call"
                 ;;
@@ -64,6 +67,15 @@ _again__fleet() {
             again__fleet,trigger)
                 cmd="again__fleet__subcmd__trigger"
                 ;;
+            again__fleet__subcmd__ca,create)
+                cmd="again__fleet__subcmd__ca__subcmd__create"
+                ;;
+            again__fleet__subcmd__ca,revoke)
+                cmd="again__fleet__subcmd__ca__subcmd__revoke"
+                ;;
+            again__fleet__subcmd__ca,sign)
+                cmd="again__fleet__subcmd__ca__subcmd__sign"
+                ;;
             *)
                 ;;
         esac
@@ -71,8 +83,100 @@ _again__fleet() {
 
     case "${cmd}" in
         again__fleet)
-            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release locks pass check take call tell"
+            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release locks pass check ca take call tell"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__ca)
+            opts="-h --dir --config --state-dir --help create sign revoke"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__ca__subcmd__create)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__ca__subcmd__revoke)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__ca__subcmd__sign)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

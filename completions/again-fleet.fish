@@ -41,6 +41,7 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "release" -d
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "locks" -d 'Show which node holds which lock'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Pass a lock on to another candidate'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "ca" -d 'Make certificates for nodes that have no Puppet server'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "tell" -d 'Tell the fleet of this node; called by the resource type again_inventory'
@@ -120,6 +121,22 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l config
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l json -d 'Print JSON'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -l dir -d 'Directory of the CA' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -f -a "create" -d 'Make a CA in a new directory'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -f -a "sign" -d 'Make a key and a certificate for each node, to be copied there'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and not __fish_seen_subcommand_from create sign revoke" -f -a "revoke" -d 'Revoke the certificates of nodes'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from create" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from create" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from sign" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from sign" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from sign" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l idle -d 'End when nobody has asked for so long' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F

@@ -65,6 +65,8 @@ pub enum Command {
     Pass(Pass),
     /// See whether this node can fire and be fired at, and what to do where it cannot
     Check(Check),
+    /// Make certificates for nodes that have no Puppet server
+    Ca(Ca),
     /// Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket
     Take(Take),
     /// Call the programs of rules; started by again-fleet-calls.path
@@ -290,6 +292,37 @@ pub struct Check {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `again-fleet ca`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub struct Ca {
+    /// Directory of the CA
+    #[arg(long, value_name = "DIR", default_value = "/etc/again-fleet-ca")]
+    pub dir: PathBuf,
+    /// The command.
+    #[command(subcommand)]
+    pub command: CaCommand,
+}
+
+/// The commands of `again-fleet ca`.
+#[derive(Debug, Subcommand)]
+pub enum CaCommand {
+    /// Make a CA in a new directory
+    Create,
+    /// Make a key and a certificate for each node, to be copied there
+    Sign {
+        /// Certnames of the nodes
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<Node>,
+    },
+    /// Revoke the certificates of nodes
+    Revoke {
+        /// Certnames of the nodes
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<Node>,
+    },
 }
 
 /// `again-fleet take`.

@@ -118,5 +118,6 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Locks(args) => verbs::locks::main(&flags, &around, &args),
         Command::Pass(args) => verbs::locks::pass(&flags, &around, &args),
         Command::Check(args) => verbs::check::main(&flags, &around, &args),
+        Command::Ca(args) => verbs::ca::main(&args),
     }
 }

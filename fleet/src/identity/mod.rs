@@ -9,6 +9,8 @@ pub mod authority;
 pub mod certificate;
 /// The files on disk, read again when they change.
 pub mod files;
+/// A CA for nodes that have no Puppet server.
+pub mod issuer;
 /// Who this node is.
 pub mod own;
 

@@ -2,6 +2,8 @@
 
 /// What became of each target, while somebody waits.
 mod board;
+/// `again-fleet ca`.
+pub mod ca;
 /// `again-fleet cancel`.
 pub mod cancel;
 /// `again-fleet check`.

@@ -15,6 +15,8 @@ mod kick;
 mod node;
 /// Who is there.
 mod nodes;
+/// A CA of `again-fleet ca`.
+mod own_ca;
 /// What everybody may read.
 mod public;
 /// Real services.

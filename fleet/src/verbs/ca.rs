@@ -1,0 +1,264 @@
+//! `again-fleet ca`: certificates for nodes that have no Puppet server, from a CA in a directory.
+//!
+//! `ca.pem`, `ca_key.pem` and `crl.pem` are the CA; `serial` has the next serial number; `nodes/NODE` is what goes into the
+//! node's `ssldir`. A serial number is stored as used before it is. Files and directories are made beside their place and
+//! renamed, so that each is whole or not there. A command holds the lock of the directory.
+
+use std::fmt::Display;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use again::layout::say;
+use again::model::Walltime;
+use again::sys::clock::walltime;
+use again::sys::file::{read_named, sync};
+use again::sys::flock::lock;
+use again::sys::localtime::local;
+use rand::RngExt;
+
+use super::{Exit, Problem};
+use crate::cli::{Ca, CaCommand};
+use crate::identity::files::LARGEST;
+use crate::identity::issuer::{self, Issuer, Revocations};
+use crate::wire::name::Node;
+
+/// Modes of what everybody may read and of what only the owner may.
+const PUBLIC: u32 = 0o644;
+const SECRET: u32 = 0o600;
+/// Serial number of the first node: the CA's own certificate has 1.
+const FIRST: u64 = 2;
+/// How long to wait for another command with the same CA.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes a CA, signs or revokes.
+///
+/// # Errors
+/// The CA cannot be used, or a node has a certificate already, has none, or must not have one.
+pub fn main(args: &Ca) -> Result<Exit, Problem> {
+    let now = (walltime().millis() / 1000).cast_signed();
+    match &args.command {
+        CaCommand::Create => create(&args.dir, now)?,
+        CaCommand::Sign { nodes } => {
+            nodes.iter().try_for_each(may_have_certificate)?;
+            let ca = Directory::open(&args.dir)?;
+            for node in nodes {
+                let made = ca.sign(node, now)?;
+                say(&format!("again-fleet: signed {node}: {}", made.display()))?;
+            }
+        }
+        CaCommand::Revoke { nodes } => {
+            let ca = Directory::open(&args.dir)?;
+            for node in nodes {
+                ca.revoke(node, now)?;
+                let list = ca.file("crl.pem");
+                say(&format!(
+                    "again-fleet: revoked {node}; copy {} to all nodes",
+                    list.display()
+                ))?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Makes the CA beside its place and renames it: an empty directory may be there, and nothing else.
+fn create(dir: &Path, now: i64) -> Result<(), Problem> {
+    let name = dir.file_name();
+    let name = name.ok_or_else(|| Problem::Usage("--dir has to end with a name".to_owned()))?;
+    let (ca, key) = Issuer::create(rand::rng().random(), now)?;
+    let crl = ca.list(&Revocations::default(), now)?;
+    let next = FIRST.to_string() + "\n";
+    let files: [(&str, &str, u32); 4] = [
+        ("ca.pem", &ca.certificate, PUBLIC),
+        ("ca_key.pem", &key, SECRET),
+        ("crl.pem", &crl, PUBLIC),
+        ("serial", &next, SECRET),
+    ];
+    let mut new = name.to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let new = dir.with_file_name(new);
+    let made = make_directory(&new, 0o700, &files)
+        .and_then(|()| make_directory(&new.join("nodes"), 0o700, &[]))
+        .and_then(|()| put(&new, dir));
+    if let Err(e) = made {
+        let _ = fs::remove_dir_all(&new);
+        return Err(match e.kind() {
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
+                let dir = dir.display();
+                Problem::Failed(format!(
+                    "{dir} is not empty: name another directory with --dir"
+                ))
+            }
+            _ => cannot("make", dir, e),
+        });
+    }
+    let (dir, ends) = (dir.display(), local(at(ca.ends)));
+    say(&format!(
+        "again-fleet: made a CA in {dir}, valid until {ends}"
+    ))?;
+    Ok(())
+}
+
+/// Refuses names that mean something else: to etcd, and in the directories.
+fn may_have_certificate(node: &Node) -> Result<(), Problem> {
+    let why = match node.as_str() {
+        "root" => "etcd takes it for its superuser",
+        "ca" => "Puppet keeps the CA's certificate under this name",
+        name if name.starts_with('.') => "it begins with a dot",
+        _ => return Ok(()),
+    };
+    Err(Problem::Usage(format!(
+        "'{node}' cannot be the name of a node: {why}"
+    )))
+}
+
+/// Directory of a CA, locked.
+struct Directory {
+    path: PathBuf,
+    issuer: Issuer,
+    _lock: File,
+}
+
+impl Directory {
+    fn open(path: &Path) -> Result<Directory, Problem> {
+        let opened = File::open(path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Problem::Failed(format!(
+                "there is no CA in {}: make one with 'again-fleet ca create'",
+                path.display()
+            )),
+            _ => cannot("read", path, e),
+        })?;
+        lock(&opened, || path.to_owned(), PATIENCE).map_err(|e| cannot("lock", path, e))?;
+        let (certificate, key) = (read(&path.join("ca.pem"))?, read(&path.join("ca_key.pem"))?);
+        Ok(Directory {
+            path: path.to_owned(),
+            issuer: Issuer::read(certificate, &key)?,
+            _lock: opened,
+        })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Directory of a node.
+    fn node(&self, node: &Node) -> PathBuf {
+        self.path.join("nodes").join(node.as_str())
+    }
+
+    /// Makes what a node needs; where it is.
+    fn sign(&self, node: &Node, now: i64) -> Result<PathBuf, Problem> {
+        let made = self.node(node);
+        if made.exists() {
+            let made = made.display();
+            return Err(Problem::Failed(format!(
+                "{node} has a certificate, in {made}: to give it a new one, revoke that first"
+            )));
+        }
+        let issued = self.issuer.issue(node, self.next_serial()?, now)?;
+        let file = format!("{node}.pem");
+        let certificates: [(&str, &str, u32); 2] = [
+            ("ca.pem", &self.issuer.certificate, PUBLIC),
+            (&file, &issued.certificate, PUBLIC),
+        ];
+        // No certname begins with a dot.
+        let new = self.path.join("nodes/.new");
+        let ready = fs::remove_dir_all(&new).or_else(|e| match e.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(e),
+        });
+        ready
+            .and_then(|()| make_directory(&new, 0o700, &[]))
+            // The newest list is copied, also when another node is revoked before that.
+            .and_then(|()| symlink("../../crl.pem", new.join("crl.pem")))
+            .and_then(|()| make_directory(&new.join("certs"), 0o755, &certificates))
+            .and_then(|()| {
+                let key = [(&*file, &*issued.key, SECRET)];
+                make_directory(&new.join("private_keys"), 0o750, &key)
+            })
+            .and_then(|()| sync(&File::open(&new)?))
+            .and_then(|()| put(&new, &made))
+            .map_err(|e| cannot("make", &made, e))?;
+        Ok(made)
+    }
+
+    /// Serial number that no certificate of this CA has had, stored as used.
+    fn next_serial(&self) -> Result<u64, Problem> {
+        let path = self.file("serial");
+        let text = read(&path)?;
+        let serial = text.trim().parse::<u64>().ok();
+        let (serial, next) = serial
+            .filter(|serial| *serial >= FIRST)
+            .and_then(|serial| Some((serial, serial.checked_add(1)?)))
+            .ok_or_else(|| cannot("use", &path, "it has no serial number"))?;
+        replace(&path, &format!("{next}\n"), SECRET)?;
+        Ok(serial)
+    }
+
+    /// Puts a node's certificate on the revocation list, and removes its directory.
+    fn revoke(&self, node: &Node, now: i64) -> Result<(), Problem> {
+        let (made, path) = (self.node(node), self.file("crl.pem"));
+        let certificate = made.join("certs").join(format!("{node}.pem"));
+        if node.as_str().starts_with('.') || !certificate.exists() {
+            return Err(Problem::Failed(format!(
+                "no certificate of {node} is in {}",
+                self.file("nodes").display()
+            )));
+        }
+        let serial = issuer::serial(read(&certificate)?.as_bytes(), node)
+            .map_err(|e| cannot("use", &certificate, e))?;
+        let mut revocations = Revocations::read(read(&path)?.as_bytes())?;
+        if revocations.add(serial, now) {
+            replace(&path, &self.issuer.list(&revocations, now)?, PUBLIC)?;
+        }
+        fs::remove_dir_all(&made).map_err(|e| cannot("remove", &made, e))
+    }
+}
+
+fn at(seconds: i64) -> Walltime {
+    Walltime::from_millis(seconds.cast_unsigned() * 1000)
+}
+
+fn cannot(what: &str, path: &Path, e: impl Display) -> Problem {
+    Problem::Failed(format!("cannot {what} {}: {e}", path.display()))
+}
+
+fn read(path: &Path) -> Result<String, Problem> {
+    let bytes = read_named(path, LARGEST).map_err(|e| cannot("read", path, e))?;
+    String::from_utf8(bytes).map_err(|_| cannot("read", path, "it is not text"))
+}
+
+/// Makes a directory with these files: name, text and mode of each.
+fn make_directory(path: &Path, mode: u32, files: &[(&str, &str, u32)]) -> io::Result<()> {
+    DirBuilder::new().mode(mode).create(path)?;
+    for (name, text, mode) in files {
+        let mut options = File::options();
+        write(options.create_new(true), &path.join(name), text, *mode)?;
+    }
+    sync(&File::open(path)?)
+}
+
+fn write(options: &mut fs::OpenOptions, path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut file = options.write(true).mode(mode).open(path)?;
+    file.write_all(text.as_bytes())?;
+    sync(&file)
+}
+
+/// Puts a new text in place of a file's.
+fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Problem> {
+    let new = path.with_extension("new");
+    let mut options = File::options();
+    write(options.create(true).truncate(true), &new, text, mode)
+        .and_then(|()| put(&new, path))
+        .map_err(|e| cannot("write", path, e))
+}
+
+/// Renames, and waits until the disk has it.
+fn put(new: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(new, to)?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync(&File::open(parent.unwrap_or(Path::new(".")))?)
+}
