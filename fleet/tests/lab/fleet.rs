@@ -76,20 +76,41 @@ impl Fleet {
 
     /// The same with more settings of the nodes' class.
     pub fn with(kind: Kind, settings: &str) -> Fleet {
+        Fleet::certified(kind, settings, |machines| {
+            for (lab, host) in machines {
+                certify(lab, host);
+            }
+        })
+    }
+
+    /// The same, with certificates that the machines get in this way.
+    pub fn certified(
+        kind: Kind,
+        settings: &str,
+        certify: impl FnOnce(&[(&Lab, &Host<'static>); 3]),
+    ) -> Fleet {
         let net = Net::new();
         // The CA is made once, and not by several together.
         Ca::get();
-        let (server, web1, lb1) = std::thread::scope(|scope| {
-            let server = scope.spawn(|| engine(&net, kind, &[]));
-            let lb1 = scope.spawn(|| node(&net, &LB1, kind, settings));
-            let web1 = node(&net, &WEB1, kind, settings);
-            let join = |started: std::thread::ScopedJoinHandle<'_, Lab>| {
-                started
-                    .join()
-                    .unwrap_or_else(|e| std::panic::resume_unwind(e))
-            };
-            (join(server), web1, join(lb1))
-        });
+        let (server, web1, lb1) = at_once(
+            || bare(&net, &SERVER, Image::Server),
+            || bare(&net, &WEB1, Image::Node),
+            || bare(&net, &LB1, Image::Node),
+        );
+        certify(&[(&server, &SERVER), (&web1, &WEB1), (&lb1, &LB1)]);
+        let set = |lab: Lab| {
+            lab.write("/root/run.pp", RUN);
+            set(&lab, kind, "", settings);
+            lab
+        };
+        let (server, web1, lb1) = at_once(
+            move || {
+                set_engine(&server, kind);
+                server
+            },
+            || set(web1),
+            || set(lb1),
+        );
         let fleet = Fleet {
             kind,
             server,
@@ -214,21 +235,33 @@ pub fn certify(lab: &Lab, host: &Host<'_>) {
 pub fn engine(net: &Net, kind: Kind, binds: &[(&Path, &str)]) -> Lab {
     let lab = empty(net, &SERVER, Image::Server, binds);
     certify(&lab, &SERVER);
-    let engine = kind.name();
-    apply(
-        &lab,
-        "/root/engine.pp",
-        &format!("class {{ 'common::again::engine': engine => '{engine}' }}\n"),
-    );
+    set_engine(&lab, kind);
     lab
 }
 
-fn node(net: &Net, host: &Host<'_>, kind: Kind, settings: &str) -> Lab {
-    let lab = bare(net, host, Image::Node);
-    certify(&lab, host);
-    lab.write("/root/run.pp", RUN);
-    set(&lab, kind, "", settings);
-    lab
+fn set_engine(lab: &Lab, kind: Kind) {
+    let engine = kind.name();
+    let class = format!("class {{ 'common::again::engine': engine => '{engine}' }}\n");
+    apply(lab, "/root/engine.pp", &class);
+}
+
+/// What three things come to that are done side by side.
+fn at_once<A: Send, B: Send, C: Send>(
+    one: impl FnOnce() -> A + Send,
+    two: impl FnOnce() -> B + Send,
+    three: impl FnOnce() -> C + Send,
+) -> (A, B, C) {
+    std::thread::scope(|scope| {
+        let (one, two) = (scope.spawn(one), scope.spawn(two));
+        let three = three();
+        (join(one), join(two), three)
+    })
+}
+
+fn join<T>(started: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    started
+        .join()
+        .unwrap_or_else(|e| std::panic::resume_unwind(e))
 }
 
 /// Has the classes set up a node, with these settings of the helper and of the fleet besides.
@@ -268,7 +301,7 @@ pub fn applied(lab: &Lab, path: &str, options: &[&str]) -> (i32, String) {
     (run.status(), run.out)
 }
 
-fn puppet(lab: &Lab, words: &[&str]) -> Ended {
+pub fn puppet(lab: &Lab, words: &[&str]) -> Ended {
     let apply = ["puppet", "apply", "--color=false", "--detailed-exitcodes"];
     lab.exec(&[&apply, words].concat())
 }

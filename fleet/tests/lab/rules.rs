@@ -1,11 +1,14 @@
 //! Nodes see what runs do on others, and react to it: a web server comes up, and the load balancer runs by a rule of its own; and two
-//! nodes that react to each other. A fleet for each backend serves all of it.
+//! nodes that react to each other. A fleet for each backend serves all of it, with certificates that no Puppet server has made.
 
 use again_rig::Lab;
+use again_rig::net::Host;
 use serde_json::Value;
 
 use crate::events;
-use crate::fleet::{Fleet, Kind, applied, apply, classes, ran};
+use crate::fleet::{Fleet, Kind, applied, apply, check, classes, puppet, ran};
+
+const PAGE: &str = include_str!("../../../doc/fleet.md");
 
 /// What is run by a rule, and changes something each time. The title of an Exec is not told where it stands in its command.
 const RUN: &str = "again_events { 'this node': }
@@ -125,8 +128,64 @@ fn two_rules_that_react_to_each_other_end(fleet: &Fleet) {
     assert_eq!(counts(), wanted);
 }
 
+/// Has the machines get their certificates as doc/fleet.md says for sites without a Puppet server.
+fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) {
+    let (_, section) = PAGE
+        .split_once("## Without a Puppet server\n")
+        .expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("another section");
+    let blocks: Vec<String> = section
+        .split("```bash\n")
+        .skip(1)
+        .map(|text| {
+            let block = text.split_once("\n```").expect("an end").0;
+            block.replace(".example.com", ".test")
+        })
+        .collect();
+    let [make, copy, _] = &blocks[..] else {
+        panic!("the section has other blocks: {blocks:#?}");
+    };
+    for (lab, host) in machines {
+        let name = host.name;
+        lab.sh(&format!(
+            "sed -i 's/^certname = .*/certname = {name}/' /etc/puppet/puppet.conf"
+        ));
+    }
+    let [(server, at), nodes @ ..] = machines;
+    for (node, host) in nodes {
+        node.write("/root/node.pp", &classes(kind, "", ""));
+        let said = puppet(node, &["/root/node.pp"]);
+        let all = said.out.clone() + &said.err;
+        let file = format!("/var/lib/puppet/ssl/certs/{}.pem is not there", host.name);
+        let words = [
+            &*file,
+            "'again-fleet ca' makes it",
+            "Without a Puppet server",
+        ];
+        assert!(words.iter().all(|words| all.contains(words)), "{said:#?}");
+    }
+    // The machine's image has a certificate of its own.
+    server.sh("find \"$(puppet config print ssldir)\" -type f -delete");
+    server.sh(&make.replace("etcd1.test", at.name));
+    for (lab, host) in machines {
+        let (pack, unpack) = copy.split_once(" |\n").expect("a pipe");
+        let unpack = unpack.split('\'').nth(1).expect("a command");
+        let pack = pack.replace("web1.test", host.name);
+        let packed = server.sh(&format!("{pack} | base64"));
+        lab.write("/root/packed", &packed);
+        lab.sh(&format!("base64 -d /root/packed | ({unpack})"));
+    }
+}
+
 fn nodes_see_and_react_to_what_others_do(kind: Kind) {
-    let fleet = Fleet::with(kind, "events => true,");
+    let fleet = Fleet::certified(kind, "events => true,", |machines| {
+        certify_without_a_server(kind, machines);
+    });
+    for node in [&fleet.web1, &fleet.lb1] {
+        for about in ["certificate", "key", "revocation", "trust"] {
+            assert_eq!(check(node, about).0, "ok", "{about}");
+        }
+    }
     events::are_seen_elsewhere(&fleet);
     balancer_runs_when_a_web_server_comes_up(&fleet);
     two_rules_that_react_to_each_other_end(&fleet);

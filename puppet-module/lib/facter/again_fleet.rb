@@ -12,6 +12,8 @@ module AgainFleetFact
   def value
     files = { 'cert' => :hostcert, 'key' => :hostprivkey, 'ca' => :localcacert, 'crl' => :hostcrl }
     fact = { 'certname' => Puppet[:certname].to_s, 'paths' => files.transform_values { |setting| Puppet[setting].to_s } }
+    missing = fact['paths'].reject { |_name, path| File.exist?(path) }.keys
+    fact['missing'] = missing unless missing.empty?
     locks = lock_files
     # Where there are none no program is called.
     locks.empty? ? fact : fact.merge('locks' => held(locks))

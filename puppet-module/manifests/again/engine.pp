@@ -117,15 +117,6 @@ class common::again::engine (
     fail("${title}: ${all.length} members can lose no more than ${all.length - 1} can: use one, three or five")
   }
 
-  $sources = { 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }.reduce({}) |$known, $pair| {
-    [$name, $path] = $pair
-    $file = $path.lest || { $facts.dig('again_fleet', 'paths', $name) }
-    if $file == undef {
-      fail("${title}: the fact again_fleet does not tell Puppet's ${name}: set ${title}::${name}")
-    }
-    $known + { $name => $file }
-  }
-
   $default = {
     'etcd' => {
       'package' => 'etcd-server',
@@ -161,6 +152,8 @@ class common::again::engine (
   })
 
   if $ensure == 'present' {
+    $sources = common::again::credentials({ 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }, $title)
+
     # NATS without rights for each node has no use for them.
     $certificates = ($engine == 'etcd' or $permissions) ? {
       true    => common::again::certificates(),

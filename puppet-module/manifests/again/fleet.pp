@@ -35,7 +35,8 @@
 #
 # @param trust
 #   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `engine`, that of everybody who can write to the
-#   engine, for masterless sites without certificates.
+#   engine. `engine` needs TLS with client certificates, or an engine on localhost. A masterless site can have a CA of its own: see "Without
+#   a Puppet server" in doc/fleet.md.
 #
 # @param certname
 #   This node's name; by default its certname.
@@ -255,17 +256,25 @@ class common::again::fleet (
 
     include common::again
 
-    $paths = { 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }.reduce({}) |$known, $pair| {
-      [$name, $path] = $pair
-      $file = $path.lest || { $facts.dig('again_fleet', 'paths', $name) }
-      if $file !~ Common::Again::Path and $trust == 'puppet' {
-        fail("${title}: the fact again_fleet does not tell Puppet's ${name}, by a path that needs no quotes: set ${title}::${name}")
-      }
-      $known + { $name => $file }
+    # The program refuses this too.
+    $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
+    if $trust == 'engine' and !$tls and !empty($remote) {
+      $remedy = "set ${title}::tls to true, or use an engine on localhost"
+      fail("${title}: trust 'engine' without TLS lets everybody who reaches ${remote[0]} have Puppet run here: ${remedy}")
     }
-    $credentials = $trust ? {
-      'puppet' => $paths,
-      default  => {},
+
+    $revocations = $revocation ? {
+      'off'   => {},
+      default => { 'crl' => $crl },
+    }
+    $credentials = ($trust == 'puppet' or $tls) ? {
+      true    => common::again::credentials({ 'cert' => $cert, 'key' => $key, 'ca' => $ca } + $revocations, $title),
+      default => {},
+    }
+    $quoted = $credentials.filter |$_name, $path| { $path !~ Common::Again::Path }
+    unless empty($quoted) {
+      $first = $quoted.keys[0]
+      fail("${title}: a unit of systemd cannot name ${quoted[$first]}, which needs quotes: set ${title}::${first}")
     }
 
     # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.

@@ -67,7 +67,7 @@ fn validity(
 /// This node's certificate: whose it is, and how long it is valid.
 fn own(settings: &Settings, paths: &Paths, now: Walltime) -> Result<Finding, Finding> {
     let path = paths.certificate.display();
-    let todo = "Puppet gets one when it runs; or have cert name another file";
+    let todo = "run the agent, which gets one from the Puppet server; without a server 'again-fleet ca' makes one (again-fleet(8)); or set cert";
     let bad = |why: String| Finding::error("certificate", why, todo);
     let pem = read_named(&paths.certificate, LARGEST)
         .map_err(|e| bad(format!("{path} cannot be read: {e}")))?;
@@ -90,7 +90,7 @@ fn own(settings: &Settings, paths: &Paths, now: Walltime) -> Result<Finding, Fin
         until,
         now,
         &what,
-        "renew it: 'puppet ssl clean', then 'puppet ssl bootstrap', and sign it on the server",
+        "renew it: 'puppet ssl clean', then 'puppet ssl bootstrap', and sign it on the server; without a server: 'again-fleet ca revoke', then 'sign'",
     ))
 }
 
@@ -158,7 +158,9 @@ fn revocations(paths: &Paths, now: Walltime) -> Result<Finding, Finding> {
             "set revocation = \"chain\"",
         ));
     }
-    let todo = format!("fetch it anew: remove {path}, and run 'puppet ssl bootstrap'");
+    let todo = format!(
+        "fetch it anew: remove {path}, and run 'puppet ssl bootstrap'; without a server copy crl.pem of 'again-fleet ca'"
+    );
     let bad = |why: String| Finding::error(ABOUT, why, todo.clone());
     let text =
         read_named(&paths.crl, LARGEST).map_err(|e| bad(format!("{path} cannot be read: {e}")))?;

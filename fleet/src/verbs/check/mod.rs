@@ -214,7 +214,7 @@ fn trust(settings: &Settings) -> Finding {
             format!(
                 "trust = \"engine\": nothing is signed; whoever can write to the engine can have this node run '{runs}', in anybody's name"
             ),
-            "let nobody else reach the engine, or set trust = \"puppet\" once the nodes have Puppet's certificates",
+            "set trust = \"puppet\" once the nodes have certificates; without a Puppet server 'again-fleet ca' makes them",
         ),
         (Trust::Puppet, true) => Finding::ok(
             "trust",

@@ -263,9 +263,43 @@ describe 'common::again::fleet' do
     end
   end
 
+  context 'with trust in the engine' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(trust: 'engine') }
+
+    it { is_expected.to compile.with_all_deps }
+    it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^LoadCredential=key:/ssl/key\.pem$}) }
+    it { expect(written).to include("cert = \"/ssl/cert.pem\"\n") }
+
+    context 'without TLS, on another machine' do
+      let(:params) { super().merge(tls: false, endpoints: ['localhost', '[::1]:1', '127.0.0.1', '127.1']) }
+
+      it { is_expected.to compile.and_raise_error(%r{everybody who reaches 127\.1 have Puppet run here}) }
+    end
+  end
+
+  context 'without the revocation list' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(revocation: 'off') }
+
+    it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').without_content(%r{crl}) }
+  end
+
+  context 'on a node that no Puppet server has given certificates' do
+    let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT, 'again_fleet' => { 'paths' => ssl, 'missing' => %w[cert key crl] }) }
+
+    it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet\.md; or set}) }
+
+    context 'that has others' do
+      let(:params) { least.merge(cert: '/own/cert.pem', key: '/own/key.pem', revocation: 'off') }
+
+      it { is_expected.to compile.with_all_deps }
+    end
+  end
+
   context 'without certificates' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
-    let(:params) { least.merge(trust: 'engine') }
+    let(:params) { least.merge(trust: 'engine', tls: false, endpoints: ['localhost:2379']) }
 
     it { is_expected.to compile.with_all_deps }
     it { is_expected.not_to contain_service('again-fleet-certificate.path') }
@@ -367,7 +401,20 @@ describe 'common::again::fleet' do
   context 'without the fact' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
 
-    it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert, by a path that needs no quotes}) }
+    it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set common::again::fleet::cert}) }
+  end
+
+  context 'with a path that a unit cannot name' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(key: '/own/key.pem', ca: '/own/%n.pem') }
+
+    it { is_expected.to compile.and_raise_error(%r{ca.*Pattern}) }
+  end
+
+  context 'with a path of Puppet that a unit cannot name' do
+    let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT, 'again_fleet' => { 'paths' => ssl.merge('ca' => '/my ssl/ca.pem') }) }
+
+    it { is_expected.to compile.and_raise_error(%r{cannot name /my ssl/ca\.pem, which needs quotes: set common::again::fleet::ca}) }
   end
 
   context 'without systemd' do

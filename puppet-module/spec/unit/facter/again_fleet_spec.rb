@@ -17,6 +17,8 @@ describe 'the fact again_fleet' do
   before do
     Facter.clear
     ENV['AGAIN_FLEET_LOCKS_DIR'] = "#{@dir}/locks"
+    allow(File).to receive(:exist?).and_call_original
+    %i[hostcert hostprivkey localcacert hostcrl].each { |setting| allow(File).to receive(:exist?).with(Puppet[setting]).and_return(true) }
   end
 
   after do
@@ -49,6 +51,11 @@ describe 'the fact again_fleet' do
 
   it 'tells the certname of this run, and where its certificates are' do
     expect(fact).to eq(plain)
+  end
+
+  it 'tells which of its certificates are missing' do
+    allow(File).to receive(:exist?).with(Puppet[:hostcrl]).and_return(false)
+    expect(fact).to eq(plain.merge('missing' => ['crl']))
   end
 
   it 'fails no run' do
