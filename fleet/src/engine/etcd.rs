@@ -322,9 +322,8 @@ impl Engine for Etcd {
     }
 
     async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
-        let is_new = Compare::create_revision(key, CompareOp::Equal, 0);
         let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
-        self.if_so(key, is_new, put)
+        self.if_so(key, is_absent(key), put)
             .await?
             .map_err(|_| Error::Conflict)
     }
@@ -340,6 +339,13 @@ impl Engine for Etcd {
     ) -> Result<u64, Error> {
         let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
         self.if_so(key, is_of(key, revision), put)
+            .await?
+            .map_err(|_| Error::Conflict)
+    }
+
+    async fn put_unless(&self, key: &str, bytes: &[u8], other: &str) -> Result<u64, Error> {
+        let put = TxnOp::put(key, bytes, None);
+        self.if_so(other, is_absent(other), put)
             .await?
             .map_err(|_| Error::Conflict)
     }
@@ -502,6 +508,11 @@ fn value(kv: &KeyValue) -> Value {
 /// Whether the value of this revision stands there.
 fn is_of(key: &str, revision: u64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, signed(revision))
+}
+
+/// Whether nothing stands there.
+fn is_absent(key: &str) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, 0)
 }
 
 /// A key that is no text is none of ours, and is refused as that.

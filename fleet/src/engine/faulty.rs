@@ -152,6 +152,11 @@ impl<E: Engine> Engine for Faulty<E> {
         call(&self.plan, Call::Create, replaced).await
     }
 
+    async fn put_unless(&self, key: &str, bytes: &[u8], other: &str) -> Result<u64, Error> {
+        let put = self.engine.put_unless(key, bytes, other);
+        call(&self.plan, Call::Put, put).await
+    }
+
     fn number(&self, lease: &E::Lease) -> i64 {
         self.engine.number(lease)
     }

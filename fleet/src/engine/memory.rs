@@ -239,6 +239,16 @@ impl Engine for Memory {
         })
     }
 
+    async fn put_unless(&self, key: &str, bytes: &[u8], other: &str) -> Result<u64, Error> {
+        fits(bytes)?;
+        self.with(|state| {
+            if state.values.contains_key(other) {
+                return Err(Error::Conflict);
+            }
+            Ok(state.put(key, bytes, Ends::Never))
+        })
+    }
+
     fn number(&self, lease: &u64) -> i64 {
         i64::try_from(*lease).unwrap_or(i64::MAX)
     }

@@ -269,6 +269,11 @@ pub trait Engine {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
+    /// Writes a value, whatever stood there, while nothing stands at another key. Its revision; [`Error::Conflict`] where something does.
+    async fn put_unless(&self, _key: &str, _bytes: &[u8], _other: &str) -> Result<u64, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
     /// The number of a lease, by which another connection finds it again.
     fn number(&self, _lease: &Self::Lease) -> i64 {
         0

@@ -417,8 +417,14 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
         let refused = engine.replace(&key, b"x", first, &lease).await;
         assert_eq!(refused, Err(Error::Denied(NO_PLACES.to_owned())));
         assert!(engine.lease(engine.number(&lease)).is_none());
+        let refused = engine.put_unless(&key, b"x", &key).await;
+        assert_eq!(refused, Err(Error::Denied(NO_PLACES.to_owned())));
         return;
     }
+    // What may be written only while nobody has a place is refused now, and written afterwards.
+    let aside = stage.key("pass/g/a");
+    let refused = engine.put_unless(&aside, b"x", &key).await;
+    assert_eq!(refused, Err(Error::Conflict));
     let written = async || {
         let list = listed(stage, &engine, "slot/", |_| true).await;
         let value = list.values.first().expect("a value");
@@ -450,6 +456,10 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     assert_eq!(written().await, (first, second, 2));
     other.revoke(found).await.expect("revoked");
     assert_eq!(count(stage, &engine, "slot/", 0).await, 0);
+    for text in [b"x", b"y"] {
+        let put = engine.put_unless(&aside, text, &key).await;
+        put.expect("put");
+    }
     // Whoever puts the same there has another place, and has written once.
     let again = engine.put(&key, b"x", None).await.expect("put");
     assert_eq!(written().await, (again, again, 1));
