@@ -76,6 +76,9 @@ _again__fleet() {
             again__fleet__subcmd__ca,sign)
                 cmd="again__fleet__subcmd__ca__subcmd__sign"
                 ;;
+            again__fleet__subcmd__locks,reset)
+                cmd="again__fleet__subcmd__locks__subcmd__reset"
+                ;;
             *)
                 ;;
         esac
@@ -327,8 +330,30 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__locks)
-            opts="-h --own --json --config --state-dir --help"
+            opts="-h --own --json --config --state-dir --help reset"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        again__subcmd__fleet__subcmd__locks__subcmd__reset)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -109,11 +109,15 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -s h -l h
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -s h -l help -d 'Print help'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l own -d 'Only those for which this node is a candidate, as its service knows them, without asking the engine'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -l json -d 'Print JSON'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l own -d 'Only those for which this node is a candidate, as its service knows them, without asking the engine'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -f -a "reset" -d 'Reset the tokens of a lock that nobody holds'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -s h -l help -d 'Print help'

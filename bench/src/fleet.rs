@@ -477,6 +477,7 @@ fn told(own: &Own, n: usize) -> Inventory {
         disabled: false,
         cap: Some((10, 0)),
         tokens: BTreeMap::new(),
+        resets: BTreeMap::new(),
     }
 }
 

@@ -11,9 +11,10 @@
 //! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
-//! | [`Question::Locks`] | [`Answer::Lock`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Locks`] | [`Answer::Lock`], [`Answer::IgnoredToken`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Resets`] | [`Answer::Reset`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
+//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
 //! | any | [`Answer::Refused`] in place of all that |
 
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ use crate::policy::fire::Request;
 use crate::step::model::{Back, News, Said};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
-use crate::wire::lock::Lock;
+use crate::wire::lock::{Lock, Reset};
 use crate::wire::name::{Id, Name, Namespace, Node};
 use crate::wire::outcome::{Entry, Outcome};
 use crate::wire::slot::{MOST_SLOTS, MOST_WHY, Slot};
@@ -92,6 +93,10 @@ pub enum Question {
     Locks(bool),
     /// To have a lock go on: which, from which token, and to whom.
     Pass(Box<Lock>),
+    /// Which resets of this lock operators have written.
+    Resets(Name),
+    /// To reset the tokens of a lock that nobody holds.
+    Reset(Box<Reset>),
 }
 
 /// A slot that is wanted.
@@ -152,6 +157,17 @@ pub enum Answer {
     Lock(Box<Lock>, String),
     /// Older values were not read; which were, in words.
     Incomplete(String),
+    /// A reset that an operator has written, or somebody who says so.
+    Reset(Box<Reset>),
+    /// This node ignores the token that a candidate publishes of a lock.
+    IgnoredToken {
+        /// The lock.
+        lock: Name,
+        /// The candidate.
+        node: Node,
+        /// The token.
+        token: u64,
+    },
     /// The engine did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
@@ -197,6 +213,9 @@ pub struct How {
     /// Slots that have ended under runs of this node, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<String>,
+    /// What is wrong with the tokens of locks for which it is a candidate, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,
 }
@@ -358,6 +377,8 @@ impl Question {
                 | Question::Slot(_)
                 | Question::Release { .. }
                 | Question::Pass(_)
+                | Question::Resets(_)
+                | Question::Reset(_)
         )
     }
 
@@ -553,6 +574,16 @@ mod tests {
         }
     }
 
+    fn reset() -> Reset {
+        Reset {
+            lock: wish().group,
+            node: node("lb1"),
+            token: 7,
+            number: 5,
+            before: Vec::new(),
+        }
+    }
+
     fn failure(what: &str) -> Failure {
         Failure {
             reason: Reason::Rights,
@@ -582,6 +613,7 @@ mod tests {
             take: Some("it did not answer".to_owned()),
             turned_away: 8,
             slots: Vec::new(),
+            tokens: Vec::new(),
             ahead: Some(-6),
         }
     }
@@ -605,6 +637,7 @@ mod tests {
             disabled: false,
             cap: None,
             tokens: std::collections::BTreeMap::new(),
+            resets: std::collections::BTreeMap::new(),
         }
     }
 
@@ -636,6 +669,12 @@ mod tests {
             Answer::End,
             Answer::Node(Box::new(inventory())),
             Answer::Ignored(node("lb1")),
+            Answer::Reset(Box::new(reset())),
+            Answer::IgnoredToken {
+                lock: wish().group,
+                node: node("lb1"),
+                token: 7,
+            },
             Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),
@@ -682,6 +721,8 @@ mod tests {
                     group: wish().group,
                     node: node("lb1"),
                 },
+                Question::Resets(wish().group),
+                Question::Reset(Box::new(reset())),
             ])
             .chain([Question::Ended(Outcome::Changed)]);
         for question in all {

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::policy::select::{Condition, Selection};
 use crate::settings::Engine;
+use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Id, Name, Node};
 
 /// Run Puppet on other nodes when something changes on this one.
@@ -266,13 +267,35 @@ pub struct Release {
 
 /// `again-fleet locks`.
 #[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, args_conflicts_with_subcommands = true)]
 pub struct Locks {
+    /// What to do instead of showing them
+    #[command(subcommand)]
+    pub command: Option<LocksCommand>,
     /// Only those for which this node is a candidate, as its service knows them, without asking the engine
     #[arg(long)]
     pub own: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `again-fleet locks` does beside showing them.
+#[derive(Debug, Subcommand)]
+pub enum LocksCommand {
+    /// Reset the tokens of a lock that nobody holds
+    Reset(Reset),
+}
+
+/// `again-fleet locks reset`.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// The lock
+    #[arg(value_name = "NAME")]
+    pub lock: Name,
+    /// The token that counts as the last one: the next holder has one more
+    #[arg(value_name = "TOKEN", value_parser = clap::value_parser!(u64).range(..MOST_TOKEN))]
+    pub token: u64,
 }
 
 /// `again-fleet pass`.

@@ -22,7 +22,7 @@ use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
-use crate::wire::lock::Lock;
+use crate::wire::lock::{Lock, Reset};
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::{Entry, Told};
 use crate::wire::slot::Slot;
@@ -334,6 +334,17 @@ impl Seals {
                 None => Key::Lock(lock),
             };
             (key, &word.node)
+        })
+    }
+
+    /// An operator's reset of a lock at this key.
+    ///
+    /// # Errors
+    /// Its node did not sign that there.
+    pub fn reset(&mut self, bytes: &[u8], key: &Key) -> Result<Reset, String> {
+        self.stands(bytes, key, |reset: &Reset| {
+            let (lock, node) = (reset.lock.clone(), reset.node.clone());
+            (Key::Reset { lock, node }, &reset.node)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use again::model::Span;
 
-use crate::wire::lock::Lock as Word;
+use crate::wire::lock::{Lock as Word, Published};
 use crate::wire::name::{Name, Node};
 
 /// How much later each further node of the order tries than the one before it.
@@ -11,6 +11,65 @@ const STEP: u64 = 2;
 const STEPS: usize = 3;
 /// What the trigger begins with by which a new holder has all candidates run.
 const TRIGGER: &str = "lock ";
+
+/// How far above the highest token that a node knows another one may be.
+pub const AHEAD: u64 = 1 << 20;
+
+/// What a node knows of a lock's tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The highest token since that reset.
+    pub token: u64,
+    /// Number of the newest reset that the node has taken; 0 for none.
+    pub reset: u64,
+    /// Orders the versions of what the node publishes.
+    pub serial: u64,
+}
+
+impl Known {
+    /// Whether a node published this before a reset that it has not taken, according to what the reset says of it. What it published
+    /// afterwards may be a token that was given out since, and counts.
+    pub fn is_before(self, reset: u64, was: Option<&Published>) -> bool {
+        // A program that has no serials publishes another token under the same one.
+        let is_before = |was: &Published| (self.serial, self.token) <= (was.serial, was.token);
+        self.reset < reset && was.is_some_and(is_before)
+    }
+}
+
+/// The number of a new reset: the clock, or one more than the highest of these resets, which nodes have written or taken. Those that are
+/// ahead of the clock by more than the skew no candidate takes.
+///
+/// # Errors
+/// One is so far ahead that a candidate may not take a higher one; which.
+pub fn next_number(now: u64, skew: u64, known: &[(Node, u64)]) -> Result<u64, String> {
+    let taken = known.iter().filter(|(_, number)| *number <= now + skew);
+    match taken.max_by_key(|(_, number)| *number) {
+        Some((node, number)) if *number > now + skew / 2 => {
+            let seconds = (number - now).div_ceil(1000);
+            Err(format!(
+                "the last reset, known from {node}, is {seconds} s ahead of this node's clock: set the clocks, or wait that long"
+            ))
+        }
+        highest => Ok(highest.map_or(now, |(_, number)| now.max(number + 1))),
+    }
+}
+
+/// The highest token that two of these candidates publish, or more; 0 for less than two. A node that knows less, as it is new or was away,
+/// knows this from then on. What a single candidate publishes does not count here, so that one that lies raises nothing.
+pub fn vouched(tokens: impl Iterator<Item = u64>) -> u64 {
+    let mut two = [0, 0];
+    for token in tokens {
+        // The lower of both makes room.
+        two[0] = two[0].max(token);
+        two.sort_unstable();
+    }
+    two[0]
+}
+
+/// Whether a token may be one, where this is the highest that is known.
+pub fn is_near(token: u64, known: u64) -> bool {
+    token <= known.saturating_add(AHEAD)
+}
 
 /// A lock for which this node is a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +157,65 @@ pub(crate) mod tests {
             ..word("n1", 5, 3)
         };
         assert!(lock.judge(&pass, 5, 2).is_err(), "an operator's word");
+    }
+
+    #[test]
+    fn no_single_candidate_raises_the_highest_token() {
+        let of = |tokens: &[u64]| vouched(tokens.iter().copied());
+        assert_eq!([of(&[]), of(&[1 << 40]), of(&[1 << 40, 0])], [0; 3]);
+        // In any order: the one that lies, and those that are behind.
+        for tokens in [[1 << 40, 7, 5], [5, 1 << 40, 7], [7, 5, 1 << 40]] {
+            assert_eq!(of(&tokens), 7);
+        }
+        assert_eq!(of(&[9, 9, 9]), 9);
+        assert!(is_near(7 + AHEAD, 7) && !is_near(8 + AHEAD, 7) && is_near(3, 7));
+        assert!(is_near(u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn only_what_was_published_before_a_reset_is_from_before_it() {
+        let was = |token, serial| Published {
+            node: "n1".parse().expect("a certname"),
+            token,
+            serial,
+        };
+        let known = Known {
+            token: 7,
+            reset: 5,
+            serial: 30,
+        };
+        for (reset, was, is_before) in [
+            (6, Some(was(7, 30)), true),
+            (6, Some(was(8, 31)), true),
+            // It has published a token since, or may have.
+            (6, Some(was(6, 30)), false),
+            (6, Some(was(9, 29)), false),
+            // A version from before an earlier reset.
+            (6, Some(was(5, 31)), true),
+            (6, None, false),
+            // It has taken the reset, or a later one.
+            (5, Some(was(7, 30)), false),
+            (4, Some(was(7, 30)), false),
+        ] {
+            assert_eq!(known.is_before(reset, was.as_ref()), is_before, "{was:?}");
+        }
+    }
+
+    #[test]
+    fn number_of_a_reset_is_above_those_that_were_written_or_taken() {
+        let next = |known: &[u64]| {
+            let nodes = known
+                .iter()
+                .map(|number| ("n1".parse().expect("a certname"), *number));
+            next_number(10_000, 3_000, &nodes.collect::<Vec<_>>())
+        };
+        assert_eq!([next(&[]), next(&[9_000, 5])], [Ok(10_000), Ok(10_000)]);
+        // Of an operator whose clock is ahead of this one's.
+        assert_eq!(next(&[0, 11_000, 10_500]), Ok(11_001));
+        // Of somebody who lies.
+        assert_eq!(next(&[u64::MAX, 13_001, 10_000]), Ok(10_001));
+        let why = next(&[13_000]).expect_err("too far ahead");
+        assert!(why.contains("known from n1, is 3 s ahead"), "{why}");
     }
 
     #[test]

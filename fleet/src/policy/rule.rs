@@ -259,6 +259,7 @@ pub(crate) mod tests {
             disabled: false,
             cap: None,
             tokens: BTreeMap::new(),
+            resets: BTreeMap::new(),
         }
     }
 

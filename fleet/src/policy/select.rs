@@ -153,6 +153,7 @@ pub(crate) mod tests {
             disabled: false,
             cap: None,
             tokens: std::collections::BTreeMap::new(),
+            resets: std::collections::BTreeMap::new(),
         }
     }
 

@@ -96,6 +96,15 @@ pub enum Call {
         /// How long.
         ttl: Duration,
     },
+    /// To write an operator's reset of a lock, for somebody on this machine, unless something stands at the lock's own key.
+    Reset {
+        /// For whom.
+        client: Client,
+        /// Of the reset, and of the lock.
+        keys: [Key; 2],
+        /// The reset.
+        bytes: Vec<u8>,
+    },
     /// To do something with this node's place in a group, or with a lock.
     Place {
         /// Which.
@@ -444,6 +453,12 @@ async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
     Ok(List::default())
 }
 
+/// Writes an operator's reset of a lock, unless something stands at the lock's key.
+async fn reset<E: Engine>(engine: &E, [key, lock]: &[String; 2], bytes: &[u8]) -> Answer {
+    let put = engine.put_unless(key, bytes, lock).await;
+    put.map(|_| List::default())
+}
+
 /// Calls that wait or are under way.
 struct Calls<'e, E: Engine> {
     engine: &'e E,
@@ -537,6 +552,11 @@ impl<'e, E: Engine> Calls<'e, E> {
                     };
                     (number, told.map(|_| List::default()))
                 })
+            }
+            Call::Reset { keys, bytes, .. } => {
+                let keys = keys.each_ref().map(|key| key.encode(self.namespace));
+                let bytes = std::mem::take(bytes);
+                Box::pin(async move { (number, reset(engine, &keys, &bytes).await) })
             }
             Call::Forget { node, .. } => {
                 let keys = [Key::Alive(node.clone()), Key::Node(node.clone())];

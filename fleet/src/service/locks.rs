@@ -7,6 +7,8 @@ mod kept;
 mod one;
 /// What there is to say of them.
 mod shown;
+/// Which tokens of other candidates count.
+mod tokens;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use super::slots::Place;
 use crate::engine::LEASE;
 use crate::policy::lock::Lock;
 use crate::policy::slots::Lease;
-use crate::wire::lock::{Lock as Word, MOST_TOKEN};
+use crate::wire::lock::{Lock as Word, Published};
 use crate::wire::name::{Name, Node};
 
 /// Before what has failed is tried again.
@@ -44,6 +46,8 @@ pub enum Seen {
     Held(Box<Word>),
     /// Something that is nobody's word; why.
     Nothing(String),
+    /// A word whose token is not believed; why.
+    Doubted(String),
 }
 
 /// How far this node is with taking it.
@@ -89,6 +93,22 @@ struct One {
     rests: Boottime,
     /// The token from which an operator passes it on, and to whom.
     passed: Option<(u64, Node)>,
+    /// Number of the newest reset that it has taken; 0 for none.
+    reset: u64,
+    /// Revision of that, in the engine that is connected; 0 if it was not seen there.
+    reset_at: u64,
+    /// What nodes had published before that, if it was seen.
+    before: Vec<Published>,
+    /// Resets that are not taken, by the node that signed them: their numbers, and why.
+    refused: Vec<(Node, u64, String)>,
+    /// The highest token that two other candidates published when it looked last.
+    vouched: u64,
+    /// The candidates that published a token that is ignored, and that, when it looked last.
+    ignored: Vec<(Node, u64)>,
+    /// The candidates that were logged for their tokens, as holders or not.
+    named: Vec<(Node, bool)>,
+    /// From when on a holder that is not believed has this node look again.
+    doubts: Boottime,
 }
 
 /// What is to be done.
@@ -167,6 +187,14 @@ impl Locks {
         tokens
     }
 
+    /// The numbers of the newest resets that this node has taken, of the locks for which it is a candidate.
+    pub fn resets(&self) -> BTreeMap<String, u64> {
+        let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
+        let mine = mine.filter(|(_, one)| one.reset > 0);
+        mine.map(|(name, one)| (name.to_string(), one.reset))
+            .collect()
+    }
+
     /// A lock for which this node is a candidate.
     pub fn lock(&self, name: &Name) -> Option<&Lock> {
         self.all.get(name)?.lock.as_ref()
@@ -197,7 +225,8 @@ impl Locks {
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         for (name, one) in &mut self.all.0 {
             (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
-            one.rests = now;
+            (one.rests, one.reset_at) = (now, 0);
+            (one.before, one.refused, one.named) = Default::default();
             if !one.is_mine(&me) {
                 one.seen = Seen::Unknown;
             }
@@ -234,8 +263,12 @@ impl Locks {
                     one.asked = Some(self.now);
                     deeds.push(Deed::Resume(name.clone(), place.lease));
                 }
-                // The reason may be one of this node's own.
-                None if matches!(one.seen, Seen::Nothing(_)) => {
+                // The reason may be one of this node's own, or have passed.
+                None if one.lock.is_some()
+                    && (!matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
+                        || !one.ignored.is_empty()
+                        || !one.refused.is_empty()) =>
+                {
                     deeds.push(Deed::Look(name.clone()));
                 }
                 _ => {}
@@ -297,7 +330,10 @@ impl Locks {
             Some(revision) if is_list => revision < one.at,
             // What was there before this node came.
             Some(revision) => revision < one.at.max(own),
-            None => one.place.is_none() && !matches!(one.seen, Seen::Unknown | Seen::Nothing(_)),
+            None => {
+                one.place.is_none()
+                    && matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
+            }
         };
         // It was waited for long enough.
         let is_late = seen == Seen::Coming && matches!(one.seen, Seen::Nothing(_));
@@ -305,10 +341,8 @@ impl Locks {
             return deeds;
         }
         one.at = one.at.max(revision.unwrap_or(0));
-        if let Seen::Held(word) = &seen
-            && word.token > one.token
-        {
-            one.token = word.token;
+        let seen = one.believed(name, seen, (now, is_list), &mut deeds);
+        if one.learn(&seen) {
             deeds.extend([Deed::Save, Deed::Retell]);
         }
         let is_known = one.seen == seen;
@@ -369,52 +403,6 @@ impl Locks {
             }
             (None, Some((_, lease))) => deeds.push(Deed::Leave(name.clone(), lease)),
             (None, None) => {}
-        }
-        deeds
-    }
-
-    /// The candidates that have told something know of these tokens.
-    pub fn told(&mut self, name: &Name, tokens: &[(Node, u64)]) -> Vec<Deed> {
-        let token_of = |node: &Node| {
-            let mut tokens = tokens.iter();
-            tokens.find(|(one, _)| one == node).map(|(_, token)| *token)
-        };
-        let mut deeds = Vec::new();
-        let (me, now) = (self.me.clone(), self.now);
-        let Some(one) = self.all.get_mut(name) else {
-            return deeds;
-        };
-        let Some(lock) = &one.lock else {
-            return deeds;
-        };
-        match one.stage {
-            Stage::Asking(until) => {
-                let others = lock.candidates.iter().filter(|node| **node != me);
-                let is_all = others.clone().all(|node| token_of(node).is_some());
-                let highest = others.filter_map(token_of).max();
-                one.token = one.token.max(highest.unwrap_or(0));
-                if !is_all && now < until {
-                    one.due = Some(now + LOOK_AGAIN);
-                } else if one.token < MOST_TOKEN {
-                    one.token += 1;
-                    one.stage = Stage::Telling(now + PATIENCE);
-                    deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
-                } else {
-                    one.leave(name, &mut deeds);
-                    deeds.push(Deed::Say(format!(
-                        "the tokens of lock '{name}' are used up"
-                    )));
-                }
-            }
-            Stage::Telling(until) => {
-                if now >= until || token_of(&me) >= Some(one.token) {
-                    one.stage = Stage::Signing;
-                    deeds.push(Deed::Sign(name.clone()));
-                } else {
-                    one.due = Some(now + LOOK_AGAIN);
-                }
-            }
-            _ => {}
         }
         deeds
     }

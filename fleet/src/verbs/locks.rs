@@ -1,4 +1,4 @@
-//! `again-fleet locks`: which node holds which lock; and `again-fleet pass`.
+//! `again-fleet locks`: which node holds which lock, and resets of their tokens; and `again-fleet pass`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem, clock};
 use crate::ask::{Answer, Question};
-use crate::cli::{Locks, Pass};
+use crate::cli::{self, Locks, LocksCommand, Pass};
+use crate::policy::lock::next_number;
 use crate::settings::{self, Flags, Settings, Surroundings};
-use crate::wire::lock::Lock;
-use crate::wire::name::Node;
+use crate::wire::lock::{Lock, Published, Reset};
+use crate::wire::name::{Name, Node};
 
 /// How long it may take until a lock has gone on: as long as what a service that is away holds.
 const LONGEST: Duration = Duration::from_secs(75);
@@ -25,14 +26,27 @@ const SOON: Duration = Duration::from_secs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How long connected candidates may take until they have taken a reset.
+const RESET: Duration = Duration::from_secs(10);
+
 /// Who holds a lock, or why that is not certain.
 type Held = (Lock, String);
 
+/// Tokens that this node ignores, and the candidates that publish them.
+type Ignored = Vec<(Name, Node, u64)>;
+
 /// All locks, and the nodes whose services are there.
 fn all(settings: &Settings, own: bool) -> Result<(Vec<Held>, Vec<Node>), Problem> {
+    all_and_ignored(settings, own).map(|(locks, alive, _)| (locks, alive))
+}
+
+fn all_and_ignored(
+    settings: &Settings,
+    own: bool,
+) -> Result<(Vec<Held>, Vec<Node>, Ignored), Problem> {
     let until = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), &Question::Locks(own), until)?;
-    let (mut locks, mut alive) = (Vec::<Held>::new(), Vec::new());
+    let (mut locks, mut alive, mut ignored) = (Vec::<Held>::new(), Vec::new(), Vec::new());
     conversation.each(until, |answer| {
         match answer {
             // What the engine says comes after what this node knows.
@@ -41,11 +55,12 @@ fn all(settings: &Settings, own: bool) -> Result<(Vec<Held>, Vec<Node>), Problem
                 locks.push((*word, why));
             }
             Answer::Alive(node) => alive.push(node),
+            Answer::IgnoredToken { lock, node, token } => ignored.push((lock, node, token)),
             _ => return false,
         }
         true
     })?;
-    Ok((locks, alive))
+    Ok((locks, alive, ignored))
 }
 
 /// Shows them.
@@ -54,19 +69,22 @@ fn all(settings: &Settings, own: bool) -> Result<(Vec<Held>, Vec<Node>), Problem
 /// The service could not be asked, or does not see the engine.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
+    if let Some(LocksCommand::Reset(args)) = &args.command {
+        return reset(&settings, args);
+    }
     let until = Instant::now() + SOON;
-    let (mut locks, mut alive) = all(&settings, args.own)?;
+    let (mut locks, mut alive, mut ignored) = all_and_ignored(&settings, args.own)?;
     // A run that begins as the service does, or as the holder changes, need not miss it.
     let is_open = |locks: &[Held]| locks.iter().any(|(_, why)| !why.is_empty());
     while args.own && is_open(&locks) && Instant::now() < until {
         thread::sleep(PAUSE);
-        (locks, alive) = all(&settings, true)?;
+        (locks, alive, ignored) = all_and_ignored(&settings, true)?;
     }
     if args.json {
         let me = settings.certname()?;
         let mut shown = serde_json::Map::new();
         for held in &locks {
-            shown.insert(held.0.lock.to_string(), json(held, me));
+            shown.insert(held.0.lock.to_string(), json(held, &ignored, me));
         }
         let version = env!("CARGO_PKG_VERSION");
         let all = json!({"schema": 1, "version": version, "locks": shown});
@@ -89,14 +107,29 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
         say(&format!("{name}: {line}"))?;
         for node in &word.candidates {
             let is_away = !args.own && !alive.contains(node);
-            let state = if is_away { "  away" } else { "" };
-            say(&format!("  {node}{}", look.paint(Tone::Attention, state)))?;
+            let mut state = String::from(if is_away { "  away" } else { "" });
+            if let Some(token) = ignored_of(&ignored, word, node) {
+                state += &format!("  its token {token} is ignored");
+            }
+            say(&format!("  {node}{}", look.paint(Tone::Attention, &state)))?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn json((word, why): &Held, me: &Node) -> Value {
+/// The token of a candidate that is ignored, if it is.
+fn ignored_of(ignored: &Ignored, word: &Lock, of: &Node) -> Option<u64> {
+    let mut ignored = ignored.iter();
+    let found = ignored.find(|(lock, node, _)| *lock == word.lock && node == of);
+    found.map(|(_, _, token)| *token)
+}
+
+fn json((word, why): &Held, ignored: &Ignored, me: &Node) -> Value {
+    let candidates = word.candidates.iter();
+    let ignored = candidates.filter_map(|node| Some((node, ignored_of(ignored, word, node)?)));
+    let ignored: Vec<Value> = ignored
+        .map(|(node, token)| json!({"node": node, "token": token}))
+        .collect();
     let is_sure = why.is_empty();
     let since = is_sure.then(|| utc(Walltime::from_millis(word.since)));
     json!({
@@ -105,8 +138,138 @@ fn json((word, why): &Held, me: &Node) -> Value {
         "since": since,
         "is_mine": is_sure && word.node == *me,
         "candidates": word.candidates,
+        "ignored": ignored,
         "why": (!is_sure).then_some(why),
     })
+}
+
+/// A candidate of a lock.
+struct Candidate {
+    /// What it publishes.
+    published: Published,
+    /// Number of the newest reset that it has taken.
+    reset: u64,
+    /// Whether its service is connected.
+    is_alive: bool,
+}
+
+/// The nodes that publish a token of a lock.
+fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Problem> {
+    let until = Instant::now() + PATIENCE;
+    let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
+    let (mut found, mut alive) = (Vec::new(), Vec::new());
+    conversation.each(until, |answer| {
+        match answer {
+            Answer::Node(told) if told.tokens.contains_key(lock.as_str()) => {
+                let published = Published {
+                    token: told.token(lock),
+                    serial: told.order(),
+                    node: told.node.clone(),
+                };
+                found.push((published, told.reset(lock)));
+            }
+            Answer::Node(_) | Answer::Ignored(_) => {}
+            Answer::Alive(node) => alive.push(node),
+            _ => return false,
+        }
+        true
+    })?;
+    let found = found.into_iter().map(|(published, reset)| Candidate {
+        is_alive: alive.contains(&published.node),
+        published,
+        reset,
+    });
+    Ok(found.collect())
+}
+
+/// The numbers of the resets of a lock that are written, or that candidates have taken.
+fn numbers(
+    settings: &Settings,
+    lock: &Name,
+    candidates: &[Candidate],
+) -> Result<Vec<(Node, u64)>, Problem> {
+    let taken = candidates.iter();
+    let taken = taken.map(|one| (one.published.node.clone(), one.reset));
+    let mut numbers: Vec<_> = taken.collect();
+    let (until, question) = (Instant::now() + PATIENCE, Question::Resets(lock.clone()));
+    let mut conversation = Conversation::begin(&socket(settings), &question, until)?;
+    conversation.each(until, |answer| {
+        let Answer::Reset(reset) = answer else {
+            return false;
+        };
+        numbers.push((reset.node, reset.number));
+        true
+    })?;
+    Ok(numbers)
+}
+
+/// The candidates that have not taken a reset, and whose services are connected or not, in a line.
+fn without(number: u64, candidates: &[Candidate], is_alive: bool) -> String {
+    let late = candidates
+        .iter()
+        .filter(|one| one.is_alive == is_alive && one.reset < number);
+    let names: Vec<&str> = late.map(|one| one.published.node.as_str()).collect();
+    names.join(", ")
+}
+
+/// Resets the tokens of a lock, and waits until all connected candidates have taken that.
+///
+/// # Errors
+/// This node may not, somebody holds the lock, nobody is a candidate for it, or one has not taken it.
+fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
+    let (lock, token) = (&args.lock, args.token);
+    let failed = |why: String| Problem::Failed(format!("the lock '{lock}' is not reset: {why}"));
+    let (locks, _) = all(settings, false)?;
+    let mut held = locks.iter().filter(|(_, why)| why.is_empty());
+    if let Some((word, _)) = held.find(|(word, _)| word.lock == *lock) {
+        let holder = &word.node;
+        return Err(failed(format!(
+            "{holder} holds it; stop again-fleet.service on all its candidates, wait a minute, and reset it from another node"
+        )));
+    }
+    let before = candidates(settings, lock)?;
+    if before.is_empty() {
+        return Err(failed("no node is a candidate for it".to_owned()));
+    }
+    let known = numbers(settings, lock, &before)?;
+    let number = next_number(walltime().millis(), settings.skew.millis(), &known);
+    let number = number.map_err(failed)?;
+    let reset = Reset {
+        lock: lock.clone(),
+        node: settings.certname()?.clone(),
+        token,
+        number,
+        before: before.into_iter().map(|one| one.published).collect(),
+    };
+    done(settings, &Question::Reset(Box::new(reset)))?;
+    let until = Instant::now() + RESET;
+    let (late, away) = loop {
+        let now = candidates(settings, lock)?;
+        let late = without(number, &now, true);
+        if late.is_empty() || Instant::now() >= until {
+            break (late, without(number, &now, false));
+        }
+        thread::sleep(PAUSE);
+    };
+    if !late.is_empty() {
+        let seconds = RESET.as_secs();
+        return Err(Problem::Failed(format!(
+            "not reset within {seconds} s on {late}; see there whether 'operators' lists this node, and the log of again-fleet.service"
+        )));
+    }
+    let next = token + 1;
+    say(&format!(
+        "again-fleet: the next token of the lock '{lock}' is {next}"
+    ))?;
+    if !away.is_empty() {
+        say(&format!(
+            "it is reset, once connected, if its 'operators' lists this node: {away}"
+        ))?;
+    }
+    say(
+        "reset what compares the tokens as well: it refuses all below the highest that it has seen",
+    )?;
+    Ok(Exit::Done)
 }
 
 /// Has a lock go on to another candidate.

@@ -89,5 +89,6 @@ fn inventory(settings: &Settings, said: Said, run: &run::Run) -> Result<Inventor
         disabled: run.is_disabled,
         cap: run.cap,
         tokens: BTreeMap::new(),
+        resets: BTreeMap::new(),
     })
 }

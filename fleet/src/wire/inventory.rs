@@ -61,6 +61,9 @@ pub struct Inventory {
     /// The highest token that it knows of each lock for which it is a candidate, as text, as facts are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tokens: BTreeMap<String, String>,
+    /// Number of the newest reset of each such lock that it has taken, if there was one; its token is from after that.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resets: BTreeMap<String, u64>,
 }
 
 impl Inventory {
@@ -78,6 +81,11 @@ impl Inventory {
         } else {
             self.serial
         }
+    }
+
+    /// Number of the newest reset of a lock that it has taken; 0 for none.
+    pub fn reset(&self, lock: &Name) -> u64 {
+        self.resets.get(lock.as_str()).copied().unwrap_or(0)
     }
 
     /// Whether another one differs in nothing but its time and serial.
@@ -117,12 +125,14 @@ impl Content for Inventory {
         at_most("facts", self.facts.len(), MOST_FACTS)?;
         at_most("classes", self.classes.len(), MOST_CLASSES)?;
         at_most("locks", self.tokens.len(), MOST_LOCKS)?;
+        at_most("locks", self.resets.len(), MOST_LOCKS)?;
         let facts = self.facts.iter().chain(&self.tokens);
         let facts = facts.flat_map(|(name, value)| [name, value]);
-        let texts =
-            facts
-                .chain(&self.classes)
-                .chain([&self.environment, &self.version, &self.puppet]);
+        let texts = facts.chain(&self.classes).chain(self.resets.keys()).chain([
+            &self.environment,
+            &self.version,
+            &self.puppet,
+        ]);
         let mut together = 0;
         for text in texts {
             at_most("bytes of a fact or class", text.len(), MOST_TEXT)?;
@@ -157,6 +167,7 @@ mod tests {
             disabled: false,
             cap: Some((5, 2)),
             tokens: BTreeMap::from([("db".to_owned(), "7".to_owned())]),
+            resets: BTreeMap::from([("db".to_owned(), 5)]),
         }
     }
 
@@ -183,7 +194,12 @@ mod tests {
         for none in ["", "x", "-1", &above, "99999999999999999999999"] {
             assert_eq!(of(none), 0, "{none}");
         }
-        assert_eq!(inventory().token(&"other".parse().expect("a name")), 0);
+        let other = "other".parse().expect("a name");
+        assert_eq!(
+            (inventory().token(&other), inventory().reset(&other)),
+            (0, 0)
+        );
+        assert_eq!(inventory().reset(&lock), 5);
     }
 
     #[test]
@@ -245,6 +261,10 @@ mod tests {
             },
             Inventory {
                 tokens: (0..65).map(|n| (text(n), text(1))).collect(),
+                ..inventory()
+            },
+            Inventory {
+                resets: (0..65).map(|n| (text(n), 1)).collect(),
                 ..inventory()
             },
             Inventory {

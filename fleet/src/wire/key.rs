@@ -65,7 +65,17 @@ pub enum Key {
         /// The operator's node, which signs this.
         node: Node,
     },
+    /// `pass/NAME/NODE/reset`: an operator resets a lock's tokens.
+    Reset {
+        /// The lock.
+        lock: Name,
+        /// The operator's node, which signs this.
+        node: Node,
+    },
 }
+
+/// Last segment of a key of [`Key::Reset`]. It is below `pass/` because all nodes have rights there.
+const RESET: &str = "reset";
 
 impl Key {
     /// The node whose signature a value needs here, if it is always the same. Nobody signs that it is alive.
@@ -79,7 +89,8 @@ impl Key {
             | Key::Story { node, .. }
             | Key::Event { node, .. }
             | Key::Slot { node, .. }
-            | Key::Pass { node, .. } => node,
+            | Key::Pass { node, .. }
+            | Key::Reset { node, .. } => node,
         })
     }
 
@@ -126,6 +137,9 @@ impl Key {
             }
             Key::Lock(lock) => written(namespace, "lock", &[lock.as_str()]),
             Key::Pass { lock, node } => written(namespace, "pass", &[lock.as_str(), node.as_str()]),
+            Key::Reset { lock, node } => {
+                written(namespace, "pass", &[lock.as_str(), node.as_str(), RESET])
+            }
         }
     }
 
@@ -184,6 +198,10 @@ impl Key {
                 lock: lock.parse()?,
                 node: node.parse()?,
             },
+            ("pass", [lock, node, RESET]) => Key::Reset {
+                lock: lock.parse()?,
+                node: node.parse()?,
+            },
             _ => return Err(wrong()),
         })
     }
@@ -214,8 +232,10 @@ pub enum Prefix<'a> {
     AllSlots,
     /// Who holds any lock.
     Locks,
-    /// Which of them are to go on.
+    /// What operators want with any lock.
     Passes,
+    /// What operators want with this lock.
+    PassesOf(&'a Name),
 }
 
 impl Prefix<'_> {
@@ -234,6 +254,7 @@ impl Prefix<'_> {
             Prefix::AllSlots => written(namespace, "slot", &[]),
             Prefix::Locks => written(namespace, "lock", &[]),
             Prefix::Passes => written(namespace, "pass", &[]),
+            Prefix::PassesOf(lock) => written(namespace, "pass", &[lock.as_str()]),
         };
         text.push('/');
         text
@@ -298,6 +319,7 @@ pub(crate) mod tests {
             (name(), node()).prop_map(|(group, node)| Key::Slot { group, node }),
             name().prop_map(Key::Lock),
             (name(), node()).prop_map(|(lock, node)| Key::Pass { lock, node }),
+            (name(), node()).prop_map(|(lock, node)| Key::Reset { lock, node }),
         ]
     }
 

@@ -1,4 +1,4 @@
-//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it is to go on.
+//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it is to go on, or resets its tokens.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,51 @@ impl Content for Lock {
     }
 }
 
+/// What an operator's node signs at `pass/NAME/NODE/reset`: from which token on a lock that nobody holds is taken. It stays there for
+/// candidates that are away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reset {
+    /// The lock.
+    pub lock: Name,
+    /// The operator's node, which signs this.
+    pub node: Node,
+    /// The token that counts as the last one; the next holder has one more.
+    pub token: u64,
+    /// Milliseconds of the operator's wall clock after 1970, and higher than any number of this lock that its node knows. A candidate
+    /// takes each number once, and none below it afterwards.
+    pub number: u64,
+    /// What nodes had published of the lock by then. So a candidate can tell which tokens are from before the reset, and whether it
+    /// knows one that is not.
+    pub before: Vec<Published>,
+}
+
+/// What a node published of a lock's tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// The node.
+    pub node: Node,
+    /// Its token.
+    pub token: u64,
+    /// Orders the versions of what it publishes ([`Inventory::order`](super::inventory::Inventory::order)).
+    pub serial: u64,
+}
+
+impl Content for Reset {
+    const KIND: &'static str = "reset.1";
+
+    fn check(&self) -> Result<(), Malformed> {
+        at_most("candidates", self.before.len(), MOST_CANDIDATES)?;
+        if self.token < MOST_TOKEN && self.number > 0 {
+            return Ok(());
+        }
+        Err(Malformed::new(format!(
+            "a lock cannot be reset to token {}: up to {} is allowed",
+            self.token,
+            MOST_TOKEN - 1
+        )))
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
@@ -85,6 +130,38 @@ pub(crate) mod tests {
             ..lock("n0", u64::MAX, MOST_TOKEN)
         };
         assert_eq!(decode(&encode(&largest).expect("it fits")), Ok(largest));
+    }
+
+    #[test]
+    fn reset_comes_back_with_a_token_that_leaves_room_for_another() {
+        let long: Node = "\"".repeat(Node::MOST).parse().expect("a certname");
+        let reset = |token, number, count| Reset {
+            lock: "db".parse().expect("a name"),
+            node: "n0".parse().expect("a certname"),
+            token,
+            number,
+            before: vec![
+                Published {
+                    node: long.clone(),
+                    token: MOST_TOKEN,
+                    serial: u64::MAX,
+                };
+                count
+            ],
+        };
+        for good in [
+            reset(0, 1, 0),
+            reset(MOST_TOKEN - 1, u64::MAX, MOST_CANDIDATES),
+        ] {
+            assert_eq!(decode(&encode(&good).expect("written")), Ok(good));
+        }
+        for bad in [
+            reset(MOST_TOKEN, 1, 0),
+            reset(1, 0, 0),
+            reset(1, 1, MOST_CANDIDATES + 1),
+        ] {
+            assert!(encode(&bad).is_err(), "{bad:?}");
+        }
     }
 
     proptest! {

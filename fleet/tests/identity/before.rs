@@ -11,7 +11,7 @@ use again_fleet::wire::envelope::{Draft, Envelope, seal};
 use again_fleet::wire::event::Batch;
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
-use again_fleet::wire::lock::Lock;
+use again_fleet::wire::lock::{Lock, Reset};
 use again_fleet::wire::name::Namespace;
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 use again_fleet::wire::slot::Slot;
@@ -90,6 +90,7 @@ fn what_the_version_before_wrote_is_read_and_loses_nothing() {
             Key::Slot { .. } => ("slot", read::<Slot>(&authority, bytes)),
             Key::Lock(_) => ("lock", read::<Lock>(&authority, bytes)),
             Key::Pass { .. } => ("pass", read::<Lock>(&authority, bytes)),
+            Key::Reset { .. } => ("reset", read::<Reset>(&authority, bytes)),
             Key::Alive(_) => panic!("{text} has no value"),
         };
         if let Some(node) = key.signer() {

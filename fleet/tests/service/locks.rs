@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again_fleet::wire::lock::Lock;
+use again::sys::clock::walltime;
+use again_fleet::wire::lock::{Lock, MOST_TOKEN, Reset};
 use serde_json::Value;
 
 use crate::crash::set;
@@ -16,6 +17,7 @@ use crate::node::{LONG, Node, until, within};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
+use crate::told::inventory;
 use again_rig::{Dice, stays, wait_for};
 
 /// How long a lease lives after it was renewed last.
@@ -350,6 +352,94 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     agree(&all, first.1);
 }
 
+/// The third candidate is in somebody else's hand, and has published a huge token.
+#[test]
+fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
+    let server = Server::start(Kind::Etcd);
+    let straight = Straight::at(&server, "web1.test");
+    let mut told = inventory("n03.test", "db");
+    told.tokens = BTreeMap::from([("db".to_owned(), MOST_TOKEN.to_string())]);
+    let huge = sealed_as("n03.test", &told);
+    straight.put("node/n03=test", &huge).expect("put");
+    let [one, two] = ["n01.test", "n02.test"].map(|name| candidate(name, &server, "", None));
+    let first = agree(&[&one, &two], 0);
+    assert_eq!(first.1, 1);
+    let holder = if first.0 == one.name { &one } else { &two };
+    let named = format!("n03.test publishes token {MOST_TOKEN} of the lock 'db', more than");
+    assert_eq!(holder.log().matches(&named).count(), 1);
+    let shown = said(&output(holder, &["locks"]));
+    let line = format!("n03.test  away  its token {MOST_TOKEN} is ignored");
+    assert!(shown.contains(&line), "{shown}");
+    assert_eq!(own(holder)["ignored"][0]["token"], MOST_TOKEN);
+
+    // An operator resets it, once nobody holds it.
+    let reset = |words: &[&str]| output(&two, &[&["locks", "reset"], words].concat());
+    let refused = reset(&["db", "40"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = format!("{} holds it", first.0);
+    assert!(said(&refused).contains(&why), "{}", said(&refused));
+    let unknown = said(&reset(&["other", "40"]));
+    assert!(unknown.contains("no node is a candidate"), "{unknown}");
+    let denied = said(&output(&one, &["locks", "reset", "other", "40"]));
+    assert!(denied.contains("no node is a candidate"), "{denied}");
+    fs::remove_file(two.path("locks.d/db.toml")).expect("removed");
+    two.signal("-HUP");
+    agree(&[&one], 0);
+    one.stop();
+    let free = || server.etcdctl("web1.test", &["del", "again/v1/test/lock/db"]);
+    free();
+    // A reset of an operator whose clock is ahead a little has a higher number than this one's clock.
+    let ahead = Reset {
+        lock: "db".parse().expect("a name"),
+        node: "n02.test".parse().expect("a certname"),
+        token: 5,
+        number: walltime().millis() + 60_000,
+        before: Vec::new(),
+    };
+    let place = "pass/db/n02=test/reset";
+    straight
+        .put(place, &sealed_as("n02.test", &ahead))
+        .expect("put");
+    let done = reset(&["db", "40"]);
+    let words = said(&done);
+    assert!(done.status.success(), "{words}");
+    for part in [
+        "the next token of the lock 'db' is 41",
+        "it is reset, once connected, if its 'operators' lists this node: n01.test, n03.test",
+        "reset what compares the tokens as well",
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
+    one.start();
+    assert_eq!(agree(&[&one], 40).1, 41);
+
+    // It counts once, and what no operator has signed counts for nothing.
+    let copy = straight.list(place).remove(0).bytes;
+    assert!(straight::read::<Reset>(&copy).number > ahead.number);
+    let forged = |node: &str| {
+        let mut reset: Reset = straight::read(&copy);
+        (reset.node, reset.token) = (node.parse().expect("a certname"), 5);
+        reset.number += 1;
+        sealed_as("web1.test", &reset)
+    };
+    for (key, bytes) in [
+        (place, forged("n02.test")),
+        ("pass/db/web1=test/reset", forged("web1.test")),
+    ] {
+        straight.put(key, &bytes).expect("put");
+    }
+    until("words of both", || {
+        let log = one.log();
+        log.contains("operators does not list web1.test")
+            && log.contains("signed it in the name of n02.test")
+    });
+    straight.put(place, &copy).expect("put");
+    free();
+    assert_eq!(agree(&[&one], 41).1, 42);
+    let log = one.log();
+    assert_eq!(log.matches("has reset the lock 'db'").count(), 1, "{log}");
+}
+
 #[test]
 fn one_that_has_lost_the_engine_says_so_and_takes_nothing_back() {
     let server = Server::start(Kind::Etcd);
@@ -402,6 +492,7 @@ fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
         &["locks"][..],
         &["locks", "--own"],
         &["pass", "db", "n02.test"],
+        &["locks", "reset", "db", "7"],
     ] {
         let refused = output(&node, words);
         assert_eq!(refused.status.code(), Some(1));

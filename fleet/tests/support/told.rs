@@ -81,5 +81,6 @@ pub fn inventory(node: &str, role: &str) -> Inventory {
         disabled: false,
         cap: None,
         tokens: BTreeMap::new(),
+        resets: BTreeMap::new(),
     }
 }

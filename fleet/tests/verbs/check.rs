@@ -44,6 +44,7 @@ fn how() -> How {
         take: None,
         turned_away: 0,
         slots: Vec::new(),
+        tokens: Vec::new(),
         ahead: Some(3),
     }
 }

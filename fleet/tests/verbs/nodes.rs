@@ -122,6 +122,7 @@ fn what_nodes_tell_is_shown() {
                 disabled: false,
                 cap: None,
                 tokens: std::collections::BTreeMap::new(),
+                resets: std::collections::BTreeMap::new(),
             };
             for bytes in [&b"x"[..], &sealed_as("web2.test", &told)] {
                 straight.put("node/lb1=test", bytes).expect("put");

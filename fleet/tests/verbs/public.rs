@@ -8,7 +8,7 @@ use std::path::Path;
 use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Status};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
-use again_fleet::wire::lock::Lock;
+use again_fleet::wire::lock::{Lock, Published, Reset};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
 use again_fleet::wire::slot::Slot;
@@ -45,6 +45,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("event.1", of("event/NODE/RUN/FIRST")),
         ("slot.1", of("slot/GROUP/NODE")),
         ("lock.1", of("lock/NAME")),
+        ("reset.1", of("pass/NAME/NODE/reset")),
     ])
 }
 
@@ -66,7 +67,7 @@ fn opened(bytes: &[u8]) -> (String, Value) {
 /// The names of everything in there; of what is in a list, that of the list. Facts and metrics have names of their own.
 fn fields(value: &Value, above: &str, found: &mut BTreeSet<String>) {
     match value {
-        Value::Object(all) if !["facts", "tokens", "ended.metrics"].contains(&above) => {
+        Value::Object(all) if !["facts", "tokens", "resets", "ended.metrics"].contains(&above) => {
             for (name, value) in all {
                 let dot = if above.is_empty() { "" } else { "." };
                 fields(value, &format!("{above}{dot}{name}"), found);
@@ -103,6 +104,7 @@ fn whole() -> Vec<Vec<u8>> {
         disabled: false,
         cap: Some((5, 2)),
         tokens: BTreeMap::from([("db".to_owned(), "7".to_owned())]),
+        resets: BTreeMap::from([("db".to_owned(), 5)]),
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),
@@ -176,6 +178,17 @@ fn whole() -> Vec<Vec<u8>> {
         candidates: vec![self::name("web1.test")],
         to: Some(self::name("web2.test")),
     };
+    let reset = Reset {
+        lock: "db".parse().expect("a name"),
+        node: self::name("web1.test"),
+        token: 7,
+        number: 5,
+        before: vec![Published {
+            node: self::name("web1.test"),
+            token: 6,
+            serial: 1,
+        }],
+    };
     let by = "web1.test";
     vec![
         sealed_as(by, &events),
@@ -185,6 +198,7 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &entry),
         sealed_as(by, &slot),
         sealed_as(by, &lock),
+        sealed_as(by, &reset),
     ]
 }
 

@@ -95,6 +95,7 @@ impl Driver {
                 OURSELVES => self.events_told(answer),
                 client => self.pass_told(client, answer),
             },
+            News::Answered(Call::Reset { client, .. }, answer) => self.reset_told(client, answer),
             News::Answered(Call::Place { key, act }, answer) => match key {
                 Key::Lock(name) => self.lock_placed(&name, &act, answer),
                 Key::Slot { group, .. } => self.placed(&group, &act, answer),
@@ -214,6 +215,9 @@ impl Driver {
                 (Ok(Key::Node(node)), change) if node == self.me => self.own_key_changed(change),
                 (Ok(Key::Lock(name)), change) => self.lock_changed(&name, change),
                 (Ok(key @ Key::Pass { .. }), Change::Put(value)) => self.pass_seen(&key, &value),
+                (Ok(key @ Key::Reset { .. }), Change::Put(value)) => {
+                    self.reset_seen(&key, &value, true);
+                }
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {
                     self.turn_away(&format!("the engine holds something that is not ours: {e}"));
@@ -375,7 +379,16 @@ impl Driver {
                 let word = self.shown_lock(value, &key)?;
                 Ok(ask::Answer::Lock(Box::new(word), String::new()))
             }
-            Key::To { .. } | Key::Result { .. } | Key::Event { .. } | Key::Pass { .. } => {
+            Key::Reset { .. } => {
+                let reset = self.seals.reset(&value.bytes, &key)?;
+                Ok(ask::Answer::Reset(Box::new(reset)))
+            }
+            // Beside that.
+            Key::Pass { .. } => Err(Ignored {
+                why: "nobody asked for it".to_owned(),
+                is_news: false,
+            }),
+            Key::To { .. } | Key::Result { .. } | Key::Event { .. } => {
                 Err("nobody asked for it".to_owned().into())
             }
         }

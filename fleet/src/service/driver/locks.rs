@@ -11,7 +11,7 @@ use super::Driver;
 use crate::ask;
 use crate::engine::{Change, Error, NO_LOCKS, Value};
 use crate::policy::fire::Request;
-use crate::policy::lock::Lock;
+use crate::policy::lock::{Known, Lock};
 use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
 use crate::service::locks::{Deed, Locks, Seen};
@@ -20,8 +20,8 @@ use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::lineage::{Cause, Lineage};
-use crate::wire::lock::Lock as Word;
-use crate::wire::name::{Id, Name};
+use crate::wire::lock::{Lock as Word, Reset};
+use crate::wire::name::{Id, Name, Node};
 
 /// Within which the moment is drawn at which a lock that nobody holds is tried.
 const JITTER: u64 = 500_000_000;
@@ -94,13 +94,8 @@ impl Driver {
     pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
         let word = self.seals.lock(&value.bytes, key);
         let word = word.and_then(|word| {
-            if self
-                .seals
-                .is_among(&value.bytes, &word.node, &self.operators)
-            {
-                return Ok(word);
-            }
-            Err(format!("operators does not list {}", word.node))
+            self.is_operator(&value.bytes, &word.node)?;
+            Ok(word)
         });
         match word {
             Ok(Word {
@@ -111,6 +106,39 @@ impl Driver {
             }
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
+    }
+
+    /// An operator resets a lock, or somebody says so. One that is listed again was verified and logged when it was new.
+    pub(super) fn reset_seen(&mut self, key: &Key, value: &Value, is_new: bool) {
+        match self.seals.reset(&value.bytes, key) {
+            Ok(reset) => {
+                let judged = self.judge_reset(&value.bytes, &reset);
+                let deeds = self.locks().reset(&reset, value.revision, judged);
+                self.do_with_locks(deeds);
+            }
+            Err(why) if is_new => {
+                self.turn_away(&format!("{} is not believed: {why}", value.key));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Whether a reset is an operator's, and its number not ahead: a later one would not count afterwards.
+    fn judge_reset(&self, bytes: &[u8], reset: &Reset) -> Result<(), String> {
+        self.is_operator(bytes, &reset.node)?;
+        let latest = clock::walltime() + self.state.rules.skew;
+        if reset.number > latest.millis() {
+            return Err(format!("the clock of {} is ahead", reset.node));
+        }
+        Ok(())
+    }
+
+    /// Whether an operator signed a value in this node's name.
+    fn is_operator(&self, bytes: &[u8], node: &Node) -> Result<(), String> {
+        if self.seals.is_among(bytes, node, &self.operators) {
+            return Ok(());
+        }
+        Err(format!("operators does not list {node}"))
     }
 
     /// Something came of what was done with a lock.
@@ -166,21 +194,40 @@ impl Driver {
             return self.do_with_locks(deeds);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
-        let is_asked = |value: &&Value| asked.contains(&value.key);
-        for value in list.values.iter().filter(is_asked) {
+        let mut operators = Vec::new();
+        for value in &list.values {
+            let is_asked = asked.contains(&value.key);
             match Key::decode(&value.key, &self.namespace) {
-                Ok(Key::Lock(_)) => {
+                Ok(Key::Lock(_)) if is_asked => {
                     seen = (self.lock_seen(&name, value), Some(value.revision));
                 }
-                // Tokens only grow: an older version tells one that is too low at worst.
-                Ok(key @ Key::Node(_)) => match self.seals.any_inventory(&value.bytes, &key) {
-                    Ok(told) => tokens.push((told.node.clone(), told.token(&name))),
-                    Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
-                },
+                // An older version has a lower token, or the reset says that it is older.
+                Ok(key @ Key::Node(_)) if is_asked => {
+                    match self.seals.any_inventory(&value.bytes, &key) {
+                        Ok(told) => {
+                            let known = Known {
+                                token: told.token(&name),
+                                reset: told.reset(&name),
+                                serial: told.order(),
+                            };
+                            tokens.push((told.node, known));
+                        }
+                        Err(why) => {
+                            self.turn_away(&format!("{} is not believed: {why}", value.key));
+                        }
+                    }
+                }
+                // A candidate that takes the lock looks here after its first write, and so misses none.
+                Ok(key @ Key::Reset { .. }) => {
+                    self.reset_seen(&key, value, false);
+                    operators.extend(key.signer().cloned());
+                }
                 _ => {}
             }
         }
-        let mut deeds = self.locks().saw(&name, seen.0, seen.1, true);
+        self.locks().forget_refused(&name, &operators);
+        let mut deeds = self.locks.weigh(&name, &tokens);
+        deeds.extend(self.locks.saw(&name, seen.0, seen.1, true));
         deeds.extend(self.locks.told(&name, &tokens));
         self.do_with_locks(deeds);
     }
@@ -218,11 +265,12 @@ impl Driver {
                 Deed::Look(name) => {
                     let candidates = self.locks.lock(&name).map(|lock| lock.candidates.clone());
                     let nodes = candidates.into_iter().flatten().map(Key::Node);
+                    let passes = Prefix::PassesOf(&name).encode(&self.namespace);
                     let keys = [Key::Lock(name)].into_iter().chain(nodes);
-                    let prefixes = keys.map(|key| key.encode(&self.namespace)).collect();
+                    let keys = keys.map(|key| key.encode(&self.namespace));
                     self.order(Call::List {
                         client: LOCKS,
-                        prefixes,
+                        prefixes: keys.chain([passes]).collect(),
                         limit: None,
                     });
                 }
@@ -291,6 +339,10 @@ impl Driver {
             let why = ask::Answer::Refused(NO_LOCKS.to_owned());
             return self.callers.answer(client, why);
         }
+        for (lock, node, token) in self.locks.ignored() {
+            let answer = ask::Answer::IgnoredToken { lock, node, token };
+            self.callers.tell(client, answer);
+        }
         for (word, why) in self.locks().held() {
             if is_own || !why.is_empty() {
                 let answer = ask::Answer::Lock(Box::new(word), why);
@@ -314,7 +366,7 @@ impl Driver {
             prefer: Vec::new(),
         });
         lock.judge(&word, value.first, value.writes)?;
-        Ok(word)
+        self.locks.doubt(&word).map_or(Ok(word), Err)
     }
 
     /// Asks the one that holds a lock to pass it on.
@@ -338,6 +390,52 @@ impl Driver {
                 let why = ask::Answer::Refused(ask::words(&why));
                 self.callers.answer(client, why);
             }
+        }
+    }
+
+    /// Resets a lock that nobody holds.
+    pub(super) fn reset(&mut self, client: Client, reset: Reset) {
+        let (lock, node) = (reset.lock.clone(), self.me.clone());
+        let draft = self.may("resets no locks").and_then(|()| {
+            let skew = self.state.rules.skew.millis();
+            let ahead = self.state.ahead().unwrap_or(0);
+            if ahead > i64::try_from(skew).unwrap_or(i64::MAX) {
+                let ahead = ahead / 1000;
+                return Err(format!(
+                    "the clock of this node is {ahead} s ahead of the other nodes': set it first"
+                ));
+            }
+            let node = node.clone();
+            let draft = Draft::new(&self.namespace, &Reset { node, ..reset });
+            draft.map_err(|e| e.to_string())
+        });
+        match draft.and_then(|draft| self.sealed(&draft)) {
+            Ok(bytes) => {
+                let key = Key::Lock(lock.clone());
+                let keys = [Key::Reset { lock, node }, key];
+                self.order(Call::Reset {
+                    client,
+                    keys,
+                    bytes,
+                });
+            }
+            Err(why) => {
+                let why = ask::Answer::Refused(ask::words(&why));
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// Tells somebody whether the engine has the reset.
+    pub(super) fn reset_told(&mut self, client: Client, answer: Answer) {
+        match answer {
+            Err(Error::Conflict) => {
+                let why =
+                    "somebody holds the lock, or is taking it, or something else stands at its key";
+                self.callers
+                    .answer(client, ask::Answer::Refused(why.to_owned()));
+            }
+            answer => self.pass_told(client, answer),
         }
     }
 

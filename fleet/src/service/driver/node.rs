@@ -74,6 +74,7 @@ impl Driver {
             disabled: false,
             cap: None,
             tokens: BTreeMap::new(),
+            resets: BTreeMap::new(),
         });
         if is_known || !self.locks.tokens().is_empty() {
             self.publish(told);
@@ -92,6 +93,7 @@ impl Driver {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pending: u32::try_from(pending).unwrap_or(u32::MAX),
             tokens: self.locks.tokens(),
+            resets: self.locks.resets(),
             ..told
         }));
     }

@@ -83,6 +83,8 @@ impl Driver {
             Question::Release { group, node } => self.release(client, group, node),
             Question::Locks(own) => self.show_locks(client, own),
             Question::Pass(word) => self.pass(client, *word),
+            Question::Resets(lock) => self.look(client, &[Prefix::PassesOf(&lock)], None),
+            Question::Reset(reset) => self.reset(client, *reset),
             Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive], None),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
@@ -164,6 +166,7 @@ impl Driver {
             take: health.take.as_deref().map(ask::words),
             turned_away: health.turned_away,
             slots: self.slots.own(true),
+            tokens: self.locks.warnings(),
             ahead: self.state.ahead(),
         }
     }

@@ -5,14 +5,27 @@ use again::model::{Boottime, Span};
 use super::{Locks, One, Place};
 use crate::service::few::Few;
 use crate::wire::lock::MOST_TOKEN;
-use crate::wire::name::Node;
+use crate::wire::name::{Name, Node};
+
+/// Begins the line with the number of a lock's newest reset.
+const RESET: &str = "reset ";
 
 impl Locks {
     /// Those of this node, with what an earlier service has written down: for each lock the highest token, the one with which all
-    /// candidates were had to run, and its place. What cannot be read is passed over.
+    /// candidates were had to run, and its place; and the number of its newest reset, in a line of its own, which earlier versions pass over.
+    /// What cannot be read is passed over.
     pub fn read(me: Node, text: &str) -> Locks {
-        let mut all = Few::default();
+        let mut all = Few::<Name, One>::default();
         for line in text.lines() {
+            let reset = line
+                .strip_prefix(RESET)
+                .and_then(|line| line.split_once(' '));
+            if let Some((number, name)) = reset
+                && let Some(one) = name.parse().ok().and_then(|name| all.get_mut(&name))
+            {
+                one.reset = number.parse().unwrap_or(0);
+                continue;
+            }
             let mut words = line.splitn(6, ' ');
             let mut number = || words.next()?.parse::<i64>().ok();
             let mut one = || {
@@ -56,6 +69,9 @@ impl Locks {
             } = one.place.unwrap_or_default();
             let (token, fired) = (one.token, one.fired);
             text += &format!("{token} {fired} {lease} {first} {revision} {name}\n");
+            if one.reset > 0 {
+                text += &format!("{RESET}{} {name}\n", one.reset);
+            }
         }
         text
     }

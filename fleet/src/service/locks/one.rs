@@ -65,6 +65,8 @@ impl One {
             deeds.push(Deed::Say(format!(
                 "this node does not hold the lock '{name}' any more: its lease has ended, or whoever may write to the engine has taken it away"
             )));
+            // It took no reset as long as it believed that it holds it.
+            deeds.push(Deed::Look(name.clone()));
         }
         self.leave(name, deeds);
     }

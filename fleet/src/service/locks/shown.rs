@@ -1,5 +1,6 @@
 //! Who holds the locks, as this node tells it.
 
+use super::tokens::USED_UP;
 use super::{Locks, One, Seen};
 use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;
@@ -18,9 +19,10 @@ impl Locks {
                 (Seen::Held(word), _) if word.node == self.me => "this node is giving it up",
                 (Seen::Held(_), _) => "",
                 (Seen::Unknown, _) => "it was not looked at yet",
+                (Seen::Nobody, _) if one.is_used_up() => USED_UP,
                 (Seen::Nobody, _) => "nobody holds it",
                 (Seen::Coming, _) => "somebody is taking it",
-                (Seen::Nothing(why), _) => why,
+                (Seen::Nothing(why) | Seen::Doubted(why), _) => why,
             };
             let word = match &one.seen {
                 Seen::Held(word) if why.is_empty() => Word::clone(word),

@@ -5,8 +5,12 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::policy::lock::tests::lock;
+use crate::policy::lock::{AHEAD, Known};
+use crate::wire::lock::{MOST_TOKEN, Published, Reset};
 
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "n3"];
+/// A candidate in somebody else's hand.
+const LIAR: &str = "liar";
 /// Between two beats, in milliseconds.
 const BEAT: u64 = 27_000;
 const LEASE_MS: u64 = LEASE * 1000;
@@ -47,10 +51,16 @@ struct Store {
     revision: u64,
     leases: BTreeMap<Lease, u64>,
     there: Option<There>,
-    told: Vec<(Node, u64)>,
+    told: Vec<(Node, Known)>,
+    /// Serial of what was published last.
+    serial: u64,
     log: Vec<(u64, Seen)>,
-    /// All words that ever stood there.
+    /// The operator's resets, with the revision of each. The last one stands there.
+    resets: Vec<(u64, Reset)>,
+    /// All words that ever stood there since the last of them.
     words: Vec<Word>,
+    /// Those from before.
+    past: usize,
     last_lease: Lease,
 }
 
@@ -92,6 +102,34 @@ impl Store {
         Some(revision)
     }
 
+    fn tell(&mut self, node: &Node, known: Known) {
+        self.serial += 1;
+        self.told.retain(|(one, _)| one != node);
+        let serial = self.serial;
+        self.told.push((node.clone(), Known { serial, ..known }));
+    }
+
+    /// An operator's reset, unless something stands there.
+    fn reset(&mut self, number: u64, token: u64) -> bool {
+        if self.there.is_some() {
+            return false;
+        }
+        self.revision += 1;
+        let before = self.told.iter().map(|(node, known)| Published {
+            node: node.clone(),
+            token: known.token,
+            serial: known.serial,
+        });
+        let before = before.collect();
+        let reset = Reset {
+            before,
+            ..reset(number, token)
+        };
+        self.resets.push((self.revision, reset));
+        self.past += std::mem::take(&mut self.words).len();
+        true
+    }
+
     fn revoke(&mut self, lease: Lease) {
         self.leases.remove(&lease);
         if self
@@ -110,6 +148,32 @@ impl Store {
         let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
         over.into_iter().for_each(|lease| self.revoke(lease));
     }
+}
+
+fn reset(number: u64, token: u64) -> Reset {
+    Reset {
+        lock: db(),
+        node: "operator".parse().expect("a certname"),
+        token,
+        number,
+        before: Vec::new(),
+    }
+}
+
+/// What a node publishes, but for its serial.
+fn known(token: u64, reset: u64) -> Known {
+    let serial = 0;
+    Known {
+        token,
+        reset,
+        serial,
+    }
+}
+
+/// Whether a node takes resets.
+fn judged(refuses: bool) -> Result<(), String> {
+    let why = "operators does not list operator".to_owned();
+    if refuses { Err(why) } else { Ok(()) }
 }
 
 /// What an answer of the engine's comes to.
@@ -135,7 +199,15 @@ struct Stand {
     /// What it has to tell, and how far it has heard.
     tells: bool,
     heard: usize,
+    /// How many resets it has heard of.
+    resets: usize,
+    /// What it has logged.
+    log: Vec<String>,
     beat: u64,
+    /// Whether it knows no operator.
+    refuses: bool,
+    /// How often it looked.
+    looks: usize,
     /// Whether its disk keeps nothing.
     is_full: bool,
     runs: usize,
@@ -146,15 +218,28 @@ struct World {
     nodes: Vec<Stand>,
     dice: StdRng,
     lock: Lock,
+    /// Whether a node has refused a reset that others may have taken.
+    refuses: bool,
 }
 
 impl World {
     fn new(seed: u64, count: usize, prefer: &[&str]) -> World {
+        World::of(seed, count, lock(&NAMES[..count], prefer))
+    }
+
+    /// One of whose candidates a liar is.
+    fn with_liar(seed: u64, count: usize, prefer: &[&str]) -> World {
+        let names = [&NAMES[..count], &[LIAR]].concat();
+        World::of(seed, count, lock(&names, prefer))
+    }
+
+    fn of(seed: u64, count: usize, lock: Lock) -> World {
         let mut world = World {
             store: Store::default(),
             nodes: Vec::new(),
             dice: StdRng::seed_from_u64(seed),
-            lock: lock(&NAMES[..count], prefer),
+            lock,
+            refuses: false,
         };
         for n in 0..count {
             world.nodes.push(Stand {
@@ -165,7 +250,11 @@ impl World {
                 orders: Vec::new(),
                 tells: false,
                 heard: 0,
+                resets: 0,
+                log: Vec::new(),
                 beat: 0,
+                refuses: false,
+                looks: 0,
                 is_full: false,
                 runs: 0,
             });
@@ -206,13 +295,44 @@ impl World {
         let deeds = self.locks(n).reached();
         let one = &mut self.nodes[n];
         (one.is_linked, one.tells, one.beat) = (true, true, self.store.now + BEAT);
-        one.heard = self.store.log.len();
+        (one.heard, one.resets) = (self.store.log.len(), self.store.resets.len());
         self.doing(n, deeds);
+        self.resets(n);
         if let Some(there) = self.store.there.clone() {
             let deeds = self
                 .locks(n)
                 .saw(&db(), there.seen(), Some(there.revision), false);
             self.doing(n, deeds);
+        }
+    }
+
+    /// A node is shown the reset that stands there.
+    fn resets(&mut self, n: usize) {
+        if let Some((revision, reset)) = self.store.resets.last().cloned() {
+            let judged = judged(self.nodes[n].refuses);
+            self.refuses |= judged.is_err();
+            let deeds = self.locks(n).reset(&reset, revision, judged);
+            self.doing(n, deeds);
+        }
+    }
+
+    /// The liar publishes this, or takes the lock with it for as long as its lease lives.
+    fn lie(&mut self, known: Known, takes: bool) {
+        let liar: Node = LIAR.parse().expect("a certname");
+        self.store.tell(&liar, known);
+        if takes && let Some((first, lease)) = self.store.take() {
+            let word = Word {
+                lock: db(),
+                node: liar,
+                first,
+                token: known.token.max(1),
+                since: self.store.now,
+                candidates: self.lock.candidates.clone(),
+                to: None,
+            };
+            self.store.sign(lease, word);
+            // It is none of those whose tokens are looked at.
+            self.store.words.pop();
         }
     }
 
@@ -236,7 +356,8 @@ impl World {
         }
         for deed in deeds {
             match deed {
-                Deed::Save | Deed::Say(_) => {}
+                Deed::Save => {}
+                Deed::Say(text) => self.nodes[n].log.push(text),
                 Deed::Retell => self.nodes[n].tells = true,
                 Deed::Fire(name) => {
                     self.nodes[n].runs += 1;
@@ -257,10 +378,10 @@ impl World {
         }
         // In any order.
         if one.tells && self.dice.random_bool(0.5) {
-            let token = one.locks.token(&db());
+            let reset = one.locks.resets().get("db").copied();
+            let known = known(one.locks.token(&db()), reset.unwrap_or(0));
             one.tells = false;
-            self.store.told.retain(|(one, _)| *one != node(n));
-            self.store.told.push((node(n), token));
+            self.store.tell(&node(n), known);
             return;
         }
         if one.orders.is_empty() {
@@ -277,9 +398,18 @@ impl World {
                 let there = self.store.there.clone();
                 let told = self.store.told.clone();
                 let seen = there.as_ref().map_or(Seen::Nobody, There::seen);
+                let reset = self.store.resets.last().cloned();
+                let judged = judged(self.nodes[n].refuses);
+                self.refuses |= judged.is_err();
+                self.nodes[n].looks += 1;
                 Box::new(move |locks| {
+                    let mut deeds = Vec::new();
+                    if let Some((revision, reset)) = reset {
+                        deeds.extend(locks.reset(&reset, revision, judged));
+                    }
                     let revision = there.map(|there| there.revision);
-                    let mut deeds = locks.saw(&name, seen, revision, true);
+                    deeds.extend(locks.weigh(&name, &told));
+                    deeds.extend(locks.saw(&name, seen, revision, true));
                     deeds.extend(locks.told(&name, &told));
                     deeds
                 })
@@ -299,9 +429,9 @@ impl World {
                     to: None,
                 };
                 // Whoever comes after it can know of its token.
-                let token = Some(word.token);
                 let told = self.store.told.iter().find(|(one, _)| *one == node(n));
-                assert!(told.map(|(_, token)| *token) >= token, "{told:?}");
+                let told = told.map(|(_, known)| known.token);
+                assert!(told >= Some(word.token), "{told:?}");
                 let signed = self.store.sign(place.lease, word);
                 // It may see its own word before it is told that it stands there.
                 if self.dice.random_bool(0.5) {
@@ -340,6 +470,14 @@ impl World {
     }
 
     fn hear(&mut self, n: usize) {
+        // What is below `pass/` comes on a way of its own.
+        if self.nodes[n].is_linked
+            && self.nodes[n].resets < self.store.resets.len()
+            && self.dice.random_bool(0.5)
+        {
+            self.nodes[n].resets = self.store.resets.len();
+            self.resets(n);
+        }
         let one = &mut self.nodes[n];
         if one.is_linked
             && let Some((revision, seen)) = self.store.log.get(one.heard).cloned()
@@ -419,20 +557,51 @@ impl World {
         for pair in tokens.map(|two| [two[0].token, two[1].token]) {
             assert!(pair[0] < pair[1], "{:?}", self.store.words);
         }
+        if !self.refuses {
+            let reset = self.store.resets.last().map(|(_, reset)| reset.token);
+            let mut tokens = self.store.words.iter().map(|word| Some(word.token));
+            assert!(tokens.all(|token| token > reset));
+        }
+    }
+
+    /// All candidates begin with this token, and are stopped once they have published it and nobody holds the lock.
+    fn stop_with(&mut self, token: u64) {
+        for n in 0..self.nodes.len() {
+            self.kill(n);
+            self.nodes[n].kept = format!("{token} 0 0 0 0 db\n");
+            self.start(n);
+            self.link(n);
+        }
+        self.for_millis(8_000);
+        (0..self.nodes.len()).for_each(|n| self.kill(n));
+        self.for_millis(LEASE_MS + 1_000);
+    }
+
+    fn back(&mut self, n: usize) {
+        self.start(n);
+        self.link(n);
+        self.for_millis(20_000);
+    }
+
+    fn last(&self) -> u64 {
+        self.store.words.last().expect("a word").token
+    }
+
+    fn logged(&self, n: usize, text: &str) -> usize {
+        let log = self.nodes[n].log.iter();
+        log.filter(|line| line.contains(text)).count()
     }
 
     /// Nothing of what it held is there any more, and everybody has to connect anew.
     fn empty(&mut self) {
         (0..self.nodes.len()).for_each(|n| self.cut(n));
-        let (now, words, last_lease) = (
-            self.store.now,
-            std::mem::take(&mut self.store.words),
-            self.store.last_lease,
-        );
+        let was = std::mem::take(&mut self.store);
         self.store = Store {
-            now,
-            words,
-            last_lease,
+            now: was.now,
+            words: was.words,
+            past: was.past,
+            last_lease: was.last_lease,
+            serial: was.serial,
             ..Store::default()
         };
         (0..self.nodes.len()).for_each(|n| self.link(n));
@@ -753,20 +922,271 @@ fn one_that_is_no_candidate_any_more_gives_it_up_at_once() {
 }
 
 #[test]
+fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
+    for seed in 0..20 {
+        let mut world = World::with_liar(seed, 3, &[]);
+        let token = MOST_TOKEN - seed % 2;
+        world.lie(known(token, seed), false);
+        world.for_millis(8_000);
+        let holder = world.one();
+        assert_eq!(world.store.words[0].token, 1);
+        let named = format!("{LIAR} publishes token {token} of the lock 'db', more than 1048576");
+        let log = world.nodes[holder].log.iter();
+        assert_eq!(log.filter(|text| text.starts_with(&named)).count(), 1);
+        assert!(world.nodes[holder].locks.warnings()[0].starts_with(&named));
+        // Nobody believes it as a holder either. When its lease has ended the others go on.
+        world.kill(holder);
+        world
+            .store
+            .revoke(world.store.there.clone().expect("a holder").lease);
+        world.lie(known(token, 0), true);
+        let first = world.store.there.clone().expect("a holder").revision;
+        world.for_millis(5_000);
+        for n in (0..3).filter(|n| *n != holder) {
+            let held = world.held(n);
+            let why = format!("{LIAR} holds it with token {token}, more than");
+            assert!(held.why.starts_with(&why), "{held:?}");
+            let named = format!("the holder of the lock 'db' is not believed: {why}");
+            assert_eq!(world.logged(n, &named), 1, "{:?}", world.nodes[n].log);
+            assert_eq!(world.logged(n, "etcdctl del"), 0);
+        }
+        world.for_millis(LEASE_MS + 10_000);
+        assert!(world.store.there.clone().expect("a holder").revision > first);
+        world.start(holder);
+        world.ends_well();
+        assert_eq!(world.store.words.last().map(|word| word.token), Some(2));
+        // One that is within the bound counts.
+        world.lie(known(2 + AHEAD, 0), false);
+        let holder = world.one();
+        world.kill(holder);
+        world.for_millis(LEASE_MS + 10_000);
+        assert_eq!(
+            world.store.words.last().map(|word| word.token),
+            Some(3 + AHEAD)
+        );
+    }
+}
+
+#[test]
+fn new_candidate_believes_a_token_that_two_others_publish() {
+    let high = 9 * AHEAD;
+    let mut world = World::with_liar(1, 3, &["n2"]);
+    world.cut(2);
+    for n in 0..2 {
+        world.kill(n);
+        world.nodes[n].kept = format!("{high} 0 0 0 0 db\n");
+        world.start(n);
+        world.link(n);
+    }
+    world.lie(known(MOST_TOKEN, 0), false);
+    world.for_millis(8_000);
+    assert_eq!(world.store.words[0].token, high + 1);
+    world.link(2);
+    world.for_millis(1_000);
+    // It has read the tokens of both, and so believes the holder.
+    let held = world.held(2);
+    assert_eq!(held.token, Some(high + 1), "{held:?}");
+    (0..2).for_each(|n| world.kill(n));
+    world.for_millis(LEASE_MS + 10_000);
+    assert_eq!((world.one(), world.store.words[1].token), (2, high + 2));
+}
+
+#[test]
+fn reset_counts_once_and_takes_tokens_back() {
+    let mut world = World::new(1, 3, &["n0"]);
+    for n in 0..3 {
+        world.kill(n);
+        world.nodes[n].kept = format!("{MOST_TOKEN} 1 0 0 0 db\n");
+        world.start(n);
+        world.link(n);
+    }
+    world.for_millis(20_000);
+    assert!(world.holders().is_empty());
+    let held = world.held(0);
+    assert!(held.why.contains("its tokens are used up"), "{held:?}");
+    assert!(world.nodes[1].locks.warnings()[0].contains("'again-fleet locks reset'"));
+    // One of them is away meanwhile, and what it published last is from before the reset.
+    world.kill(2);
+    assert!(world.store.reset(7, 40));
+    world.for_millis(8_000);
+    assert_eq!((world.one(), world.store.words[0].token), (0, 41));
+    assert!(
+        world.nodes[0].kept.contains("\nreset 7 db\n"),
+        "{}",
+        world.nodes[0].kept
+    );
+    assert!(!world.store.reset(8, 50), "somebody holds it");
+    world.start(2);
+    world.ends_well();
+    // Neither the same again or changed, nor one while it holds the lock.
+    for (n, number) in [(1, 7), (0, 6), (0, 7), (0, 8)] {
+        let deeds = world.locks(n).reset(&reset(number, 50), 1_000, Ok(()));
+        assert_eq!(deeds, [], "{n}, {number}");
+        assert_eq!(world.nodes[n].locks.token(&db()), 41);
+    }
+    // Nor one with a lower number. That is named if it was written later.
+    for (revision, count) in [(1, 0), (1_001, 1), (1_001, 0)] {
+        let deeds = world.locks(1).reset(&reset(6, 50), revision, Ok(()));
+        let is_named = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("a later one was taken before"));
+        assert!(
+            deeds.iter().all(is_named) && deeds.len() == count,
+            "{deeds:?}"
+        );
+        assert_eq!(world.nodes[1].locks.token(&db()), 41);
+    }
+    // Nor after a restart, by what is on disk.
+    world.kill(1);
+    world.start(1);
+    assert_eq!(world.nodes[1].locks.resets().get("db"), Some(&7));
+    assert_eq!(world.locks(1).reset(&reset(7, 50), 1_000, Ok(())), []);
+    // Whoever comes next goes on from there.
+    world.link(1);
+    world.kill(0);
+    world.for_millis(LEASE_MS + 10_000);
+    assert_eq!(world.store.words.last().map(|word| word.token), Some(42));
+    // Tokens from before are not far above those after it, and do not count either.
+    (1..3).for_each(|n| world.kill(n));
+    world.for_millis(LEASE_MS);
+    assert!(world.store.reset(9, 3));
+    world.start(1);
+    world.link(1);
+    world.for_millis(8_000);
+    assert_eq!(world.store.words[0].token, 4);
+    world.ends_well();
+}
+
+#[test]
+fn holder_that_comes_and_goes_with_huge_tokens_is_named_once() {
+    let mut world = World::with_liar(1, 2, &[]);
+    world.for_millis(1_000);
+    let holder = world.store.there.clone().map(|there| there.lease);
+    world.store.revoke(holder.unwrap_or_default());
+    let looks = world.nodes[0].looks;
+    for n in 0..200 {
+        world.lie(known(MOST_TOKEN - n, 0), true);
+        world.for_millis(100);
+        let lease = world.store.there.clone().map(|there| there.lease);
+        world.store.revoke(lease.unwrap_or_default());
+    }
+    for n in 0..2 {
+        assert!(world.logged(n, LIAR) <= 2, "{:?}", world.nodes[n].log);
+    }
+    assert!(world.nodes[0].looks < looks + 20);
+}
+
+#[test]
+fn token_of_a_candidate_that_has_not_taken_a_reset_counts() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 3, &["n0", "n1"]);
+        world.nodes[2].refuses = true;
+        world.stop_with(1_000);
+        assert!(world.store.reset(5, 7));
+        world.back(2);
+        let given = world.last();
+        assert!(given > 1_000, "{given}");
+        assert_eq!(world.logged(2, "operators does not list operator"), 1);
+        assert!(world.nodes[2].locks.warnings()[0].contains("by operator does not count here"));
+        world.kill(2);
+        world.for_millis(LEASE_MS + 1_000);
+        // They take the reset, and were away meanwhile.
+        world.back(0);
+        assert_eq!((world.one(), world.last()), (0, given + 1));
+        let named = format!("n2 has not taken the last reset of the lock 'db': its token {given}");
+        assert_eq!(world.logged(0, &named), 1, "{:?}", world.nodes[0].log);
+        world.back(1);
+        world.ends_well();
+    }
+}
+
+#[test]
+fn token_from_before_a_reset_does_not_count() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 3, &[]);
+        world.stop_with(1_000);
+        assert!(world.store.reset(5, 7));
+        // The others are away for longer than they are waited for, and so is what they published.
+        world.back(0);
+        assert_eq!(world.last(), 8);
+        world.back(1);
+        world.ends_well();
+        assert_eq!(world.nodes[2].locks.token(&db()), 8);
+    }
+}
+
+#[test]
+fn reset_that_comes_late_takes_no_token_back() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 3, &[]);
+        (0..3).for_each(|n| world.nodes[n].refuses = true);
+        world.stop_with(1_000);
+        assert!(world.store.reset(5, 7));
+        (0..3).for_each(|n| world.back(n));
+        let (holder, given) = (world.one(), world.last());
+        assert!(given > 1_000, "{given}");
+        (0..3).for_each(|n| world.nodes[n].refuses = false);
+        world.for_millis(BEAT + 1_000);
+        world.kill(holder);
+        world.for_millis(LEASE_MS + 10_000);
+        assert_eq!(world.last(), given + 1);
+        let late = format!("this node knows token {given}, which it had not published before");
+        let other = (holder + 1) % 3;
+        assert_eq!(
+            world.logged(other, &late),
+            1,
+            "{:?}",
+            world.nodes[other].log
+        );
+        // One that only raises them is never late.
+        let other = 3 - holder - world.one();
+        world.locks(other).reset(&reset(6, 5_000), 9_000, Ok(()));
+        assert_eq!(world.nodes[other].locks.token(&db()), 5_000);
+    }
+}
+
+#[test]
+fn one_that_was_cut_off_as_the_holder_takes_a_reset_when_it_is_back() {
+    for seed in 0..5 {
+        let mut world = World::new(seed, 2, &["n0"]);
+        world.stop_with(1_000);
+        world.back(0);
+        world.cut(0);
+        world.for_millis(LEASE_MS + 1_000);
+        assert!(world.store.reset(5, 7));
+        world.back(1);
+        world.link(0);
+        world.for_millis(3_000);
+        assert_eq!((world.one(), world.last()), (1, 8));
+        let locks = &world.nodes[0].locks;
+        assert_eq!(
+            (locks.resets().get("db"), locks.token(&db())),
+            (Some(&5), 8)
+        );
+        // It looks also where it has looked before it learned that it does not hold the lock.
+        let deeds = world.locks(1).gone(&db());
+        assert!(deeds.contains(&Deed::Look(db())), "{deeds:?}");
+    }
+}
+
+#[test]
 fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
     let seeds =
         std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
-    let mut words = 0;
+    let (mut words, mut resets) = (0, 0);
     for seed in 0..seeds {
-        let mut world = World::new(
-            seed,
+        let (count, prefer): (usize, &[&str]) = (
             3 + (seed % 2) as usize,
             if seed % 3 == 0 { &["n2", "n0"] } else { &[] },
         );
-        let mut emptied = 0;
+        let (lies, refuses) = (seed % 4 > 1, seed % 5 == 0);
+        let mut world = if lies {
+            World::with_liar(seed, count, prefer)
+        } else {
+            World::new(seed, count, prefer)
+        };
+        let (mut emptied, mut number) = (0, 0);
         for _ in 0..40 {
             let n = world.dice.random_range(0..world.nodes.len());
-            match world.dice.random_range(0..8) {
+            match world.dice.random_range(0..11) {
                 0 => world.kill(n),
                 1 | 2 => {
                     world.kill(n);
@@ -797,6 +1217,34 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
                         world.judge(emptied);
                     }
                 }
+                7 if lies => {
+                    let token = world.dice.random_range(1..=MOST_TOKEN);
+                    let reset = world.dice.random_range(0..=number + 1);
+                    let takes = world.dice.random_bool(0.3);
+                    world.lie(known(token, reset), takes);
+                }
+                8 if world.dice.random_bool(0.5) => {
+                    // Up or down, and by somebody who has stopped the holder and waited.
+                    world.holders().into_iter().for_each(|n| world.kill(n));
+                    let most = if refuses { AHEAD } else { 1 << 30 };
+                    let token = world.dice.random_range(0..most);
+                    let since = world.store.now;
+                    while world.store.there.is_some() && world.store.now < since + LEASE_MS {
+                        world.go_on(0.0);
+                        world.judge(emptied);
+                    }
+                    number += u64::from(world.store.reset(number + 1, token));
+                    resets += usize::from(world.store.words.is_empty());
+                }
+                9 => world.nodes[n].refuses = refuses && !world.nodes[n].refuses,
+                10 if world.dice.random_bool(0.3) => {
+                    // One loses its state: the others have heard everything.
+                    world.ends_well();
+                    world.kill(n);
+                    world.nodes[n].kept.clear();
+                    world.start(n);
+                    world.link(n);
+                }
                 _ => {}
             }
             let until = world.store.now + world.dice.random_range(100..40_000);
@@ -813,8 +1261,9 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
             }
         }
         world.ends_well();
-        words += world.store.words.len();
+        words += world.store.past + world.store.words.len();
     }
-    println!("{words} words");
+    println!("{words} words, {resets} resets");
+    assert!(resets > seeds as usize / 4, "too few: {resets}");
     assert!(words > 5 * seeds as usize, "too little happened: {words}");
 }

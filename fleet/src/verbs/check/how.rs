@@ -40,6 +40,13 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
             "have the service reach the engine: a run that begins then has a slot again",
         ));
     }
+    for token in &how.tokens {
+        found.push(Finding::warning(
+            "locks",
+            token.clone(),
+            "see 'again-fleet locks reset' in again-fleet(8)",
+        ));
+    }
     let is_same = settings.certname().is_ok_and(|name| *name == how.node)
         && settings.namespace == how.namespace;
     if !is_same {
@@ -194,6 +201,7 @@ mod tests {
             take: None,
             turned_away: 0,
             slots: Vec::new(),
+            tokens: Vec::new(),
             ahead: Some(20),
         }
     }
@@ -266,6 +274,8 @@ mod tests {
         );
         let (grade, words) = one(|how| how.slots = vec!["it has ended".to_owned()]);
         assert_eq!((grade, &*words), (Grade::Warning, "slots: it has ended"));
+        let (grade, words) = one(|how| how.tokens = vec!["it is ignored".to_owned()]);
+        assert_eq!((grade, &*words), (Grade::Warning, "locks: it is ignored"));
         let (_, words) = one(|how| how.node = "web2".parse().expect("a certname"));
         assert!(words.contains("it is web2 of fleet 'default'"), "{words}");
     }

@@ -1,0 +1,341 @@
+//! Which tokens of other candidates count, and an operator's reset of them.
+//!
+//! A token is believed up to a bound above the highest that this node knows: by itself, or because two other candidates publish it
+//! (`policy::lock`). So one candidate that publishes a huge one keeps nobody from the lock.
+
+use again::model::{Boottime, Span};
+
+use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage};
+use crate::policy::lock::{AHEAD, Known, is_near, vouched};
+use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
+use crate::wire::name::{Name, Node};
+
+/// How often holders that are not believed have this node look at once; it looks at each of its beats all the same.
+const DOUBTS: Span = Span::from_secs(10);
+
+/// Why nobody can take a lock of which no higher token can be had.
+pub(super) const USED_UP: &str =
+    "its tokens are used up; 'again-fleet locks reset' gives it new ones";
+
+impl One {
+    /// The highest token that this node knows, by itself or by two others.
+    fn highest(&self) -> u64 {
+        self.token.max(self.vouched)
+    }
+
+    /// Why a holder is not believed, if its token is too high.
+    pub(super) fn doubt(&self, word: &Word) -> Option<String> {
+        let is_far = !is_near(word.token, self.highest());
+        is_far.then(|| {
+            let what = format!("{} holds it with token {}", word.node, word.token);
+            format!("{what}, {}", self.too_high())
+        })
+    }
+
+    /// What stands there, if its holder is to be believed; else a doubt, or nothing until it was looked: the other candidates may know
+    /// better. A holder that comes and goes does not have this node look each time.
+    pub(super) fn believed(
+        &mut self,
+        name: &Name,
+        seen: Seen,
+        (now, is_list): (Boottime, bool),
+        deeds: &mut Vec<Deed>,
+    ) -> Seen {
+        let Seen::Held(word) = &seen else {
+            return seen;
+        };
+        let Some(why) = self.doubt(word) else {
+            return seen;
+        };
+        if !is_list && self.doubts <= now {
+            self.doubts = now + DOUBTS;
+            deeds.push(Deed::Look(name.clone()));
+            return Seen::Unknown;
+        }
+        if is_list && self.is_first(&word.node, true) {
+            deeds.push(Deed::Say(format!(
+                "the holder of the lock '{name}' is not believed: {why}; see 'locks reset' in again-fleet(8)"
+            )));
+        }
+        Seen::Doubted(why)
+    }
+
+    /// Whether this is the first time that a candidate is named, as a holder or not.
+    fn is_first(&mut self, node: &Node, holds: bool) -> bool {
+        let named = (node.clone(), holds);
+        let is_first = !self.named.contains(&named);
+        if is_first {
+            self.named.push(named);
+        }
+        is_first
+    }
+
+    fn ignores(&self, name: &Name, node: &Node, token: u64) -> String {
+        let why = self.too_high();
+        let what =
+            format!("{node} publishes token {token} of the lock '{name}', {why}: it is ignored");
+        // No third one says which of both is wrong.
+        match &self.lock {
+            Some(lock) if lock.candidates.len() == 2 => {
+                format!("{what}; if this node has lost its state directory, reset the lock")
+            }
+            _ => what,
+        }
+    }
+
+    fn too_high(&self) -> String {
+        let known = self.highest();
+        format!("more than {AHEAD} above {known}, the highest that this node knows")
+    }
+
+    /// Learns the token of a holder; whether that is news.
+    pub(super) fn learn(&mut self, seen: &Seen) -> bool {
+        match seen {
+            Seen::Held(word) if word.token > self.token => {
+                self.token = word.token;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether no higher token can be had.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.token >= MOST_TOKEN
+    }
+
+    /// The token that a candidate publishes, 0 if that is from before the reset; nothing if it publishes nothing.
+    fn known_of(&self, tokens: &[(Node, Known)], node: &Node) -> Option<Known> {
+        let (_, known) = tokens.iter().find(|(one, _)| one == node)?;
+        let was = published(&self.before, node);
+        let is_before = known.is_before(self.reset, was);
+        Some(if is_before { Known::default() } else { *known })
+    }
+
+    /// Takes a reset.
+    fn take(&mut self, reset: &Reset, revision: u64, now: Boottime, deeds: &mut Vec<Deed>) {
+        let (name, node, next) = (&reset.lock, &reset.node, reset.token + 1);
+        if matches!(self.stage, Stage::Telling(_) | Stage::Signing) {
+            // With a token from before.
+            self.leave(name, deeds);
+        }
+        (self.reset, self.reset_at) = (reset.number, revision);
+        self.before.clone_from(&reset.before);
+        (self.token, self.fired, self.vouched) = (reset.token, 0, 0);
+        (self.passed, self.rests) = (None, now);
+        (self.ignored, self.named, self.refused) = Default::default();
+        if matches!(self.seen, Seen::Held(_) | Seen::Doubted(_)) {
+            // It may be from before, or have another token than this node knows now.
+            self.seen = Seen::Unknown;
+            deeds.push(Deed::Look(name.clone()));
+        }
+        deeds.extend([
+            Deed::Save,
+            Deed::Retell,
+            Deed::Say(format!(
+                "{node} has reset the lock '{name}': its next token is {next}"
+            )),
+        ]);
+    }
+
+    /// Takes no reset, and says once why.
+    fn refuse(&mut self, reset: &Reset, why: &str, deeds: &mut Vec<Deed>) {
+        let Reset {
+            lock, node, number, ..
+        } = reset;
+        let why = format!("the reset of the lock '{lock}' by {node} does not count here: {why}");
+        let was = self.refused.iter().position(|(one, ..)| one == node);
+        let was = was.map(|at| self.refused.swap_remove(at));
+        if was.is_none() && self.refused.len() >= MOST_CANDIDATES {
+            return;
+        }
+        if was.is_none_or(|(_, was, text)| (was, text) != (*number, why.clone())) {
+            deeds.push(Deed::Say(why.clone()));
+        }
+        self.refused.push((node.clone(), *number, why));
+    }
+}
+
+impl Locks {
+    /// Why a holder is not believed, if its token is too high for this node.
+    pub fn doubt(&self, word: &Word) -> Option<String> {
+        let one = self.all.get(&word.lock);
+        let one = one.filter(|one| one.lock.is_some())?;
+        one.doubt(word)
+    }
+
+    /// The tokens that are ignored, with the candidates that publish them.
+    pub fn ignored(&self) -> Vec<(Name, Node, u64)> {
+        let all = self.all.0.iter().flat_map(|(name, one)| {
+            let ignored = one.ignored.iter();
+            ignored.map(move |(node, token)| (name.clone(), node.clone(), *token))
+        });
+        all.collect()
+    }
+
+    /// What is wrong with tokens, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (name, one) in self.all.0.iter().filter(|(_, one)| one.lock.is_some()) {
+            let ignored = one.ignored.iter();
+            warnings.extend(ignored.map(|(node, token)| one.ignores(name, node, *token)));
+            warnings.extend(one.refused.iter().map(|(.., why)| why.clone()));
+            if one.is_used_up() {
+                warnings.push(used_up(name));
+            }
+        }
+        warnings
+    }
+
+    /// Weighs the tokens that the candidates publish: what this node knows by two of them, and what it ignores.
+    pub fn weigh(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let Some(one) = self.all.get_mut(name) else {
+            return deeds;
+        };
+        let Some(lock) = &one.lock else {
+            return deeds;
+        };
+        let others = lock.candidates.iter().filter(|node| **node != self.me);
+        let others = others.filter_map(|node| {
+            let known = one.known_of(tokens, node)?;
+            Some((node.clone(), known.token))
+        });
+        let others: Vec<_> = others.collect();
+        one.vouched = vouched(others.iter().map(|(_, token)| *token));
+        let (highest, mut ignored) = (one.highest(), others);
+        ignored.retain(|(_, token)| !is_near(*token, highest));
+        for (node, token) in &ignored {
+            if one.is_first(node, false) {
+                deeds.push(Deed::Say(one.ignores(name, node, *token)));
+            }
+        }
+        one.ignored = ignored;
+        deeds
+    }
+
+    /// The candidates that have told something know of these tokens.
+    pub fn told(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (me, now) = (self.me.clone(), self.now);
+        let Some(one) = self.all.get_mut(name) else {
+            return deeds;
+        };
+        let Some(lock) = &one.lock else {
+            return deeds;
+        };
+        let known = lock.candidates.iter();
+        let known = known.map(|node| (node.clone(), one.known_of(tokens, node)));
+        let (mine, others): (Vec<_>, Vec<_>) = known.partition(|(node, _)| *node == me);
+        match one.stage {
+            Stage::Asking(until) => {
+                let (own, reset, highest) = (one.token, one.reset, one.highest());
+                // One that has not taken the reset may be about to.
+                let is_behind = |known: &Known| known.reset < reset && known.token > own;
+                let is_ready =
+                    |known: &Option<Known>| known.is_some_and(|known| !is_behind(&known));
+                if now < until && !others.iter().all(|(_, known)| is_ready(known)) {
+                    one.due = Some(now + LOOK_AGAIN);
+                    return deeds;
+                }
+                for (node, known) in &others {
+                    let known = known.unwrap_or_default();
+                    if !is_near(known.token, highest) {
+                        continue;
+                    }
+                    if is_behind(&known) {
+                        deeds.push(Deed::Say(undoes(name, node, known.token)));
+                    }
+                    one.token = one.token.max(known.token);
+                }
+                if one.is_used_up() {
+                    one.leave(name, &mut deeds);
+                    one.rests = now + COMES;
+                    deeds.push(Deed::Say(used_up(name)));
+                } else {
+                    one.token += 1;
+                    one.stage = Stage::Telling(now + PATIENCE);
+                    deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
+                }
+            }
+            Stage::Telling(until) => {
+                // What stands there in its name may be somebody else's.
+                let own = mine.iter().find_map(|(_, own)| Some((*own)?.token));
+                let own = own.filter(|own| is_near(*own, one.token));
+                if now >= until || own >= Some(one.token) {
+                    one.stage = Stage::Signing;
+                    deeds.push(Deed::Sign(name.clone()));
+                } else {
+                    one.due = Some(now + LOOK_AGAIN);
+                }
+            }
+            _ => {}
+        }
+        deeds
+    }
+
+    /// An operator resets a lock, by what was written at this revision, or somebody who may not; why. Each number counts once, and none
+    /// below it afterwards. It does not count for a node that holds the lock, nor for one that knows a higher token which it had not
+    /// published when the lock was reset: so a reset that comes late takes no token back that was given out since.
+    pub fn reset(&mut self, reset: &Reset, revision: u64, judged: Result<(), String>) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
+        let one = self.all.get_mut(&reset.lock);
+        let Some(one) = one.filter(|one| one.lock.is_some()) else {
+            return deeds;
+        };
+        let holds = one.place.is_some_and(|place| place.revision > 0);
+        let is_lower = reset.number < one.reset;
+        // A lower one that stood there before was replaced.
+        let is_replaced = is_lower && (revision < one.reset_at || one.reset_at == 0);
+        let was = published(&reset.before, &me).map_or(0, |was| was.token);
+        let own = one.token;
+        match judged {
+            Err(why) if reset.number > one.reset => one.refuse(reset, &why, &mut deeds),
+            Err(_) => {}
+            Ok(()) if holds || is_replaced => {}
+            Ok(()) if reset.number == one.reset => {
+                one.before.clone_from(&reset.before);
+                one.reset_at = revision;
+            }
+            Ok(()) if is_lower => {
+                one.refuse(reset, "a later one was taken before", &mut deeds);
+            }
+            Ok(()) if own > reset.token.max(was) => {
+                let why = format!(
+                    "this node knows token {own}, which it had not published before; reset it again"
+                );
+                one.refuse(reset, &why, &mut deeds);
+            }
+            Ok(()) => {
+                one.take(reset, revision, now, &mut deeds);
+                if one.is_free() {
+                    one.will_try(&me, now, jitter);
+                }
+            }
+        }
+        deeds
+    }
+
+    /// Forgets resets that were refused, but of these nodes.
+    pub fn forget_refused(&mut self, name: &Name, nodes: &[Node]) {
+        if let Some(one) = self.all.get_mut(name) {
+            one.refused.retain(|(node, ..)| nodes.contains(node));
+        }
+    }
+}
+
+/// What a node had published.
+fn published<'p>(before: &'p [Published], node: &Node) -> Option<&'p Published> {
+    before.iter().find(|one| one.node == *node)
+}
+
+fn undoes(name: &Name, node: &Node, token: u64) -> String {
+    format!(
+        "{node} has not taken the last reset of the lock '{name}': its token {token} counts; see its log"
+    )
+}
+
+fn used_up(name: &Name) -> String {
+    format!("nobody can take the lock '{name}': {USED_UP}")
+}
