@@ -1,6 +1,9 @@
 //! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
 //! bounded number together, and tells what stands in the engine for this node.
 
+/// Calls that take more than one request.
+mod calls;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
+use self::calls::{forget, list, reset, tell};
 use super::few::Few;
 use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
@@ -380,32 +384,6 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
     lost
 }
 
-/// What stands below all of these; with a limit the newest of it, one prefix after the other.
-async fn list<E: Engine>(engine: &E, prefixes: &[String], limit: Option<Limit>) -> Answer {
-    if let Some(limit) = limit {
-        return latest(engine, prefixes, limit).await;
-    }
-    // One type for every engine.
-    type Listing<'l> = Pin<Box<dyn Future<Output = Answer> + 'l>>;
-    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
-    let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
-    let lists = futures_util::future::try_join_all(lists).await?;
-    let values: Vec<_> = lists.into_iter().flat_map(|list| list.values).collect();
-    Ok(List::from(values))
-}
-
-async fn latest<E: Engine>(engine: &E, prefixes: &[String], mut limit: Limit) -> Answer {
-    let mut all = List::default();
-    for prefix in prefixes {
-        let list = engine.latest(prefix, limit).await?;
-        limit.values -= limit.values.min(list.values.len());
-        limit.bytes -= limit.bytes.min(list.values.iter().map(Value::size).sum());
-        all.is_cut |= list.is_cut;
-        all.values.extend(list.values);
-    }
-    Ok(all)
-}
-
 /// Begins a lease, with the key that says that this node is there.
 async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
     let lease = engine.grant().await?;
@@ -436,27 +414,6 @@ async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::
         Err(Error::Conflict) => enter(engine, alive).await,
         Err(error) => Err(error),
     }
-}
-
-/// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
-async fn forget<E: Engine>(engine: &E, [alive, node]: &[String; 2]) -> Answer {
-    for key in [alive, node] {
-        let mut found = engine.list(key).await?;
-        found.values.retain(|value| value.key == *key);
-        if let Some(value) = found.values.first() {
-            if key == node {
-                engine.remove(key, value.revision).await?;
-            }
-            return Ok(found);
-        }
-    }
-    Ok(List::default())
-}
-
-/// Writes an operator's reset of a lock, unless something stands at the lock's key.
-async fn reset<E: Engine>(engine: &E, [key, lock]: &[String; 2], bytes: &[u8]) -> Answer {
-    let put = engine.put_unless(key, bytes, lock).await;
-    put.map(|_| List::default())
 }
 
 /// Calls that wait or are under way.
@@ -540,18 +497,7 @@ impl<'e, E: Engine> Calls<'e, E> {
             } => {
                 let is_dear = *client != OURSELVES;
                 let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
-                Box::pin(async move {
-                    let room = if is_dear {
-                        Ok(())
-                    } else {
-                        engine.has_room().await
-                    };
-                    let told = match room {
-                        Ok(()) => engine.put(&key, &bytes, Some(ttl)).await,
-                        Err(full) => Err(full),
-                    };
-                    (number, told.map(|_| List::default()))
-                })
+                Box::pin(async move { (number, tell(engine, &key, &bytes, ttl, is_dear).await) })
             }
             Call::Reset { keys, bytes, .. } => {
                 let keys = keys.each_ref().map(|key| key.encode(self.namespace));

@@ -16,6 +16,8 @@ mod letters;
 pub mod model;
 /// What this node tells of itself.
 mod node;
+/// What stands at this node's own key.
+pub mod own_key;
 /// Triggers that are part of a rolling run.
 mod rolling;
 /// The half that fires.

@@ -6,7 +6,7 @@ use std::fmt;
 use again::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
-use super::node::OwnKeyState;
+use super::own_key::{OwnKey, OwnKeyState};
 use crate::policy::books::Which;
 use crate::policy::fire::Request;
 use crate::policy::judge::{Rules, Signed};
@@ -152,19 +152,6 @@ pub enum Found {
     Bad(String),
     /// It cannot be told now: this node lacks what it needs.
     Unclear(String),
-}
-
-/// What stands at this node's own key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnKey {
-    /// Nothing.
-    Absent,
-    /// The very value that this service put there last.
-    Unchanged,
-    /// Another value that this node's certificate has signed.
-    Signed(Box<Inventory>),
-    /// A value that it has not signed; why.
-    Foreign(String),
 }
 
 /// What is to be taken back.

@@ -1,10 +1,11 @@
 //! What this node tells of itself: one letter, replaced in place, that is never let go; and the key where it stands, which is this
 //! node's alone.
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again::model::{Moment, Span, Walltime};
 
 use super::letters;
-use super::model::{Action, Content, Draft, LetterId, OwnKey, State};
+use super::model::{Action, Content, Draft, LetterId, State};
+use super::own_key::OwnKey;
 use crate::policy::term::{self, Term};
 use crate::wire::inventory::Inventory;
 
@@ -14,25 +15,6 @@ const PAUSE: Span = Span::from_secs(60);
 const LOOK: Span = Span::from_secs(10);
 /// Largest number of facts that are named of another user of this node's certificate.
 const MOST_NAMED: usize = 3;
-
-/// What is known of this node's own key.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OwnKeyState {
-    /// Whether it was seen since the engine was reached, or cannot be. Nothing is put there before.
-    pub is_seen: bool,
-    /// When it counts as seen; the same over all connections until one has shown it or refused to.
-    pub seen_by: Option<Boottime>,
-    /// What stands there; nothing if that is not known.
-    pub found: Option<OwnKey>,
-    /// Revision of that.
-    pub revision: u64,
-    /// Highest version that this node's certificate has signed, as [`Inventory::order`] gives it.
-    pub last: u64,
-    /// That version, if it was found there and this node had not published it.
-    pub newest: Option<Box<Inventory>>,
-    /// When this node may put its own there again.
-    pub next: Boottime,
-}
 
 /// Tells this, if it is not what is told already. The triggers of a run that told something to select by wait for it; those of
 /// others do not.

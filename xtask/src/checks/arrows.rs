@@ -28,7 +28,7 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["service", "take", "verbs"],
     &["access", "ask", "cli", "seal"],
     &["step"],
-    &["settings", "origin", "outbox"],
+    &["settings", "origin", "outbox", "spool"],
     &["policy", "handover", "puppet"],
     &["engine"],
     &["identity"],

@@ -3,6 +3,7 @@
 use again::model::Walltime;
 
 use super::*;
+use crate::step::own_key::OwnKey;
 
 /// What stands at the own key of a node.
 fn own_key(revision: u64, found: OwnKey) -> Event {
