@@ -51,7 +51,7 @@ pub struct Recorded {
 pub enum Event {
     /// A run started.
     Started {
-        /// The name of its log, which no other run has.
+        /// The name of its log, which no other run has but one whose start was taken back.
         log: String,
         /// When.
         at: Walltime,
@@ -214,7 +214,9 @@ impl Shares {
         for event in events {
             match event {
                 Event::Started { log, at, triggers } if !triggers.is_empty() => {
-                    let run = self.runs.get(log).cloned().unwrap_or_else(|| Run {
+                    // A start that was taken back and is repeated has the same log.
+                    let known = self.runs.get(log).filter(|run| run.at == *at);
+                    let run = known.cloned().unwrap_or_else(|| Run {
                         at: *at,
                         nodes: self.nodes(triggers),
                     });
@@ -563,7 +565,7 @@ mod tests {
         assert!(held.is_err());
         // Reruns that follow in a chain are not for the node.
         events.extend((0..5).map(|n| started(&format!("c{n}-2"), 150, &[])));
-        for end in [Event::TakenBack("c3-1".to_owned()), Event::Reset] {
+        for (end, runs) in [(Event::TakenBack("c3-1".to_owned()), 8), (Event::Reset, 4)] {
             let mut shares = shares.clone();
             let mut events = [&events[..], &[end]].concat();
             let known = seen(&[], &events);
@@ -573,7 +575,7 @@ mod tests {
             for _ in 0..2 {
                 let known = seen(&[], &events);
                 shares.observe(&known, at(200));
-                assert!(shares.most_runs(&node("web1"), at(200)) >= 4);
+                assert_eq!(shares.most_runs(&node("web1"), at(200)), runs);
             }
         }
         // A start that lies ahead, since the clock was ahead, does not count without end.
@@ -581,6 +583,31 @@ mod tests {
         let mut shares = Shares::default();
         shares.observe(&seen(&[], &[ahead]), at(200));
         assert_eq!(shares.runs.len(), 0);
+    }
+
+    #[test]
+    fn start_that_is_repeated_counts_from_its_own_time_for_the_same_node() {
+        let one = Trigger {
+            on_behalf: Some(node("web1")),
+            ..fired(1, "puppet", 0)
+        };
+        let mut shares = Shares::default();
+        assert_eq!(accept_unseen(&mut shares, &one, 100), Ok(()));
+        let first = started("c1-1", 100, &[&one]);
+        let mut known = seen(&[], std::slice::from_ref(&first));
+        known.running = vec![recorded(&one)];
+        shares.observe(&known, at(110));
+        let starts = |shares: &Shares, whom: &str| -> Vec<Walltime> {
+            shares.starts(&node(whom), at(3500)).collect()
+        };
+        assert_eq!(starts(&shares, "web1"), [at(100)]);
+        let back = Event::TakenBack("c1-1".to_owned());
+        let events = [first, back, started("c1-1", 3000, &[&one])];
+        for _ in 0..2 {
+            shares.observe(&seen(&[], &events), at(3500));
+            assert_eq!(starts(&shares, "web1"), [at(3000)]);
+            assert_eq!(starts(&shares, "puppet"), []);
+        }
     }
 
     #[test]

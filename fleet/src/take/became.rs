@@ -29,8 +29,13 @@ pub(super) struct Line {
 impl Line {
     /// The name of the log of its run.
     pub(super) fn log(&self) -> String {
-        format!("{}-{}", self.chain, self.run)
+        log(&self.chain, self.run)
     }
+}
+
+/// The name of the log of a run.
+pub(super) fn log(chain: &str, run: u32) -> String {
+    format!("{chain}-{run}")
 }
 
 /// The lines of the history that can be read.

@@ -19,8 +19,8 @@ struct Status {
 struct Target {
     id: String,
     cap: Bounds,
-    timers: Vec<Work>,
-    running: Option<Work>,
+    timers: Vec<Timer>,
+    running: Option<Running>,
 }
 
 #[derive(Deserialize)]
@@ -29,9 +29,16 @@ struct Bounds {
     window_seconds: u64,
 }
 
-/// A timer or a run.
 #[derive(Deserialize)]
-struct Work {
+struct Timer {
+    origin: Option<Origin>,
+}
+
+#[derive(Deserialize)]
+struct Running {
+    chain: String,
+    run: u32,
+    started_at: String,
     origin: Option<Origin>,
 }
 
@@ -62,6 +69,14 @@ pub fn observation(
     let timers = timers.map(|one| triggers(&one.origin));
     let running = target.and_then(|target| target.running.as_ref());
     let of_target = lines.iter().filter(|line| Some(&*line.target) == id);
+    let mut events: Vec<(Walltime, Event)> = of_target.filter_map(event).collect();
+    if let Some(started) = running.and_then(Running::started)
+        && !events.contains(&started)
+    {
+        // The history gets the start of a run a moment after the record, and may have forgotten it.
+        let later = events.iter().position(|(at, _)| *at > started.0);
+        events.insert(later.unwrap_or(events.len()), started);
+    }
     Ok(Observation {
         target: id.map(str::to_owned),
         cap: target.map(|target| Cap {
@@ -70,29 +85,49 @@ pub fn observation(
         }),
         timers: timers.filter(|one| !one.is_empty()).collect(),
         running: running.map_or_else(Vec::new, |run| triggers(&run.origin)),
-        events: of_target.filter_map(event).collect(),
+        events: events.into_iter().map(|(_, event)| event).collect(),
         mentioned: BTreeSet::from_iter(lines.iter().flat_map(|line| triggers(&line.origin))),
     })
 }
 
 impl Target {
     fn works_for_triggers(&self) -> bool {
-        let all = self.timers.iter().chain(&self.running);
-        all.into_iter().any(|one| !triggers(&one.origin).is_empty())
+        let timers = self.timers.iter().map(|timer| &timer.origin);
+        let mut all = timers.chain(self.running.iter().map(|run| &run.origin));
+        all.any(|origin| !triggers(origin).is_empty())
     }
 }
 
-fn event(line: &Line) -> Option<Event> {
-    match line.what.as_str() {
-        "started" => Some(Event::Started {
-            log: line.log(),
-            at: became::millis(&line.at).map(Walltime::from_millis)?,
-            triggers: triggers(&line.origin),
-        }),
-        "taken-back" => Some(Event::TakenBack(line.log())),
-        "reset" => Some(Event::Reset),
-        _ => None,
+impl Running {
+    /// Its start, as the history shows it.
+    fn started(&self) -> Option<(Walltime, Event)> {
+        let at = walltime(&self.started_at)?;
+        let event = Event::Started {
+            log: became::log(&self.chain, self.run),
+            at,
+            triggers: triggers(&self.origin),
+        };
+        Some((at, event))
     }
+}
+
+fn event(line: &Line) -> Option<(Walltime, Event)> {
+    let at = walltime(&line.at)?;
+    let event = match line.what.as_str() {
+        "started" => Event::Started {
+            log: line.log(),
+            at,
+            triggers: triggers(&line.origin),
+        },
+        "taken-back" => Event::TakenBack(line.log()),
+        "reset" => Event::Reset,
+        _ => return None,
+    };
+    Some((at, event))
+}
+
+fn walltime(text: &str) -> Option<Walltime> {
+    became::millis(text).map(Walltime::from_millis)
 }
 
 fn triggers(origin: &Option<Origin>) -> Vec<Recorded> {
@@ -126,12 +161,13 @@ mod tests {
     }
 
     fn status(unreadable: &[&str]) -> String {
-        let work = |ids: &[u128]| json!({ "name": "x", "origin": origin(ids) });
+        let timer = |ids: &[u128]| json!({ "name": "x", "origin": origin(ids) });
+        let run = json!({ "chain": "d", "run": 2, "started_at": "2026-11-21T00:03:00.046Z", "origin": origin(&[3]) });
         let cap = |max_runs: u32| json!({ "used": 1, "max_runs": max_runs, "window_seconds": 60, "frees_at": null });
-        let timers = [work(&[4]), work(&[5, 6]), json!({ "origin": null })];
+        let timers = [timer(&[4]), timer(&[5, 6]), json!({ "origin": null })];
         json!({ "unreadable": unreadable, "targets": [
             { "id": "a", "cap": cap(3), "timers": [], "running": null },
-            { "id": "b", "cap": cap(7), "timers": timers, "running": work(&[3]) },
+            { "id": "b", "cap": cap(7), "timers": timers, "running": run },
         ] })
         .to_string()
     }
@@ -176,11 +212,49 @@ mod tests {
                 },
                 Event::TakenBack("c-1".to_owned()),
                 Event::Reset,
+                run_of_b(),
             ],
             mentioned: BTreeSet::from_iter(all(&[1, 2])),
         };
         let seen = observation(&status(&[]), &history.join("\n"), Some("a"));
         assert_eq!(seen, Ok(wanted));
+    }
+
+    /// The start of the run in the status.
+    fn run_of_b() -> Event {
+        Event::Started {
+            log: "d-2".to_owned(),
+            at: Walltime::from_millis(1_795_219_380_046),
+            triggers: all(&[3]),
+        }
+    }
+
+    #[test]
+    fn run_that_is_just_starting_has_started() {
+        let at = |millis, line: String| line.replace("00.045Z", &format!("00.{millis}Z"));
+        let of_run = |millis, what| {
+            let line = line("b", what, 2, &[3]);
+            at(millis, line.replace("\"c\"", "\"d\""))
+        };
+        let (started, taken_back) = (of_run("046", "started"), of_run("047", "taken-back"));
+        let reset = |millis| at(millis, line("b", "reset", 0, &[]));
+        let seen = |history: &[&String]| {
+            let lines: Vec<&str> = history.iter().map(|line| line.as_str()).collect();
+            let seen = observation(&status(&[]), &lines.join("\n"), Some("b"));
+            seen.expect("readable").events
+        };
+        let over = Event::TakenBack("d-2".to_owned());
+        assert_eq!(seen(&[]), [run_of_b()]);
+        assert_eq!(seen(&[&started]), [run_of_b()]);
+        assert_eq!(seen(&[&reset("045")]), [Event::Reset, run_of_b()]);
+        // Its line is lost, or its start was taken back before it had one.
+        assert_eq!(seen(&[&reset("047")]), [run_of_b(), Event::Reset]);
+        assert_eq!(seen(&[&taken_back]), [run_of_b(), over.clone()]);
+        assert_eq!(seen(&[&started, &taken_back]), [run_of_b(), over]);
+        // A start that is repeated has the same log.
+        let before = [of_run("044", "started"), of_run("045", "taken-back")];
+        let events = seen(&[&before[0], &before[1]]);
+        assert_eq!((events.len(), &events[2]), (3, &run_of_b()));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub fn limit(
     }
 }
 
-/// Asks `again`. The status comes first: a run that starts in between is pending there and started in the history, so that it counts
-/// twice rather than never.
+/// Asks `again`. The status comes first: a run that starts in between waits there and has started in the history, so that it counts
+/// twice rather than never. A run that has left its timer and is not in the history yet is running in the status.
 fn observe(settings: &Settings, shares: &Shares) -> Result<Observation, String> {
     let status = helper::status(settings)?;
     let history = helper::history(settings)?;
