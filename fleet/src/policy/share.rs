@@ -381,13 +381,9 @@ impl Limiter<'_> {
         let until = starts.get(over - 1).map_or_else(String::new, |start| {
             format!(" until {}", term::shown(*start + cap.window))
         });
-        let (used, most, window) = (starts.len(), cap.max_runs, cap.window);
-        let pending = match self.waiting.get(node) {
-            Some(waiting) => format!(", {} pending", waiting.timers),
-            None => String::new(),
-        };
+        let (most, window) = (cap.max_runs, cap.window);
         Err(format!(
-            "node {node} may start {share} of the {most} runs within {window} here (cap_share): {used} started{pending}; held{until}"
+            "node {node} has used its share of the cap ({share} of {most} runs within {window}); held{until}"
         ))
     }
 }
@@ -482,7 +478,7 @@ mod tests {
         }
         let known = seen(&[], &events);
         let next = fired(9, "web1", 0);
-        let why = "node web1 may start 5 of the 10 runs within 1h here (cap_share): 5 started; held until 1970-01-01 01:01:40 UTC";
+        let why = "node web1 has used its share of the cap (5 of 10 runs within 1h); held until 1970-01-01 01:01:40 UTC";
         let held = accept(&mut shares, &known, &next, 200);
         assert_eq!(held, Err(why.to_owned()));
         let other = fired(8, "db1", 0);
@@ -513,7 +509,7 @@ mod tests {
         for whom in ["web1", "web2"] {
             let why = accept(&mut shares, &known, &behalf(90, whom), 100).expect_err("held");
             assert!(
-                why.starts_with(&format!("node {whom} may start 5")),
+                why.starts_with(&format!("node {whom} has used its share")),
                 "{why}"
             );
         }
@@ -677,7 +673,7 @@ mod tests {
         let (now, later) = (fired(1, "web1", 0), fired(2, "web1", 60));
         assert_eq!(try_with(&[], &now), Ok(()));
         assert_eq!(try_with(&[&[&now]], &fired(3, "web1", 0)), Ok(()));
-        let why = "node web1 may start 1 of the 2 runs within 1h here (cap_share): 0 started, 1 pending; held";
+        let why = "node web1 has used its share of the cap (1 of 2 runs within 1h); held";
         assert_eq!(try_with(&[&[&now]], &later), Err(why.to_owned()));
         assert!(try_with(&[&[&later]], &now).is_err());
         let (of_db1, of_web2) = (fired(4, "db1", 0), fired(5, "web2", 0));

@@ -68,7 +68,7 @@ fn behalf(of: &str, n: usize) -> Vec<u8> {
 
 /// How the reason begins by which web1.test is held.
 const USED_UP: &str =
-    "node web1.test may start 5 of the 10 runs within 1h here (cap_share): 5 started; held until ";
+    "node web1.test has used its share of the cap (5 of 10 runs within 1h); held until ";
 
 /// Ten triggers of web1.test, each handed over when nothing waits.
 fn use_up(node: &Node) {
