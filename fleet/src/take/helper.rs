@@ -87,12 +87,12 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     })
 }
 
-/// What the helper has written in its history, a line of JSON each.
+/// Output of `again history --json`. `again` fails also for a pending target whose record it cannot read, and prints all events.
 ///
 /// # Errors
-/// It says nothing, and why.
+/// `again` prints nothing; the message has the reason.
 pub fn history(settings: &Settings) -> Result<String, String> {
-    output(settings, "history", &[])
+    output(settings, "history", &[Exit::Failure])
 }
 
 /// Output of `again status --json`. `again` fails also for a record that it cannot read, and prints all others.
@@ -103,7 +103,7 @@ pub fn status(settings: &Settings) -> Result<String, String> {
     output(settings, "status", &[Exit::NothingPending, Exit::Failure])
 }
 
-/// Output of a verb of `again` with `--json`, if it succeeds or ends with one of these statuses.
+/// Output of a verb of `again` with `--json`, if it succeeds, or prints anything and ends with one of these statuses.
 fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
@@ -124,7 +124,7 @@ fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, Str
     let status = child.wait().map_err(|e| format!("{program}: {e}"))?;
     let text = reader.join().unwrap_or_default();
     let is_one = |exit: &Exit| status.code() == Some(*exit as i32);
-    if status.success() || exits.iter().any(is_one) {
+    if status.success() || !text.is_empty() && exits.iter().any(is_one) {
         return Ok(text);
     }
     Err(format!("{program} ended with {status}"))

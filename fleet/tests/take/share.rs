@@ -1,6 +1,7 @@
 //! How much of the cap one node may use, with the real `again` and with the stand-in.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use again_fleet::wire::outcome::Outcome;
@@ -66,6 +67,17 @@ fn behalf(of: &str, n: usize) -> Vec<u8> {
     by("server.test", &one)
 }
 
+/// Makes a pending target whose record cannot be read. Returns its directory.
+fn damage_another_target(node: &Node) -> PathBuf {
+    let id = "0123456789abcdef";
+    let directory = node.path("again/targets").join(id);
+    fs::create_dir(&directory).expect("made");
+    fs::write(directory.join("state.json"), "damaged").expect("written");
+    let entry = node.path("again/pending").join(format!("{id}.{id}"));
+    fs::write(entry, "").expect("written");
+    directory
+}
+
 /// How the reason begins by which web1.test is held.
 const USED_UP: &str =
     "node web1.test has used its share of the cap (5 of 10 runs within 1h); held until ";
@@ -116,6 +128,10 @@ fn lost_record_of_again_changes_no_share() {
     let node = real();
     use_up(&node);
     let next = by("web1.test", &named("web1.test", 9));
+    let other = damage_another_target(&node);
+    assert_eq!(again(&node, &["history", "--json"]), Some(1));
+    is_held(&node, &next, USED_UP);
+    fs::remove_dir_all(other).expect("removed");
     fs::remove_file(node.path("again/history.jsonl")).expect("a history");
     is_held(&node, &next, USED_UP);
     let mut targets = fs::read_dir(node.path("again/targets")).expect("targets");
