@@ -69,8 +69,8 @@ pub fn configuration(tls: &Tls) -> Result<ClientConfig, Malformed> {
 }
 
 /// Refuses a server that has asked for no client certificate by the time that its own is verified. rustls looks for the
-/// client's certificate when the server asks for it, which is before that in TLS 1.2 and 1.3. For connections that are made
-/// one after the other.
+/// client's certificate when the server asks for it, which is before that in TLS 1.2 and 1.3, and for the schemes of
+/// signatures when it begins a connection. For connections that are made one after the other.
 #[derive(Debug)]
 struct ClosedServer {
     verifier: Arc<WebPkiServerVerifier>,
@@ -98,7 +98,7 @@ impl ServerCertVerifier for ClosedServer {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_asked = self.is_asked.swap(false, Ordering::Relaxed);
+        let is_asked = self.is_asked.load(Ordering::Relaxed);
         let verifier = &self.verifier;
         let verified = verifier.verify_server_cert(end, others, name, ocsp, now)?;
         if is_asked {
@@ -127,6 +127,8 @@ impl ServerCertVerifier for ClosedServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        // What the server of a connection that broke off has asked for does not count for the next one.
+        self.is_asked.store(false, Ordering::Relaxed);
         self.verifier.supported_verify_schemes()
     }
 }

@@ -12,6 +12,7 @@ use again_fleet::engine::tls::{configuration, remedy};
 use again_fleet::engine::{Error, Tls};
 use again_fleet::identity::authority::Revocation;
 use again_rig::{SHORT, ask_for};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -72,7 +73,11 @@ impl LimitedServer {
 
     /// Sends it a line, and has the answer.
     async fn answers(&self, tls: &Tls) -> std::io::Result<bool> {
-        let configuration = configuration(tls).expect("certificates");
+        self.answers_to(configuration(tls).expect("certificates"))
+            .await
+    }
+
+    async fn answers_to(&self, configuration: ClientConfig) -> std::io::Result<bool> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let name = ServerName::try_from("localhost").expect("a name");
         let connector = TlsConnector::from(Arc::new(configuration));
@@ -231,6 +236,10 @@ fn server_that_is_open_to_everybody_is_refused_where_its_word_is_believed() {
         run(async {
             assert!(matches!(open.answers(&signed).await, Ok(true)));
             assert!(matches!(closed.answers(&believed).await, Ok(true)));
+            // Another server asked for a certificate, and broke off.
+            let asked = configuration(&believed).expect("certificates");
+            asked.client_auth_cert_resolver.resolve(&[], &[]);
+            assert!(open.answers_to(asked).await.is_err());
         });
         let (why, found) = refusal(&open.address(), &believed);
         assert!(found.contains("--client-cert-auth"), "{why}: {found}");
