@@ -2,6 +2,7 @@
 //! Everything goes in and out as PEM; files and clocks are elsewhere.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
@@ -16,8 +17,9 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 use x509_cert::Certificate;
 use x509_cert::crl::CertificateList;
+use x509_cert::der::oid::db::rfc4519::CN;
 use x509_cert::der::pem::{LineEnding, encode_string};
-use x509_cert::der::{Decode, Encode};
+use x509_cert::der::{Decode, Encode, Tag, Tagged};
 
 use super::authority::lists;
 use super::certificate;
@@ -29,7 +31,7 @@ const DAY: i64 = 86_400;
 const OF_CA: i64 = 15 * 365 * DAY;
 const OF_NODE: i64 = 5 * 365 * DAY;
 /// Serial number of the CA's own certificate.
-const FIRST: u64 = 1;
+pub const OF_ITSELF: u64 = 1;
 
 /// A CA that can sign.
 pub struct Issuer {
@@ -113,7 +115,7 @@ impl Issuer {
         let mut params = parameters(
             &format!("again-fleet CA {id:08x}"),
             &key,
-            FIRST,
+            OF_ITSELF,
             [now, ends],
         )?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -145,10 +147,17 @@ impl Issuer {
                 "the CA's private key is not that of its certificate",
             ));
         }
+        let subject = read.subject().iter();
+        let subject = subject.map(|one| (one.oid, one.value.tag(), one.value.value()));
+        if !subject.eq([(CN, Tag::Utf8String, name.as_bytes())]) {
+            return Err(Malformed::new(
+                "the CA's certificate is not one that again-fleet has made: its subject is another",
+            ));
+        }
         let ends = read.validity().not_after.to_unix_duration().as_secs();
         let ends = ends.cast_signed();
         Ok(Issuer {
-            params: parameters(&name, &key, FIRST, [ends, ends])?,
+            params: parameters(&name, &key, OF_ITSELF, [ends, ends])?,
             key,
             certificate,
             ends,
@@ -165,22 +174,27 @@ impl Issuer {
         rcgen::Issuer::from_params(&self.params, &self.key)
     }
 
+    fn is_valid(&self, now: i64) -> Result<(), Malformed> {
+        let expired = "the CA has expired: create a new one, and give all nodes new certificates";
+        (now < self.ends)
+            .then_some(())
+            .ok_or_else(|| Malformed::new(expired))
+    }
+
     /// New key and certificate for a node.
     ///
     /// # Errors
     /// The CA has expired, or no key can be made.
     pub fn issue(&self, node: &Node, serial: u64, now: i64) -> Result<Issued, Malformed> {
-        if self.ends <= now {
-            return Err(Malformed::new(
-                "the CA has expired: create a new one, and give all nodes new certificates",
-            ));
-        }
+        self.is_valid(now)?;
         let (key, text) = Key::new()?;
         let ends = (now + OF_NODE).min(self.ends);
         let mut params = parameters(node.as_str(), &key, serial, [now, ends])?;
         params.is_ca = IsCa::ExplicitNoCa;
-        let name = node.as_str().try_into().map_err(cannot)?;
-        params.subject_alt_names = vec![SanType::DnsName(name)];
+        params.subject_alt_names = vec![match node.as_str().parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(node.as_str().try_into().map_err(cannot)?),
+        }];
         params.key_usages = vec![
             KeyUsagePurpose::DigitalSignature,
             KeyUsagePurpose::KeyEncipherment,
@@ -200,6 +214,7 @@ impl Issuer {
     /// # Errors
     /// The CA has expired.
     pub fn list(&self, revocations: &Revocations, now: i64) -> Result<String, Malformed> {
+        self.is_valid(now)?;
         let entry = |&(serial, at): &(u64, i64)| {
             Ok(RevokedCertParams {
                 serial_number: serial.into(),
@@ -247,14 +262,17 @@ impl Revocations {
         })
     }
 
-    /// Adds a certificate; whether it was not there yet.
-    pub fn add(&mut self, serial: u64, now: i64) -> bool {
-        if self.revoked.iter().any(|(known, _)| *known == serial) {
-            return false;
+    /// Whether a certificate is revoked.
+    pub fn has(&self, serial: u64) -> bool {
+        self.revoked.iter().any(|(known, _)| *known == serial)
+    }
+
+    /// Adds a certificate. The number of the list is the clock's at least: that of a list from a backup is too low.
+    pub fn add(&mut self, serial: u64, now: i64) {
+        if !self.has(serial) {
+            self.revoked.push((serial, now));
+            self.number = (self.number + 1).max(now.cast_unsigned());
         }
-        self.revoked.push((serial, now));
-        self.number += 1;
-        true
     }
 }
 
@@ -366,12 +384,21 @@ mod tests {
         assert_eq!(at(NOW - DAY), Ok(web1()));
         assert_eq!(at(NOW + OF_NODE), Ok(web1()));
         assert_eq!(at(NOW + OF_NODE + 1), wrong(Reason::Expired));
-        assert!(revocations.add(300, NOW) && !revocations.add(300, NOW + 1));
+        revocations.add(300, NOW);
+        revocations.add(300, NOW + 1);
+        assert!(revocations.has(300) && !revocations.has(301));
         let crl = ca.list(&revocations, NOW).expect("a list");
         assert_eq!(verified((&ca, &crl), &issued, NOW), wrong(Reason::Revoked));
         let read = Revocations::read(crl.as_bytes()).expect("a list");
-        assert_eq!((read.number, &read.revoked[..]), (1, &[(300, NOW)][..]));
+        let number = NOW.cast_unsigned();
+        assert_eq!(
+            (read.number, &read.revoked[..]),
+            (number, &[(300, NOW)][..])
+        );
         assert_eq!(read, revocations);
+        // A clock that was set back.
+        revocations.add(301, NOW - 5);
+        assert_eq!(revocations.number, number + 1);
     }
 
     #[test]
@@ -382,7 +409,12 @@ mod tests {
         let read = read(issued.certificate.as_bytes()).expect("a certificate");
         let ends = read.tbs_certificate().validity().not_after;
         assert_eq!(ends.to_unix_duration().as_secs(), ca.ends.cast_unsigned());
-        assert!(ca.issue(&web1(), 3, ca.ends).is_err());
+        let late = ca.issue(&web1(), 3, ca.ends).map(drop);
+        let list = ca.list(&Revocations::default(), ca.ends).map(drop);
+        for refused in [late, list] {
+            let words = refused.expect_err("too late").to_string();
+            assert!(words.contains("the CA has expired"), "{words}");
+        }
     }
 
     #[test]
@@ -392,8 +424,14 @@ mod tests {
         let words = refused.expect_err("two CAs").to_string();
         assert!(words.contains("not that of its certificate"), "{words}");
         assert!(Issuer::read(one.certificate.clone(), "").is_err());
-        let db1 = "db1.example.com".parse().expect("a certname");
         let issued = one.issue(&web1(), 2, NOW).expect("a certificate");
+        let (mut ca, text) = Issuer::create(3, NOW).expect("a CA");
+        ca.params.distinguished_name.push(DnType::CountryName, "DE");
+        let named = ca.sign(&ca.params, &ca.key).expect("a certificate");
+        let refused = Issuer::read(named, &text).map(drop);
+        let words = refused.expect_err("another subject").to_string();
+        assert!(words.contains("its subject is another"), "{words}");
+        let db1 = "db1.example.com".parse().expect("a certname");
         assert!(serial(issued.certificate.as_bytes(), &db1).is_err());
     }
 }

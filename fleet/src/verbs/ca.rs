@@ -1,8 +1,9 @@
 //! `again-fleet ca`: certificates for nodes that have no Puppet server, from a CA in a directory.
 //!
-//! `ca.pem`, `ca_key.pem` and `crl.pem` are the CA; `serial` has the next serial number; `nodes/NODE` is what goes into the
-//! node's `ssldir`. A serial number is stored as used before it is. Files and directories are made beside their place and
-//! renamed, so that each is whole or not there. A command holds the lock of the directory.
+//! `ca.pem`, `ca_key.pem` and `crl.pem` are the CA; `issued` has a line `SERIAL NODE` for each certificate, which is written
+//! before it is signed; `nodes/NODE` is what goes into the node's `ssldir`. Files and directories are made beside their place
+//! and renamed, and directories are renamed before they are removed, so that each is whole or not there. A command holds the
+//! lock of the directory.
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
@@ -22,14 +23,15 @@ use rand::RngExt;
 use super::{Exit, Problem};
 use crate::cli::{Ca, CaCommand};
 use crate::identity::files::LARGEST;
-use crate::identity::issuer::{self, Issuer, Revocations};
+use crate::identity::issuer::{self, Issuer, OF_ITSELF, Revocations};
 use crate::wire::name::Node;
 
 /// Modes of what everybody may read and of what only the owner may.
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
-/// Serial number of the first node: the CA's own certificate has 1.
-const FIRST: u64 = 2;
+/// A node's directory while it is made, and while it is removed: no certname begins with a dot.
+const NEW: &str = "nodes/.new";
+const OLD: &str = "nodes/.old";
 /// How long to wait for another command with the same CA.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,16 +72,19 @@ fn create(dir: &Path, now: i64) -> Result<(), Problem> {
     let name = name.ok_or_else(|| Problem::Usage("--dir has to end with a name".to_owned()))?;
     let (ca, key) = Issuer::create(rand::rng().random(), now)?;
     let crl = ca.list(&Revocations::default(), now)?;
-    let next = FIRST.to_string() + "\n";
     let files: [(&str, &str, u32); 4] = [
         ("ca.pem", &ca.certificate, PUBLIC),
         ("ca_key.pem", &key, SECRET),
         ("crl.pem", &crl, PUBLIC),
-        ("serial", &next, SECRET),
+        ("issued", "", SECRET),
     ];
     let mut new = name.to_owned();
     new.push(format!(".{}", std::process::id()));
     let new = dir.with_file_name(new);
+    if new.exists() {
+        let why = "an interrupted 'create' has left it there: remove it";
+        return Err(cannot("make", &new, why));
+    }
     let made = make_directory(&new, 0o700, &files)
         .and_then(|()| make_directory(&new.join("nodes"), 0o700, &[]))
         .and_then(|()| put(&new, dir));
@@ -133,10 +138,22 @@ impl Directory {
         })?;
         lock(&opened, || path.to_owned(), PATIENCE).map_err(|e| cannot("lock", path, e))?;
         let (certificate, key) = (read(&path.join("ca.pem"))?, read(&path.join("ca_key.pem"))?);
-        Ok(Directory {
+        let ca = Directory {
             path: path.to_owned(),
             issuer: Issuer::read(certificate, &key)?,
             _lock: opened,
+        };
+        ca.clear(NEW)?;
+        ca.clear(OLD)?;
+        Ok(ca)
+    }
+
+    /// Removes what is made or removed, as far as an interrupted command has left it.
+    fn clear(&self, name: &str) -> Result<(), Problem> {
+        let path = self.file(name);
+        fs::remove_dir_all(&path).or_else(|e| match e.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(cannot("remove", &path, e)),
         })
     }
 
@@ -152,26 +169,19 @@ impl Directory {
     /// Makes what a node needs; where it is.
     fn sign(&self, node: &Node, now: i64) -> Result<PathBuf, Problem> {
         let made = self.node(node);
-        if made.exists() {
-            let made = made.display();
+        if made.exists() || !self.valid(node, &self.revocations()?)?.is_empty() {
             return Err(Problem::Failed(format!(
-                "{node} has a certificate, in {made}: to give it a new one, revoke that first"
+                "{node} has a certificate: to give it a new one, revoke that first"
             )));
         }
-        let issued = self.issuer.issue(node, self.next_serial()?, now)?;
+        let issued = self.issuer.issue(node, self.new_serial(node)?, now)?;
         let file = format!("{node}.pem");
         let certificates: [(&str, &str, u32); 2] = [
             ("ca.pem", &self.issuer.certificate, PUBLIC),
             (&file, &issued.certificate, PUBLIC),
         ];
-        // No certname begins with a dot.
-        let new = self.path.join("nodes/.new");
-        let ready = fs::remove_dir_all(&new).or_else(|e| match e.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(e),
-        });
-        ready
-            .and_then(|()| make_directory(&new, 0o700, &[]))
+        let new = self.file(NEW);
+        make_directory(&new, 0o700, &[])
             // The newest list is copied, also when another node is revoked before that.
             .and_then(|()| symlink("../../crl.pem", new.join("crl.pem")))
             .and_then(|()| make_directory(&new.join("certs"), 0o755, &certificates))
@@ -185,36 +195,71 @@ impl Directory {
         Ok(made)
     }
 
-    /// Serial number that no certificate of this CA has had, stored as used.
-    fn next_serial(&self) -> Result<u64, Problem> {
-        let path = self.file("serial");
-        let text = read(&path)?;
-        let serial = text.trim().parse::<u64>().ok();
-        let (serial, next) = serial
-            .filter(|serial| *serial >= FIRST)
-            .and_then(|serial| Some((serial, serial.checked_add(1)?)))
-            .ok_or_else(|| cannot("use", &path, "it has no serial number"))?;
-        replace(&path, &format!("{next}\n"), SECRET)?;
+    fn revocations(&self) -> Result<Revocations, Problem> {
+        Ok(Revocations::read(read(&self.file("crl.pem"))?.as_bytes())?)
+    }
+
+    /// Serial number and node of each certificate that was signed.
+    fn issued(&self) -> Result<Vec<(u64, String)>, Problem> {
+        let path = self.file("issued");
+        let parts = |line: &str| {
+            let (serial, node) = line.split_once(' ')?;
+            Some((u64::from_str_radix(serial, 16).ok()?, node.to_owned()))
+        };
+        let issued = read(&path)?.lines().map(parts).collect::<Option<_>>();
+        issued.ok_or_else(|| cannot("use", &path, "a line is not 'SERIAL NODE'"))
+    }
+
+    /// Serial numbers of a node's certificates that are not revoked.
+    fn valid(&self, node: &Node, revocations: &Revocations) -> Result<Vec<u64>, Problem> {
+        let issued = self.issued()?.into_iter();
+        let of_node = issued.filter(|(_, name)| name == node.as_str());
+        let serials = of_node.map(|(serial, _)| serial);
+        Ok(serials.filter(|one| !revocations.has(*one)).collect())
+    }
+
+    /// Serial number for a node's certificate, written to `issued`. It is random: a CA from a backup repeats none.
+    fn new_serial(&self, node: &Node) -> Result<u64, Problem> {
+        let mut issued = self.issued()?;
+        let serial = loop {
+            let serial = rand::rng().random_range(OF_ITSELF + 1..1 << 63);
+            if issued.iter().all(|(known, _)| *known != serial) {
+                break serial;
+            }
+        };
+        issued.push((serial, node.to_string()));
+        let lines = issued.iter();
+        let lines = lines.map(|(serial, node)| format!("{serial:016X} {node}\n"));
+        let path = self.file("issued");
+        replace(&path, &lines.collect::<String>(), SECRET)?;
         Ok(serial)
     }
 
-    /// Puts a node's certificate on the revocation list, and removes its directory.
+    /// Puts a node's certificates on the revocation list, and removes its directory.
     fn revoke(&self, node: &Node, now: i64) -> Result<(), Problem> {
-        let (made, path) = (self.node(node), self.file("crl.pem"));
+        let (made, mut revocations) = (self.node(node), self.revocations()?);
+        let mut serials = self.valid(node, &revocations)?;
         let certificate = made.join("certs").join(format!("{node}.pem"));
-        if node.as_str().starts_with('.') || !certificate.exists() {
+        if certificate.exists() {
+            let serial = issuer::serial(read(&certificate)?.as_bytes(), node);
+            serials.push(serial.map_err(|e| cannot("use", &certificate, e))?);
+        }
+        if serials.is_empty() {
             return Err(Problem::Failed(format!(
-                "no certificate of {node} is in {}",
-                self.file("nodes").display()
+                "no certificate of {node} that is not revoked is in {}",
+                self.file("issued").display()
             )));
         }
-        let serial = issuer::serial(read(&certificate)?.as_bytes(), node)
-            .map_err(|e| cannot("use", &certificate, e))?;
-        let mut revocations = Revocations::read(read(&path)?.as_bytes())?;
-        if revocations.add(serial, now) {
-            replace(&path, &self.issuer.list(&revocations, now)?, PUBLIC)?;
+        for serial in serials {
+            revocations.add(serial, now);
         }
-        fs::remove_dir_all(&made).map_err(|e| cannot("remove", &made, e))
+        let list = self.issuer.list(&revocations, now)?;
+        replace(&self.file("crl.pem"), &list, PUBLIC)?;
+        fs::rename(&made, self.file(OLD)).or_else(|e| match e.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(cannot("remove", &made, e)),
+        })?;
+        self.clear(OLD)
     }
 }
 

@@ -81,14 +81,14 @@ impl Site {
 #[test]
 fn openssl_reads_what_it_makes_and_only_the_owner_reads_keys() {
     let site = Site::new();
-    site.well(&["sign", "web1.test", "lb1.test"]);
-    for name in ["web1.test", "lb1.test"] {
+    site.well(&["sign", "web1.test", "192.0.2.1"]);
+    for (name, of_kind) in [("web1.test", "hostname"), ("192.0.2.1", "ip")] {
         let ssldir = site.copy(name);
         let verify = "openssl verify -x509_strict -crl_check -CAfile certs/ca.pem -CRLfile crl.pem";
         let dir = ssldir.display();
         for purpose in ["sslserver", "sslclient"] {
             site.sh(&format!(
-                "cd {dir}; {verify} -purpose {purpose} -verify_hostname {name} certs/{name}.pem"
+                "cd {dir}; {verify} -purpose {purpose} -verify_{of_kind} {name} certs/{name}.pem"
             ));
         }
         let keys = "openssl pkey -pubout -in private_keys/NAME.pem >k; openssl x509 -noout -pubkey -in certs/NAME.pem | cmp k -";
@@ -97,7 +97,7 @@ fn openssl_reads_what_it_makes_and_only_the_owner_reads_keys() {
     for (name, mode) in [
         ("ca", 0o700),
         ("ca/ca_key.pem", 0o600),
-        ("ca/serial", 0o600),
+        ("ca/issued", 0o600),
         ("ca/ca.pem", 0o644),
         ("ca/nodes/web1.test", 0o700),
         ("ca/nodes/web1.test/private_keys/web1.test.pem", 0o600),
@@ -108,7 +108,7 @@ fn openssl_reads_what_it_makes_and_only_the_owner_reads_keys() {
 }
 
 #[test]
-fn what_is_there_is_not_overwritten_and_no_serial_number_comes_twice() {
+fn node_has_one_valid_certificate_whatever_was_removed_or_interrupted() {
     let site = Site::new();
     let before = site.read("ca/ca.pem");
     site.fails(&["create"], &["is not empty", "--dir"]);
@@ -120,27 +120,51 @@ fn what_is_there_is_not_overwritten_and_no_serial_number_comes_twice() {
         &["web1.test has a certificate", "revoke that first"],
     );
     assert_eq!(site.read("ca/nodes/web1.test/certs/web1.test.pem"), first);
-    // A command that was killed has left this; its serial number is used up.
+    // Commands that were killed have left these.
     fs::create_dir(site.path("ca/nodes/.new")).expect("made");
+    fs::create_dir_all(site.path("ca/nodes/.old/certs")).expect("made");
+    site.sh("rm -r ca/nodes/lb1.test/certs; cp -a ca backup");
+    site.well(&["revoke", "lb1.test"]);
+    site.well(&["sign", "lb1.test"]);
+    assert_eq!(site.sh("ls -A ca/nodes"), "lb1.test\nweb1.test\n");
+    // What was signed is known without its files.
+    site.sh("rm -r ca/nodes/web1.test");
+    site.fails(&["sign", "web1.test"], &["web1.test has a certificate"]);
     site.well(&["revoke", "web1.test"]);
-    site.well(&["sign", "web1.test"]);
-    let serial = |name: &str| {
-        let path = format!("ca/nodes/{name}/certs/{name}.pem");
-        site.sh(&format!("openssl x509 -noout -serial -in {path}"))
+    site.fails(&["revoke", "web1.test"], &["web1.test", "ca/issued"]);
+    let revoked = || {
+        let list = site.sh("openssl crl -in ca/crl.pem -noout -text");
+        let serials = list.lines().filter_map(|line| {
+            let (_, serial) = line.split_once("Serial Number: ")?;
+            Some(serial.to_owned())
+        });
+        serials.collect::<Vec<_>>()
     };
-    assert_eq!(serial("lb1.test"), "serial=03\n");
-    assert_eq!(serial("web1.test"), "serial=04\n");
-    let list = "openssl crl -in ca/crl.pem -noout -text";
-    let text = site.sh(list);
-    assert_eq!(text.matches("Serial Number: 02").count(), 1, "{text}");
-    assert_eq!(text.matches("Serial Number").count(), 1, "{text}");
-    let number = |hex: &str| {
+    let issued = || {
+        let text = String::from_utf8(site.read("ca/issued")).expect("text");
+        let lines = text.lines().map(|line| line.split_once(' '));
+        let parts = lines.map(|parts| parts.expect("a serial number and a node"));
+        let parts = parts.map(|(serial, node)| (serial.to_owned(), node.to_owned()));
+        parts.collect::<Vec<_>>()
+    };
+    let before_backup = issued();
+    let [(web1, _), (lb1, _), (_, again)] = &before_backup[..] else {
+        panic!("{before_backup:?}");
+    };
+    assert_eq!(again, "lb1.test");
+    assert_eq!(revoked(), [lb1.clone(), web1.clone()]);
+    // A CA from a backup repeats neither a serial number nor the number of a list.
+    let number = || {
         let said = site.sh("openssl crl -in ca/crl.pem -noout -crlnumber");
-        assert_eq!(said, format!("crlNumber={hex}\n"));
+        let digits = said.trim().strip_prefix("crlNumber=0x").expect("hex");
+        u64::from_str_radix(digits, 16).expect("a number")
     };
-    number("0x01");
-    site.well(&["revoke", "lb1.test", "web1.test"]);
-    number("0x03");
+    let newest = number();
+    site.sh("rm -r ca; mv backup ca");
+    site.well(&["revoke", "lb1.test"]);
+    site.well(&["sign", "lb1.test"]);
+    assert!(number() + 60 > newest && number() > 1_700_000_000);
+    assert_ne!(issued()[2].0, before_backup[2].0);
     assert_eq!(site.read("ca/ca.pem"), before);
 }
 
@@ -150,6 +174,15 @@ fn errors_name_the_file_and_what_to_do() {
     site.fails(
         &["sign", "web1.test"],
         &["no CA in", "again-fleet ca create"],
+    );
+    let mut command = Command::new("sh");
+    let script = r#"mkdir "ca.$$"; exec "$0" ca --dir ca create"#;
+    command.args(["-c", script, env!("CARGO_BIN_EXE_again-fleet")]);
+    command.current_dir(site.0.path());
+    let (status, _, err) = done(command);
+    assert!(
+        status == 1 && err.contains("interrupted 'create'"),
+        "{status}: {err}"
     );
     site.well(&["create"]);
     for (name, part) in [
@@ -164,8 +197,8 @@ fn errors_name_the_file_and_what_to_do() {
     for name in ["web1.test", ".."] {
         site.fails(&["revoke", name], &["no certificate of", name]);
     }
-    fs::write(site.path("ca/serial"), "1\n").expect("written");
-    site.fails(&["sign", "web1.test"], &["ca/serial", "no serial number"]);
+    fs::write(site.path("ca/issued"), "web1.test\n").expect("written");
+    site.fails(&["sign", "web1.test"], &["ca/issued", "SERIAL NODE"]);
     let other = Site::new();
     fs::copy(other.path("ca/ca_key.pem"), site.path("ca/ca_key.pem")).expect("copied");
     let words = ["private key is not that of its certificate"];
