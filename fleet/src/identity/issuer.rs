@@ -31,7 +31,7 @@ const DAY: i64 = 86_400;
 const OF_CA: i64 = 15 * 365 * DAY;
 const OF_NODE: i64 = 5 * 365 * DAY;
 /// Serial number of the CA's own certificate.
-pub const OF_ITSELF: u64 = 1;
+const FIRST: u64 = 1;
 
 /// A CA that can sign.
 pub struct Issuer {
@@ -115,7 +115,7 @@ impl Issuer {
         let mut params = parameters(
             &format!("again-fleet CA {id:08x}"),
             &key,
-            OF_ITSELF,
+            FIRST,
             [now, ends],
         )?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -157,7 +157,7 @@ impl Issuer {
         let ends = read.validity().not_after.to_unix_duration().as_secs();
         let ends = ends.cast_signed();
         Ok(Issuer {
-            params: parameters(&name, &key, OF_ITSELF, [ends, ends])?,
+            params: parameters(&name, &key, FIRST, [ends, ends])?,
             key,
             certificate,
             ends,

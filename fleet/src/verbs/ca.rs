@@ -23,7 +23,7 @@ use rand::RngExt;
 use super::{Exit, Problem};
 use crate::cli::{Ca, CaCommand};
 use crate::identity::files::LARGEST;
-use crate::identity::issuer::{self, Issuer, OF_ITSELF, Revocations};
+use crate::identity::issuer::{self, Issuer, Revocations};
 use crate::wire::name::Node;
 
 /// Modes of what everybody may read and of what only the owner may.
@@ -218,11 +218,12 @@ impl Directory {
         Ok(serials.filter(|one| !revocations.has(*one)).collect())
     }
 
-    /// Serial number for a node's certificate, written to `issued`. It is random: a CA from a backup repeats none.
+    /// Serial number for a node's certificate, written to `issued`. It is random: a CA from a backup repeats none. openssl
+    /// prints it with as many digits.
     fn new_serial(&self, node: &Node) -> Result<u64, Problem> {
         let mut issued = self.issued()?;
         let serial = loop {
-            let serial = rand::rng().random_range(OF_ITSELF + 1..1 << 63);
+            let serial = rand::rng().random_range(1 << 56..1 << 63);
             if issued.iter().all(|(known, _)| *known != serial) {
                 break serial;
             }
