@@ -172,7 +172,10 @@ impl World {
             rules: Rules {
                 me: name.clone(),
                 accept: Accept {
-                    from: vec!["*".parse().expect("a pattern")],
+                    // Manifests notify their own nodes too, which "*" does not accept.
+                    from: ["*", name.as_str()]
+                        .map(|from| from.parse().expect("a pattern"))
+                        .to_vec(),
                     on_behalf: Vec::new(),
                 },
                 skew: Span::from_secs(300),
