@@ -177,6 +177,7 @@ pub(crate) mod tests {
         let was = |token, serial| Published {
             node: "n1".parse().expect("a certname"),
             token,
+            reset: 0,
             serial,
         };
         let known = Known {

@@ -10,6 +10,8 @@ mod shown;
 /// Which tokens of other candidates count.
 mod tokens;
 
+pub use tokens::Standing;
+
 use std::collections::BTreeMap;
 
 use again::model::{Boottime, Span};
@@ -99,6 +101,8 @@ struct One {
     reset_at: u64,
     /// What nodes had published before that, if it was seen.
     before: Vec<Published>,
+    /// The highest number of an operator's reset for which this node was to look.
+    sought: u64,
     /// Resets that are not taken, by the node that signed them: their numbers, and why.
     refused: Vec<(Node, u64, String)>,
     /// The highest token that two other candidates published when it looked last.
@@ -225,7 +229,7 @@ impl Locks {
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         for (name, one) in &mut self.all.0 {
             (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
-            (one.rests, one.reset_at) = (now, 0);
+            (one.rests, one.reset_at, one.sought) = (now, 0, 0);
             (one.before, one.refused, one.named) = Default::default();
             if !one.is_mine(&me) {
                 one.seen = Seen::Unknown;
@@ -266,6 +270,7 @@ impl Locks {
                 // The reason may be one of this node's own, or have passed.
                 None if one.lock.is_some()
                     && (!matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
+                        || one.sought > one.reset
                         || !one.ignored.is_empty()
                         || !one.refused.is_empty()) =>
                 {

@@ -147,8 +147,6 @@ fn json((word, why): &Held, ignored: &Ignored, me: &Node) -> Value {
 struct Candidate {
     /// What it publishes.
     published: Published,
-    /// Number of the newest reset that it has taken.
-    reset: u64,
     /// Whether its service is connected.
     is_alive: bool,
 }
@@ -161,12 +159,12 @@ fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Proble
     conversation.each(until, |answer| {
         match answer {
             Answer::Node(told) if told.tokens.contains_key(lock.as_str()) => {
-                let published = Published {
+                found.push(Published {
                     token: told.token(lock),
+                    reset: told.reset(lock),
                     serial: told.order(),
                     node: told.node.clone(),
-                };
-                found.push((published, told.reset(lock)));
+                });
             }
             Answer::Node(_) | Answer::Ignored(_) => {}
             Answer::Alive(node) => alive.push(node),
@@ -174,10 +172,9 @@ fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Proble
         }
         true
     })?;
-    let found = found.into_iter().map(|(published, reset)| Candidate {
+    let found = found.into_iter().map(|published| Candidate {
         is_alive: alive.contains(&published.node),
         published,
-        reset,
     });
     Ok(found.collect())
 }
@@ -189,7 +186,7 @@ fn numbers(
     candidates: &[Candidate],
 ) -> Result<Vec<(Node, u64)>, Problem> {
     let taken = candidates.iter();
-    let taken = taken.map(|one| (one.published.node.clone(), one.reset));
+    let taken = taken.map(|one| (one.published.node.clone(), one.published.reset));
     let mut numbers: Vec<_> = taken.collect();
     let (until, question) = (Instant::now() + PATIENCE, Question::Resets(lock.clone()));
     let mut conversation = Conversation::begin(&socket(settings), &question, until)?;
@@ -207,7 +204,7 @@ fn numbers(
 fn without(number: u64, candidates: &[Candidate], is_alive: bool) -> String {
     let late = candidates
         .iter()
-        .filter(|one| one.is_alive == is_alive && one.reset < number);
+        .filter(|one| one.is_alive == is_alive && one.published.reset < number);
     let names: Vec<&str> = late.map(|one| one.published.node.as_str()).collect();
     names.join(", ")
 }

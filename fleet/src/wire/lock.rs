@@ -72,6 +72,8 @@ pub struct Published {
     pub node: Node,
     /// Its token.
     pub token: u64,
+    /// Number of the newest reset that it had taken; 0 for none.
+    pub reset: u64,
     /// Orders the versions of what it publishes ([`Inventory::order`](super::inventory::Inventory::order)).
     pub serial: u64,
 }
@@ -144,6 +146,7 @@ pub(crate) mod tests {
                 Published {
                     node: long.clone(),
                     token: MOST_TOKEN,
+                    reset: u64::MAX,
                     serial: u64::MAX,
                 };
                 count

@@ -186,6 +186,7 @@ fn whole() -> Vec<Vec<u8>> {
         before: vec![Published {
             node: self::name("web1.test"),
             token: 6,
+            reset: 3,
             serial: 1,
         }],
     };

@@ -216,7 +216,7 @@ impl Driver {
                 (Ok(Key::Lock(name)), change) => self.lock_changed(&name, change),
                 (Ok(key @ Key::Pass { .. }), Change::Put(value)) => self.pass_seen(&key, &value),
                 (Ok(key @ Key::Reset { .. }), Change::Put(value)) => {
-                    self.reset_seen(&key, &value, true);
+                    self.reset_seen(&key, &value);
                 }
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {

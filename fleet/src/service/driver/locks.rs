@@ -14,7 +14,7 @@ use crate::policy::fire::Request;
 use crate::policy::lock::{Known, Lock};
 use crate::service::failures::Work;
 use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
-use crate::service::locks::{Deed, Locks, Seen};
+use crate::service::locks::{Deed, Locks, Seen, Standing};
 use crate::service::places::Act;
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
@@ -108,19 +108,24 @@ impl Driver {
         }
     }
 
-    /// An operator resets a lock, or somebody says so. One that is listed again was verified and logged when it was new.
-    pub(super) fn reset_seen(&mut self, key: &Key, value: &Value, is_new: bool) {
-        match self.seals.reset(&value.bytes, key) {
+    /// An operator resets a lock, or somebody says so.
+    pub(super) fn reset_seen(&mut self, key: &Key, value: &Value) {
+        match self.standing_reset(key, value) {
             Ok(reset) => {
-                let judged = self.judge_reset(&value.bytes, &reset);
-                let deeds = self.locks().reset(&reset, value.revision, judged);
+                let deeds = self.locks().reset_written(reset);
                 self.do_with_locks(deeds);
             }
-            Err(why) if is_new => {
-                self.turn_away(&format!("{} is not believed: {why}", value.key));
-            }
-            Err(_) => {}
+            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
+    }
+
+    fn standing_reset(&mut self, key: &Key, value: &Value) -> Result<Standing, String> {
+        let reset = self.seals.reset(&value.bytes, key)?;
+        Ok(Standing {
+            judged: self.judge_reset(&value.bytes, &reset),
+            revision: value.revision,
+            reset,
+        })
     }
 
     /// Whether a reset is an operator's, and its number not ahead: a later one would not count afterwards.
@@ -194,7 +199,7 @@ impl Driver {
             return self.do_with_locks(deeds);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
-        let mut operators = Vec::new();
+        let mut resets = Vec::new();
         for value in &list.values {
             let is_asked = asked.contains(&value.key);
             match Key::decode(&value.key, &self.namespace) {
@@ -218,15 +223,13 @@ impl Driver {
                     }
                 }
                 // A candidate that takes the lock looks here after its first write, and so misses none.
-                Ok(key @ Key::Reset { .. }) => {
-                    self.reset_seen(&key, value, false);
-                    operators.extend(key.signer().cloned());
-                }
+                // What is not believed was logged when it was written.
+                Ok(key @ Key::Reset { .. }) => resets.extend(self.standing_reset(&key, value)),
                 _ => {}
             }
         }
-        self.locks().forget_refused(&name, &operators);
-        let mut deeds = self.locks.weigh(&name, &tokens);
+        let mut deeds = self.locks().resets_listed(&name, resets);
+        deeds.extend(self.locks.weigh(&name, &tokens));
         deeds.extend(self.locks.saw(&name, seen.0, seen.1, true));
         deeds.extend(self.locks.told(&name, &tokens));
         self.do_with_locks(deeds);

@@ -118,6 +118,7 @@ impl Store {
         let before = self.told.iter().map(|(node, known)| Published {
             node: node.clone(),
             token: known.token,
+            reset: known.reset,
             serial: known.serial,
         });
         let before = before.collect();
@@ -170,10 +171,14 @@ fn known(token: u64, reset: u64) -> Known {
     }
 }
 
-/// Whether a node takes resets.
-fn judged(refuses: bool) -> Result<(), String> {
+/// A reset, as it stands there for a node that takes resets or does not.
+fn standing(reset: Reset, revision: u64, refuses: bool) -> Standing {
     let why = "operators does not list operator".to_owned();
-    if refuses { Err(why) } else { Ok(()) }
+    Standing {
+        reset,
+        revision,
+        judged: if refuses { Err(why) } else { Ok(()) },
+    }
 }
 
 /// What an answer of the engine's comes to.
@@ -306,14 +311,49 @@ impl World {
         }
     }
 
-    /// A node is shown the reset that stands there.
+    /// The reset that stands there, as a node sees it.
+    fn standing(&mut self, n: usize) -> Option<Standing> {
+        let (revision, reset) = self.store.resets.last().cloned()?;
+        let refuses = self.nodes[n].refuses;
+        self.refuses |= refuses;
+        Some(standing(reset, revision, refuses))
+    }
+
+    /// A node hears of the reset that stands there.
     fn resets(&mut self, n: usize) {
-        if let Some((revision, reset)) = self.store.resets.last().cloned() {
-            let judged = judged(self.nodes[n].refuses);
-            self.refuses |= judged.is_err();
-            let deeds = self.locks(n).reset(&reset, revision, judged);
+        if let Some(standing) = self.standing(n) {
+            let deeds = self.locks(n).reset_written(standing);
             self.doing(n, deeds);
         }
+    }
+
+    /// A copy of an earlier reset stands there while one node looks.
+    fn show(&mut self, n: usize, at: usize) {
+        self.store.revision += 1;
+        let (revision, reset) = (self.store.revision, self.store.resets[at].1.clone());
+        let copy = standing(reset, revision, self.nodes[n].refuses);
+        let deeds = self.locks(n).resets_listed(&db(), vec![copy]);
+        self.doing(n, deeds);
+    }
+
+    /// Somebody puts a copy of an earlier reset over the one that stands there.
+    fn put_back(&mut self, at: usize) {
+        self.store.revision += 1;
+        let (_, reset) = self.store.resets[at].clone();
+        self.store.resets.push((self.store.revision, reset));
+    }
+
+    /// A node looks, and this reset stands there.
+    fn reset(&mut self, n: usize, reset: Reset, revision: u64) -> Vec<Deed> {
+        let standing = standing(reset, revision, false);
+        self.locks(n).resets_listed(&db(), vec![standing])
+    }
+
+    fn lose_state(&mut self, n: usize) {
+        self.kill(n);
+        self.nodes[n].kept.clear();
+        self.start(n);
+        self.link(n);
     }
 
     /// The liar publishes this, or takes the lock with it for as long as its lease lives.
@@ -398,15 +438,10 @@ impl World {
                 let there = self.store.there.clone();
                 let told = self.store.told.clone();
                 let seen = there.as_ref().map_or(Seen::Nobody, There::seen);
-                let reset = self.store.resets.last().cloned();
-                let judged = judged(self.nodes[n].refuses);
-                self.refuses |= judged.is_err();
+                let standing = self.standing(n);
                 self.nodes[n].looks += 1;
                 Box::new(move |locks| {
-                    let mut deeds = Vec::new();
-                    if let Some((revision, reset)) = reset {
-                        deeds.extend(locks.reset(&reset, revision, judged));
-                    }
+                    let mut deeds = locks.resets_listed(&name, Vec::from_iter(standing));
                     let revision = there.map(|there| there.revision);
                     deeds.extend(locks.weigh(&name, &told));
                     deeds.extend(locks.saw(&name, seen, revision, true));
@@ -1020,13 +1055,13 @@ fn reset_counts_once_and_takes_tokens_back() {
     world.ends_well();
     // Neither the same again or changed, nor one while it holds the lock.
     for (n, number) in [(1, 7), (0, 6), (0, 7), (0, 8)] {
-        let deeds = world.locks(n).reset(&reset(number, 50), 1_000, Ok(()));
+        let deeds = world.reset(n, reset(number, 50), 1_000);
         assert_eq!(deeds, [], "{n}, {number}");
         assert_eq!(world.nodes[n].locks.token(&db()), 41);
     }
     // Nor one with a lower number. That is named if it was written later.
     for (revision, count) in [(1, 0), (1_001, 1), (1_001, 0)] {
-        let deeds = world.locks(1).reset(&reset(6, 50), revision, Ok(()));
+        let deeds = world.reset(1, reset(6, 50), revision);
         let is_named = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("a later one was taken before"));
         assert!(
             deeds.iter().all(is_named) && deeds.len() == count,
@@ -1038,7 +1073,7 @@ fn reset_counts_once_and_takes_tokens_back() {
     world.kill(1);
     world.start(1);
     assert_eq!(world.nodes[1].locks.resets().get("db"), Some(&7));
-    assert_eq!(world.locks(1).reset(&reset(7, 50), 1_000, Ok(())), []);
+    assert_eq!(world.reset(1, reset(7, 50), 1_000), []);
     // Whoever comes next goes on from there.
     world.link(1);
     world.kill(0);
@@ -1138,8 +1173,97 @@ fn reset_that_comes_late_takes_no_token_back() {
         );
         // One that only raises them is never late.
         let other = 3 - holder - world.one();
-        world.locks(other).reset(&reset(6, 5_000), 9_000, Ok(()));
+        world.reset(other, reset(6, 5_000), 9_000);
         assert_eq!(world.nodes[other].locks.token(&db()), 5_000);
+    }
+}
+
+#[test]
+fn reset_that_is_put_back_takes_no_token_back() {
+    for seed in 0..4 {
+        let mut world = World::new(seed, 2, &[]);
+        world.stop_with(1_000);
+        // Both name what was published before the first.
+        assert!(world.store.reset(5, 7) && world.store.reset(9, 3));
+        world.back(1);
+        assert!((4..7).contains(&world.last()), "{}", world.last());
+        world.kill(1);
+        world.for_millis(LEASE_MS + 1_000);
+        world.refuses = true;
+        world.put_back(0);
+        world.back(0);
+        let given = world.last();
+        assert!(given >= 8, "{given}");
+        world.kill(0);
+        world.for_millis(LEASE_MS + 1_000);
+        world.put_back(1);
+        world.back(0);
+        assert!(world.one() == 0 && world.last() > given);
+        let why = format!("this node knows token {given}, which it had not published before");
+        assert_eq!(world.logged(0, &why), 1, "{:?}", world.nodes[0].log);
+        world.ends_well();
+    }
+}
+
+#[test]
+fn one_that_has_lost_its_state_takes_no_token_back_with_a_late_reset() {
+    for seed in 0..4 {
+        let mut world = World::new(seed, 2, &[]);
+        world.stop_with(1_000);
+        assert!(world.store.reset(5, 7));
+        world.back(1);
+        assert!((8..1_000).contains(&world.last()), "{}", world.last());
+        world.kill(1);
+        world.for_millis(LEASE_MS + 1_000);
+        // It has published a higher token before the reset than it has given out since.
+        world.nodes[0].refuses = true;
+        world.lose_state(0);
+        world.for_millis(20_000);
+        let given = world.last();
+        assert!(world.one() == 0 && (9..1_000).contains(&given), "{given}");
+        world.kill(0);
+        world.for_millis(LEASE_MS + 1_000);
+        world.nodes[0].refuses = false;
+        world.back(0);
+        assert!(world.one() == 0 && world.last() > given);
+        world.back(1);
+        world.ends_well();
+    }
+}
+
+#[test]
+fn the_highest_of_several_resets_counts_first() {
+    for numbers in [[5, 9], [9, 5]] {
+        let mut world = World::new(1, 2, &[]);
+        world.stop_with(1_000);
+        let before = vec![Published {
+            node: node(0),
+            token: 1_000,
+            reset: 0,
+            serial: world.store.serial,
+        }];
+        let resets = numbers.map(|number| {
+            let reset = Reset {
+                before: before.clone(),
+                ..reset(number, 12 - number)
+            };
+            standing(reset, number, false)
+        });
+        world.nodes[0].kept = "1000 0 0 0 0 db\n".to_owned();
+        world.start(0);
+        // Each alone has it look only.
+        world.nodes[0].locks.reached();
+        let written = resets.clone().map(|one| world.locks(0).reset_written(one));
+        assert_eq!(written[0], [Deed::Look(db())]);
+        assert_eq!(written[1].len(), usize::from(numbers[1] == 9));
+        assert_eq!(world.nodes[0].locks.token(&db()), 1_000);
+        world.locks(0).resets_listed(&db(), resets.to_vec());
+        let locks = &world.nodes[0].locks;
+        assert_eq!(
+            (locks.resets().get("db"), locks.token(&db())),
+            (Some(&9), 3)
+        );
+        assert_eq!(locks.warnings(), [""; 0]);
     }
 }
 
@@ -1186,7 +1310,7 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
         let (mut emptied, mut number) = (0, 0);
         for _ in 0..40 {
             let n = world.dice.random_range(0..world.nodes.len());
-            match world.dice.random_range(0..11) {
+            match world.dice.random_range(0..if refuses { 13 } else { 11 }) {
                 0 => world.kill(n),
                 1 | 2 => {
                     world.kill(n);
@@ -1240,10 +1364,15 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
                 10 if world.dice.random_bool(0.3) => {
                     // One loses its state: the others have heard everything.
                     world.ends_well();
-                    world.kill(n);
-                    world.nodes[n].kept.clear();
-                    world.start(n);
-                    world.link(n);
+                    world.lose_state(n);
+                }
+                11 if refuses && world.store.resets.len() > 1 => {
+                    world.show(n, world.store.resets.len() - 2);
+                }
+                12 if world.dice.random_bool(0.3) => {
+                    world.nodes[n].refuses = true;
+                    world.ends_well();
+                    world.lose_state(n);
                 }
                 _ => {}
             }

@@ -3,6 +3,8 @@
 //! A token is believed up to a bound above the highest that this node knows: by itself, or because two other candidates publish it
 //! (`policy::lock`). So one candidate that publishes a huge one keeps nobody from the lock.
 
+use std::cmp::Reverse;
+
 use again::model::{Boottime, Span};
 
 use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage};
@@ -16,6 +18,17 @@ const DOUBTS: Span = Span::from_secs(10);
 /// Why nobody can take a lock of which no higher token can be had.
 pub(super) const USED_UP: &str =
     "its tokens are used up; 'again-fleet locks reset' gives it new ones";
+
+/// A reset that stands in the engine.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// It.
+    pub reset: Reset,
+    /// The revision at which it was written.
+    pub revision: u64,
+    /// Why it counts for nothing, if no operator signed it.
+    pub judged: Result<(), String>,
+}
 
 impl One {
     /// The highest token that this node knows, by itself or by two others.
@@ -274,11 +287,43 @@ impl Locks {
         deeds
     }
 
-    /// An operator resets a lock, by what was written at this revision, or somebody who may not; why. Each number counts once, and none
-    /// below it afterwards. It does not count for a node that holds the lock, nor for one that knows a higher token which it had not
-    /// published when the lock was reset: so a reset that comes late takes no token back that was given out since.
-    pub fn reset(&mut self, reset: &Reset, revision: u64, judged: Result<(), String>) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    /// A reset is written. It is taken only where all are listed.
+    pub fn reset_written(&mut self, standing: Standing) -> Vec<Deed> {
+        let Standing { reset, judged, .. } = &standing;
+        let one = self.all.get_mut(&reset.lock);
+        match one.filter(|one| one.lock.is_some()) {
+            Some(one) if judged.is_ok() && reset.number > one.reset => {
+                if reset.number <= one.sought {
+                    return Vec::new();
+                }
+                one.sought = reset.number;
+                vec![Deed::Look(reset.lock.clone())]
+            }
+            _ => self.reset(standing),
+        }
+    }
+
+    /// The resets that stand in the engine, all of them. The highest counts first: after a lower one it might not be taken any more.
+    pub fn resets_listed(&mut self, name: &Name, mut resets: Vec<Standing>) -> Vec<Deed> {
+        if let Some(one) = self.all.get_mut(name) {
+            let is_there = |node: &Node| resets.iter().any(|one| one.reset.node == *node);
+            one.refused.retain(|(node, ..)| is_there(node));
+        }
+        resets.sort_by_key(|one| Reverse(one.reset.number));
+        let deeds = resets.into_iter().flat_map(|one| self.reset(one));
+        deeds.collect()
+    }
+
+    /// Takes a reset, or does not. Each number counts once, and none below it afterwards. It does not count for a node that holds the
+    /// lock, nor for one that knows a higher token, unless that is what it had published, since the same reset, when the lock was reset:
+    /// so no token is taken back that was given out since.
+    fn reset(&mut self, standing: Standing) -> Vec<Deed> {
+        let Standing {
+            reset,
+            revision,
+            judged,
+        } = &standing;
+        let (revision, mut deeds) = (*revision, Vec::new());
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         let one = self.all.get_mut(&reset.lock);
         let Some(one) = one.filter(|one| one.lock.is_some()) else {
@@ -288,20 +333,21 @@ impl Locks {
         let is_lower = reset.number < one.reset;
         // A lower one that stood there before was replaced.
         let is_replaced = is_lower && (revision < one.reset_at || one.reset_at == 0);
-        let was = published(&reset.before, &me).map_or(0, |was| was.token);
         let own = one.token;
+        let had_published = published(&reset.before, &me)
+            .is_some_and(|was| (was.token, was.reset) == (own, one.reset));
         match judged {
-            Err(why) if reset.number > one.reset => one.refuse(reset, &why, &mut deeds),
+            Err(why) if reset.number > one.reset => one.refuse(reset, why, &mut deeds),
             Err(_) => {}
-            Ok(()) if holds || is_replaced => {}
             Ok(()) if reset.number == one.reset => {
                 one.before.clone_from(&reset.before);
                 one.reset_at = revision;
             }
+            Ok(()) if holds || is_replaced => {}
             Ok(()) if is_lower => {
                 one.refuse(reset, "a later one was taken before", &mut deeds);
             }
-            Ok(()) if own > reset.token.max(was) => {
+            Ok(()) if own > reset.token && !had_published => {
                 let why = format!(
                     "this node knows token {own}, which it had not published before; reset it again"
                 );
@@ -315,13 +361,6 @@ impl Locks {
             }
         }
         deeds
-    }
-
-    /// Forgets resets that were refused, but of these nodes.
-    pub fn forget_refused(&mut self, name: &Name, nodes: &[Node]) {
-        if let Some(one) = self.all.get_mut(name) {
-            one.refused.retain(|(node, ..)| nodes.contains(node));
-        }
     }
 }
 
