@@ -93,7 +93,7 @@ pub enum Question {
     Locks(bool),
     /// To have a lock go on: which, from which token, and to whom.
     Pass(Box<Lock>),
-    /// Which resets of this lock operators have written.
+    /// Which resets of this lock have been written by operators, as this node lists them.
     Resets(Name),
     /// To reset the tokens of a lock that nobody holds.
     Reset(Box<Reset>),
@@ -157,7 +157,7 @@ pub enum Answer {
     Lock(Box<Lock>, String),
     /// Older values were not read; which were, in words.
     Incomplete(String),
-    /// A reset that an operator has written, or somebody who says so.
+    /// A reset that an operator has written.
     Reset(Box<Reset>),
     /// This node ignores the token that a candidate publishes of a lock.
     IgnoredToken {

@@ -47,7 +47,7 @@ pub fn next_number(now: u64, skew: u64, known: &[(Node, u64)]) -> Result<u64, St
         Some((node, number)) if *number > now + skew / 2 => {
             let seconds = (number - now).div_ceil(1000);
             Err(format!(
-                "the last reset, known from {node}, is {seconds} s ahead of this node's clock: set the clocks, or wait that long"
+                "the last reset, known from {node}, is {seconds} s ahead of this node's clock: set the clocks, or wait that long; or, if {node} is not to be trusted, revoke its certificate and remove its key"
             ))
         }
         highest => Ok(highest.map_or(now, |(_, number)| now.max(number + 1))),
@@ -216,7 +216,9 @@ pub(crate) mod tests {
         // Of somebody who lies.
         assert_eq!(next(&[u64::MAX, 13_001, 10_000]), Ok(10_001));
         let why = next(&[13_000]).expect_err("too far ahead");
-        assert!(why.contains("known from n1, is 3 s ahead"), "{why}");
+        for part in ["known from n1, is 3 s ahead", "if n1 is not to be trusted"] {
+            assert!(why.contains(part), "{why}");
+        }
     }
 
     #[test]

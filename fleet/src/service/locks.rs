@@ -19,7 +19,7 @@ use again::model::{Boottime, Span};
 use super::few::Few;
 use super::slots::Place;
 use crate::engine::LEASE;
-use crate::policy::lock::Lock;
+use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
 use crate::wire::lock::{Lock as Word, Published};
 use crate::wire::name::{Name, Node};
@@ -103,12 +103,12 @@ struct One {
     before: Vec<Published>,
     /// The highest number of an operator's reset for which this node was to look.
     sought: u64,
-    /// Resets that are not taken, by the node that signed them: their numbers, and why.
+    /// Resets that are not taken, by the node that signed them: their numbers, 0 for those of no operator, and why.
     refused: Vec<(Node, u64, String)>,
     /// The highest token that two other candidates published when it looked last.
     vouched: u64,
     /// The candidates that published a token that is ignored, and that, when it looked last.
-    ignored: Vec<(Node, u64)>,
+    ignored: Vec<(Node, Known)>,
     /// The candidates that were logged for their tokens, as holders or not.
     named: Vec<(Node, bool)>,
     /// From when on a holder that is not believed has this node look again.

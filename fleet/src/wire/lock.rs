@@ -1,5 +1,7 @@
 //! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it is to go on, or resets its tokens.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
@@ -83,14 +85,25 @@ impl Content for Reset {
 
     fn check(&self) -> Result<(), Malformed> {
         at_most("candidates", self.before.len(), MOST_CANDIDATES)?;
-        if self.token < MOST_TOKEN && self.number > 0 {
-            return Ok(());
+        let most = MOST_TOKEN - 1;
+        if self.token > most {
+            return Err(Malformed::new(format!(
+                "a lock cannot be reset to token {}: up to {most} is allowed",
+                self.token
+            )));
         }
-        Err(Malformed::new(format!(
-            "a lock cannot be reset to token {}: up to {} is allowed",
-            self.token,
-            MOST_TOKEN - 1
-        )))
+        if self.number == 0 {
+            return Err(Malformed::new(
+                "0 is no number of a reset: they begin at 1".to_owned(),
+            ));
+        }
+        let nodes: BTreeSet<&Node> = self.before.iter().map(|one| &one.node).collect();
+        if nodes.len() < self.before.len() {
+            return Err(Malformed::new(
+                "a reset names a node twice among those that had published tokens".to_owned(),
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -136,21 +149,22 @@ pub(crate) mod tests {
 
     #[test]
     fn reset_comes_back_with_a_token_that_leaves_room_for_another() {
-        let long: Node = "\"".repeat(Node::MOST).parse().expect("a certname");
+        let long = |n| {
+            let name = format!("{}{n:02}", "\"".repeat(Node::MOST - 2));
+            name.parse::<Node>().expect("a certname")
+        };
+        let published = |n| Published {
+            node: long(n),
+            token: MOST_TOKEN,
+            reset: u64::MAX,
+            serial: u64::MAX,
+        };
         let reset = |token, number, count| Reset {
             lock: "db".parse().expect("a name"),
             node: "n0".parse().expect("a certname"),
             token,
             number,
-            before: vec![
-                Published {
-                    node: long.clone(),
-                    token: MOST_TOKEN,
-                    reset: u64::MAX,
-                    serial: u64::MAX,
-                };
-                count
-            ],
+            before: (0..count).map(published).collect(),
         };
         for good in [
             reset(0, 1, 0),
@@ -158,12 +172,18 @@ pub(crate) mod tests {
         ] {
             assert_eq!(decode(&encode(&good).expect("written")), Ok(good));
         }
-        for bad in [
-            reset(MOST_TOKEN, 1, 0),
-            reset(1, 0, 0),
-            reset(1, 1, MOST_CANDIDATES + 1),
+        let twice = Reset {
+            before: vec![published(1); 2],
+            ..reset(1, 1, 0)
+        };
+        for (bad, named) in [
+            (reset(MOST_TOKEN, 1, 0), "to token"),
+            (reset(1, 0, 0), "no number"),
+            (reset(1, 1, MOST_CANDIDATES + 1), "candidates"),
+            (twice, "twice"),
         ] {
-            assert!(encode(&bad).is_err(), "{bad:?}");
+            let why = encode(&bad).expect_err("bad").to_string();
+            assert!(why.contains(named), "{why}");
         }
     }
 

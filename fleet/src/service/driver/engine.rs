@@ -381,6 +381,12 @@ impl Driver {
             }
             Key::Reset { .. } => {
                 let reset = self.seals.reset(&value.bytes, &key)?;
+                // The service of an operator lists operators.
+                self.is_operator(&value.bytes, &reset.node)
+                    .map_err(|why| Ignored {
+                        why,
+                        is_news: false,
+                    })?;
                 Ok(ask::Answer::Reset(Box::new(reset)))
             }
             // Beside that.

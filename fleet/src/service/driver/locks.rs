@@ -139,7 +139,7 @@ impl Driver {
     }
 
     /// Whether an operator signed a value in this node's name.
-    fn is_operator(&self, bytes: &[u8], node: &Node) -> Result<(), String> {
+    pub(super) fn is_operator(&self, bytes: &[u8], node: &Node) -> Result<(), String> {
         if self.seals.is_among(bytes, node, &self.operators) {
             return Ok(());
         }

@@ -12,8 +12,8 @@ const RESET: &str = "reset ";
 
 impl Locks {
     /// Those of this node, with what an earlier service has written down: for each lock the highest token, the one with which all
-    /// candidates were had to run, and its place; and the number of its newest reset, in a line of its own, which earlier versions pass over.
-    /// What cannot be read is passed over.
+    /// candidates were had to run, and its place; and the number of its newest reset, in a line of its own, which earlier versions ignore.
+    /// What cannot be read is ignored.
     pub fn read(me: Node, text: &str) -> Locks {
         let mut all = Few::<Name, One>::default();
         for line in text.lines() {

@@ -1232,6 +1232,51 @@ fn one_that_has_lost_its_state_takes_no_token_back_with_a_late_reset() {
 }
 
 #[test]
+fn refused_resets_are_logged_once_and_an_operators_is_named() {
+    let mut world = World::new(1, 1, &[]);
+    world.for_millis(1_000);
+    let mut refuse = |name: &str, number, refuses| {
+        let mut reset = reset(number, 50);
+        reset.node = name.parse().expect("a certname");
+        // A later one was taken, where the node is an operator.
+        let standing = standing(reset, 1_000 + number, refuses);
+        world.locks(0).reset_written(standing).len()
+    };
+    assert_eq!(refuse("x0", 100, true), 1);
+    assert_eq!(refuse("x0", 101, true), 0, "only the number is another");
+    for n in 1..64 {
+        assert_eq!(refuse(&format!("x{n}"), 100, true), 1);
+    }
+    assert_eq!(refuse("x64", 100, true), 0, "there are enough");
+    let one = world.nodes[0].locks.all.get_mut(&db()).expect("a lock");
+    (one.reset, one.reset_at) = (90, 1);
+    let mut late = |number| {
+        let standing = standing(reset(number, 50), 2_000 + number, false);
+        world.locks(0).reset_written(standing).len()
+    };
+    assert_eq!([late(80), late(80), late(81)], [1, 0, 1]);
+    let warnings = world.nodes[0].locks.warnings();
+    assert_eq!(warnings.len(), 64);
+    assert!(warnings[63].contains("a later one was taken before"));
+}
+
+#[test]
+fn candidate_that_is_ignored_may_not_have_taken_the_last_reset() {
+    let mut world = World::with_liar(1, 1, &[]);
+    world.for_millis(1_000);
+    let one = world.nodes[0].locks.all.get_mut(&db()).expect("a lock");
+    one.reset = 5;
+    let liar: Node = LIAR.parse().expect("a certname");
+    for (number, is_behind) in [(4, true), (5, false)] {
+        let tokens = [(liar.clone(), known(MOST_TOKEN, number))];
+        world.locks(0).weigh(&db(), &tokens);
+        let warnings = world.nodes[0].locks.warnings();
+        let named = "it has not taken the last reset";
+        assert_eq!(warnings[0].contains(named), is_behind, "{warnings:?}");
+    }
+}
+
+#[test]
 fn the_highest_of_several_resets_counts_first() {
     for numbers in [[5, 9], [9, 5]] {
         let mut world = World::new(1, 2, &[]);

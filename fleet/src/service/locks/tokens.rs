@@ -83,10 +83,13 @@ impl One {
         is_first
     }
 
-    fn ignores(&self, name: &Name, node: &Node, token: u64) -> String {
-        let why = self.too_high();
+    fn ignores(&self, name: &Name, node: &Node, known: Known) -> String {
+        let (token, why) = (known.token, self.too_high());
         let what =
             format!("{node} publishes token {token} of the lock '{name}', {why}: it is ignored");
+        if known.reset < self.reset {
+            return format!("{what}; it has not taken the last reset: see its log");
+        }
         // No third one says which of both is wrong.
         match &self.lock {
             Some(lock) if lock.candidates.len() == 2 => {
@@ -151,21 +154,24 @@ impl One {
         ]);
     }
 
-    /// Takes no reset, and says once why.
-    fn refuse(&mut self, reset: &Reset, why: &str, deeds: &mut Vec<Deed>) {
-        let Reset {
-            lock, node, number, ..
-        } = reset;
+    /// Takes no reset, and says once why. Of a node that is no operator all are the same, and make room for an operator's.
+    fn refuse(&mut self, reset: &Reset, why: &str, is_operator: bool, deeds: &mut Vec<Deed>) {
+        let (lock, node) = (&reset.lock, &reset.node);
+        let number = if is_operator { reset.number } else { 0 };
         let why = format!("the reset of the lock '{lock}' by {node} does not count here: {why}");
         let was = self.refused.iter().position(|(one, ..)| one == node);
         let was = was.map(|at| self.refused.swap_remove(at));
-        if was.is_none() && self.refused.len() >= MOST_CANDIDATES {
-            return;
+        if self.refused.len() >= MOST_CANDIDATES {
+            let others = self.refused.iter().position(|(_, number, _)| *number == 0);
+            let Some(at) = others.filter(|_| is_operator) else {
+                return;
+            };
+            self.refused.swap_remove(at);
         }
-        if was.is_none_or(|(_, was, text)| (was, text) != (*number, why.clone())) {
+        if was.is_none_or(|(_, was, text)| (was, &text) != (number, &why)) {
             deeds.push(Deed::Say(why.clone()));
         }
-        self.refused.push((node.clone(), *number, why));
+        self.refused.push((node.clone(), number, why));
     }
 }
 
@@ -181,7 +187,7 @@ impl Locks {
     pub fn ignored(&self) -> Vec<(Name, Node, u64)> {
         let all = self.all.0.iter().flat_map(|(name, one)| {
             let ignored = one.ignored.iter();
-            ignored.map(move |(node, token)| (name.clone(), node.clone(), *token))
+            ignored.map(move |(node, known)| (name.clone(), node.clone(), known.token))
         });
         all.collect()
     }
@@ -191,7 +197,7 @@ impl Locks {
         let mut warnings = Vec::new();
         for (name, one) in self.all.0.iter().filter(|(_, one)| one.lock.is_some()) {
             let ignored = one.ignored.iter();
-            warnings.extend(ignored.map(|(node, token)| one.ignores(name, node, *token)));
+            warnings.extend(ignored.map(|(node, known)| one.ignores(name, node, *known)));
             warnings.extend(one.refused.iter().map(|(.., why)| why.clone()));
             if one.is_used_up() {
                 warnings.push(used_up(name));
@@ -212,15 +218,15 @@ impl Locks {
         let others = lock.candidates.iter().filter(|node| **node != self.me);
         let others = others.filter_map(|node| {
             let known = one.known_of(tokens, node)?;
-            Some((node.clone(), known.token))
+            Some((node.clone(), known))
         });
         let others: Vec<_> = others.collect();
-        one.vouched = vouched(others.iter().map(|(_, token)| *token));
+        one.vouched = vouched(others.iter().map(|(_, known)| known.token));
         let (highest, mut ignored) = (one.highest(), others);
-        ignored.retain(|(_, token)| !is_near(*token, highest));
-        for (node, token) in &ignored {
+        ignored.retain(|(_, known)| !is_near(known.token, highest));
+        for (node, known) in &ignored {
             if one.is_first(node, false) {
-                deeds.push(Deed::Say(one.ignores(name, node, *token)));
+                deeds.push(Deed::Say(one.ignores(name, node, *known)));
             }
         }
         one.ignored = ignored;
@@ -337,7 +343,7 @@ impl Locks {
         let had_published = published(&reset.before, &me)
             .is_some_and(|was| (was.token, was.reset) == (own, one.reset));
         match judged {
-            Err(why) if reset.number > one.reset => one.refuse(reset, why, &mut deeds),
+            Err(why) if reset.number > one.reset => one.refuse(reset, why, false, &mut deeds),
             Err(_) => {}
             Ok(()) if reset.number == one.reset => {
                 one.before.clone_from(&reset.before);
@@ -345,13 +351,13 @@ impl Locks {
             }
             Ok(()) if holds || is_replaced => {}
             Ok(()) if is_lower => {
-                one.refuse(reset, "a later one was taken before", &mut deeds);
+                one.refuse(reset, "a later one was taken before", true, &mut deeds);
             }
             Ok(()) if own > reset.token && !had_published => {
                 let why = format!(
                     "this node knows token {own}, which it had not published before; reset it again"
                 );
-                one.refuse(reset, &why, &mut deeds);
+                one.refuse(reset, &why, true, &mut deeds);
             }
             Ok(()) => {
                 one.take(reset, revision, now, &mut deeds);
