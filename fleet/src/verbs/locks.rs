@@ -251,7 +251,7 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     if !late.is_empty() {
         let seconds = RESET.as_secs();
         return Err(Problem::Failed(format!(
-            "not reset within {seconds} s on {late}; see there whether 'operators' lists this node, and the log of again-fleet.service"
+            "not reset within {seconds} s on {late}; see there whether 'operators' lists this node, and 'again-fleet check'; or, if one is not to be trusted, revoke its certificate and remove its key"
         )));
     }
     let next = token + 1;
@@ -260,12 +260,10 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     ))?;
     if !away.is_empty() {
         say(&format!(
-            "it is reset, once connected, if its 'operators' lists this node: {away}"
+            "not yet reset, as not connected: {away}; check there with 'again-fleet check'"
         ))?;
     }
-    say(
-        "reset what compares the tokens as well: it refuses all below the highest that it has seen",
-    )?;
+    say("also reset the last token stored by whatever compares tokens")?;
     Ok(Exit::Done)
 }
 

@@ -400,13 +400,21 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     straight
         .put(place, &sealed_as("n02.test", &ahead))
         .expect("put");
+    // One that no operator has written does not count.
+    let mut later = ahead.clone();
+    later.node = "web1.test".parse().expect("a certname");
+    later.number += 150_000;
+    let other = "pass/db/web1=test/reset";
+    straight
+        .put(other, &sealed_as("web1.test", &later))
+        .expect("put");
     let done = reset(&["db", "40"]);
     let words = said(&done);
     assert!(done.status.success(), "{words}");
     for part in [
         "the next token of the lock 'db' is 41",
-        "it is reset, once connected, if its 'operators' lists this node: n01.test, n03.test",
-        "reset what compares the tokens as well",
+        "not yet reset, as not connected: n01.test, n03.test; check there with 'again-fleet check'",
+        "also reset the last token stored by whatever compares tokens",
     ] {
         assert!(words.contains(part), "{words}");
     }
