@@ -10,8 +10,6 @@ mod shown;
 /// Which tokens of other candidates count.
 mod tokens;
 
-pub use tokens::Standing;
-
 use std::collections::BTreeMap;
 
 use again::model::{Boottime, Span};
@@ -21,11 +19,25 @@ use super::slots::Place;
 use crate::engine::LEASE;
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
-use crate::wire::lock::{Lock as Word, Published};
+use crate::wire::lock::{Lock as Word, Published, Reset};
 use crate::wire::name::{Name, Node};
 
 /// Before what has failed is tried again.
 const PAUSE: Span = Span::from_secs(2);
+/// Why nobody can take a lock of which no higher token can be had.
+const USED_UP: &str = "its tokens are used up; 'again-fleet locks reset' gives it new ones";
+
+/// A reset that stands in the engine.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// The reset.
+    pub reset: Reset,
+    /// The revision at which it was written.
+    pub revision: u64,
+    /// Why it counts for nothing, if no operator signed it.
+    pub judged: Result<(), String>,
+}
+
 /// How long those who have not told their tokens are waited for, and how often that is looked at.
 const PATIENCE: Span = Span::from_secs(3);
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);

@@ -6,8 +6,9 @@ use super::{FLEET, HELPER, Source, sources};
 /// triggers of other nodes, for slots, for the numbers of a fleet's service, for field cases, and for requests that one line tells;
 /// 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call, slots, numbers for a
 /// monitoring, rolling runs, locks with their two verbs, what `check` says of each failure, a certificate named root,
-/// ends of runs that are unknown, failures that were logged, and pidfds of runs.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_156), (FLEET, 21_252)];
+/// ends of runs that are unknown, failures that were logged, pidfds of runs, serials of facts, stories that are read in part, shares of the cap,
+/// resets of locks, a CA for masterless nodes, and a spool that is root's.
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_156), (FLEET, 24_500)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {

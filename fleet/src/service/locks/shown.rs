@@ -1,6 +1,6 @@
 //! Who holds the locks, as this node tells it.
 
-use super::tokens::USED_UP;
+use super::USED_UP;
 use super::{Locks, One, Seen};
 use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;

@@ -7,28 +7,13 @@ use std::cmp::Reverse;
 
 use again::model::{Boottime, Span};
 
-use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage};
+use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP};
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
 use crate::wire::name::{Name, Node};
 
 /// How often holders that are not believed have this node look at once; it looks at each of its beats all the same.
 const DOUBTS: Span = Span::from_secs(10);
-
-/// Why nobody can take a lock of which no higher token can be had.
-pub(super) const USED_UP: &str =
-    "its tokens are used up; 'again-fleet locks reset' gives it new ones";
-
-/// A reset that stands in the engine.
-#[derive(Debug, Clone)]
-pub struct Standing {
-    /// It.
-    pub reset: Reset,
-    /// The revision at which it was written.
-    pub revision: u64,
-    /// Why it counts for nothing, if no operator signed it.
-    pub judged: Result<(), String>,
-}
 
 impl One {
     /// The highest token that this node knows, by itself or by two others.
