@@ -216,10 +216,10 @@ impl Node {
             Kind::Nats => "nats",
         };
         let mut text = format!(
-            "engine = '{engine}'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{}'\naccept = ['*.test']\nspread = 0\nrun_cmd = {:?}\n",
+            "engine = '{engine}'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test', '{name}']\nspread = 0\nrun_cmd = {:?}\n",
             server.port,
-            self.name,
             self.run_cmd.lock().expect("alone"),
+            name = self.name,
         );
         let files = [
             // Where the runs of the tests start too: by its directory an apply is known.
