@@ -142,7 +142,7 @@ fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) 
             block.replace(".example.com", ".test")
         })
         .collect();
-    let [make, copy, _] = &blocks[..] else {
+    let [make, copy, own, _] = &blocks[..] else {
         panic!("the section has other blocks: {blocks:#?}");
     };
     for (lab, host) in machines {
@@ -167,7 +167,8 @@ fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) 
     // The machine's image has a certificate of its own.
     server.sh("find \"$(puppet config print ssldir)\" -type f -delete");
     server.sh(&make.replace("etcd1.test", at.name));
-    for (lab, host) in machines {
+    server.sh(&own.replace("etcd1.test", at.name));
+    for (lab, host) in nodes {
         let (pack, unpack) = copy.split_once(" |\n").expect("a pipe");
         let unpack = unpack.split('\'').nth(1).expect("a command");
         let pack = pack.replace("web1.test", host.name);
