@@ -269,7 +269,7 @@ pub struct Release {
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true, args_conflicts_with_subcommands = true)]
 pub struct Locks {
-    /// What to do instead of showing them
+    /// Command other than showing the locks
     #[command(subcommand)]
     pub command: Option<LocksCommand>,
     /// Only those for which this node is a candidate, as its service knows them, without asking the engine

@@ -202,7 +202,7 @@ impl Spool {
             return Ok(());
         }
         Err(io::Error::other(
-            "others than root may write there; chown root and chmod g-w,o-w the directory",
+            "others than root may write there; run 'chown root' and 'chmod go-w' on it",
         ))
     }
 

@@ -136,14 +136,12 @@ impl Accept {
             if self.from.iter().any(is_one) {
                 return Ok(());
             }
-            let itself = if signer == me {
-                " itself by its certname"
+            let this = if signer == me {
+                "the certname of this node, "
             } else {
                 ""
             };
-            return Err(NotAccepted(format!(
-                "accept does not list {signer}{itself}"
-            )));
+            return Err(NotAccepted(format!("accept does not list {this}{signer}")));
         };
         let speaks_for = |(who, nodes): &(Who, Vec<Pattern>)| {
             is_one(who) && nodes.iter().any(|pattern| pattern.is_met_by(other))
@@ -283,7 +281,7 @@ mod tests {
         }
         assert_eq!(
             judged(&accept("*"), "lb0", &[], None),
-            Err("accept does not list lb0 itself by its certname".to_owned())
+            Err("accept does not list the certname of this node, lb0".to_owned())
         );
     }
 

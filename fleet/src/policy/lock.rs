@@ -47,7 +47,7 @@ pub fn next_number(now: u64, skew: u64, known: &[(Node, u64)]) -> Result<u64, St
         Some((node, number)) if *number > now + skew / 2 => {
             let seconds = (number - now).div_ceil(1000);
             Err(format!(
-                "the last reset, known from {node}, is {seconds} s ahead of this node's clock: set the clocks, or wait that long; or, if {node} is not to be trusted, revoke its certificate and remove its key"
+                "the last reset, known from {node}, is {seconds} s ahead of this node's clock: set the clocks or wait; if {node} is not to be trusted, see 'locks reset' in again-fleet(8)"
             ))
         }
         highest => Ok(highest.map_or(now, |(_, number)| now.max(number + 1))),

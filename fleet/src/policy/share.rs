@@ -351,7 +351,7 @@ impl Limiter<'_> {
             self.check(node, waiting.timers)?;
         }
         if self.shares.accepted(&trigger.sender, &trigger.id).is_some() {
-            return Err("another trigger of its sender with its id is pending".to_owned());
+            return Err("its sender has another pending trigger with the same id".to_owned());
         }
         self.waiting.insert(node.clone(), waiting);
         self.shares.unobserved += 1;
@@ -534,7 +534,7 @@ mod tests {
         // Nor does a sender hide one trigger behind another that is pending.
         assert!(needs_observation(&shares, &[&one], 100));
         let hidden = accept(&mut shares.clone(), &seen(&[&[&one]], &[]), &one, 100);
-        let why = "another trigger of its sender with its id is pending";
+        let why = "its sender has another pending trigger with the same id";
         assert_eq!(hidden, Err(why.to_owned()));
         let known = seen(&[], &[started("c1-1", 100, &[&one])]);
         assert_eq!(

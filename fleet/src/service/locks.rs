@@ -25,7 +25,7 @@ use crate::wire::name::{Name, Node};
 /// Before what has failed is tried again.
 const PAUSE: Span = Span::from_secs(2);
 /// Why nobody can take a lock of which no higher token can be had.
-const USED_UP: &str = "its tokens are used up; 'again-fleet locks reset' gives it new ones";
+const USED_UP: &str = "its tokens are used up; reset them: 'again-fleet locks reset NAME TOKEN'";
 
 /// A reset that stands in the engine.
 #[derive(Debug, Clone)]

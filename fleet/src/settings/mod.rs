@@ -255,7 +255,7 @@ fn check_trust(settings: &Settings) -> Result<(), String> {
     }
     match settings.endpoints.iter().find(|one| !one.is_loopback()) {
         Some(Endpoint { host, .. }) => Err(format!(
-            "trust = \"engine\" with tls = false lets everybody who reaches {host} have Puppet run here; \
+            "trust = \"engine\" with tls = false lets everybody who reaches {host} run Puppet here; \
              set tls = true, or use an engine on localhost"
         )),
         None => Ok(()),

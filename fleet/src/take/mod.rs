@@ -194,7 +194,9 @@ impl Taker {
         });
         let trouble = marked.err();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            complain(&format!("again-fleet: files of events stay: {why}"));
+            complain(&format!(
+                "again-fleet: cannot remove files of published events: {why}"
+            ));
         }
         self.trouble = trouble;
     }

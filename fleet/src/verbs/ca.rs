@@ -170,8 +170,9 @@ impl Directory {
     fn sign(&self, node: &Node, now: i64) -> Result<PathBuf, Problem> {
         let made = self.node(node);
         if made.exists() || !self.valid(node, &self.revocations()?)?.is_empty() {
+            let dir = self.path.display();
             return Err(Problem::Failed(format!(
-                "{node} has a certificate: to give it a new one, revoke that first"
+                "{node} has a certificate; to renew it, first run 'again-fleet ca --dir {dir} revoke {node}'"
             )));
         }
         let issued = self.issuer.issue(node, self.new_serial(node)?, now)?;

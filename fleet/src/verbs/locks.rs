@@ -251,7 +251,7 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     if !late.is_empty() {
         let seconds = RESET.as_secs();
         return Err(Problem::Failed(format!(
-            "not reset within {seconds} s on {late}; see there whether 'operators' lists this node, and 'again-fleet check'; or, if one is not to be trusted, revoke its certificate and remove its key"
+            "{late} did not take the reset within {seconds} s; run 'again-fleet check' there, and see whether 'operators' lists this node"
         )));
     }
     let next = token + 1;
@@ -260,7 +260,7 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     ))?;
     if !away.is_empty() {
         say(&format!(
-            "not yet reset, as not connected: {away}; check there with 'again-fleet check'"
+            "not connected, and so not reset yet: {away}; run 'again-fleet check' there"
         ))?;
     }
     say("also reset the last token stored by whatever compares tokens")?;

@@ -94,7 +94,7 @@ impl Content for Reset {
         }
         if self.number == 0 {
             return Err(Malformed::new(
-                "0 is no number of a reset: they begin at 1".to_owned(),
+                "invalid reset number 0: numbers begin at 1".to_owned(),
             ));
         }
         let nodes: BTreeSet<&Node> = self.before.iter().map(|one| &one.node).collect();
@@ -178,7 +178,7 @@ pub(crate) mod tests {
         };
         for (bad, named) in [
             (reset(MOST_TOKEN, 1, 0), "to token"),
-            (reset(1, 0, 0), "no number"),
+            (reset(1, 0, 0), "number 0"),
             (reset(1, 1, MOST_CANDIDATES + 1), "candidates"),
             (twice, "twice"),
         ] {

@@ -413,7 +413,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     assert!(done.status.success(), "{words}");
     for part in [
         "the next token of the lock 'db' is 41",
-        "not yet reset, as not connected: n01.test, n03.test; check there with 'again-fleet check'",
+        "not connected, and so not reset yet: n01.test, n03.test; run 'again-fleet check' there",
         "also reset the last token stored by whatever compares tokens",
     ] {
         assert!(words.contains(part), "{words}");

@@ -208,7 +208,7 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
         assert_eq!(log.matches("is older than").count(), 1, "{log}");
         let (_, _, err) = done(web1.command(&["nodes"]));
         assert!(
-            err.contains("facts are ignored") && err.contains("1 node: lb1.test"),
+            err.contains("ignored the facts of") && err.contains("1 node: lb1.test"),
             "{err}"
         );
         web1.stop();
@@ -221,7 +221,7 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
             "{out}{err}"
         );
         assert!(
-            err.contains("older than what was read before: 1 node: lb1.test"),
+            err.contains("ignored the facts of 1 node: lb1.test"),
             "{err}"
         );
         lb1.start();

@@ -81,7 +81,7 @@
 #   How many hops a trigger may have made from node to node. The program's default is 10.
 #
 # @param cap_share
-#   How much of the helper's cap (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
+#   How much of the cap of `again` (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
 #
 # @param firing_group
 #   Group whose members may fire as root may: `puppet` on a server whose reports start runs.
@@ -260,7 +260,7 @@ class common::again::fleet (
     $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
     if $trust == 'engine' and !$tls and !empty($remote) {
       $remedy = "set ${title}::tls to true, or use an engine on localhost"
-      fail("${title}: trust 'engine' without TLS lets everybody who reaches ${remote[0]} have Puppet run here: ${remedy}")
+      fail("${title}: trust 'engine' without TLS lets everybody who reaches ${remote[0]} run Puppet here: ${remedy}")
     }
 
     $revocations = $revocation ? {

@@ -34,7 +34,9 @@ impl Driver {
 
     /// Root's side has answered, or cannot be asked; it is asked again later.
     pub fn marked(&mut self, marked: io::Result<()>) {
-        let why = marked.err().map(|e| format!("files of events stay: {e}"));
+        let why = marked
+            .err()
+            .map(|e| format!("cannot remove files of published events: {e}"));
         if let Some(why) = self.telling.marked(why, clock::boottime()) {
             complain(&format!("again-fleet: {why}"));
         }

@@ -362,7 +362,7 @@ fn published<'p>(before: &'p [Published], node: &Node) -> Option<&'p Published> 
 
 fn undoes(name: &Name, node: &Node, token: u64) -> String {
     format!(
-        "{node} has not taken the last reset of the lock '{name}': its token {token} counts; see its log"
+        "{node} has not taken the last reset of the lock '{name}', so its token {token} counts; run 'again-fleet check' there"
     )
 }
 

@@ -45,7 +45,7 @@ impl Roster {
         let ignored = self.ignored();
         if !ignored.is_empty() {
             complain(&format!(
-                "again-fleet: warning: facts are ignored, and not selected by, as they are not signed or older than what was read before: {}; see 'journalctl -u again-fleet'",
+                "again-fleet: warning: ignored the facts of {}: not signed, or older than facts read before; see 'journalctl -u again-fleet'",
                 named(&ignored)
             ));
         }

@@ -274,7 +274,7 @@ describe 'common::again::fleet' do
     context 'without TLS, on another machine' do
       let(:params) { super().merge(tls: false, endpoints: ['localhost', '[::1]:1', '127.0.0.1', '127.1']) }
 
-      it { is_expected.to compile.and_raise_error(%r{everybody who reaches 127\.1 have Puppet run here}) }
+      it { is_expected.to compile.and_raise_error(%r{everybody who reaches 127\.1 run Puppet here}) }
     end
   end
 
