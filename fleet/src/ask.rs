@@ -93,7 +93,7 @@ pub enum Question {
     Locks(bool),
     /// To have a lock go on: which, from which token, and to whom.
     Pass(Box<Lock>),
-    /// Which resets of this lock have been written by operators, as this node lists them.
+    /// Resets of this lock that were written by operators whom this node lists.
     Resets(Name),
     /// To reset the tokens of a lock that nobody holds.
     Reset(Box<Reset>),
@@ -139,7 +139,7 @@ pub enum Answer {
     How(Box<How>),
     /// What a node tells of itself.
     Node(Box<Inventory>),
-    /// What stands at this node's key counts for nothing; the log says why.
+    /// Node whose published facts are ignored; the log says why.
     Ignored(Node),
     /// This node's service is connected to the engine.
     Alive(Node),
@@ -213,7 +213,7 @@ pub struct How {
     /// Slots that have ended under runs of this node, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<String>,
-    /// What is wrong with the tokens of locks for which it is a candidate, one sentence each.
+    /// Sentences about faulty tokens of the locks for which it is a candidate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.

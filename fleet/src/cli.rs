@@ -280,7 +280,7 @@ pub struct Locks {
     pub json: bool,
 }
 
-/// What `again-fleet locks` does beside showing them.
+/// Command of `again-fleet locks` other than showing the locks.
 #[derive(Debug, Subcommand)]
 pub enum LocksCommand {
     /// Reset the tokens of a lock that nobody holds

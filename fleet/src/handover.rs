@@ -3,7 +3,7 @@
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
 //! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
 //!
-//! A third one says of which runs the events are all told, so that root's side removes their files later; it has an empty answer.
+//! A third one names runs whose events are all published, so that the executor removes their files later; it has an empty answer.
 //!
 //! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
 //! read. Nothing in a question can name a program, a file or an option.
@@ -37,7 +37,7 @@ pub enum Asked {
     Take(usize),
     /// What became of so many triggers; their ids come next, of [`Id::MOST`] bytes each.
     Became(usize),
-    /// To mark the files of so many runs as told; their ids come next, of [`Id::MOST`] bytes each.
+    /// To mark the files of this number of runs; their ids come next, of [`Id::MOST`] bytes each.
     Mark(usize),
 }
 
@@ -80,7 +80,7 @@ pub fn became(ids: &[Id]) -> Result<Vec<u8>, Malformed> {
     of_ids(LOOK, ids)
 }
 
-/// Writes the ids of runs whose events are all told.
+/// Writes the ids of runs whose events are all published.
 ///
 /// # Errors
 /// There are none or too many.

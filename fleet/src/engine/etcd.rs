@@ -1,6 +1,6 @@
 //! etcd 3, over gRPC. The server knows this node by the common name of its certificate.
 
-/// What an error of the client means.
+/// Errors of etcd's client.
 mod errors;
 /// The values that were written last.
 mod latest;
@@ -113,7 +113,7 @@ impl Etcd {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// It may not, or the server did not answer.
+    /// The node has no right to, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         let options = GetOptions::new()
             .with_range(end(prefix))

@@ -227,7 +227,7 @@ pub trait Engine {
     /// What keeps keys of this node's alive.
     type Lease;
 
-    /// What stands below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
+    /// Values below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
     /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,

@@ -144,7 +144,7 @@ impl Nats {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// It may not, or the server did not answer.
+    /// The node has no right to, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         self.waiting(prefix, 1).await.map(drop)
     }
@@ -430,7 +430,7 @@ impl Nats {
         Ok(Some(()))
     }
 
-    /// What stands below a prefix; nothing if not all of it came.
+    /// Values below a prefix; none if not all of them came.
     async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
         let mut revision = self.last(prefix).await?;
         let (mut values, mut shown) = (BTreeMap::new(), 0);

@@ -118,7 +118,7 @@ pub async fn became(socket: &Path, taken: Vec<Which>) -> io::Result<Became> {
     Ok(became)
 }
 
-/// Asks root's side to mark the files of runs whose events are all published.
+/// Asks the executor to mark the files of runs whose events are all published.
 ///
 /// # Errors
 /// It does not answer.

@@ -1,11 +1,11 @@
-//! What an error of the client means.
+//! Errors of etcd's client, as those of an engine.
 
 use std::error::Error as _;
 use std::io;
 
 use crate::engine::Error;
 
-/// What an error of the client means for a call that may have reached the server.
+/// Error of a call that may have reached the server.
 pub(super) fn error(error: &etcd_client::Error) -> Error {
     let why = words(error);
     match error {

@@ -43,7 +43,7 @@ impl Nats {
         }
     }
 
-    /// The same; [`Error::TooLarge`] if more bytes came than so many messages should have.
+    /// Values of the messages; [`Error::TooLarge`] if more bytes came than that number of messages should have.
     async fn newest_values(
         &self,
         prefix: &str,
@@ -88,7 +88,7 @@ impl Nats {
         Ok(Some(list))
     }
 
-    /// The first number from which on there are at most so many messages below a prefix, or up to an eighth fewer. Two consumers tell it where
+    /// Sequence number from which on there are at most this number of messages below a prefix, or up to an eighth fewer. Two consumers find it where
     /// all of them fit or the last numbers of the stream are still in it; others are searched for.
     async fn start(&self, prefix: &str, last: u64, most: usize) -> Result<u64, Error> {
         let most = u64::try_from(most).unwrap_or(u64::MAX);

@@ -19,7 +19,7 @@ use crate::wire::key::Key;
 const SEEN: Duration = Duration::from_secs(3600);
 
 impl Driver {
-    /// Sends what runs have left, if the engine is there and the time has come, and asks root's side to mark the files of published events.
+    /// Publishes events of runs, if the engine is there and the time has come, and asks the executor to mark the files of published events.
     pub fn tell_events(&mut self) {
         self.send_events();
         let runs = self.telling.marks(clock::boottime());
@@ -32,7 +32,7 @@ impl Driver {
         });
     }
 
-    /// Root's side has answered, or cannot be asked; it is asked again later.
+    /// Takes note that the executor has answered, or cannot be asked; it is asked again later.
     pub fn marked(&mut self, marked: io::Result<()>) {
         let why = marked
             .err()

@@ -93,7 +93,7 @@ pub enum Note {
     ProcessEnded,
     /// A run has left events.
     Rung,
-    /// Root's side has answered that it marked files of the spool, or could not be asked.
+    /// The executor has answered that it marked files of the spool, or could not be asked.
     Marked(io::Result<()>),
     /// A run that had a slot of this group, or waited for one, has ended.
     RunEnded(Name, Identity),

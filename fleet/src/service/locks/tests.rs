@@ -1039,7 +1039,7 @@ fn reset_counts_once_and_takes_tokens_back() {
     assert!(world.holders().is_empty());
     let held = world.held(0);
     assert!(held.why.contains("its tokens are used up"), "{held:?}");
-    assert!(world.nodes[1].locks.warnings()[0].contains("'again-fleet locks reset'"));
+    assert!(world.nodes[1].locks.warnings()[0].contains("'again-fleet locks reset NAME TOKEN'"));
     // One of them is away meanwhile, and what it published last is from before the reset.
     world.kill(2);
     assert!(world.store.reset(7, 40));
@@ -1126,7 +1126,8 @@ fn token_of_a_candidate_that_has_not_taken_a_reset_counts() {
         // They take the reset, and were away meanwhile.
         world.back(0);
         assert_eq!((world.one(), world.last()), (0, given + 1));
-        let named = format!("n2 has not taken the last reset of the lock 'db': its token {given}");
+        let named =
+            format!("n2 has not taken the last reset of the lock 'db', so its token {given}");
         assert_eq!(world.logged(0, &named), 1, "{:?}", world.nodes[0].log);
         world.back(1);
         world.ends_well();
