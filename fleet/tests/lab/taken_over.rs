@@ -170,7 +170,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     for (value, words) in [
         (
             by("lb1.test", &trigger("lb1.test")),
-            "accept does not list lb1.test",
+            "accept does not list the certname of this node, lb1.test",
         ),
         (
             by("lb1.test", &trigger("web1.test")),
