@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use again::sys::clock;
 use again_fleet::wire::slot::Slot;
 use again_rig::{boottime, stays};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::crash::set;
 use crate::fired::sealed_as;
@@ -93,7 +95,8 @@ impl Site {
 
 fn run(node: &Node) -> Child {
     let mut command = Command::new(node.path("waits"));
-    command.stdin(Stdio::null()).spawn().expect("a run")
+    let command = command.stdin(Stdio::null()).process_group(0);
+    command.spawn().expect("a run")
 }
 
 fn let_go(node: &Node) {
@@ -684,14 +687,16 @@ impl Many {
         }
     }
 
-    /// Ends a run at once. That is written down before it frees anything.
+    /// Ends a run at once, with the command that asks for its slot: one that is left alone before it has looked for its parent asks for a
+    /// process that does not end. That is written down before it frees anything.
     fn kill_run(&self, n: usize) {
         if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
             && run.try_wait().expect("a child").is_none()
         {
             let up = boottime();
             self.write(&format!("killed {} {} {up}", self.nodes[n].name, run.id()));
-            run.kill().expect("killed");
+            let group = Pid::from_child(run);
+            kill_process_group(group, Signal::KILL).expect("killed");
         }
     }
 
