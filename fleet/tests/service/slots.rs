@@ -687,8 +687,8 @@ impl Many {
         }
     }
 
-    /// Ends a run at once, with the command that asks for its slot: one that is left alone before it has looked for its parent asks for a
-    /// process that does not end. That is written down before it frees anything.
+    /// Kills a run together with its `again-fleet slot`, which would otherwise look for its parent, and find the process that adopted it.
+    /// The line is written before the kill frees anything.
     fn kill_run(&self, n: usize) {
         if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
             && run.try_wait().expect("a child").is_none()
