@@ -19,6 +19,8 @@ use crate::model::{Boottime, Moment, Place, Walltime};
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Where a boot's id is: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Where the offsets of a time namespace are: time_namespaces(7). Kernels before 5.6 have no such file.
+const OFFSETS: &str = "/proc/self/timens_offsets";
 
 static BOOT: OnceLock<String> = OnceLock::new();
 static PLACE: OnceLock<Place> = OnceLock::new();
@@ -52,7 +54,8 @@ pub fn wall_of(time: SystemTime) -> Walltime {
     Walltime::from_millis(u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id.
+/// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id. In a time namespace whose CLOCK_BOOTTIME
+/// has an offset, the offset follows: times of that clock, starts of processes among them, compare under one offset only.
 ///
 /// Empty where /proc does not show it, as in a unit with `ProcSubset=pid`: see
 /// [`Provenance::UnknownBoot`](crate::model::Provenance::UnknownBoot).
@@ -92,7 +95,27 @@ pub fn machine_id() -> Option<String> {
 
 fn of_boot() -> io::Result<String> {
     let id = super::process::read_whole(BOOT_ID)?;
-    Ok(String::from_utf8_lossy(&id).trim().to_owned())
+    let offsets = match super::process::read_whole(OFFSETS) {
+        Err(e) if !is_need(&e) => Vec::new(),
+        read => read?,
+    };
+    Ok(boot_under(
+        String::from_utf8_lossy(&id).trim(),
+        &String::from_utf8_lossy(&offsets),
+    ))
+}
+
+/// A boot's id as it is seen in the time namespace with these offsets: `ID`, or `ID+SECONDS.NANOSECONDS`.
+fn boot_under(id: &str, offsets: &str) -> String {
+    let offset = offsets.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_boottime = words.next() == Some("boottime");
+        is_boottime.then_some((words.next()?, words.next()?))
+    });
+    match offset {
+        None | Some(("0", "0")) => id.to_owned(),
+        Some((seconds, nanoseconds)) => format!("{id}+{seconds}.{nanoseconds:0>9}"),
+    }
 }
 
 fn of_machine() -> io::Result<Option<String>> {
@@ -103,17 +126,24 @@ fn of_machine() -> io::Result<Option<String>> {
 
 fn place_of(machine: Option<String>) -> Place {
     let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
-    Place::new(&machine.unwrap_or_else(boot_id), pids)
+    // All time namespaces of a boot are of one machine.
+    let boot = || boot_id().split('+').next().unwrap_or_default().to_owned();
+    Place::new(&machine.unwrap_or_else(boot), pids)
+}
+
+/// Whether something may be readable once this process, or the machine, needs less.
+fn is_need(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(EIO | EMFILE | ENFILE | ENOMEM))
 }
 
 /// What was read, or nothing where there is nothing to read; it is an error where it only cannot be read now.
 fn unless_in_need<T>(path: &str, read: io::Result<T>) -> io::Result<Option<T>> {
-    read.map(Some).or_else(|e| match e.raw_os_error() {
-        Some(EIO | EMFILE | ENFILE | ENOMEM) => {
+    read.map(Some).or_else(|e| match is_need(&e) {
+        true => {
             let what = format!("cannot tell which machine this is: {path}: {e}");
             Err(io::Error::new(e.kind(), what))
         }
-        _ => Ok(None),
+        false => Ok(None),
     })
 }
 
@@ -160,5 +190,20 @@ mod tests {
             assert!(matches!(read(error), Ok(None)));
         }
         assert!(matches!(unless_in_need("/x", Ok(1)), Ok(Some(1))));
+    }
+
+    #[test]
+    fn offset_of_the_time_namespace_is_part_of_the_boot_id() {
+        let boot = |boottime: &str| {
+            let offsets = format!("monotonic           7         7\nboottime   {boottime}\n");
+            boot_under("c0ffee", &offsets)
+        };
+        assert_eq!(boot("        0         0"), "c0ffee");
+        assert_eq!(boot("     7200         0"), "c0ffee+7200.000000000");
+        assert_eq!(boot("       -5  20000000"), "c0ffee+-5.020000000");
+        // A kernel without time namespaces, and one whose file has another form.
+        for offsets in ["", "boottime\n", "boottime 7200\n"] {
+            assert_eq!(boot_under("c0ffee", offsets), "c0ffee");
+        }
     }
 }
