@@ -5,6 +5,7 @@ use std::num::NonZero;
 use std::thread::{self, Builder};
 use std::time::{Duration, SystemTime};
 
+use again::sys::clock::system_time;
 use ring::digest::{SHA256, digest};
 
 use crate::engine::Value;
@@ -69,14 +70,15 @@ struct Believed {
 impl Believed {
     fn nothing() -> Believed {
         Believed {
-            since: SystemTime::now(),
+            since: system_time(),
             signers: BTreeMap::new(),
         }
     }
 
     /// Makes room for another one, and forgets what was verified too long ago, or under another clock.
     fn make_room(&mut self) {
-        let is_recent = self.since.elapsed().is_ok_and(|age| age < BELIEVED);
+        let age = system_time().duration_since(self.since);
+        let is_recent = age.is_ok_and(|age| age < BELIEVED);
         if !is_recent || self.signers.len() >= MOST_BELIEVED {
             *self = Believed::nothing();
         }
@@ -190,7 +192,7 @@ impl Seals {
 
     /// Who made a seal; nobody where the engine is trusted.
     fn verify(&self, seal: &Seal<'_>) -> Result<Option<Signer>, Untrusted> {
-        let verify = |authority: &Authority| authority.verify(seal, SystemTime::now());
+        let verify = |authority: &Authority| authority.verify(seal, system_time());
         self.identity
             .as_ref()
             .map(|identity| verify(identity.authority()))
@@ -381,7 +383,7 @@ impl Seals {
         let all = values.iter().map(|value| (hash(&value.bytes), value));
         let new: Vec<_> = all.filter(|(hash, _)| !known.contains_key(hash)).collect();
         let many = thread::available_parallelism().map_or(1, NonZero::get);
-        let (authority, now) = (identity.authority(), SystemTime::now());
+        let (authority, now) = (identity.authority(), system_time());
         let signer = |value: &Value| {
             let seal = Envelope::parse(&value.bytes).ok()?.seal();
             Some(authority.verify(&seal, now).ok()?.node)

@@ -13,6 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::file::read_regular;
 use super::machine::replacement;
+use super::process::{lossy, read_whole};
 use crate::model::{Boottime, Moment, Place, Walltime};
 
 /// Where a machine's id is: machine-id(5).
@@ -21,6 +22,9 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Where the offsets of a time namespace are: time_namespaces(7). Kernels before 5.6 have no such file.
 const OFFSETS: &str = "/proc/self/timens_offsets";
+
+#[cfg(all(feature = "shift-clock", not(debug_assertions)))]
+compile_error!("shift-clock is a feature of the tests: no release may have it");
 
 static BOOT: OnceLock<String> = OnceLock::new();
 static PLACE: OnceLock<Place> = OnceLock::new();
@@ -45,7 +49,29 @@ pub fn walltime() -> Walltime {
     if let Some(machine) = replacement() {
         return machine.moment().wall;
     }
-    wall_of(SystemTime::now())
+    wall_of(system_time())
+}
+
+/// The wall clock, as the system has it. Only the times of files are compared with another reading of it.
+pub fn system_time() -> SystemTime {
+    let now = SystemTime::now();
+    #[cfg(feature = "shift-clock")]
+    let now = shifted(now);
+    now
+}
+
+/// The time of a clock that is ahead by the seconds in the file that `SHIFT_CLOCK` names, or behind if they are negative.
+/// Without that variable or that file the clock is right. Times of files, and what TLS compares, are not shifted.
+#[cfg(feature = "shift-clock")]
+fn shifted(time: SystemTime) -> SystemTime {
+    let file = std::env::var_os("SHIFT_CLOCK").map(std::fs::read_to_string);
+    let seconds = file.and_then(|text| text.ok()?.trim().parse::<i64>().ok());
+    let seconds = seconds.unwrap_or_default();
+    let shift = std::time::Duration::from_secs(seconds.unsigned_abs());
+    match seconds {
+        ..0 => time - shift,
+        0.. => time + shift,
+    }
 }
 
 /// A time of the system's, such as that of a file.
@@ -94,27 +120,22 @@ pub fn machine_id() -> Option<String> {
 }
 
 fn of_boot() -> io::Result<String> {
-    let id = super::process::read_whole(BOOT_ID)?;
-    let offsets = match super::process::read_whole(OFFSETS) {
+    let id = read_whole(BOOT_ID)?;
+    let offsets = match read_whole(OFFSETS) {
         Err(e) if !is_need(&e) => Vec::new(),
         read => read?,
     };
-    Ok(boot_under(
-        String::from_utf8_lossy(&id).trim(),
-        &String::from_utf8_lossy(&offsets),
-    ))
+    Ok(boot_under(lossy(id).trim(), &lossy(offsets)))
 }
 
 /// A boot's id as it is seen in the time namespace with these offsets: `ID`, or `ID+SECONDS.NANOSECONDS`.
 fn boot_under(id: &str, offsets: &str) -> String {
-    let offset = offsets.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let is_boottime = words.next() == Some("boottime");
-        is_boottime.then_some((words.next()?, words.next()?))
-    });
-    match offset {
-        None | Some(("0", "0")) => id.to_owned(),
-        Some((seconds, nanoseconds)) => format!("{id}+{seconds}.{nanoseconds:0>9}"),
+    let mut lines = offsets.lines();
+    let line = lines.find_map(|line| line.strip_prefix("boottime"));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    match words[..] {
+        [] | [_] | ["0", "0"] => id.to_owned(),
+        [seconds, nanoseconds, ..] => format!("{id}+{seconds}.{nanoseconds:0>9}"),
     }
 }
 

@@ -26,6 +26,12 @@ use anyhow::Result;
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
+/// Variables that a waiter inherits. The rerun gets none of them from it.
+const VARIABLES: &[&str] = &[
+    "AGAIN_LOG",
+    #[cfg(feature = "shift-clock")]
+    "SHIFT_CLOCK",
+];
 
 /// The byte by which a waiter says that it is there (ASCII's ACK).
 const READY: u8 = 0x06;
@@ -90,11 +96,10 @@ impl Starting {
             number(&is_ready),
             " ".repeat(title::ROOM).into(),
         ]);
-        // Of all that a waiter is told by us, the rerun gets nothing.
-        let log_level = std::env::var_os("AGAIN_LOG").map(|level| {
-            let mut entry = OsString::from("AGAIN_LOG=");
-            entry.push(level);
-            entry
+        let variables = VARIABLES.iter().filter_map(|name| {
+            let mut entry = OsString::from(format!("{name}="));
+            entry.push(std::env::var_os(name)?);
+            Some(entry)
         });
         let mut keep = vec![order, lock, &go, &is_ready];
         keep.extend(run);
@@ -102,7 +107,7 @@ impl Starting {
             image: Image {
                 programs: vec![through.first().map_or(own, PathBuf::from)],
                 arguments,
-                environment: log_level.into_iter().collect(),
+                environment: variables.collect(),
             },
             keep: &keep,
             signals: SignalState::default(),

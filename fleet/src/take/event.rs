@@ -1,7 +1,7 @@
 //! An event that met a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
-use std::time::SystemTime;
+use again::sys::clock::system_time;
 
 use super::calls::{Call, Told};
 use crate::identity::authority::Authority;
@@ -29,7 +29,7 @@ impl Verifier {
     /// Who signed a value, if that matters, and what it says.
     pub fn open<T: Content>(&self, value: &[u8]) -> Result<(Option<Signer>, T), Untrusted> {
         Envelope::parse(value)?.open(&self.namespace, |seal| {
-            let verify = |authority: &Authority| authority.verify(seal, SystemTime::now());
+            let verify = |authority: &Authority| authority.verify(seal, system_time());
             self.authority.as_ref().map(verify).transpose()
         })
     }

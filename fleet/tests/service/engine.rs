@@ -1,11 +1,11 @@
-//! What befalls an engine, and a clock: whatever was fired is taken once when it is over.
+//! What befalls an engine: whatever was fired is taken once when it is over.
 
-use again_fleet::ask::{Question, Reason};
+use again_fleet::ask::Reason;
 
 use serde_json::json;
 use tokio::runtime::Builder;
 
-use crate::node::{LONG, Node, request, until};
+use crate::node::{Node, request, until};
 use crate::operator::Operator;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
@@ -204,70 +204,4 @@ fn any_of_three_may_die_with_etcd() {
 #[test]
 fn any_of_three_may_die_with_nats() {
     one_of_three(Kind::Nats);
-}
-
-/// It is held, with both clocks named to whoever fired, and taken when the clock is right.
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn a_target_whose_clock_is_an_hour_behind_takes_it_when_that_is_right() {
-    let server = Server::start(Kind::Etcd);
-    let web1 = Node::new("web1.test", &server);
-    let lb1 = Node::off("lb1.test", &server);
-    lb1.start_ahead(-3600);
-    for node in [&web1, &lb1] {
-        node.is_linked(true);
-    }
-    let one = request("again", &["lb1.test"]);
-    let mut waits = web1.ask(&Question::Fire {
-        request: one.clone(),
-        wait: true,
-    });
-    assert_eq!([waits.word(), waits.word()], crate::ACROSS);
-    let held = waits.word();
-    assert!(
-        held.starts_with("lb1.test Told(Held, \"fired at ")
-            && held.contains(" by the clock of web1.test, here it is "),
-        "{held}"
-    );
-    assert!(lb1.runs().is_empty());
-    assert_eq!(web1.how().outbox.triggers, 1);
-    lb1.set_clock();
-    // It is looked at again once a minute.
-    let longer = waits.0.set_read_timeout(Some(LONG * 3));
-    longer.expect("a timeout");
-    let taken = waits.word();
-    assert!(taken.starts_with("lb1.test Told(Taken, "), "{taken}");
-    lb1.runs_once(&one.id);
-}
-
-/// A sender whose clock is behind: what it fires has expired when it comes, which the target says with both clocks.
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn a_sender_whose_clock_is_far_behind_is_told() {
-    let server = Server::start(Kind::Etcd);
-    let lb1 = Node::new("lb1.test", &server);
-    let web1 = Node::off("web1.test", &server);
-    web1.start_ahead(-7200);
-    for node in [&web1, &lb1] {
-        node.is_linked(true);
-    }
-    let one = request("again", &["lb1.test"]);
-    let told = web1
-        .ask(&Question::Fire {
-            request: one,
-            wait: true,
-        })
-        .all()
-        .pop()
-        .expect("an end");
-    assert!(
-        told.starts_with("lb1.test Told(Expired, \"fired at ")
-            && told.contains(" for 1h, here it is "),
-        "{told}"
-    );
-    web1.set_clock();
-    let two = request("again", &["lb1.test"]);
-    assert_eq!(web1.fire(&two), crate::ACROSS);
-    lb1.runs_once(&two.id);
-    assert_eq!(lb1.ran(), [two.id]);
 }

@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// How much later than the end of a lease all candidates have run.
 const LATER: Duration = Duration::from_secs(10);
 
-const NAMES: [&str; 3] = ["n01.test", "n02.test", "n03.test"];
+pub const NAMES: [&str; 3] = ["n01.test", "n02.test", "n03.test"];
 
 /// As a manifest would see it.
 const RUN: &str = "#!/bin/sh\nFLEET locks --own --json >>DIR/seen 2>&1\n";
@@ -36,7 +36,19 @@ fn candidate(
     more: &str,
     endpoints: Option<&[String]>,
 ) -> Node {
+    prepared(name, server, more, endpoints, |_| ())
+}
+
+/// A candidate that this prepares before anything of it runs.
+pub fn prepared(
+    name: &'static str,
+    server: &Server,
+    more: &str,
+    endpoints: Option<&[String]>,
+    prepare: impl FnOnce(&Node),
+) -> Node {
     let node = Node::off(name, server);
+    prepare(&node);
     // Nobody is accepted: that there is another holder is heard all the same.
     node.set_also("accept = []");
     node.set_also("operators = ['n02.test']");
@@ -60,11 +72,11 @@ fn three(server: &Server) -> [Node; 3] {
     NAMES.map(|name| candidate(name, server, "", None))
 }
 
-fn output(node: &Node, words: &[&str]) -> Output {
+pub fn output(node: &Node, words: &[&str]) -> Output {
     node.command(words).output().expect("again-fleet")
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     let all = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8(all).expect("UTF-8")
 }
@@ -99,7 +111,7 @@ fn in_a_manifest(node: &Node) -> String {
 
 /// Until all of these say the same, with a token above this one.
 #[track_caller]
-fn agree(nodes: &[&Node], above: u64) -> (String, u64) {
+pub fn agree(nodes: &[&Node], above: u64) -> (String, u64) {
     let mut agreed = None;
     until("a holder whom all know", || {
         let all: Vec<_> = nodes.iter().map(|node| held(node)).collect();

@@ -3,11 +3,13 @@
 
 #[path = "../support/ca.rs"]
 mod ca;
+/// Nodes whose clocks are wrong.
+mod clock;
 /// Processes that are killed.
 mod crash;
 /// Who asks the service.
 mod door;
-/// Engines and clocks.
+/// What befalls an engine.
 mod engine;
 /// What runs leave is told.
 mod events;

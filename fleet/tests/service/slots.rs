@@ -25,7 +25,7 @@ use crate::straight::{self, Straight};
 use again_rig::Dice;
 
 /// How long a lease lives after it was renewed last.
-const LEASE: Duration = Duration::from_secs(60);
+pub const LEASE: Duration = Duration::from_secs(60);
 
 /// It waits, writes into the file of all, and goes on until nothing holds it.
 const RUN: &str = r"#!/bin/sh
@@ -36,13 +36,13 @@ sleep 0.2
 echo end NAME >>ALL
 ";
 
-struct Site {
+pub struct Site {
     server: Server,
     dir: tempfile::TempDir,
 }
 
 impl Site {
-    fn new(kind: Kind) -> Site {
+    pub fn new(kind: Kind) -> Site {
         let server = Server::start(kind);
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("all"), "").expect("written");
@@ -51,7 +51,13 @@ impl Site {
 
     /// A node whose runs wait for one of so many slots, and go on until they are let go.
     fn node(&self, name: &'static str, limit: u32) -> Node {
+        self.prepared(name, limit, |_| ())
+    }
+
+    /// The same, prepared by this before anything of it runs.
+    pub fn prepared(&self, name: &'static str, limit: u32, prepare: impl FnOnce(&Node)) -> Node {
         let node = Node::off(name, &self.server);
+        prepare(&node);
         node.set_also("slots_group = 'g'");
         node.set_also(&format!("slots_limit = {limit}"));
         let all = self.dir.path().join("all");
@@ -64,13 +70,13 @@ impl Site {
     }
 
     /// What the runs have written, in its order.
-    fn all(&self) -> Vec<String> {
+    pub fn all(&self) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("all")).expect("a file");
         text.lines().map(str::to_owned).collect()
     }
 
     #[track_caller]
-    fn has(&self, line: &str) {
+    pub fn has(&self, line: &str) {
         until(line, || self.all().contains(&line.to_owned()));
     }
 
@@ -87,19 +93,19 @@ impl Site {
 
     /// Until so many stand there.
     #[track_caller]
-    fn stand(&self, node: &Node, count: usize) -> Vec<(String, bool)> {
+    pub fn stand(&self, node: &Node, count: usize) -> Vec<(String, bool)> {
         until("all of them in line", || self.line(node).len() == count);
         self.line(node)
     }
 }
 
-fn run(node: &Node) -> Child {
+pub fn run(node: &Node) -> Child {
     let mut command = Command::new(node.path("waits"));
     let command = command.stdin(Stdio::null()).process_group(0);
     command.spawn().expect("a run")
 }
 
-fn let_go(node: &Node) {
+pub fn let_go(node: &Node) {
     let _ = fs::remove_file(node.path("hold"));
 }
 
@@ -113,7 +119,7 @@ fn said(output: &Output) -> String {
 }
 
 #[track_caller]
-fn ends(mut run: Child) {
+pub fn ends(mut run: Child) {
     until("its end", || run.try_wait().expect("a child").is_some());
 }
 

@@ -48,6 +48,8 @@ pub struct Node {
     take: Mutex<Option<Child>>,
     systemd: Mutex<Option<Systemd>>,
     run_cmd: Mutex<Vec<String>>,
+    /// What comes before each of its commands.
+    before: Mutex<Vec<String>>,
 }
 
 /// What a service tells, heard at once as systemd does: whoever tells something waits where too much of it is unheard.
@@ -119,6 +121,7 @@ impl Node {
             take: Mutex::new(None),
             systemd: Mutex::new(None),
             run_cmd: Mutex::default(),
+            before: Mutex::default(),
         };
         for made in ["run", "runs", "puppet"] {
             fs::create_dir(node.path(made)).expect("made");
@@ -147,13 +150,13 @@ impl Node {
     fn filled(&self, text: &str) -> String {
         let fleet = format!(
             "{} --config {}",
-            env!("CARGO_BIN_EXE_again-fleet"),
+            self.words(env!("CARGO_BIN_EXE_again-fleet")).join(" "),
             self.at("again-fleet.toml")
         );
         let again = format!(
             "AGAIN_CONFIG={} {}",
             self.at("again.toml"),
-            helper().display()
+            self.words(&self.helper()).join(" ")
         );
         let again = format!("/usr/bin/env {again}");
         text.replace("FLEET", &fleet)
@@ -228,7 +231,7 @@ impl Node {
             ("key", self.path("key.pem")),
             ("ca", Ca::get().path("ca.pem")),
             ("crl", self.path("crl.pem")),
-            ("helper", helper()),
+            ("helper", self.helper().into()),
             ("run_dir", self.path("run")),
             ("state_dir", self.path("state")),
         ];
@@ -250,7 +253,7 @@ impl Node {
 
     /// The helper of this node with these words.
     pub fn again(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(helper());
+        let mut command = self.below(&self.helper());
         command.env("AGAIN_CONFIG", self.path("again.toml"));
         command.env("AGAIN_FLEET_STATE_DIR", self.path("state"));
         command.args(words).output().expect("the helper")
@@ -268,7 +271,7 @@ impl Node {
 
     /// A command of the program under test.
     pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_again-fleet"));
+        let mut command = self.below(env!("CARGO_BIN_EXE_again-fleet"));
         command
             .env("AGAIN_CONFIG", self.path("again.toml"))
             .arg("--config")
@@ -341,15 +344,46 @@ impl Node {
         words.map(str::to_owned).to_vec()
     }
 
-    /// Starts both with clocks that are ahead by so many seconds.
-    pub fn start_ahead(&self, seconds: i64) {
-        fs::write(self.path("clock"), format!("{seconds} 0")).expect("written");
-        let helper = again_rig::helper().to_str().expect("a plain path");
-        let clock = [helper, "clock", &self.at("clock"), "--"].map(str::to_owned);
-        // The process that gets the socket is another one than systemd's.
-        let passed = ["sh", "-c", "LISTEN_PID=$$ exec \"$@\"", "sh"].map(str::to_owned);
-        self.take_with(&[&clock[..], &passed].concat());
-        self.start_with(&clock);
+    /// Sets its wall clock ahead by so many seconds, or behind: that of all processes that begin from now on, and of those that began
+    /// after the first time.
+    pub fn set_ahead(&self, seconds: i64) {
+        fs::write(self.path("new-clock"), seconds.to_string()).expect("written");
+        fs::rename(self.path("new-clock"), self.path("clock")).expect("renamed");
+        self.comes_after(&["/usr/bin/env", &format!("SHIFT_CLOCK={}", self.at("clock"))]);
+        self.set_also(&format!("helper = '{}'", self.helper()));
+    }
+
+    /// Starts its processes from now on in time namespaces whose CLOCK_BOOTTIME is ahead by so many seconds.
+    pub fn set_later(&self, seconds: u32) {
+        let offset = format!("--boottime={seconds}");
+        self.comes_after(&["/usr/bin/unshare", "--time", &offset, "--"]);
+    }
+
+    fn comes_after(&self, words: &[&str]) {
+        let words = words.iter().map(|word| (*word).to_owned());
+        *self.before.lock().expect("alone") = words.collect();
+    }
+
+    /// A program, and what comes before it.
+    fn words(&self, program: &str) -> Vec<String> {
+        let before = self.before.lock().expect("alone").clone();
+        before.into_iter().chain([program.to_owned()]).collect()
+    }
+
+    fn below(&self, program: &str) -> Command {
+        let words = self.words(program);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
+    }
+
+    /// The helper: `AGAIN_BIN`, or what `make build` left; where the node has a clock of its own, one that goes by it.
+    fn helper(&self) -> String {
+        if self.path("clock").exists() {
+            return env!("CARGO_BIN_EXE_again-shifted").to_owned();
+        }
+        let helper = again_rig::binary_under_test();
+        helper.to_str().expect("a plain path").to_owned()
     }
 
     /// Starts both with these variables in their environment.
@@ -360,39 +394,15 @@ impl Node {
         self.start_with(&env);
     }
 
-    /// Sets their clocks right.
-    pub fn set_clock(&self) {
-        fs::write(self.path("clock"), "0 0").expect("written");
-        let take = self
-            .take
-            .lock()
-            .expect("alone")
-            .as_ref()
-            .expect("it runs")
-            .id();
-        for pid in [self.pid(), take] {
-            let (sent, done) = (pid.to_string(), self.path(&format!("clock.{pid}")));
-            let _ = fs::remove_file(&done);
-            // Where nobody has connected yet, the program reads the file when it begins.
-            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if command.starts_with(b"systemd-socket-activate") {
-                continue;
-            }
-            let sent = Command::new("kill").args(["-USR1", &sent]).status();
-            assert!(sent.expect("kill").success());
-            until("the clock", || done.exists());
-        }
-    }
-
     /// Whether that has happened.
     pub fn was_killed(&self) -> bool {
         self.path("killed").exists()
     }
 
     fn take_with(&self, before: &[String]) {
-        let program = env!("CARGO_BIN_EXE_again-fleet").to_owned();
+        let program = self.words(env!("CARGO_BIN_EXE_again-fleet"));
         let words = ["take", "--idle", "1h"].map(str::to_owned);
-        let command = [before, &[program], &words].concat();
+        let command = [before, &program, &words].concat();
         let child = self.activated("take", &command);
         *self.take.lock().expect("alone") = Some(child);
     }
@@ -430,8 +440,8 @@ impl Node {
     }
 
     fn spawn(&self, before: &[String]) {
-        let program = env!("CARGO_BIN_EXE_again-fleet").to_owned();
-        let words = [before, &[program]].concat();
+        let program = self.words(env!("CARGO_BIN_EXE_again-fleet"));
+        let words = [before, &program].concat();
         let child = mortal(&words[0])
             .args(&words[1..])
             .arg("serve")
@@ -623,11 +633,6 @@ impl Drop for Node {
             eprintln!("{} said:\n{}", self.name, self.log());
         }
     }
-}
-
-/// The helper: `AGAIN_BIN`, or what `make build` left.
-fn helper() -> PathBuf {
-    again_rig::binary_under_test()
 }
 
 /// A program that ends with this test, however that ends.

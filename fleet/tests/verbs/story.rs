@@ -151,15 +151,14 @@ fn runs(name: &'static str, server: &Server, cases: &str, ahead: i64) -> Node {
         "DIR/note\nn=$(ls DIR/runs | wc -l)\nfire() {{ FLEET trigger \"$@\"; }}\nrerun() {{ AGAIN run --delta 0; }}\nhold() {{ while [ -e DIR/hold ]; do sleep 0.05; done; }}\ncase $n in\n{cases}\nesac\n"
     );
     let node = Node::off(name, server);
+    if ahead != 0 {
+        node.set_ahead(ahead);
+    }
     node.write("fire", &script);
     node.runs_puppet("exec { '/bin/sh DIR/fire': logoutput => true }");
     node.set(server);
-    if ahead == 0 {
-        node.take();
-        node.start();
-    } else {
-        node.start_ahead(ahead);
-    }
+    node.take();
+    node.start();
     node
 }
 

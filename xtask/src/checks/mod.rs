@@ -3,6 +3,9 @@
 /// Which file uses which, and which room may use which.
 #[cfg(test)]
 mod arrows;
+/// How the clock is read.
+#[cfg(test)]
+mod clocks;
 /// Names of files in the documentation.
 #[cfg(test)]
 mod documents;

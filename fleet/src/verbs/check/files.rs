@@ -1,8 +1,7 @@
 //! The files of Puppet's CA and of this node, as they are now.
 
-use std::time::SystemTime;
-
 use again::model::{Span, Walltime};
+use again::sys::clock::system_time;
 use again::sys::file::read_named;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
@@ -132,7 +131,7 @@ fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
         signature: &signature.bytes,
         message: b"again-fleet check".to_vec(),
     };
-    match authority.verify(&seal, SystemTime::now()) {
+    match authority.verify(&seal, system_time()) {
         Ok(_) => Ok(Finding::ok(
             "key",
             format!(
