@@ -181,13 +181,14 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
         return;
     }
     let id = LetterId::To(told.target.clone(), told.name.clone());
-    if let Some(trigger) = state.letters.get(&id).and_then(|letter| letter.trigger())
-        && told.outcome.releases()
-    {
+    if let Some(trigger) = state.letters.get(&id).and_then(|letter| letter.trigger()) {
+        // What a target holds it may hold because the clocks differ.
         if told.id == trigger.id {
             state.ahead = Some(ahead(trigger.at, told.at, now.wall.millis()));
         }
-        if told.number == trigger.number && told.id == trigger.id {
+        if !told.outcome.releases() {
+            // The target looks at it again.
+        } else if told.number == trigger.number && told.id == trigger.id {
             forget(state, &id, out);
         } else if told.number > trigger.number {
             // Of a newer one, which stood for this one as well, and was lost here after it was sent.

@@ -99,6 +99,8 @@ fn target_holds_what_a_sender_an_hour_ahead_has_sent_and_takes_what_others_send(
     web2.is_linked(true);
     is_held(&mut fired(&web1, 7200).1);
     assert_eq!(web1.how().outbox.triggers, 1);
+    let ahead = web1.how().ahead.expect("a comparison of the clocks") / 1000;
+    assert!((HOUR - 600..HOUR + 600).contains(&ahead), "{ahead}");
     let (other, _) = fired(&web2, 7200);
     lb1.runs_once(&other.id);
     assert_eq!(lb1.ran(), [other.id]);
