@@ -298,6 +298,10 @@ impl Engine for Etcd {
         self.watch(prefix, after, &[]).await
     }
 
+    async fn get(&self, keys: &[String], longest: usize) -> Result<Vec<Value>, Error> {
+        self.values_up_to(keys, longest).await
+    }
+
     async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Following, Error> {
         self.watch(prefix, after, &[WatchFilterType::NoPut]).await
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Change, Engine, Error, Feed, Limit, List};
+use super::{Change, Engine, Error, Feed, Limit, List, Value};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,6 +135,11 @@ impl<E: Engine> Engine for Faulty<E> {
     async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
         let oldest = self.engine.oldest(prefix, until, most);
         call(&self.plan, Call::List, oldest).await
+    }
+
+    async fn get(&self, keys: &[String], longest: usize) -> Result<Vec<Value>, Error> {
+        let get = self.engine.get(keys, longest);
+        call(&self.plan, Call::List, get).await
     }
 
     async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {

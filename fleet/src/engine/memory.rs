@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below};
+use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, matches};
 
 /// The largest value, as NATS has it by default.
 const LARGEST: usize = 1 << 20;
@@ -174,7 +174,9 @@ impl Engine for Memory {
     }
 
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
-        let (mut list, mut limit) = (self.list(prefix).await?, limit);
+        let (before, _) = prefix.split_once('*').unwrap_or((prefix, ""));
+        let (mut list, mut limit) = (self.list(before).await?, limit);
+        list.values.retain(|value| matches(&value.key, prefix));
         list.values.sort_by_key(|value| Reverse(value.revision));
         let allowed = list.values.iter();
         let allowed = allowed.take_while(|value| limit.take(value.size()));
@@ -216,6 +218,16 @@ impl Engine for Memory {
         list.values.sort_by_key(|value| value.revision);
         list.values.truncate(most);
         Ok(list)
+    }
+
+    async fn get(&self, keys: &[String], longest: usize) -> Result<Vec<Value>, Error> {
+        Ok(self.with(|state| {
+            let values = keys.iter().filter_map(|key| state.values.get(key));
+            let values = values.map(|held| held.value.clone());
+            values
+                .filter(|value| value.bytes.len() <= longest)
+                .collect()
+        }))
     }
 
     async fn follow_removals(&self, prefix: &str, after: u64) -> Result<Followed, Error> {

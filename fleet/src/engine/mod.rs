@@ -231,7 +231,7 @@ pub trait Engine {
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
     /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,
-    /// there may be an eighth fewer.
+    /// there may be an eighth fewer. A segment `*` of the prefix stands for any one.
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error>;
 
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
@@ -254,6 +254,11 @@ pub trait Engine {
 
     /// What is removed below a prefix after a revision. What is written there may be told too.
     async fn follow_removals(&self, _prefix: &str, _after: u64) -> Result<Self::Feed, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
+    /// The values at these keys. A value that has more bytes than this is left out, with its key.
+    async fn get(&self, _keys: &[String], _longest: usize) -> Result<Vec<Value>, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
@@ -320,6 +325,16 @@ pub trait Feed {
 /// Whether a key is below a prefix, or the key that the prefix is.
 fn is_below(key: &str, prefix: &str) -> bool {
     key == prefix || (is_open(prefix) && key.starts_with(prefix))
+}
+
+/// The same where a segment `*` of the prefix stands for any one.
+fn matches(key: &str, prefix: &str) -> bool {
+    let Some((before, after)) = prefix.split_once("*/") else {
+        return is_below(key, prefix);
+    };
+    let rest = key.strip_prefix(before);
+    let rest = rest.and_then(|rest| rest.split_once('/'));
+    rest.is_some_and(|(_, rest)| is_below(rest, after))
 }
 
 /// Whether keys may continue a prefix; otherwise it is one whole key.

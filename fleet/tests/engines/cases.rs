@@ -692,6 +692,61 @@ pub async fn latest_lists_the_newest_values_up_to_a_limit(stage: &impl Stage) {
     }
 }
 
+/// A segment of the prefix may be any.
+pub async fn latest_lists_one_segment_below_any_other(stage: &impl Stage) {
+    let engine = stage.client().await;
+    for below in ["a/s/1", "b/s/2", "b/t/3", "s/s/4", "s/a/s"] {
+        let key = stage.key(&format!("story/{below}"));
+        engine.put(&key, b"x", None).await.expect("put");
+    }
+    let limit = Limit {
+        bytes: 1 << 20,
+        values: 9,
+    };
+    let since = Instant::now();
+    let listed = loop {
+        let list = engine.latest(&stage.key("story/*/s/"), limit).await;
+        let list = list.expect("listed");
+        if list.values.len() >= 3 || stage.speaks_for_all() || since.elapsed() > LONG {
+            break list;
+        }
+        pause(50).await;
+    };
+    let keys: Vec<&str> = listed.values.iter().map(|one| one.key.as_str()).collect();
+    let expected = ["s/s/4", "b/s/2", "a/s/1"].map(|key| stage.key(&format!("story/{key}")));
+    assert_eq!(
+        (keys, listed.is_cut),
+        (expected.iter().map(|key| &**key).collect(), false)
+    );
+}
+
+/// Values at some of many keys, without those that are missing or too long.
+pub async fn get_leaves_out_what_is_missing_or_too_long<S: Stage>(stage: &S) {
+    if !S::HAS_PLACES {
+        return;
+    }
+    let engine = stage.client().await;
+    let key = |n: usize| stage.key(&format!("to/a/s/{n:03}"));
+    for n in (0..150).filter(|n| n % 3 > 0) {
+        // Several of the long ones have no room in one answer.
+        let length = if n % 3 == 1 { 5 } else { 200_000 };
+        engine
+            .put(&key(n), &vec![b'x'; length], None)
+            .await
+            .expect("put");
+    }
+    let keys: Vec<String> = (0..150).map(key).collect();
+    for (longest, count) in [(4, 0), (5, 50), (199_999, 50), (200_000, 100)] {
+        let values = engine.get(&keys, longest).await.expect("values");
+        assert_eq!(values.len(), count, "{longest}");
+        assert!(
+            values
+                .iter()
+                .all(|one| one.bytes.len() <= longest && keys.contains(&one.key))
+        );
+    }
+}
+
 pub async fn a_watch_tells_everything_and_then_what_changes(stage: &impl Stage) {
     let engine = stage.client().await;
     let key = stage.key("to/a/s/one");

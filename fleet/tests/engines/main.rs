@@ -255,6 +255,8 @@ cases! {
     what_is_too_large_is_said_and_nothing_breaks,
     a_long_list_is_whole,
     latest_lists_the_newest_values_up_to_a_limit,
+    latest_lists_one_segment_below_any_other,
+    get_leaves_out_what_is_missing_or_too_long,
     a_watch_tells_everything_and_then_what_changes,
     a_watch_tells_removals_that_no_feed_told,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use etcd_client::{GetOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
 
 use super::{Etcd, LONGEST, PAGE, end, error, value};
-use crate::engine::{Error, Limit, List, Value};
+use crate::engine::{Error, Limit, List, Value, matches};
 
 /// How long etcd may sort, in all tries together.
 const SORTING: Duration = Duration::from_secs(20);
@@ -69,14 +69,15 @@ impl Etcd {
     async fn newest_keys(&self, prefix: &str, most: usize) -> Result<(Vec<Vec<u8>>, bool), Error> {
         let mut limit = i64::try_from(most).unwrap_or(i64::MAX).max(1);
         let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
+        let (before, _) = prefix.split_once('*').unwrap_or((prefix, ""));
         let keys = self.read_within(SORTING, async {
             loop {
                 let options = GetOptions::new()
-                    .with_range(end(prefix))
+                    .with_range(end(before))
                     .with_keys_only()
                     .with_sort(SortTarget::Mod, SortOrder::Descend)
                     .with_limit(limit);
-                match client.get(prefix, Some(options)).await {
+                match client.get(before, Some(options)).await {
                     // Some keys are long. Each try makes etcd sort again, and a page of the longest fits.
                     Err(e) if limit > PAGE && error(&e) == Error::TooLarge => limit = PAGE,
                     answer => return answer,
@@ -84,8 +85,37 @@ impl Etcd {
             }
         });
         let answer = keys.await?;
-        let keys = answer.kvs().iter().map(|kv| kv.key().to_vec());
-        Ok((keys.collect(), answer.more()))
+        let keys = answer.kvs().iter().map(|kv| kv.key());
+        let keys = keys.filter(|key| matches(&String::from_utf8_lossy(key), prefix));
+        Ok((keys.map(<[u8]>::to_vec).collect(), answer.more()))
+    }
+
+    /// The values at these keys, without those that have more bytes than this. A few are read together, and fewer where the answer is too long.
+    pub(super) async fn values_up_to(
+        &self,
+        keys: &[String],
+        longest: usize,
+    ) -> Result<Vec<Value>, Error> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
+        let (mut rest, mut batch, mut found) = (&keys[..], LONGEST_BATCH, Vec::new());
+        while !rest.is_empty() {
+            let (next, later) = rest.split_at(batch.min(rest.len()));
+            let answer = match next {
+                [key] => key.len() + longest + OVERHEAD,
+                _ => LONGEST_ANSWER,
+            };
+            match self.values(next, answer).await {
+                Err(Error::TooLarge) if next.len() > 1 => {
+                    batch = (next.len() / 4).max(1);
+                    continue;
+                }
+                Err(Error::TooLarge) => {}
+                values => found.extend(values?),
+            }
+            (rest, batch) = (later, LONGEST_BATCH.min(2 * batch));
+        }
+        found.retain(|value| value.bytes.len() <= longest);
+        Ok(found)
     }
 
     /// The values at these keys, in their order, as far as they are still there; [`Error::TooLarge`] if the answer is longer than this.
