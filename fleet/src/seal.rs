@@ -27,6 +27,7 @@ use crate::wire::lock::{Lock, Reset};
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::{Entry, Told};
 use crate::wire::slot::Slot;
+use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
 /// How long a value that was verified is believed without another look, unless certificates or revocation lists change.
@@ -156,6 +157,7 @@ impl Seals {
     pub fn draft(&self, content: &Content, key: &Key) -> Result<Draft, Malformed> {
         match (content, key) {
             (Content::Node(inventory), _) => Draft::new(&self.namespace, inventory),
+            (Content::Targets(list), _) => Draft::new(&self.namespace, list),
             (Content::Trigger(trigger), _) => Draft::new(&self.namespace, trigger),
             (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
                 let of = lineage.0.iter().find(|one| one.id == *origin);
@@ -297,12 +299,20 @@ impl Seals {
     pub fn entry(&mut self, bytes: &[u8], key: &Key) -> Result<Entry, String> {
         self.stands(bytes, key, |Entry { told, origin }: &Entry| {
             let key = Key::Story {
-                origin: origin.id.clone(),
                 node: told.target.clone(),
+                origin: origin.id.clone(),
                 trigger: told.id.clone(),
             };
             (key, &told.target)
         })
+    }
+
+    /// The targets of a rolling run at this key.
+    ///
+    /// # Errors
+    /// Their sender did not sign that there.
+    pub fn targets(&mut self, bytes: &[u8], key: &Key) -> Result<Targets, String> {
+        self.stands(bytes, key, |list: &Targets| (list.key(), &list.sender))
     }
 
     /// What a node tells of its runs at this key.

@@ -6,8 +6,11 @@ use again::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::lineage::{self, TooFar};
-use crate::wire::lineage::{Cause, Lineage};
+use crate::wire::Malformed;
+use crate::wire::body;
+use crate::wire::lineage::{Cause, Lineage, Origin};
 use crate::wire::name::{Id, Name, Node};
+use crate::wire::targets::Targets;
 use crate::wire::trigger::{self, Ask, MOST_TTL, Trigger};
 
 /// What was asked for on this node: by a run, a report, or a person.
@@ -123,6 +126,36 @@ pub fn merged(older: &Trigger, still: Span, mut newer: Trigger) -> Result<Trigge
     Ok(newer)
 }
 
+/// The list of the targets of these triggers, which one request has made. Its origin is one that they all have: their own, or else the
+/// one with the fewest hops.
+///
+/// # Errors
+/// The list is too long, or no origin is shared.
+pub fn targets(triggers: &[Trigger]) -> Result<Targets, Malformed> {
+    let first = triggers.first();
+    let first = first.ok_or_else(|| Malformed::new("a rolling run has at least one target"))?;
+    let is_shared = |origin: &&Origin| {
+        let has = |one: &Trigger| one.lineage.0.iter().any(|other| other.id == origin.id);
+        triggers.iter().all(has)
+    };
+    let shared = first.lineage.0.iter().filter(is_shared);
+    let origin = shared.min_by_key(|origin| (origin.id != first.id, origin.hops()));
+    let origin = origin.ok_or_else(|| Malformed::new("no origin is shared by all triggers"))?;
+    let list = Targets {
+        id: first.id.clone(),
+        sender: first.sender.clone(),
+        origin: origin.id.clone(),
+        targets: triggers.iter().map(|one| one.target.clone()).collect(),
+    };
+    body::encode(&list).map_err(|e| {
+        let count = list.targets.len();
+        Malformed::new(format!(
+            "the list of {count} targets, which a rolling run with failures counted needs, is too long: {e}; send to fewer nodes"
+        ))
+    })?;
+    Ok(list)
+}
+
 /// What takes a trigger back. It bears the same id, and lives as long as the trigger still may.
 #[must_use]
 pub fn cancel(of: &Trigger, still: Span, (number, now): (u64, Walltime)) -> Trigger {
@@ -141,6 +174,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::wire::body::encode;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// A request of node web1 for lb1, in a run with this lineage.
     pub fn request(run: &[&str]) -> Request {
@@ -185,6 +219,29 @@ pub(crate) mod tests {
             error.expect_err("refused").to_string(),
             "over 3 hops: lb1 -> web1 -> lb1 ..."
         );
+    }
+
+    #[test]
+    fn list_of_targets_names_an_origin_that_all_triggers_have() {
+        let of = |ways: &[&[&str]]| {
+            let triggers = ways.iter().enumerate().map(|(n, ways)| Trigger {
+                id: Id::from_bits(3),
+                target: node(&format!("n{n}")),
+                lineage: lineage(ways),
+                ..fired(&request(&["1: a"]), 5)
+            });
+            targets(&triggers.collect::<Vec<_>>())
+        };
+        let origin = |ways: &[&[&str]]| of(ways).expect("shared").origin;
+        // One target still had the trigger of an older run.
+        assert_eq!(origin(&[&["1: a", "3: a"], &["3: a"]]), Id::from_bits(3));
+        // A triggered run has sent it, with several origins.
+        let several: &[&str] = &["1: a b a", "2: b a"];
+        assert_eq!(origin(&[several, several]), Id::from_bits(2));
+        assert_eq!(origin(&[several, &["1: a b a", "4: a"]]), Id::from_bits(1));
+        let list = of(&[several, several]).expect("a list");
+        assert_eq!(list.targets, BTreeSet::from([node("n0"), node("n1")]));
+        assert!(of(&[&["1: a"], &["2: a"]]).is_err() && of(&[]).is_err());
     }
 
     #[test]

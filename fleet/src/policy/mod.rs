@@ -18,6 +18,8 @@ pub mod newest;
 pub mod pace;
 /// Regular expressions.
 mod pattern;
+/// Whether a target of a rolling run may begin.
+pub mod rolling;
 /// Which events this node reacts to.
 pub mod rule;
 /// Which nodes are meant.

@@ -80,7 +80,7 @@ impl Keep {
 
     fn of(&mut self, letter: &LetterId) -> &mut Outbox<Directory> {
         match letter {
-            LetterId::Node | LetterId::To(..) => &mut self.fired,
+            LetterId::Node | LetterId::Targets(_) | LetterId::To(..) => &mut self.fired,
             LetterId::Told(_) => &mut self.told,
         }
     }

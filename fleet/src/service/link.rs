@@ -18,18 +18,19 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use self::calls::{forget, list, reset, tell};
+use self::calls::{forget, list, reset, stories, tell};
 use super::few::Few;
 use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch;
-use crate::engine::{Change, Engine, Error, Limit, List, NO_PLACES, Times, Value};
+use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
+use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Namespace, Node};
+use crate::wire::name::{Id, Namespace, Node};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -86,8 +87,20 @@ pub enum Call {
         client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
-        /// How much of the newest is listed below all of them together; everything without.
-        limit: Option<Limit>,
+    },
+    /// To list the newest of what became of triggers, for somebody on this machine.
+    Stories {
+        /// For whom.
+        client: Client,
+        /// Of this origin only.
+        origin: Option<Id>,
+    },
+    /// To read the values at these keys, for a trigger of a rolling run.
+    Get {
+        /// Under which the trigger waits for its slot.
+        client: Client,
+        /// The keys.
+        keys: Vec<Key>,
     },
     /// To hold something for this long: an operator's word; or events, if it has room for such.
     Tell {
@@ -522,11 +535,21 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let keys = [(); 2].map(|()| key.encode(self.namespace));
                 Box::pin(async move { (number, forget(engine, &keys).await) })
             }
-            Call::List {
-                prefixes, limit, ..
-            } => {
-                let (prefixes, limit) = (prefixes.clone(), *limit);
-                Box::pin(async move { (number, list(engine, &prefixes, limit).await) })
+            Call::List { prefixes, .. } => {
+                let prefixes = prefixes.clone();
+                Box::pin(async move { (number, list(engine, &prefixes).await) })
+            }
+            Call::Stories { origin, .. } => {
+                let (namespace, origin) = (self.namespace, origin.clone());
+                Box::pin(async move { (number, stories(engine, namespace, origin.as_ref()).await) })
+            }
+            Call::Get { keys, .. } => {
+                let keys = keys.iter().map(|key| key.encode(self.namespace));
+                let keys: Vec<String> = keys.collect();
+                Box::pin(async move {
+                    let values = engine.get(&keys, envelope::MOST).await;
+                    (number, values.map(List::from))
+                })
             }
         }
     }

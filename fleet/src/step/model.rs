@@ -17,6 +17,7 @@ use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::{Outcome, Ran, Told};
+use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
 /// Someone on this machine who waits for an answer.
@@ -247,6 +248,8 @@ pub enum News {
 pub enum LetterId {
     /// What this node tells of itself. It comes first, for triggers wait for it.
     Node,
+    /// The targets of a rolling run, by the id of its triggers.
+    Targets(Id),
     /// The newest trigger of a name for a target.
     To(Node, Name),
     /// What is told of a trigger.
@@ -258,6 +261,7 @@ impl fmt::Display for LetterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LetterId::Node => f.write_str("node"),
+            LetterId::Targets(id) => write!(f, "targets/{id}"),
             LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
             LetterId::Told(which) => {
                 let Which {
@@ -290,6 +294,8 @@ pub struct Draft {
 pub enum Content {
     /// What this node tells of itself.
     Node(Inventory),
+    /// The targets of a rolling run that stops after failures.
+    Targets(Targets),
     /// A trigger, in one register.
     Trigger(Trigger),
     /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
@@ -306,11 +312,12 @@ impl Content {
     pub fn keys(&self) -> BTreeSet<Key> {
         match self {
             Content::Node(inventory) => BTreeSet::from([Key::Node(inventory.node.clone())]),
+            Content::Targets(list) => BTreeSet::from([list.key()]),
             Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
             Content::Told { told, lineage } => {
                 let story = |origin: &crate::wire::lineage::Origin| Key::Story {
-                    origin: origin.id.clone(),
                     node: told.target.clone(),
+                    origin: origin.id.clone(),
                     trigger: told.id.clone(),
                 };
                 let mut keys: BTreeSet<Key> = lineage.0.iter().map(story).collect();
@@ -494,7 +501,7 @@ impl State {
                     state.first = draft.version;
                     state.own_key.last = inventory.order();
                 }
-                Content::Told { .. } => {}
+                Content::Targets(_) | Content::Told { .. } => {}
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);
             letter.kept = draft.version;
@@ -566,7 +573,7 @@ impl Letter {
     pub fn trigger(&self) -> Option<&Trigger> {
         match &self.content {
             Content::Trigger(trigger) => Some(trigger),
-            Content::Told { .. } | Content::Node(_) => None,
+            Content::Told { .. } | Content::Node(_) | Content::Targets(_) => None,
         }
     }
 

@@ -46,7 +46,31 @@ pub(super) fn fire(
         origin: one.id,
     });
     target::stopped(state, stopped, now, out);
+    if request.stop_after > 0 && !triggers.is_empty() {
+        match listed(state, &triggers, number, now) {
+            Ok(list) => letters::write(state, vec![list], now, out),
+            Err(why) => {
+                let failed = triggers.drain(..).map(|one| (one.target, why.clone()));
+                said.failed.extend(failed);
+            }
+        }
+    }
     post(state, client, number, triggers, said, now, out);
+}
+
+/// The letter with the targets of a rolling run. It matters as long as one of them may begin.
+fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Result<Draft, String> {
+    let list = fire::targets(triggers).map_err(|e| e.to_string())?;
+    let until = triggers.iter().map(Trigger::expires).max();
+    Ok(Draft {
+        letter: LetterId::Targets(list.id.clone()),
+        version: number,
+        content: Content::Targets(list),
+        term: Term {
+            began: now.clone(),
+            until: until.unwrap_or(now.wall) + state.rules.skew,
+        },
+    })
 }
 
 fn next_number(state: &mut State, now: &Moment) -> u64 {
@@ -255,11 +279,10 @@ fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     }
 }
 
-/// Lets go of the triggers whose time is over. Whether they expired only the target could say.
+/// Lets go of the triggers, and of the lists of targets, whose time is over. Whether triggers expired only the target could say.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let is_over = |id: &LetterId| {
-        let letter = &state.letters[id];
-        letter.trigger().is_some() && letter.term.is_over(now)
+        matches!(id, LetterId::To(..) | LetterId::Targets(_)) && state.letters[id].term.is_over(now)
     };
     let over: Vec<LetterId> = state
         .letters

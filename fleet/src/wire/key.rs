@@ -31,14 +31,21 @@ pub enum Key {
         /// The trigger's name.
         name: Name,
     },
-    /// `story/ORIGIN/NODE/TRIGGER`: the same, found by the origin.
+    /// `story/NODE/ORIGIN/TRIGGER`: the same, for everybody. Only that node has rights below its name.
     Story {
-        /// Id of the origin.
-        origin: Id,
         /// The node that signed this.
         node: Node,
+        /// Id of the origin.
+        origin: Id,
         /// Id of the trigger.
         trigger: Id,
+    },
+    /// `story/SENDER/ID/targets`: the targets of a rolling run that stops after failures.
+    Targets {
+        /// The node that sent the run's triggers, which signs this.
+        sender: Node,
+        /// Id of the triggers.
+        id: Id,
     },
     /// `event/NODE/RUN/FIRST`: what a run did there, from this event of it on.
     Event {
@@ -76,12 +83,14 @@ pub enum Key {
 
 /// Last segment of a key of [`Key::Reset`]. It is below `pass/` because all nodes have rights there.
 const RESET: &str = "reset";
+/// Last segment of a key of [`Key::Targets`]. No id is equal to it.
+const TARGETS: &str = "targets";
 
 impl Key {
     /// The node whose signature a value needs here, if it is always the same. Nobody signs that it is alive.
     pub fn signer(&self) -> Option<&Node> {
         Some(match self {
-            Key::To { sender, .. } => sender,
+            Key::To { sender, .. } | Key::Targets { sender, .. } => sender,
             Key::Result { target, .. } => target,
             Key::Lock(_) => return None,
             Key::Node(node)
@@ -118,14 +127,17 @@ impl Key {
                 &[sender.as_str(), target.as_str(), name.as_str()],
             ),
             Key::Story {
-                origin,
                 node,
+                origin,
                 trigger,
             } => written(
                 namespace,
                 "story",
-                &[origin.as_str(), node.as_str(), trigger.as_str()],
+                &[node.as_str(), origin.as_str(), trigger.as_str()],
             ),
+            Key::Targets { sender, id } => {
+                written(namespace, "story", &[sender.as_str(), id.as_str(), TARGETS])
+            }
             Key::Event { node, run, first } => written(
                 namespace,
                 "event",
@@ -175,9 +187,13 @@ impl Key {
                 target: target.parse()?,
                 name: name.parse()?,
             },
-            ("story", [origin, node, trigger]) => Key::Story {
-                origin: origin.parse()?,
+            ("story", [sender, id, TARGETS]) => Key::Targets {
+                sender: sender.parse()?,
+                id: id.parse()?,
+            },
+            ("story", [node, origin, trigger]) => Key::Story {
                 node: node.parse()?,
+                origin: origin.parse()?,
                 trigger: trigger.parse()?,
             },
             ("event", [node, run, first]) if first.len() == 20 => Key::Event {
@@ -214,10 +230,10 @@ pub enum Prefix<'a> {
     To(&'a Node),
     /// The results for a node that fired.
     Results(&'a Node),
-    /// All of an origin.
-    Story(&'a Id),
-    /// All of all origins.
-    Stories,
+    /// What became of triggers, of all origins or of this one. For one origin, a `*` stands for the node.
+    Stories(Option<&'a Id>),
+    /// The same as published by one node.
+    StoriesOf(&'a Node, Option<&'a Id>),
     /// What all nodes tell of themselves.
     Nodes,
     /// All nodes that are there.
@@ -244,8 +260,12 @@ impl Prefix<'_> {
         let mut text = match self {
             Prefix::To(node) => written(namespace, "to", &[node.as_str()]),
             Prefix::Results(node) => written(namespace, "result", &[node.as_str()]),
-            Prefix::Story(origin) => written(namespace, "story", &[origin.as_str()]),
-            Prefix::Stories => written(namespace, "story", &[]),
+            Prefix::Stories(None) => written(namespace, "story", &[]),
+            Prefix::Stories(Some(origin)) => format!("{}story/*/{origin}", root(namespace)),
+            Prefix::StoriesOf(node, None) => written(namespace, "story", &[node.as_str()]),
+            Prefix::StoriesOf(node, Some(origin)) => {
+                written(namespace, "story", &[node.as_str(), origin.as_str()])
+            }
             Prefix::Nodes => written(namespace, "node", &[]),
             Prefix::Alive => written(namespace, "alive", &[]),
             Prefix::Events(node) => written(namespace, "event", &[node.as_str()]),
@@ -306,11 +326,12 @@ pub(crate) mod tests {
                 target,
                 name
             }),
-            (id(), node(), id()).prop_map(|(origin, node, trigger)| Key::Story {
-                origin,
+            (node(), id(), id()).prop_map(|(node, origin, trigger)| Key::Story {
                 node,
+                origin,
                 trigger
             }),
+            (node(), id()).prop_map(|(sender, id)| Key::Targets { sender, id }),
             (node(), id(), any::<u64>()).prop_map(|(node, run, first)| Key::Event {
                 node,
                 run,
@@ -340,10 +361,19 @@ pub(crate) mod tests {
             "again/v1/test/to/lb1=example=com/web1=example=com/refresh%20load%20balancers"
         );
         assert_eq!(key.signer(), Some(&node("web1.example.com")));
-        assert_eq!(
-            Prefix::To(&node("lb1")).encode(&namespace()),
-            "again/v1/test/to/lb1/"
-        );
+        let id = Id::from_bits(1);
+        for (prefix, text) in [
+            (Prefix::To(&node("lb1")), "to/lb1/".to_owned()),
+            (Prefix::Stories(None), "story/".to_owned()),
+            (Prefix::Stories(Some(&id)), format!("story/*/{id}/")),
+            (
+                Prefix::StoriesOf(&node("lb1.a"), Some(&id)),
+                format!("story/lb1=a/{id}/"),
+            ),
+        ] {
+            let text = format!("again/v1/test/{text}");
+            assert_eq!(prefix.encode(&namespace()), text);
+        }
     }
 
     #[test]
@@ -360,7 +390,9 @@ pub(crate) mod tests {
             "again/v1/test/to/A/b/c",
             "again/v1/test/to/a%2Fb/b/c",
             "again/v1/test/to/a/b/c%00",
-            "again/v1/test/story/1/a/2",
+            "again/v1/test/story/a/1/2",
+            "again/v1/test/story/a/1/targets",
+            "again/v1/test/story/00000000000000000000000000000001/a/00000000000000000000000000000001",
             "again/v1/test/none/a",
             "again/v1/test/node/a/",
             "again/v1/test/event/a/00000000000000000000000000000001/1",

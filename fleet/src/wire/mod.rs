@@ -49,6 +49,8 @@ pub mod name;
 pub mod outcome;
 /// The right to run now.
 pub mod slot;
+/// The targets of a rolling run.
+pub mod targets;
 /// A request that Puppet runs on another node.
 pub mod trigger;
 

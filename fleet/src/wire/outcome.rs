@@ -179,7 +179,7 @@ impl Content for Told {
     }
 }
 
-/// What stands at `story/ORIGIN/NODE/TRIGGER`: a result, and how its trigger came here from one of its origins.
+/// What stands at `story/NODE/ORIGIN/TRIGGER`: a result, and how its trigger came here from one of its origins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// What became of the trigger.

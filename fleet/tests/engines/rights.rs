@@ -99,6 +99,32 @@ impl Enrolment {
     }
 }
 
+/// What became of triggers, and the targets of a rolling run: a node writes below its own name, and reads all.
+async fn stories_are_written_by_their_node_and_read_by_all(web1: &impl Engine, web2: &impl Engine) {
+    let own = key("story/web1=test/x/y");
+    web1.put(&own, b"x", None).await.expect("its own story");
+    let another = key("story/web2=test/x/y");
+    denied("another's story", web1.put(&another, b"x", None).await);
+    // With its own name where another one's is expected.
+    let inside = key("story/x/web1=test/y");
+    denied("a story elsewhere", web1.put(&inside, b"x", None).await);
+    let there = web2.put(&another, b"x", None).await.expect("its own story");
+    denied("a removal", web1.remove(&another, there).await);
+    let limit = Limit {
+        bytes: 1000,
+        values: 9,
+    };
+    for below in ["story/", "story/*/x/", "story/web2=test/x/"] {
+        let listed = web1.latest(&key(below), limit).await.expect("listed");
+        let count = if below.contains("web2") { 1 } else { 2 };
+        assert_eq!(
+            (listed.values.len(), listed.is_cut),
+            (count, false),
+            "{below}"
+        );
+    }
+}
+
 async fn events_are_told_by_their_node_and_read_by_all(web1: &impl Engine, web2: &impl Engine) {
     web1.put(&key("event/web1=test/x/1"), b"x", None)
         .await
@@ -153,6 +179,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             web1.list(&key("result/web2=test/")).await,
         );
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
+        stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await
@@ -264,6 +291,7 @@ fn nats_keeps_nodes_to_themselves() {
                 .await,
         );
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
+        stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await

@@ -91,7 +91,7 @@ fn what_the_version_before_wrote_is_read_and_loses_nothing() {
             Key::Lock(_) => ("lock", read::<Lock>(&authority, bytes)),
             Key::Pass { .. } => ("pass", read::<Lock>(&authority, bytes)),
             Key::Reset { .. } => ("reset", read::<Reset>(&authority, bytes)),
-            Key::Alive(_) => panic!("{text} has no value"),
+            Key::Targets { .. } | Key::Alive(_) => panic!("{text} was not written then"),
         };
         if let Some(node) = key.signer() {
             assert_eq!(node.as_str(), signer, "{text}");

@@ -129,7 +129,7 @@ fn across(kind: Kind) {
         until("a removal", || {
             !keys(&server).iter().any(|key| key.starts_with("to/"))
         });
-        let story = format!("story/{}/lb1=test/{}", one.id, one.id);
+        let story = format!("story/lb1=test/{}/{}", one.id, one.id);
         let stand = [
             "alive/lb1=test",
             "alive/web1=test",

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Output;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
+use again_fleet::wire::targets::Targets;
 
 use crate::fired::sealed_as;
 use crate::node::{Node, request, until};
@@ -242,82 +243,146 @@ fn put_outcome(
         },
     };
     let target = target.replace('.', "=");
-    let key = format!("story/{story}/{target}/{trigger}");
+    let key = format!("story/{target}/{story}/{trigger}");
     straight.put(&key, &sealed_as(signer, &entry)).expect("put");
 }
 
-/// A trigger for all, one at a time, which stops after one failure.
-fn strict(site: &Site) -> Request {
+/// A trigger for all and for these besides, whose services do not run: one at a time, with a stop after so many failures.
+fn strict(site: &Site, others: &[&str], stop_after: u32) -> Request {
+    let targets = [&site.names()[..], others].concat();
     Request {
         at_once: 1,
-        stop_after: 1,
-        ..request("again", &site.names())
+        stop_after,
+        ..request("again", &targets)
     }
 }
 
-/// What another signed in a target's name, and what a target said of another trigger.
+/// The reasons of those that a run has halted.
+fn halted(straight: &Straight, id: &Id) -> Vec<String> {
+    let values = straight.list("story/").into_iter();
+    let values = values.filter(|value| value.key.ends_with(id.as_str()));
+    let told = values.map(|value| straight::read::<Entry>(&value.bytes).told);
+    told.filter(|told| told.outcome == Outcome::Halted)
+        .map(|told| told.why)
+        .collect()
+}
+
+/// Another node signed in a target's name, a target signed for another trigger, and a node that is no target failed.
 #[test]
-fn a_failure_counts_that_the_node_itself_has_signed_of_that_trigger() {
+fn a_failure_counts_that_a_target_itself_has_signed_of_that_trigger() {
     let site = Site::new(2, true);
-    let request = strict(&site);
+    let request = strict(&site, &["n03.test", "n04.test"], 1);
     let id = &request.id;
     let straight = Straight::at(&site.server, "web1.test");
     let of = |names, trigger: &Id| put_outcome(&straight, id, trigger, names, Outcome::Failed);
     of(["web1.test", "n03.test"], id);
+    of(["n05.test", "n05.test"], id);
     of(["n04.test", "n04.test"], &Id::from_bits(1));
+    let elsewhere = straight.list(&format!("story/n04=test/{id}/"));
+    let key = format!("story/n04=test/{id}/{id}");
+    straight.put(&key, &elsewhere[0].bytes).expect("put");
     site.nodes[0].fire(&request);
     for node in &site.nodes {
         node.runs_once(id);
     }
     let log = || site.nodes.iter().map(Node::log).collect::<String>();
-    assert!(log().contains("is not believed"), "{}", log());
+    for what in ["n03=test", "n04=test"] {
+        let is_named = |line: &str| line.contains(what) && line.contains("is not believed");
+        assert!(log().lines().any(is_named), "{what}: {}", log());
+    }
 }
 
 #[test]
 fn run_whose_end_is_unknown_counts_as_failed() {
     let site = Site::new(2, true);
-    let request = strict(&site);
+    let request = strict(&site, &["n04.test"], 1);
     let id = &request.id;
     let straight = Straight::at(&site.server, "web1.test");
     put_outcome(&straight, id, id, ["n04.test"; 2], Outcome::Unknown);
     site.nodes[0].fire(&request);
-    let halted = || {
-        let values = straight.list("story/");
-        let text = values
-            .iter()
-            .map(|value| String::from_utf8_lossy(&value.bytes));
-        text.filter(|text| text.contains("1 of its targets have failed: n04.test"))
-            .count()
-    };
-    until("the end of both", || halted() == 2);
+    until("the end of both", || halted(&straight, id).len() == 2);
+    let why = "1 of its targets have failed: n04.test";
+    assert!(halted(&straight, id).iter().all(|one| one == why));
     assert!(site.nodes.iter().all(|node| node.runs().is_empty()));
 }
 
-/// More is stored below the story of the run than is read.
+/// More than a service reads is written below `story/`, also with the id of the run, and over all results of it.
 #[test]
-fn target_is_held_while_junk_may_hide_failures() {
+fn junk_hides_no_failure_and_holds_nobody_up() {
     let site = Site::new(1, false);
-    let request = strict(&site);
-    let id = &request.id;
     let straight = Straight::at(&site.server, "web1.test");
     let junk = vec![b'x'; 1_000_000];
-    for n in 0..65 {
-        let key = format!("story/{id}/junk/{n}");
-        straight.put(&key, &junk).expect("put");
+    let runs = [(1, "n04.test"), (2, "n03.test")];
+    for (stop_after, target) in runs {
+        let request = Request {
+            name: target.parse().expect("a name"),
+            ..strict(&site, &["n04.test", "n03.test"], stop_after)
+        };
+        let id = &request.id;
+        put_outcome(&straight, id, id, ["n04.test"; 2], Outcome::Failed);
+        for n in 0..33 {
+            let below = if n % 2 == 0 { "web1=test" } else { "n04=test" };
+            let key = format!("story/{below}/{id}/{n}");
+            straight.put(&key, &junk).expect("put");
+            let result = format!("result/n01=test/n04=test/{target}");
+            straight.put(&result, b"x").expect("put");
+        }
+        site.nodes[0].fire(&request);
+        if stop_after == 1 {
+            until("a halt", || halted(&straight, id).len() == 1);
+            assert!(site.nodes[0].ran().is_empty());
+        } else {
+            site.nodes[0].runs_once(id);
+        }
     }
-    site.nodes[0].fire(&request);
-    let why = format!(
-        "failed targets cannot be counted: etcd holds more than 64 MB or 80,000 values below again/v1/test/story/{id}/;"
-    );
-    let is_held = || {
-        let values = straight.list(&format!("story/{id}/n01=test/"));
-        let mut told = values
-            .iter()
-            .map(|value| straight::read::<Entry>(&value.bytes).told);
-        told.any(|told| told.outcome == Outcome::Held && told.why.starts_with(&why))
+}
+
+#[test]
+fn target_that_began_and_published_no_end_stops_the_rest_after_a_minute() {
+    let site = Site::new(1, true);
+    let straight = Straight::at(&site.server, "web1.test");
+    let fire = |stop_after| {
+        let request = strict(&site, &["n04.test"], stop_after);
+        let id = request.id.clone();
+        put_outcome(&straight, &id, &id, ["n04.test"; 2], Outcome::Started);
+        site.nodes[0].fire(&request);
+        id
     };
-    until("the reason", is_held);
-    assert!(site.nodes[0].ran().is_empty());
+    // One more failure changes nothing here.
+    let allowed = fire(2);
+    site.nodes[0].runs_once(&allowed);
+    let since = Instant::now();
+    let id = fire(1);
+    until("a halt", || halted(&straight, &id).len() == 1);
+    assert!(since.elapsed() >= Duration::from_secs(60), "{since:?}");
+    let why = "1 of its targets have failed: n04.test; no end is known of n04.test";
+    assert_eq!(halted(&straight, &id), [why]);
+    assert_eq!(site.nodes[0].runs().len(), 1);
+}
+
+/// Over the sender's list another node has written its own.
+#[test]
+fn list_of_targets_counts_that_the_sender_has_signed() {
+    let site = Site::new(1, true);
+    let straight = Straight::at(&site.server, "web1.test");
+    let request = strict(&site, &["n04.test"], 1);
+    let id = &request.id;
+    put_outcome(&straight, id, id, ["n04.test"; 2], Outcome::Failed);
+    let list = Targets {
+        id: id.clone(),
+        sender: "n01.test".parse().expect("a certname"),
+        origin: id.clone(),
+        targets: BTreeSet::from(["n01.test".parse().expect("a certname")]),
+    };
+    let key = format!("story/n01=test/{id}/targets");
+    let forged = sealed_as("web1.test", &list);
+    straight.put(&key, &forged).expect("put");
+    site.nodes[0].fire(&request);
+    until("a halt", || halted(&straight, id).len() == 1);
+    let values = straight.list(&key);
+    let list = straight::read::<Targets>(&values[0].bytes);
+    let names: Vec<&str> = list.targets.iter().map(|one| one.as_str()).collect();
+    assert_eq!(names, ["n01.test", "n04.test"]);
 }
 
 #[test]

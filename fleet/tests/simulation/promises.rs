@@ -146,7 +146,7 @@ impl Promises {
                 self.cancels
                     .insert((trigger.target.clone(), trigger.id.clone()));
             }
-            Content::Trigger(_) | Content::Node(_) => {}
+            Content::Trigger(_) | Content::Node(_) | Content::Targets(_) => {}
             Content::Told { told, .. } => {
                 let which = Which {
                     sender: told.sender.clone(),

@@ -37,6 +37,7 @@ fn verify(seal: &Seal<'_>) -> Result<Node, Malformed> {
 pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
     match (content, key) {
         (Content::Node(inventory), _) => write(me, inventory),
+        (Content::Targets(list), _) => write(me, list),
         (Content::Trigger(trigger), _) => write(me, trigger),
         (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
             let origin = lineage

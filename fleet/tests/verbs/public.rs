@@ -12,6 +12,7 @@ use again_fleet::wire::lock::{Lock, Published, Reset};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
 use again_fleet::wire::slot::Slot;
+use again_fleet::wire::targets::Targets;
 use again_fleet::wire::trigger::Trigger;
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         fields.map(str::to_owned).collect::<BTreeSet<_>>()
     };
     let result = of("result/SENDER/TARGET/NAME");
-    let mut story = of("story/ORIGIN/NODE/TRIGGER");
+    let mut story = of("story/NODE/ORIGIN/TRIGGER");
     assert!(story.remove("told"), "a story has a result");
     story.extend(result.iter().map(|field| format!("told.{field}")));
     BTreeMap::from([
@@ -42,6 +43,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("trigger.1", of("to/TARGET/SENDER/NAME")),
         ("result.1", result),
         ("story.1", story),
+        ("targets.1", of("story/SENDER/ID/targets")),
         ("event.1", of("event/NODE/RUN/FIRST")),
         ("slot.1", of("slot/GROUP/NODE")),
         ("lock.1", of("lock/NAME")),
@@ -161,6 +163,12 @@ fn whole() -> Vec<Vec<u8>> {
         told: told.clone(),
         origin,
     };
+    let targets = Targets {
+        id: Id::from_bits(1),
+        sender: self::name("web1.test"),
+        origin: Id::from_bits(1),
+        targets: BTreeSet::from([self::name("lb1.test")]),
+    };
     let slot = Slot {
         group: "puppetserver".parse().expect("a name"),
         node: self::name("web1.test"),
@@ -197,6 +205,7 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &fired),
         sealed_as(by, &told),
         sealed_as(by, &entry),
+        sealed_as(by, &targets),
         sealed_as(by, &slot),
         sealed_as(by, &lock),
         sealed_as(by, &reset),

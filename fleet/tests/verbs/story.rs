@@ -371,7 +371,7 @@ fn what_another_signed_is_no_part_of_it() {
     let one = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
     let at = |bits: u128| {
         format!(
-            "story/{}/lb1=test/{}",
+            "story/lb1=test/{}/{}",
             Id::from_bits(1),
             Id::from_bits(bits)
         )
@@ -427,21 +427,21 @@ fn newest_story_is_shown_above_junk(kind: Kind) {
     let straight = Straight::at(&server, "lb1.test");
     let at = |story: u128, trigger: u128| {
         let (story, trigger) = (Id::from_bits(story), Id::from_bits(trigger));
-        format!("story/{story}/lb1=test/{trigger}")
+        format!("story/lb1=test/{story}/{trigger}")
     };
     let junk = vec![b'x'; 1_000_000];
     for n in 0..17 {
-        let key = match n % 2 {
-            0 => format!("story/junk/{n}"),
-            _ => at(9, n),
-        };
-        straight.put(&key, &junk).expect("put");
+        straight.put(&at(9, n), &junk).expect("put");
+        // Nobody's key: it counts for no node.
+        straight
+            .put(&format!("story/junk/{n}"), &junk)
+            .expect("put");
     }
     let one = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
     let sealed = sealed_as("lb1.test", &one);
     straight.put(&at(1, 1), &sealed).expect("put");
     let id = Id::from_bits(1).to_string();
-    let warning = "again-fleet: warning: a newer story may be missing: only the newest 16 values below again/v1/test/story/ were read (15.0 MB)\n";
+    let warning = "again-fleet: warning: a newer story may be missing: only 16 values below again/v1/test/story/ were read (15.0 MB), the newest of each node\n";
     let (status, text, error) = done(web1.command(&["story"]));
     assert_eq!((status, &*error), (0, warning), "{text}");
     let lines: Vec<&str> = text.lines().collect();
@@ -470,6 +470,43 @@ fn newest_story_is_shown_above_junk_in_etcd() {
 #[test]
 fn newest_story_is_shown_above_junk_in_nats() {
     newest_story_is_shown_above_junk(Kind::Nats);
+}
+
+/// One node writes more than is read, also into the story itself, after the others have told theirs.
+fn junk_of_one_node_hides_nothing_of_others(kind: Kind) {
+    let server = Server::start(kind);
+    let web1 = Node::new("web1.test", &server);
+    web1.is_linked(true);
+    let straight = Straight::at(&server, "lb1.test");
+    let (story, trigger) = (Id::from_bits(1), Id::from_bits(1));
+    let one = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
+    let key = format!("story/lb1=test/{story}/{trigger}");
+    straight
+        .put(&key, &sealed_as("lb1.test", &one))
+        .expect("put");
+    straight.put("node/lb1=test", b"x").expect("put");
+    let junk = vec![b'x'; 1_000_000];
+    for n in 0..17 {
+        let key = format!("story/web2=test/{story}/{}", Id::from_bits(n));
+        straight.put(&key, &junk).expect("put");
+    }
+    for words in [&["story"][..], &["story", story.as_str()]] {
+        let (status, text, error) = done(web1.command(words));
+        assert_eq!(status, 0, "{words:?}: {error}");
+        assert!(text.contains("`- lb1.test  changed "), "{text}");
+        let warning = "this story may not be complete: only 8 values below ";
+        assert!(error.contains(warning), "{error}");
+    }
+}
+
+#[test]
+fn junk_of_one_node_hides_nothing_of_others_in_etcd() {
+    junk_of_one_node_hides_nothing_of_others(Kind::Etcd);
+}
+
+#[test]
+fn junk_of_one_node_hides_nothing_of_others_in_nats() {
+    junk_of_one_node_hides_nothing_of_others(Kind::Nats);
 }
 
 /// That only a part was read, and of this story what a node has told.

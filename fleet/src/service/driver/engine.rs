@@ -5,7 +5,7 @@ use again::sys::clock;
 
 use super::{Driver, Note, Register};
 use crate::ask::{self, Reason};
-use crate::engine::{Change, Error, Limit, Value};
+use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
@@ -17,12 +17,6 @@ use crate::wire::name::Node;
 
 /// How many values of a list are verified together: some milliseconds of work.
 const PORTION: usize = 64;
-
-/// How much is read of stories that somebody asks for: no entry is shorter than 800 bytes.
-pub(super) const STORIES: Limit = Limit {
-    bytes: 16_000_000,
-    values: 20_000,
-};
 
 impl Driver {
     /// The link tells something.
@@ -86,11 +80,13 @@ impl Driver {
             ) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
-                client if self.turns.get(&client).is_some() => {
-                    self.counted(client, &prefixes, answer)
-                }
                 client => self.listed(client, &prefixes, answer),
             },
+            News::Answered(Call::Stories { client, origin }, answer) => {
+                let prefix = Prefix::Stories(origin.as_ref()).encode(&self.namespace);
+                self.listed(client, &[prefix], answer);
+            }
+            News::Answered(Call::Get { client, .. }, answer) => self.read(client, answer),
             News::Answered(Call::Tell { client, .. }, answer) => match client {
                 OURSELVES => self.events_told(answer),
                 client => self.pass_told(client, answer),
@@ -115,6 +111,7 @@ impl Driver {
         };
         let kind = match letter {
             LetterId::Node => "this node's own entry",
+            LetterId::Targets(_) => "the targets of a rolling run",
             LetterId::To(..) => "a trigger",
             LetterId::Told(_) => "a result",
         };
@@ -389,8 +386,8 @@ impl Driver {
                     })?;
                 Ok(ask::Answer::Reset(Box::new(reset)))
             }
-            // Beside that.
-            Key::Pass { .. } => Err(Ignored {
+            // Beside that, and among stories.
+            Key::Pass { .. } | Key::Targets { .. } => Err(Ignored {
                 why: "nobody asked for it".to_owned(),
                 is_news: false,
             }),
@@ -408,12 +405,12 @@ impl Driver {
     }
 }
 
-/// That only these were read, the newest below these prefixes.
+/// That only these were read, the newest of each node below these prefixes.
 fn cut(prefixes: &[String], values: &[Value]) -> String {
     let bytes: usize = values.iter().map(Value::size).sum();
     let (count, below) = (values.len(), prefixes.join(" and "));
     let (s, whole, tenths) = (plural(count), bytes / 1_000_000, bytes / 100_000 % 10);
     ask::words(&format!(
-        "only the newest {count} value{s} below {below} were read ({whole}.{tenths} MB)"
+        "only {count} value{s} below {below} were read ({whole}.{tenths} MB), the newest of each node"
     ))
 }

@@ -274,7 +274,6 @@ impl Driver {
                     self.order(Call::List {
                         client: LOCKS,
                         prefixes: keys.chain([passes]).collect(),
-                        limit: None,
                     });
                 }
                 Deed::Fire(name) => self.fire_lock(&name),
@@ -355,7 +354,7 @@ impl Driver {
         if is_own {
             self.callers.end(client);
         } else {
-            self.look(client, &[Prefix::Alive, Prefix::Locks], None);
+            self.look(client, &[Prefix::Alive, Prefix::Locks]);
         }
     }
 

@@ -57,6 +57,7 @@ use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
 use crate::policy::newest::Ignored;
+use crate::policy::rolling::Count;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::Settings;
@@ -149,6 +150,8 @@ pub struct Driver {
     newest_file: newest::File,
     /// The triggers that wait for their turn in a rolling run.
     turns: Few<Client, Which>,
+    /// Counts of failed targets for those whose turn has come, and when each is continued.
+    counts: Few<Client, (Count, Option<Boottime>)>,
     /// Those that came, and how many run at a time.
     queued: Vec<(Which, u32)>,
     locks: Locks,
@@ -254,6 +257,7 @@ impl Driver {
             tally,
             reactions: Reactions::default(),
             turns: Few::default(),
+            counts: Few::default(),
             queued: Vec::new(),
         })
     }
@@ -264,6 +268,7 @@ impl Driver {
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
         let others = others.chain(self.slots.wakes()).chain(self.locks.wakes());
+        let others = others.chain(self.looks_again());
         wakes(&self.state).into_iter().chain(others).min()
     }
 
@@ -549,7 +554,7 @@ impl Driver {
         } = one;
         let left = until.since(clock::walltime());
         let least = match key {
-            Key::Story { .. } => STORY,
+            Key::Story { .. } | Key::Targets { .. } => STORY,
             // Nothing is gone before somebody can have seen it.
             _ => LEAST_TTL,
         };

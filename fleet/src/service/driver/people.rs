@@ -6,10 +6,8 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use again::sys::clock;
 
-use super::engine::STORIES;
 use super::{Driver, Health, Note};
 use crate::ask::{self, Failure, How, Question, Waiting};
-use crate::engine::Limit;
 use crate::service::door::{self, Guest};
 use crate::service::link::Call;
 use crate::step::model::{Back, Client, Content, Event};
@@ -77,31 +75,29 @@ impl Driver {
             Question::Slots(group) => {
                 if self.has_places(client) {
                     let prefix = group.as_ref().map_or(Prefix::AllSlots, Prefix::Slots);
-                    self.look(client, &[prefix], None);
+                    self.look(client, &[prefix]);
                 }
             }
             Question::Release { group, node } => self.release(client, group, node),
             Question::Locks(own) => self.show_locks(client, own),
             Question::Pass(word) => self.pass(client, *word),
-            Question::Resets(lock) => self.look(client, &[Prefix::PassesOf(&lock)], None),
+            Question::Resets(lock) => self.look(client, &[Prefix::PassesOf(&lock)]),
             Question::Reset(reset) => self.reset(client, *reset),
-            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive], None),
+            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
-                let prefix = origin.as_ref().map_or(Prefix::Stories, Prefix::Story);
-                self.look(client, &[prefix], Some(STORIES));
+                self.order(Call::Stories { client, origin });
             }
         }
     }
 
-    /// Asks the engine for what stands below these, or for so much of the newest.
-    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>], limit: Option<Limit>) {
+    /// Asks the engine for what stands below these.
+    pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
         self.order(Call::List {
             client,
             prefixes: prefixes.collect(),
-            limit,
         });
     }
 

@@ -1,63 +1,46 @@
 //! Triggers that are part of a rolling run wait for their turn in a group of slots of their own, which the id of the trigger names.
 
-use std::collections::BTreeSet;
-
-use again::model::Identity;
+use again::model::{Boottime, Identity};
 use again::sys::clock;
 
 use super::Driver;
 use crate::ask::{self, Wish};
-use crate::engine::{Limit, NO_PLACES, Value};
+use crate::engine::{NO_PLACES, Value};
 use crate::policy::books::Which;
-use crate::service::link::Answer;
+use crate::policy::rolling::{Count, Effect, Fact};
+use crate::service::link::{Answer, Call};
 use crate::service::slots::{Holder, Run, Slots, named};
 use crate::step::model::{self, Client, Event, State};
-use crate::wire::key::{Key, Prefix};
-use crate::wire::lineage::Lineage;
-use crate::wire::name::{Id, Node};
-use crate::wire::outcome::{Entry, Outcome};
+use crate::wire::Malformed;
+use crate::wire::key::Key;
+use crate::wire::name::{Id, Name};
+use crate::wire::outcome::Outcome;
 
-/// Outcomes that count as failed, as JSON strings.
-const FAILED: [&str; 2] = ["\"failed\"", "\"unknown\""];
+/// Outcomes that decide whether others begin, as JSON strings: of a run that has begun, and of one that failed.
+const DECIDING: [&str; 5] = [
+    "\"taken\"",
+    "\"started\"",
+    "\"too late\"",
+    "\"failed\"",
+    "\"unknown\"",
+];
 
-/// How much is read of the story of a rolling run: what more than 20,000 targets have told, at up to three kilobytes each. No entry is
-/// shorter than 800 bytes.
-const OUTCOMES: Limit = Limit {
-    bytes: 64_000_000,
-    values: 80_000,
-};
-
-/// The origins below which all targets of a rolling run publish what became of its triggers: the one that it is itself. A run that
-/// Puppet began has those of the run that fired it instead, and at one target perhaps those of older triggers besides: all of them then.
-fn shared<'l>(lineage: &'l Lineage, id: &Id) -> Vec<&'l Id> {
-    let origins = lineage.0.iter().map(|origin| &origin.id);
-    match origins.clone().find(|origin| *origin == id) {
-        Some(own) => vec![own],
-        None => origins.collect(),
-    }
+/// The group of slots of a rolling run.
+fn group(id: &Id) -> Result<Name, String> {
+    let group = format!("at once {id}").parse();
+    group.map_err(|e: Malformed| e.to_string())
 }
 
-/// Why nobody knows how many targets of a run have failed, which are published below these.
-fn too_much(prefixes: &[String]) -> String {
-    let below = prefixes.join(" and ");
-    format!(
-        "failed targets cannot be counted: etcd holds more than 64 MB or 80,000 values below {below}; remove keys there that are not from the run's targets ('etcdctl get --prefix --keys-only' shows them), or fire again without --stop-after-failures"
-    )
-}
-
-/// The outcome of a trigger whose turn has come, if it may not begin: so many of its targets have failed as far as was read, and so many
-/// are too many. What was not read may hold more that have failed.
-fn verdict(failed: usize, most: Option<usize>, is_cut: bool) -> Option<Outcome> {
-    match most {
-        Some(most) if failed >= most => Some(Outcome::Halted),
-        Some(_) if is_cut => Some(Outcome::Held),
-        _ => None,
-    }
+/// Why nobody knows who the targets of this run are, in words.
+fn unlisted(which: &Which) -> String {
+    let Which { sender, id, .. } = which;
+    format!("{sender} has not published the list of targets of run {id}")
 }
 
 impl Driver {
     /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
     pub(super) fn roll(&mut self) {
+        self.look_again();
         for (which, at_once) in std::mem::take(&mut self.queued) {
             self.queue(which, at_once);
         }
@@ -83,14 +66,13 @@ impl Driver {
         let known = self.turns.0.iter().find(|(_, one)| *one == which);
         let client = known.map_or_else(|| self.callers.stranger(), |(client, _)| *client);
         self.turns.insert(client, which.clone());
-        let wanted = format!("at once {}", which.id).parse().map(|group| Wish {
+        let wanted = group(&which.id).map(|group| Wish {
             group,
             limit: at_once,
             run: Identity { pid: 0, start: 0 },
             why: String::new(),
         });
         let run = Run::of(which.clone(), clock::walltime().millis());
-        let wanted = wanted.map_err(|e| e.to_string());
         match wanted.and_then(|wish| self.slots().want(client, &wish, run)) {
             Ok(deeds) => self.do_all(deeds),
             Err(why) => self.no_turn(which, Outcome::Held, &why),
@@ -119,11 +101,15 @@ impl Driver {
 
     /// It has come; but those that have failed may be too many.
     pub(super) fn turn(&mut self, client: Client, which: Which) {
-        match self.state.waiting(&which) {
-            Some(trigger) if trigger.stop_after > 0 => {
-                let origins = shared(&trigger.lineage, &which.id);
-                let stories: Vec<_> = origins.into_iter().map(Prefix::Story).collect();
-                self.look(client, &stories, Some(OUTCOMES));
+        // It was looked at again, and what it reads already is on its way.
+        if self.counts.get(&client).is_some() {
+            return;
+        }
+        match (self.state.waiting(&which), group(&which.id)) {
+            (Some(trigger), Ok(group)) if trigger.stop_after > 0 => {
+                let count = Count::new(trigger, group);
+                self.counts.insert(client, (count, None));
+                self.count_on(client);
             }
             _ => self.begins(client, which),
         }
@@ -134,95 +120,125 @@ impl Driver {
         self.feed(Event::Turn(which));
     }
 
-    /// What all have told so far.
-    pub(super) fn counted(&mut self, client: Client, prefixes: &[String], answer: Answer) {
+    /// When a count is continued next.
+    pub(super) fn looks_again(&self) -> Option<Boottime> {
+        self.counts.0.iter().filter_map(|(_, (_, due))| *due).min()
+    }
+
+    /// Continues the counts that are due, and forgets those whose triggers do not wait any more.
+    fn look_again(&mut self) {
+        let turns = &self.turns;
+        let waits = |client: &Client| turns.get(client).is_some();
+        self.counts.0.retain(|(client, _)| waits(client));
+        let now = clock::boottime();
+        let all = self.counts.0.iter_mut();
+        let due = all.filter_map(|(client, (count, due))| {
+            due.take_if(|at| *at <= now)?;
+            count.look();
+            Some(*client)
+        });
+        let due: Vec<Client> = due.collect();
+        due.into_iter().for_each(|client| self.count_on(client));
+    }
+
+    fn count_on(&mut self, client: Client) {
+        let (Some((count, due)), Some(which)) =
+            (self.counts.get_mut(&client), self.turns.get(&client))
+        else {
+            return;
+        };
+        let which = which.clone();
+        let effect = count.next(clock::boottime());
+        if let Effect::Read(keys) = effect {
+            return self.order(Call::Get { client, keys });
+        }
+        if let Effect::Wait(at, missing) = effect {
+            *due = Some(at);
+            let words = match missing.len() {
+                0 => unlisted(&which),
+                count => {
+                    let names = named(&mut missing.iter(), count);
+                    format!("{names} began, without a slot now, and published no end")
+                }
+            };
+            return self.waits(which, &words, true);
+        }
+        self.counts.remove(&client);
+        match effect {
+            Effect::Halt(failed, missing) => {
+                let count = failed.len();
+                let names = named(&mut failed.iter(), count);
+                let mut why = format!("{count} of its targets have failed: {names}");
+                if !missing.is_empty() {
+                    let names = named(&mut missing.iter(), missing.len());
+                    why = format!("{why}; no end is known of {names}");
+                }
+                self.no_turn(which, Outcome::Halted, &why);
+            }
+            Effect::Unlisted => self.no_turn(which.clone(), Outcome::Held, &unlisted(&which)),
+            _ => self.begins_with_slot(client, which),
+        }
+    }
+
+    /// Begins, unless the slot was lost while others were counted.
+    fn begins_with_slot(&mut self, client: Client, which: Which) {
+        let group = group(&which.id).ok();
+        let group = group.and_then(|group| self.slots.group(&group));
+        let has_slot = group.is_some_and(|group| group.had_turn && group.place.is_some());
+        let at_once = self.state.waiting(&which).map(|one| one.at_once);
+        match at_once.filter(|_| !has_slot) {
+            Some(at_once) => self.queued.push((which, at_once)),
+            None => self.begins(client, which),
+        }
+    }
+
+    /// Some of what others have published is read.
+    pub(super) fn read(&mut self, client: Client, answer: Answer) {
         let Some(which) = self.turns.get(&client).cloned() else {
             return;
         };
-        let most = self
-            .state
-            .waiting(&which)
-            .map(|one| one.stop_after as usize);
         match answer {
             Err(e) => {
-                let why = format!("what others have told cannot be read: the engine {e}");
+                self.counts.remove(&client);
+                let why = format!("what others have published cannot be read: the engine {e}");
                 self.no_turn(which, Outcome::Held, &why);
             }
             Ok(list) => {
-                let failed = self.failed(&which, &list.values);
-                let count = failed.len();
-                match verdict(count, most, list.is_cut) {
-                    None => self.begins(client, which),
-                    Some(Outcome::Halted) => {
-                        let names = named(&mut failed.iter(), count);
-                        let why = format!("{count} of its targets have failed: {names}");
-                        self.no_turn(which, Outcome::Halted, &why);
+                for value in &list.values {
+                    match self.fact(value) {
+                        Ok(Some(fact)) => {
+                            let count = self.counts.get_mut(&client);
+                            count
+                                .into_iter()
+                                .for_each(|(count, _)| count.saw(fact.clone()));
+                        }
+                        Ok(None) => {}
+                        Err(why) => {
+                            self.turn_away(&format!("{} is not believed: {why}", value.key))
+                        }
                     }
-                    Some(outcome) => self.no_turn(which, outcome, &too_much(prefixes)),
                 }
+                self.count_on(client);
             }
         }
     }
 
-    /// The targets that have failed, by what each has signed; only where it may say so a signature is looked at.
-    fn failed(&mut self, which: &Which, values: &[Value]) -> BTreeSet<Node> {
-        let mut failed = BTreeSet::new();
-        for value in values {
-            let key = Key::decode(&value.key, &self.namespace);
-            let text = String::from_utf8_lossy(&value.bytes);
-            let may_say_so = FAILED.iter().any(|word| text.contains(word));
-            let (true, Ok(key)) = (may_say_so, key) else {
-                continue;
-            };
-            match self.seals.entry(&value.bytes, &key) {
-                Ok(Entry { told, .. })
-                    if (&told.id, &told.sender) == (&which.id, &which.sender)
-                        && told.outcome.counts_as_failed() =>
-                {
-                    failed.insert(told.target);
+    /// What a value says, if its node has signed it there. Signatures are verified only where they may decide.
+    fn fact(&mut self, value: &Value) -> Result<Option<Fact>, String> {
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
+        Ok(Some(match &key {
+            Key::Targets { .. } => Fact::Targets(self.seals.targets(&value.bytes, &key)?),
+            Key::Slot { .. } if value.bytes.is_empty() => return Ok(None),
+            Key::Slot { .. } => Fact::Slot(self.stands(value, &key)?.slot.node),
+            Key::Story { .. } => {
+                let text = String::from_utf8_lossy(&value.bytes);
+                if DECIDING.iter().any(|word| text.contains(word)) {
+                    Fact::Told(self.seals.entry(&value.bytes, &key)?.told)
+                } else {
+                    return Ok(None);
                 }
-                Ok(_) => {}
-                Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
             }
-        }
-        failed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::lineage::tests::lineage;
-
-    #[test]
-    fn failures_are_counted_below_an_origin_that_all_targets_share() {
-        let of = |ways: &[&str], id: u128| {
-            let (lineage, id) = (lineage(ways), Id::from_bits(id));
-            let origins: Vec<Id> = shared(&lineage, &id).into_iter().cloned().collect();
-            origins
-        };
-        let ids = |ids: &[u128]| -> Vec<Id> { ids.iter().map(|id| Id::from_bits(*id)).collect() };
-        // One target still had the trigger of an older run.
-        assert_eq!(of(&["2: a"], 2), ids(&[2]));
-        assert_eq!(of(&["1: a", "2: a"], 2), ids(&[2]));
-        // The run was fired by a run with origins.
-        assert_eq!(of(&["1: a", "2: b a"], 3), ids(&[1, 2]));
-    }
-
-    #[test]
-    fn turn_is_held_while_failures_cannot_all_be_read() {
-        for (failed, most, is_cut, outcome) in [
-            (0, Some(1), false, None),
-            (1, Some(1), false, Some(Outcome::Halted)),
-            (1, Some(2), true, Some(Outcome::Held)),
-            (2, Some(2), true, Some(Outcome::Halted)),
-            (2, None, true, None),
-        ] {
-            assert_eq!(
-                verdict(failed, most, is_cut),
-                outcome,
-                "{failed} of {most:?}"
-            );
-        }
+            _ => return Ok(None),
+        }))
     }
 }

@@ -222,7 +222,6 @@ impl Driver {
         self.order(Call::List {
             client: OURSELVES,
             prefixes,
-            limit: None,
         });
     }
 

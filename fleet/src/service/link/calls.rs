@@ -1,20 +1,26 @@
 //! Calls to the engine that take more than one request.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::engine::{Engine, Error, Limit, List, Value};
+use futures_util::stream::{self, StreamExt};
 
-/// What stands below all of these; with a limit the newest of it, one prefix after the other.
-pub(super) async fn list<E: Engine>(
-    engine: &E,
-    prefixes: &[String],
-    limit: Option<Limit>,
-) -> Result<List, Error> {
-    if let Some(limit) = limit {
-        return latest(engine, prefixes, limit).await;
-    }
+use crate::engine::{Engine, Error, Limit, List, Value};
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::{Id, Namespace, Node};
+
+/// How much is read of what became of triggers, at most: no entry is shorter than 800 bytes.
+const STORIES: Limit = Limit {
+    bytes: 16_000_000,
+    values: 20_000,
+};
+/// How many nodes' entries are read at the same time.
+const TOGETHER: usize = 16;
+
+/// What stands below all of these.
+pub(super) async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<List, Error> {
     // One type for every engine.
     type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
     let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
@@ -24,20 +30,47 @@ pub(super) async fn list<E: Engine>(
     Ok(List::from(values))
 }
 
-async fn latest<E: Engine>(
+/// The newest of what became of triggers, of all origins or of this one. If that is more than is read, each node has the same share
+/// of it: what one node writes hides nothing of the others.
+pub(super) async fn stories<E: Engine>(
     engine: &E,
-    prefixes: &[String],
-    mut limit: Limit,
+    namespace: &Namespace,
+    origin: Option<&Id>,
 ) -> Result<List, Error> {
-    let mut all = List::default();
-    for prefix in prefixes {
-        let list = engine.latest(prefix, limit).await?;
-        limit.values -= limit.values.min(list.values.len());
-        limit.bytes -= limit.bytes.min(list.values.iter().map(Value::size).sum());
-        all.is_cut |= list.is_cut;
-        all.values.extend(list.values);
+    let all = Prefix::Stories(origin).encode(namespace);
+    let list = engine.latest(&all, STORIES).await?;
+    if !list.is_cut {
+        return Ok(list);
     }
-    Ok(all)
+    let known = engine
+        .latest(&Prefix::Nodes.encode(namespace), STORIES)
+        .await?;
+    let mut shared = List {
+        is_cut: known.is_cut,
+        ..List::default()
+    };
+    let values = known.values.into_iter().chain(list.values);
+    let node = |value: Value| match Key::decode(&value.key, namespace) {
+        Ok(Key::Node(node) | Key::Story { node, .. }) => Some(node),
+        _ => None,
+    };
+    let nodes: BTreeSet<Node> = values.filter_map(node).collect();
+    let share = Limit {
+        bytes: STORIES.bytes / nodes.len().max(1),
+        values: (STORIES.values / nodes.len().max(1)).max(1),
+    };
+    let own = nodes
+        .iter()
+        .map(|node| Prefix::StoriesOf(node, origin).encode(namespace));
+    let own: Vec<String> = own.collect();
+    let mut lists =
+        stream::iter(own.iter().map(|own| engine.latest(own, share))).buffer_unordered(TOGETHER);
+    while let Some(list) = lists.next().await {
+        let list = list?;
+        shared.is_cut |= list.is_cut;
+        shared.values.extend(list.values);
+    }
+    Ok(shared)
 }
 
 /// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.

@@ -229,3 +229,63 @@ fn a_node_that_is_not_listened_to_any_more_does_not_wait() {
     lb1.state.rules.accept.from.clear();
     assert_eq!(removed(&lb1.does(Event::Changed)), Some(7));
 }
+
+#[test]
+fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
+    let mut web1 = Bench::linked("web1");
+    let run = |id: u128, targets: usize, stop_after: u32| {
+        let targets = (0..targets).map(|n| format!("n{n:05}.example.com").parse());
+        let request = Request {
+            id: Id::from_bits(id),
+            targets: targets.map(|one| one.expect("a certname")).collect(),
+            at_once: 1,
+            stop_after,
+            ..to("lb1")
+        };
+        Event::Fire {
+            client: CLIENT,
+            request,
+        }
+    };
+    let lists = |actions: &[Action]| -> Vec<Draft> {
+        let kept = actions.iter().filter_map(|action| match action {
+            Action::Keep(drafts) => Some(drafts.clone()),
+            _ => None,
+        });
+        let is_list = |draft: &Draft| matches!(draft.letter, LetterId::Targets(_));
+        kept.flatten().filter(is_list).collect()
+    };
+    assert_eq!(lists(&web1.does(run(1, 2, 0))), []);
+    let list = lists(&web1.does(run(2, 2, 1))).remove(0);
+    let Content::Targets(targets) = &list.content else {
+        panic!("{list:?}");
+    };
+    assert_eq!((&targets.id, targets.targets.len()), (&Id::from_bits(2), 2));
+    let puts_list = |actions: &[Action]| {
+        let keys = actions.iter().filter_map(|action| match action {
+            Action::Put { key, .. } => Some(key.clone()),
+            _ => None,
+        });
+        keys.filter(|key| *key == targets.key()).count()
+    };
+    let put = web1.keeps(&list, Ok(()));
+    assert_eq!(puts_list(&put), 1);
+    web1.is_put(&puts(&put)[0], Ok(()));
+    assert_eq!(puts_list(&web1.passes(600)), 0);
+    // Another backend may not have it.
+    assert_eq!(puts_list(&web1.reaches()), 1);
+    // It stays until no target may begin any more.
+    assert!(web1.state.letter(&list.letter).is_some());
+    web1.passes(3 * 86_400);
+    assert_eq!(web1.state.letter(&list.letter), None);
+    let actions = web1.does(run(3, 7_000, 1));
+    let said = said(&actions).expect("an answer");
+    assert_eq!((said.failed.len(), lists(&actions)), (7_000, vec![]));
+    assert!(
+        said.failed[0]
+            .1
+            .starts_with("the list of 7000 targets, which"),
+        "{}",
+        said.failed[0].1
+    );
+}

@@ -1,0 +1,472 @@
+//! Whether a target of a rolling run may begin when its turn comes: what the listed targets have signed decides, and nothing else.
+//!
+//! A target reads the list that the sender has signed, then one key for each target of the list, and then the slots of those that
+//! began and have published no end. It never reads below a prefix, so values at other keys neither hide a failure nor hold it up.
+
+use std::collections::BTreeSet;
+
+use again::model::{Boottime, Span};
+
+use crate::wire::key::Key;
+use crate::wire::name::{Id, Name, Node};
+use crate::wire::outcome::{Outcome, Told};
+use crate::wire::targets::Targets;
+use crate::wire::trigger::Trigger;
+
+/// How long a target may be missing, begun and with neither slot nor end, until it counts as failed. The list of targets may be
+/// missing for that time too.
+const PATIENCE: Span = Span::from_secs(60);
+/// Pause until what is missing is looked for again.
+const PAUSE: Span = Span::from_secs(5);
+/// Maximum number of keys that are read together.
+const TOGETHER: usize = 64;
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Read these keys, give what was found to [`Count::saw`], and ask again.
+    Read(Vec<Key>),
+    /// Begin: too few have failed, whatever becomes of the missing ones.
+    Begin,
+    /// Do not begin: these have failed, of which the second ones are missing.
+    Halt(BTreeSet<Node>, BTreeSet<Node>),
+    /// Begin a new look at this time. These are missing; without any, the list of targets is.
+    Wait(Boottime, BTreeSet<Node>),
+    /// Give up for now: the list of targets was missing for [`PATIENCE`].
+    Unlisted,
+}
+
+/// Something that was read, and signed by the node whose key it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fact {
+    /// The sender's list.
+    Targets(Targets),
+    /// What a target has published of its trigger.
+    Told(Told),
+    /// A node has a slot, or waits for one.
+    Slot(Node),
+}
+
+/// What is read at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Start,
+    List,
+    Stories,
+    Slots,
+}
+
+/// A target's count of the others that have failed.
+#[derive(Debug)]
+pub struct Count {
+    sender: Node,
+    id: Id,
+    group: Name,
+    stop_after: usize,
+    stage: Stage,
+    /// The origin below which targets publish, once the list was read.
+    origin: Option<Id>,
+    /// Listed targets that have published no end.
+    open: BTreeSet<Node>,
+    /// Targets of this stage that are still to be read.
+    rest: Vec<Node>,
+    failed: BTreeSet<Node>,
+    /// Targets that began and have published no end.
+    begun: BTreeSet<Node>,
+    /// Those of them with a slot.
+    with_slot: BTreeSet<Node>,
+    /// Those of the last look without a slot.
+    missing: BTreeSet<Node>,
+    /// End of the patience, once something is missing on which the decision depends.
+    until: Option<Boottime>,
+}
+
+impl Count {
+    /// A count for a trigger whose turn has come, in this group of slots.
+    pub fn new(trigger: &Trigger, group: Name) -> Count {
+        Count {
+            sender: trigger.sender.clone(),
+            id: trigger.id.clone(),
+            group,
+            stop_after: trigger.stop_after as usize,
+            stage: Stage::Start,
+            origin: None,
+            open: BTreeSet::new(),
+            rest: Vec::new(),
+            failed: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            with_slot: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            until: None,
+        }
+    }
+
+    /// Begins a new look. Targets whose end is known are not read again.
+    pub fn look(&mut self) {
+        self.stage = Stage::Start;
+        self.rest.clear();
+        self.begun.clear();
+        self.with_slot.clear();
+    }
+
+    /// Takes in what was read. What does not belong to the run changes nothing.
+    pub fn saw(&mut self, fact: Fact) {
+        match fact {
+            Fact::Targets(list) => {
+                if (&list.sender, &list.id) == (&self.sender, &self.id) && self.origin.is_none() {
+                    (self.origin, self.open) = (Some(list.origin), list.targets);
+                    self.until = None;
+                }
+            }
+            Fact::Told(told) => {
+                let is_of_run = (&told.sender, &told.id) == (&self.sender, &self.id);
+                if is_of_run && self.open.contains(&told.target) {
+                    self.ended_or_began(told);
+                }
+            }
+            Fact::Slot(node) => drop(self.with_slot.insert(node)),
+        }
+    }
+
+    fn ended_or_began(&mut self, told: Told) {
+        if told.outcome.is_final() {
+            self.open.remove(&told.target);
+            if told.outcome.counts_as_failed() {
+                self.failed.insert(told.target);
+            }
+        } else if told.outcome != Outcome::Held {
+            self.begun.insert(told.target);
+        }
+    }
+
+    /// What to do next, at this time.
+    pub fn next(&mut self, now: Boottime) -> Effect {
+        loop {
+            if !self.rest.is_empty() {
+                let later = self.rest.split_off(TOGETHER.min(self.rest.len()));
+                let read = std::mem::replace(&mut self.rest, later);
+                return Effect::Read(read.into_iter().filter_map(|node| self.key(node)).collect());
+            }
+            match self.stage {
+                Stage::Start if self.origin.is_none() => {
+                    self.stage = Stage::List;
+                    return Effect::Read(vec![Key::Targets {
+                        sender: self.sender.clone(),
+                        id: self.id.clone(),
+                    }]);
+                }
+                Stage::List if self.origin.is_none() => return self.wait(now, BTreeSet::new()),
+                Stage::Start | Stage::List => {
+                    self.stage = Stage::Stories;
+                    self.rest = self.open.iter().cloned().collect();
+                }
+                Stage::Stories => {
+                    if self.failed.len() >= self.stop_after {
+                        return Effect::Halt(self.failed.clone(), BTreeSet::new());
+                    }
+                    if self.failed.len() + self.begun.len() < self.stop_after {
+                        return Effect::Begin;
+                    }
+                    self.stage = Stage::Slots;
+                    self.rest = self.begun.iter().cloned().collect();
+                }
+                Stage::Slots => return self.verdict(now),
+            }
+        }
+    }
+
+    fn key(&self, node: Node) -> Option<Key> {
+        Some(match self.stage {
+            Stage::Slots => Key::Slot {
+                group: self.group.clone(),
+                node,
+            },
+            _ => Key::Story {
+                node,
+                origin: self.origin.clone()?,
+                trigger: self.id.clone(),
+            },
+        })
+    }
+
+    /// The verdict when everything was read. A slot is free only after the end of its run was published, so whoever has neither is
+    /// missing, unless it ended between two reads of this look: one that was not missing in the last look either counts later.
+    fn verdict(&mut self, now: Boottime) -> Effect {
+        let missing: BTreeSet<Node> = self.begun.difference(&self.with_slot).cloned().collect();
+        let before = std::mem::replace(&mut self.missing, missing.clone());
+        let is_late = self.until.is_some_and(|until| until <= now);
+        let lost: BTreeSet<Node> = match is_late {
+            true => missing.intersection(&before).cloned().collect(),
+            false => BTreeSet::new(),
+        };
+        if self.failed.len() + lost.len() >= self.stop_after {
+            return Effect::Halt(self.failed.union(&lost).cloned().collect(), lost);
+        }
+        if is_late || self.failed.len() + missing.len() < self.stop_after {
+            return Effect::Begin;
+        }
+        self.wait(now, missing)
+    }
+
+    fn wait(&mut self, now: Boottime, missing: BTreeSet<Node>) -> Effect {
+        let until = *self.until.get_or_insert(now + PATIENCE);
+        if until <= now {
+            return Effect::Unlisted;
+        }
+        Effect::Wait(until.min(now + PAUSE), missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::lineage::tests::node;
+    use crate::wire::trigger::tests::trigger;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const RUN: u128 = 7;
+
+    fn at(seconds: u64) -> Boottime {
+        Boottime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn group() -> Name {
+        "at once 7".parse().expect("a name")
+    }
+
+    /// What is stored in the backend, as far as it is signed.
+    #[derive(Debug, Clone, Default)]
+    struct Stored {
+        is_listed: bool,
+        targets: BTreeSet<Node>,
+        told: BTreeMap<Node, Outcome>,
+        slots: BTreeSet<Node>,
+    }
+
+    impl Stored {
+        fn new(count: usize) -> Stored {
+            Stored {
+                is_listed: true,
+                targets: (0..count).map(|n| node(&format!("n{n}"))).collect(),
+                ..Stored::default()
+            }
+        }
+
+        fn tells(&mut self, n: usize, outcome: Outcome, has_slot: bool) {
+            let node = node(&format!("n{n}"));
+            self.slots.remove(&node);
+            if has_slot {
+                self.slots.insert(node.clone());
+            }
+            self.told.insert(node, outcome);
+        }
+
+        fn at(&self, key: &Key) -> Option<Fact> {
+            match key {
+                Key::Targets { .. } if !self.is_listed => None,
+                Key::Targets { sender, id } => Some(Fact::Targets(Targets {
+                    id: id.clone(),
+                    sender: sender.clone(),
+                    origin: Id::from_bits(1),
+                    targets: self.targets.clone(),
+                })),
+                Key::Story {
+                    node,
+                    origin,
+                    trigger,
+                } => {
+                    assert_eq!(*origin, Id::from_bits(1));
+                    let outcome = *self.told.get(node)?;
+                    Some(Fact::Told(told(node, trigger, outcome)))
+                }
+                Key::Slot { group: of, node } => {
+                    assert_eq!(*of, group());
+                    let slot = self.slots.get(node)?;
+                    Some(Fact::Slot(slot.clone()))
+                }
+                other => panic!("{other:?} is read"),
+            }
+        }
+
+        /// What comes of a look at this time, and the number of keys that it reads.
+        fn look(&self, count: &mut Count, now: Boottime) -> (Effect, usize) {
+            let mut read = 0;
+            count.look();
+            loop {
+                match count.next(now) {
+                    Effect::Read(keys) => {
+                        assert!((1..=TOGETHER).contains(&keys.len()));
+                        read += keys.len();
+                        let facts = keys.iter().filter_map(|key| self.at(key));
+                        facts.for_each(|fact| count.saw(fact));
+                    }
+                    effect => return (effect, read),
+                }
+            }
+        }
+    }
+
+    fn told(target: &Node, id: &Id, outcome: Outcome) -> Told {
+        let trigger = trigger();
+        Told {
+            id: id.clone(),
+            number: 1,
+            sender: trigger.sender,
+            target: target.clone(),
+            name: trigger.name,
+            outcome,
+            why: String::new(),
+            at: 1,
+            stopped: vec![],
+            ran: None,
+        }
+    }
+
+    fn count(stop_after: u32) -> Count {
+        let trigger = Trigger {
+            id: Id::from_bits(RUN),
+            at_once: 1,
+            stop_after,
+            ..trigger()
+        };
+        Count::new(&trigger, group())
+    }
+
+    fn nodes(all: &[usize]) -> BTreeSet<Node> {
+        all.iter().map(|n| node(&format!("n{n}"))).collect()
+    }
+
+    #[test]
+    fn target_begins_until_enough_of_the_listed_ones_have_failed() {
+        let mut stored = Stored::new(200);
+        assert_eq!(
+            stored.look(&mut count(2), at(1)),
+            (Effect::Begin, 201),
+            "the list, and one key for each target"
+        );
+        stored.tells(3, Outcome::Failed, false);
+        stored.tells(4, Outcome::Changed, false);
+        stored.tells(5, Outcome::Held, false);
+        assert_eq!(stored.look(&mut count(2), at(1)).0, Effect::Begin);
+        stored.tells(150, Outcome::Unknown, false);
+        let halt = Effect::Halt(nodes(&[3, 150]), BTreeSet::new());
+        assert_eq!(stored.look(&mut count(2), at(1)).0, halt);
+    }
+
+    #[test]
+    fn outcome_of_another_run_or_target_changes_nothing() {
+        let mut count = count(1);
+        let stored = Stored::new(1);
+        assert_eq!(stored.look(&mut count, at(1)).0, Effect::Begin);
+        count.saw(Fact::Told(told(
+            &node("n0"),
+            &Id::from_bits(8),
+            Outcome::Failed,
+        )));
+        count.saw(Fact::Told(told(
+            &node("other"),
+            &Id::from_bits(RUN),
+            Outcome::Failed,
+        )));
+        assert_eq!(stored.look(&mut count, at(1)).0, Effect::Begin);
+    }
+
+    #[test]
+    fn missing_target_counts_as_failed_after_a_minute() {
+        let mut stored = Stored::new(3);
+        for outcome in [Outcome::Taken, Outcome::Started, Outcome::TooLate] {
+            stored.tells(0, outcome, false);
+            let mut one = count(1);
+            for now in (100..160).step_by(5) {
+                let wait = Effect::Wait(at(now + 5), nodes(&[0]));
+                assert_eq!(stored.look(&mut one, at(now)).0, wait);
+            }
+            let halt = Effect::Halt(nodes(&[0]), nodes(&[0]));
+            assert_eq!(stored.look(&mut one, at(160)).0, halt);
+            // One that runs, in its slot, is not missing; and nobody waits where one more changes nothing.
+            assert_eq!(stored.look(&mut count(2), at(100)).0, Effect::Begin);
+            stored.tells(0, outcome, true);
+            assert_eq!(stored.look(&mut count(1), at(100)).0, Effect::Begin);
+        }
+    }
+
+    #[test]
+    fn missing_target_that_publishes_its_end_decides_by_it() {
+        for (outcome, effect) in [
+            (Outcome::Changed, Effect::Begin),
+            (Outcome::Failed, Effect::Halt(nodes(&[0]), BTreeSet::new())),
+        ] {
+            let (mut stored, mut one) = (Stored::new(3), count(1));
+            stored.tells(0, Outcome::Started, false);
+            assert!(matches!(stored.look(&mut one, at(1)).0, Effect::Wait(_, _)));
+            stored.tells(0, outcome, false);
+            assert_eq!(stored.look(&mut one, at(6)).0, effect);
+        }
+    }
+
+    /// Its end may have been published after it was read, and its slot given up before that was.
+    #[test]
+    fn target_that_is_missing_for_the_first_time_after_the_minute_holds_nobody_up() {
+        let (mut stored, mut one) = (Stored::new(3), count(1));
+        stored.tells(0, Outcome::Started, false);
+        stored.look(&mut one, at(1));
+        stored.tells(0, Outcome::Started, true);
+        stored.tells(1, Outcome::Started, false);
+        assert_eq!(stored.look(&mut one, at(61)).0, Effect::Begin);
+    }
+
+    #[test]
+    fn missing_list_is_waited_for_a_minute() {
+        let (mut stored, mut one) = (Stored::new(1), count(1));
+        stored.is_listed = false;
+        assert_eq!(
+            stored.look(&mut one, at(1)).0,
+            Effect::Wait(at(6), BTreeSet::new())
+        );
+        assert_eq!(stored.look(&mut one, at(61)).0, Effect::Unlisted);
+        stored.is_listed = true;
+        assert_eq!(stored.look(&mut one, at(61)).0, Effect::Begin);
+    }
+
+    proptest! {
+        /// Whatever targets publish and slots they hold from look to look: nobody waits longer than a minute, waits only while the missing
+        /// ones can decide, and begins only if fewer than allowed have failed.
+        #[test]
+        fn nobody_waits_longer_than_a_minute(
+            stop_after in 1..4_u32,
+            changes in prop::collection::vec((0..5_usize, prop::sample::select(Outcome::ALL), any::<bool>(), any::<bool>()), 0..40),
+        ) {
+            let (mut stored, mut one, mut now) = (Stored::new(5), count(stop_after), at(10));
+            let mut changes = changes.into_iter();
+            let most = stop_after as usize;
+            loop {
+                for (n, outcome, has_slot, is_listed) in changes.by_ref().take(2) {
+                    let is_over = stored.told.get(&node(&format!("n{n}"))).is_some_and(|one| one.is_final());
+                    if !is_over {
+                        stored.tells(n, outcome, has_slot);
+                    }
+                    stored.is_listed = is_listed;
+                }
+                let failed = stored.told.values().filter(|one| one.counts_as_failed()).count();
+                match stored.look(&mut one, now).0 {
+                    Effect::Wait(until, missing) => {
+                        let is_list = missing.is_empty();
+                        let latest = if is_list { 70 } else { 130 };
+                        prop_assert!(until > now && until <= at(latest));
+                        prop_assert!(is_list || (failed < most && failed + missing.len() >= most));
+                        now = until;
+                    }
+                    Effect::Begin => { prop_assert!(failed < most); break; }
+                    Effect::Halt(all, missing) => {
+                        prop_assert!(all.len() >= most && all.len() == failed + missing.len());
+                        prop_assert!(missing.is_empty() || now >= at(70));
+                        break;
+                    }
+                    Effect::Unlisted => { prop_assert!(now >= at(70)); break; }
+                    Effect::Read(_) => unreachable!("a look reads all"),
+                }
+            }
+        }
+    }
+}
