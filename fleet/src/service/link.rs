@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::future::{join, join5};
+use futures_util::future::{FutureExt, join, join5};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
 use tokio::sync::Notify;
@@ -546,10 +546,8 @@ impl<'e, E: Engine> Calls<'e, E> {
             Call::Get { keys, .. } => {
                 let keys = keys.iter().map(|key| key.encode(self.namespace));
                 let keys: Vec<String> = keys.collect();
-                Box::pin(async move {
-                    let values = engine.get(&keys, envelope::MOST).await;
-                    (number, values.map(List::from))
-                })
+                let get = async move { engine.get(&keys, envelope::MOST).await };
+                Box::pin(get.map(move |values| (number, values.map(List::from))))
             }
         }
     }

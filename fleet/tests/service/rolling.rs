@@ -11,8 +11,9 @@ use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 use again_fleet::wire::targets::Targets;
+use again_fleet::wire::trigger::Trigger;
 
-use crate::fired::sealed_as;
+use crate::fired::{by, sealed_as, trigger};
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
@@ -360,29 +361,43 @@ fn target_that_began_and_published_no_end_stops_the_rest_after_a_minute() {
     assert_eq!(site.nodes[0].runs().len(), 1);
 }
 
-/// Over the sender's list another node has written its own.
+/// In the place of the sender's list is one that another node has signed, which leaves out who has failed.
 #[test]
 fn list_of_targets_counts_that_the_sender_has_signed() {
     let site = Site::new(1, true);
+    let one = &site.nodes[0];
     let straight = Straight::at(&site.server, "web1.test");
-    let request = strict(&site, &["n04.test"], 1);
-    let id = &request.id;
-    put_outcome(&straight, id, id, ["n04.test"; 2], Outcome::Failed);
-    let list = Targets {
-        id: id.clone(),
-        sender: "n01.test".parse().expect("a certname"),
-        origin: id.clone(),
-        targets: BTreeSet::from(["n01.test".parse().expect("a certname")]),
+    let fired = Trigger {
+        target: "n01.test".parse().expect("a certname"),
+        at_once: 1,
+        stop_after: 1,
+        ..trigger("web1.test")
     };
-    let key = format!("story/n01=test/{id}/targets");
-    let forged = sealed_as("web1.test", &list);
-    straight.put(&key, &forged).expect("put");
-    site.nodes[0].fire(&request);
-    until("a halt", || halted(&straight, id).len() == 1);
-    let values = straight.list(&key);
-    let list = straight::read::<Targets>(&values[0].bytes);
-    let names: Vec<&str> = list.targets.iter().map(|one| one.as_str()).collect();
-    assert_eq!(names, ["n01.test", "n04.test"]);
+    let list = |targets: &[&str]| Targets {
+        id: fired.id.clone(),
+        sender: fired.sender.clone(),
+        origin: fired.lineage.0[0].id.clone(),
+        targets: targets
+            .iter()
+            .map(|one| one.parse().expect("a certname"))
+            .collect(),
+    };
+    let id = &fired.id;
+    let key = format!("story/web1=test/{id}/targets");
+    let put = |signer, targets: &[&str]| {
+        let list = sealed_as(signer, &list(targets));
+        straight.put(&key, &list).expect("put");
+    };
+    put("n05.test", &["n01.test"]);
+    let register = by("web1.test", &fired);
+    straight
+        .put("to/n01=test/web1=test/again", &register)
+        .expect("put");
+    let is_named = |line: &str| line.contains(&key) && line.contains("is not believed");
+    until("the reason", || one.log().lines().any(is_named));
+    assert!(one.ran().is_empty());
+    put("web1.test", &["n01.test", "n02.test"]);
+    one.runs_once(id);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES, OWN_KEY};
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::Node;
+use crate::wire::name::{Id, Node};
 
 /// How many values of a list are verified together: some milliseconds of work.
 const PORTION: usize = 64;
@@ -83,8 +83,7 @@ impl Driver {
                 client => self.listed(client, &prefixes, answer),
             },
             News::Answered(Call::Stories { client, origin }, answer) => {
-                let prefix = Prefix::Stories(origin.as_ref()).encode(&self.namespace);
-                self.listed(client, &[prefix], answer);
+                self.stories_listed(client, origin.as_ref(), answer);
             }
             News::Answered(Call::Get { client, .. }, answer) => self.read(client, answer),
             News::Answered(Call::Tell { client, .. }, answer) => match client {
@@ -288,6 +287,11 @@ impl Driver {
         if self.lists.len() == 1 {
             self.show_more();
         }
+    }
+
+    fn stories_listed(&mut self, client: Client, origin: Option<&Id>, answer: Answer) {
+        let prefix = Prefix::Stories(origin).encode(&self.namespace);
+        self.listed(client, &[prefix], answer);
     }
 
     /// Shows a portion of a list. To verify a long one takes longer than everything else may wait.
