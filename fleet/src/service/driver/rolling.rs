@@ -158,7 +158,7 @@ impl Driver {
                 0 => unlisted(&which),
                 count => {
                     let names = named(&mut missing.iter(), count);
-                    format!("{names} began, without a slot now, and published no end")
+                    format!("{names} began, lost the slot and published no end")
                 }
             };
             return self.waits(which, &words, true);
