@@ -160,6 +160,11 @@ pub fn cut(text: String) -> String {
     }
 }
 
+/// A size of memory, in whole megabytes.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes.div_ceil(1_000_000))
+}
+
 /// A word as it can be typed into a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b);

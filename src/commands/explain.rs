@@ -1,10 +1,8 @@
 //! `again explain`: what would be run again and why, or why not. Changes nothing.
 
-use anyhow::{Result, bail};
-
 use crate::cli::{Explain, Global};
-use crate::layout::{quoted, say_clean};
-use crate::model::{Bytes, Exit, Kind, Span};
+use crate::layout::{megabytes, quoted, say_clean};
+use crate::model::{Bytes, Exit, Identity, Kind, Process, Span};
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::puppet::ancestry::Seen;
 use crate::puppet::live;
@@ -21,8 +19,8 @@ use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::{boottime, moment};
 use crate::sys::process::{self, is_alive, split_block};
-use crate::sys::shutdown;
-use crate::sys::user;
+use crate::sys::{shutdown, tree, user};
+use anyhow::{Result, bail};
 
 /// Observes and judges as a request does, and shows the result.
 ///
@@ -221,6 +219,7 @@ fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
             "  a rerun that is under way: run {} of chain {}, pid {}",
             rerun.run, rerun.chain, rerun.process.pid
         ));
+        out.extend(tree_lines(rerun.process));
     }
     if let Some(path) = &order.paths.agent_catalog_run_lockfile
         && order.kind != Kind::Command
@@ -246,6 +245,25 @@ fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
         ));
     }
     out
+}
+
+/// The processes of a rerun, each below its parent.
+fn tree_lines(rerun: Identity) -> Vec<String> {
+    const MOST: usize = 30;
+    let tree = tree::scan(&[rerun]);
+    let all = tree.below(rerun.pid);
+    let line = |(depth, process): &(usize, &Process)| {
+        let indent = "  ".repeat(2 + (*depth).min(MOST));
+        let command: String = process.command.chars().take(100).collect();
+        let (pid, age, cpu) = (process.pid, process.age, process.cpu);
+        let memory = megabytes(process.memory);
+        format!("{indent}{pid} {command} (up {age}, {cpu} of CPU time, {memory})")
+    };
+    let mut lines: Vec<String> = all.iter().take(MOST).map(line).collect();
+    if all.len() > MOST {
+        lines.push(format!("    and {} more", all.len() - MOST));
+    }
+    lines
 }
 
 /// What refuses requests, whether or not it would refuse this one.

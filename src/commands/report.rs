@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::fleet;
 use crate::config::Settings;
 use crate::model::{
-    Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
+    Activity, Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
     TimerState, Use, Walltime,
 };
 use crate::outcome::read_settled;
@@ -26,7 +26,7 @@ use crate::state::store::{Disabled, Store};
 use crate::sys::flock::{Holder, Locks};
 use crate::sys::localtime::utc;
 use crate::sys::process::is_alive;
-use crate::sys::user;
+use crate::sys::{tree, user};
 
 /// Everything that is shown.
 pub struct Report {
@@ -60,6 +60,8 @@ pub struct Target {
     pub usage: Use,
     /// Its timers.
     pub timers: Vec<Pending>,
+    /// What the processes of its rerun do, if one is under way here and the caller may see it.
+    pub activity: Option<Activity>,
 }
 
 /// A pending timer, as it stands.
@@ -132,6 +134,9 @@ impl Report {
                 Ok(None) => unreadable.extend(store.lost(&id)),
                 Err(e) => unreadable.push(format!("{e:#}")),
             }
+        }
+        if in_words {
+            add_activities(&mut targets, &now);
         }
         let drivers = driver::all(store).into_iter();
         Report {
@@ -208,6 +213,7 @@ impl Target {
                 .collect(),
             locked,
             record,
+            activity: None,
         }
     }
 
@@ -279,6 +285,7 @@ impl Target {
                 "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
                 "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
                 "stuck": self.is_stuck(run.process, now), "origin": origin_json(&run.lineage),
+                "processes": self.activity.as_ref().map(activity_json),
             })),
             "last": record.last.as_ref().map(|last| json!({
                 "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
@@ -313,6 +320,29 @@ impl Blocked {
             "process": self.holder.as_ref().map(|holder| holder_json(holder, now)),
         })
     }
+}
+
+/// Scans the machine once, if a rerun is under way on it, for what the processes of reruns do.
+fn add_activities(targets: &mut [Target], now: &Moment) {
+    let here = |target: &Target| {
+        let run = target.running()?;
+        (run.provenance(now) == Provenance::Here).then_some(run.process)
+    };
+    let runs: Vec<Identity> = targets.iter().filter_map(here).collect();
+    let tree = tree::scan(&runs);
+    for target in targets {
+        target.activity = here(target).and_then(|run| tree.activity(run.pid));
+    }
+}
+
+#[rustfmt::skip]
+fn activity_json(activity: &Activity) -> Value {
+    json!({
+        "count": activity.processes, "cpu_seconds": activity.cpu.secs_f64(), "memory_bytes": activity.memory,
+        "deepest": activity.deepest.as_ref().map(|process| json!({
+            "pid": process.pid, "command": process.command, "seconds": process.age.secs(),
+        })),
+    })
 }
 
 #[rustfmt::skip]

@@ -8,10 +8,10 @@ use super::report::{Blocked, Pending, Report, Target, driver_state, origin_json}
 use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::{Look, Tone, complain, cut, plural, quoted, say};
+use crate::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
 use crate::model::{
-    DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal, Span,
-    TimerState, Walltime,
+    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
+    Span, TimerState, Walltime,
 };
 use crate::puppet::ancestry::{Seen, titled_words};
 use crate::puppet::cmdline::Application;
@@ -26,6 +26,9 @@ use crate::state::triggered::Present;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::{localtime, process, user};
+
+/// How many characters of the deepest process's command line are shown.
+const COMMAND: usize = 60;
 
 /// Shows the state.
 ///
@@ -207,6 +210,9 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
     if let Some(run) = target.running() {
         lines.push(("running", Tone::Plain, running_text(run, target, now)));
     }
+    if let Some(activity) = &target.activity {
+        lines.push(("processes", Tone::Plain, activity_text(activity)));
+    }
     if let Some(last) = &record.last {
         let tone = match last.outcome {
             Outcome::Failed => Tone::Bad,
@@ -278,6 +284,17 @@ fn running_text(run: &Running, target: &Target, now: &Moment) -> String {
             "again stop --run"
         ),
     )
+}
+
+/// What the processes of a rerun do.
+fn activity_text(activity: &Activity) -> String {
+    let Activity { processes, cpu, .. } = activity;
+    let memory = megabytes(activity.memory);
+    let in_which = activity.deepest.as_ref().map_or_else(String::new, |one| {
+        let command: String = one.command.chars().take(COMMAND).collect();
+        format!("; in {command} for {} (pid {})", one.age, one.pid)
+    });
+    format!("{processes}, with {cpu} of CPU time and {memory} of memory{in_which}")
 }
 
 /// Where the output of a rerun is.

@@ -17,6 +17,7 @@ mod place;
 mod refusal;
 mod run;
 mod time;
+mod tree;
 mod usage;
 mod words;
 
@@ -31,5 +32,6 @@ pub use place::{Foreign, Place, Provenance};
 pub use refusal::{Hold, Refusal, Satisfied, outcome_of};
 pub use run::{Base, Cap, DriverState, Kind, LogLimits, Obstacle, OnCap, Stuck, TimerState, Use};
 pub use time::{Boottime, NotASpan, Span, Walltime};
+pub use tree::{Activity, Process, Tree};
 pub use usage::Usage;
 pub(crate) use words::words;

@@ -21,6 +21,7 @@ pub mod spawn;
 pub mod start;
 pub mod terminal;
 pub mod title;
+pub mod tree;
 pub mod trust;
 pub mod unit;
 pub mod user;

@@ -24,7 +24,7 @@ fn masked(mut value: serde_json::Value, keys: &[&str]) -> serde_json::Value {
     value
 }
 
-const VARIABLE: [&str; 17] = [
+const VARIABLE: [&str; 18] = [
     "now",
     "version",
     "user",
@@ -41,6 +41,7 @@ const VARIABLE: [&str; 17] = [
     "since",
     "at",
     "pid",
+    "processes",
     "log",
 ];
 
@@ -70,6 +71,55 @@ const SNAPSHOTS: [&str; 4] = [
     "status-held.json",
     "status-triggered.json",
 ];
+
+/// Where it hangs: a name with a character that a terminal acts on is another user's to choose.
+#[test]
+fn status_and_explain_show_the_process_that_a_rerun_waits_for() {
+    let mut scratch = Scratch::for_operator();
+    scratch.shell(
+        "test -n \"$AGAIN_RUN\" || { $AGAIN run; exit; }
+fifo=$(printf 'pipe\\033[2J')
+mkfifo \"$fifo\"
+cat \"$fifo\" x
+",
+    );
+    let seen = wait_for("the program that waits", SHORT, || {
+        let processes = scratch.status()["targets"][0]["running"]["processes"].clone();
+        let command = processes["deepest"]["command"].as_str();
+        (command == Some("cat pipe\u{1b}[2J x")).then_some(processes)
+    });
+    let run = scratch.status()["targets"][0]["running"]["pid"].clone();
+    let deepest = seen["deepest"]["pid"].as_i64().expect("a pid");
+    assert_ne!(run, deepest);
+    assert!(seen["count"].as_u64() >= Some(2), "{seen}");
+    assert!(seen["memory_bytes"].as_u64() > Some(100_000), "{seen}");
+    assert!(
+        seen["cpu_seconds"].is_f64() && seen["deepest"]["seconds"].is_u64(),
+        "{seen}"
+    );
+    let text = scratch.again(&["status"]).ok();
+    let line = text.lines().find(|line| line.starts_with("  processes "));
+    let line = line.expect("a line about processes");
+    assert!(line.contains("; in cat pipe\\u{1b}[2J x for "), "{line}");
+    assert!(line.ends_with(&format!(" (pid {deepest})")), "{line}");
+    let tree = scratch.again(&["explain", "--pid", &run.to_string()]).ok();
+    let below = tree.split("  a rerun that is under way: ").nth(1);
+    let mut below = below.expect("the rerun").lines().skip(1);
+    let first = below.next().unwrap_or_default();
+    assert!(first.starts_with(&format!("    {run} ")), "{tree}");
+    let leaf = format!(" {deepest} cat pipe\\u{{1b}}[2J x (up ");
+    assert!(
+        below.any(|line| line.starts_with("     ") && line.contains(&leaf)),
+        "{tree}"
+    );
+    let pipe = scratch.path("pipe\u{1b}[2J");
+    std::fs::write(pipe, "").expect("written");
+    scratch.wait_until_settled();
+    assert_eq!(
+        scratch.status()["targets"][0]["running"],
+        serde_json::Value::Null
+    );
+}
 
 /// The schema. A change here is a change for whoever reads it: fields may be added,
 /// with the manual page.

@@ -1,0 +1,142 @@
+//! The processes of one scan of the machine, and what a run among them does.
+
+use std::collections::BTreeSet;
+
+use super::time::Span;
+
+/// A process as a scan found it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid.
+    pub pid: i32,
+    /// Its parent's pid; 0 for none.
+    pub parent: i32,
+    /// Its words with spaces between them, without the empty ones, as its user chose them. Cut.
+    pub command: String,
+    /// How long it has lived, to the second.
+    pub age: Span,
+    /// The CPU time that it has used, without that of its children.
+    pub cpu: Span,
+    /// Its resident memory in bytes. Pages that processes share count for each of them.
+    pub memory: u64,
+}
+
+/// The processes of one scan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree(Vec<Process>);
+
+/// What the processes of a run do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Activity {
+    /// How many processes there are, with the run's own.
+    pub processes: usize,
+    /// The CPU time that those have used.
+    pub cpu: Span,
+    /// Their resident memory in bytes.
+    pub memory: u64,
+    /// The process furthest below the run's own, if there is one; of several the oldest.
+    pub deepest: Option<Process>,
+}
+
+impl Tree {
+    /// A tree of these.
+    pub fn new(processes: Vec<Process>) -> Self {
+        Tree(processes)
+    }
+
+    /// The process `root` and all below it, each before its children and with its depth. Nothing if it is not there.
+    pub fn below(&self, root: i32) -> Vec<(usize, &Process)> {
+        let mut found = Vec::new();
+        // A pid that was used again during the scan could close a circle.
+        let mut known = BTreeSet::from([root]);
+        let mut next: Vec<_> = self.0.iter().filter(|one| one.pid == root).collect();
+        next.truncate(1);
+        let mut next: Vec<(usize, &Process)> = next.into_iter().map(|one| (0, one)).collect();
+        while let Some((depth, process)) = next.pop() {
+            found.push((depth, process));
+            let children = self.0.iter().rev().filter(|one| one.parent == process.pid);
+            let new = children.filter(|one| known.insert(one.pid));
+            next.extend(new.map(|one| (depth + 1, one)));
+        }
+        found
+    }
+
+    /// What the run does whose process is `root`. `None` if it is not there.
+    pub fn activity(&self, root: i32) -> Option<Activity> {
+        let all = self.below(root);
+        let rank = |(depth, process): &&(usize, &Process)| (*depth, process.age);
+        let deepest = all.iter().filter(|(depth, _)| *depth > 0).max_by_key(rank);
+        let cpu = all.iter().map(|(_, one)| one.cpu.nanos());
+        let memory = all.iter().map(|(_, one)| one.memory);
+        (!all.is_empty()).then(|| Activity {
+            processes: all.len(),
+            cpu: Span::from_nanos(cpu.fold(0, u64::saturating_add)),
+            memory: memory.fold(0, u64::saturating_add),
+            deepest: deepest.map(|(_, process)| (*process).clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(pid: i32, parent: i32, age: u64) -> Process {
+        Process {
+            pid,
+            parent,
+            command: format!("word {pid}"),
+            age: Span::from_secs(age),
+            cpu: Span::from_secs(1),
+            memory: 10,
+        }
+    }
+
+    #[test]
+    fn activity_is_that_of_the_run_and_names_its_deepest_process() {
+        let tree = Tree::new(vec![
+            process(1, 0, 900),
+            process(7, 5, 30),
+            process(5, 1, 60),
+            process(8, 5, 20),
+            process(9, 8, 10),
+            // Another run's, which is deeper.
+            process(20, 1, 80),
+            process(21, 20, 80),
+            process(22, 21, 80),
+            process(23, 22, 80),
+        ]);
+        let pids: Vec<_> = tree.below(5).iter().map(|(d, p)| (*d, p.pid)).collect();
+        assert_eq!(pids, [(0, 5), (1, 7), (1, 8), (2, 9)]);
+        let activity = tree.activity(5).expect("it is there");
+        assert_eq!((activity.processes, activity.memory), (4, 40));
+        assert_eq!(activity.cpu, Span::from_secs(4));
+        assert_eq!(activity.deepest, Some(process(9, 8, 10)));
+        assert_eq!(tree.activity(9).expect("it is there").deepest, None);
+        assert_eq!(tree.activity(4), None);
+    }
+
+    #[test]
+    fn oldest_of_equally_deep_processes_is_the_deepest() {
+        let tree = Tree::new(vec![
+            process(5, 1, 60),
+            process(7, 5, 30),
+            process(8, 5, 40),
+        ]);
+        let deepest = tree.activity(5).and_then(|activity| activity.deepest);
+        assert_eq!(deepest.map(|process| process.pid), Some(8));
+    }
+
+    proptest! {
+        #[test]
+        fn no_process_is_found_twice(parents in proptest::collection::vec((0..9, 0..9), 0..20), root in 0..9) {
+            let processes = parents.iter().map(|(pid, parent)| process(*pid, *parent, 1));
+            let tree = Tree::new(processes.collect());
+            let below = tree.below(root);
+            let pids: BTreeSet<i32> = below.iter().map(|(_, process)| process.pid).collect();
+            prop_assert_eq!(pids.len(), below.len());
+            prop_assert_eq!(tree.activity(root).is_some(), parents.iter().any(|(pid, _)| *pid == root));
+        }
+    }
+}

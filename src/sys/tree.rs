@@ -1,0 +1,102 @@
+//! What the processes of runs do, for people: one scan of the machine by sysinfo. Who a process is, and whether it lives, is a
+//! question to [`super::process`].
+#![forbid(unsafe_code)]
+
+use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
+
+use super::machine::replacement;
+use super::process::is_alive;
+use crate::model::{Identity, Process, Span, Tree};
+
+/// How many characters of a command line are kept. Its user chose them.
+const COMMAND: usize = 160;
+
+/// These processes and all below them, but this one. Where there are none, or the caller may not see them (proc(5), hidepid), the tree
+/// lacks them.
+pub fn scan(roots: &[Identity]) -> Tree {
+    if roots.is_empty() || replacement().is_some() {
+        return Tree::default();
+    }
+    // Otherwise it keeps a file open for each process.
+    sysinfo::set_open_files_limit(0);
+    let mut system = System::new();
+    let parents = ProcessRefreshKind::nothing().without_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::All, false, parents);
+    let all = Tree::new(system.processes().values().map(process).collect());
+    let alive = roots.iter().filter(|root| is_alive(**root));
+    let below = alive.flat_map(|root| all.below(root.pid));
+    let this = Pid::from_u32(std::process::id());
+    let pids = below.filter_map(|(_, one)| usize::try_from(one.pid).ok());
+    let mut pids: Vec<Pid> = pids.map(Pid::from).filter(|pid| *pid != this).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    // Command lines can be long, and anybody's: only those are read.
+    let work = parents.with_cmd(UpdateKind::Always);
+    let work = work.with_memory().with_cpu();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), false, work);
+    let found = pids.iter().filter_map(|pid| system.process(*pid));
+    let living = found.filter(|one| one.status() != ProcessStatus::Zombie);
+    Tree::new(living.map(process).collect())
+}
+
+fn process(seen: &sysinfo::Process) -> Process {
+    let pid = |pid: Pid| i32::try_from(pid.as_u32()).unwrap_or(0);
+    let words = seen.cmd().iter().map(|word| word.to_string_lossy());
+    let mut command = words.collect::<Vec<_>>().join(" ");
+    if command.is_empty() {
+        command = seen.name().to_string_lossy().into_owned();
+    }
+    let millis = seen.accumulated_cpu_time();
+    Process {
+        pid: pid(seen.pid()),
+        parent: seen.parent().map_or(0, pid),
+        command: command.chars().take(COMMAND).collect(),
+        age: Span::from_secs(seen.run_time()),
+        cpu: Span::from_nanos(millis.saturating_mul(1_000_000)),
+        memory: seen.memory(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process::{identify, own_identity};
+    use std::process::Command;
+
+    #[test]
+    fn scan_finds_a_child_with_its_words_and_not_the_caller() {
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 600; :"])
+            .spawn()
+            .expect("sh");
+        let who = identify(i32::try_from(child.id()).expect("a pid")).expect("alive");
+        // sh has yet to start it.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let activity = loop {
+            let activity = scan(&[who]).activity(who.pid).expect("it lives");
+            let command = activity.deepest.as_ref().map(|one| one.command.as_str());
+            if command == Some("sleep 600") || std::time::Instant::now() > deadline {
+                break activity;
+            }
+        };
+        let deepest = activity.deepest.clone().expect("a child");
+        assert_eq!(
+            (deepest.command.as_str(), deepest.parent),
+            ("sleep 600", who.pid)
+        );
+        assert_eq!(activity.processes, 2);
+        assert!(activity.memory > 4096, "{activity:?}");
+        let own = own_identity().expect("/proc");
+        assert_eq!(scan(&[own]).activity(own.pid), None);
+        let another = Identity {
+            start: who.start + 1,
+            ..who
+        };
+        assert_eq!(scan(&[another]), Tree::default());
+        for pid in [deepest.pid, who.pid] {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
+        }
+        child.wait().expect("reaped");
+    }
+}
