@@ -591,7 +591,7 @@ _again() {
             return 0
             ;;
         again__subcmd__status)
-            opts="-v -h --json --this-run --state-dir --log-dir --config --verbose --help"
+            opts="-v -h --json --this-run --watch --state-dir --log-dir --config --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

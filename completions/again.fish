@@ -86,6 +86,7 @@ complete -c again -n "__fish_again_using_subcommand status" -l log-dir -d 'Direc
 complete -c again -n "__fish_again_using_subcommand status" -l config -d 'Settings [default: /etc/again.toml]' -r -F
 complete -c again -n "__fish_again_using_subcommand status" -l json -d 'Write JSON, as described in again(8)'
 complete -c again -n "__fish_again_using_subcommand status" -l this-run -d 'Only the target of the puppet run above this process'
+complete -c again -n "__fish_again_using_subcommand status" -l watch -d 'Show it again when it changes, until interrupted'
 complete -c again -n "__fish_again_using_subcommand status" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand status" -s h -l help -d 'Print help'
 complete -c again -n "__fish_again_using_subcommand stop" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F

@@ -203,6 +203,9 @@ pub struct Status {
     /// Only the target of the puppet run above this process
     #[arg(long)]
     pub this_run: bool,
+    /// Show it again when it changes, until interrupted
+    #[arg(long)]
+    pub watch: bool,
 }
 
 /// `again stop`.

@@ -1,6 +1,9 @@
 //! Text for people: lines that fit the terminal, a few colours on one, and their way out.
 #![forbid(unsafe_code)]
 
+/// Lines that are drawn over those before.
+pub mod frame;
+
 use std::ffi::OsStr;
 use std::io::{self, Write};
 

@@ -153,7 +153,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
     let exit = match cli.command {
         None => commands::run::main(global, &cli.run, signals),
         Some(Command::Run(run)) => commands::run::main(global, &run, signals),
-        Some(Command::Status(args)) => commands::status::main(global, &args),
+        Some(Command::Status(args)) => commands::status::main(global, &args, signals),
         Some(Command::Stop(args)) => commands::stop::main(global, &args),
         Some(Command::Resume) => commands::resume::main(global),
         Some(Command::Now(args)) => commands::now::main(global, &args),
@@ -161,7 +161,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         Some(Command::Enable) => commands::enable::main(global),
         Some(Command::Reset(args)) => commands::reset::main(global, &args),
         Some(Command::History(args)) => commands::history::main(global, &args),
-        Some(Command::Log(args)) => commands::log::main(global, &args),
+        Some(Command::Log(args)) => commands::log::main(global, &args, signals),
         Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
         Some(Command::Fleet(args)) => commands::fleet::main(&args, signals),

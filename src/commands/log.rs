@@ -17,7 +17,7 @@ use crate::state::store::Store;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
 use crate::sys::pidfd;
-use crate::sys::sleep::{Sleeper, Wake, Watch};
+use crate::sys::viewer::{Growth, News, Viewer, end_by};
 
 /// A file with the output of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +49,7 @@ impl Log {
 ///
 /// # Errors
 /// Which log is not there, or cannot be read.
-pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
+pub fn main(global: &Global, args: &cli::Log, signals: SignalState) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let place = targets::place(&settings.state_dir)?;
@@ -93,7 +93,7 @@ pub fn main(global: &Global, args: &cli::Log) -> Result<Exit> {
         .filter(|run| run.started.boot == boot)
         .find(|run| Path::new(&run.log) == log.path);
     match writer {
-        Some(writer) if args.follow => follow(&mut file, &log.path, writer)?,
+        Some(writer) if args.follow => follow(&mut file, &log.path, writer, signals)?,
         _ => show(&mut file)?,
     }
     Ok(exit)
@@ -173,28 +173,29 @@ fn show(file: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// Copies the output so far, then what is added, until the rerun has ended.
-fn follow(file: &mut File, path: &Path, writer: &Running) -> Result<()> {
+/// Copies the output so far, then what is added, until the rerun has ended. A signal that asks to end ends this process.
+fn follow(file: &mut File, path: &Path, writer: &Running, signals: SignalState) -> Result<()> {
     // Before the first look, lest something be written in between.
-    let watch =
-        Watch::on_growth(path).with_context(|| format!("cannot watch {}", path.display()))?;
+    let growth = Growth::of(path).with_context(|| format!("cannot watch {}", path.display()))?;
     let process = match pidfd::open(writer.process) {
         Ok(process) => process,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return show(file),
         Err(e) => return Err(e).context("cannot take hold of the rerun"),
     };
-    let mut sleeper = Sleeper::new(SignalState::of_this_process())?;
+    let mut viewer = Viewer::new(signals)?;
     loop {
         show(file)?;
-        match sleeper.sleep(Some(&process), None, Some(&watch))? {
-            Wake::Changed | Wake::Hurry | Wake::NoMore | Wake::Child | Wake::Time => {}
-            Wake::Ended => return show(file),
-            Wake::Signal { .. } => bail!(
-                "interrupted; run {} of chain {} goes on (pid {})",
-                writer.run,
-                writer.chain,
-                writer.process.pid
-            ),
+        match viewer.wait(Some(&process), Some(&growth), None)? {
+            News::Grown | News::Redraw | News::Time => {}
+            News::Ended => return show(file),
+            News::Signal(signal) => {
+                let (run, chain, pid) = (writer.run, &writer.chain, writer.process.pid);
+                complain(&format!(
+                    "again: interrupted; run {run} of chain {chain} continues (pid {pid})"
+                ));
+                end_by(signal);
+                bail!("ended by signal {signal}");
+            }
         }
     }
 }

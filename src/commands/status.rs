@@ -1,6 +1,8 @@
 //! `again status`: what is pending, why, when; what runs; how the last rerun ended.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::disable;
@@ -8,6 +10,7 @@ use super::report::{Blocked, Pending, Report, Target, driver_state, origin_json}
 use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
+use crate::layout::frame::Frame;
 use crate::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
 use crate::model::{
     Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
@@ -25,35 +28,46 @@ use crate::state::store::Store;
 use crate::state::triggered::Present;
 use crate::sys::attributes::SignalState;
 use crate::sys::clock::moment;
+use crate::sys::terminal::{self, Terminal, clean};
+use crate::sys::viewer::{News, Viewer, end_by};
 use crate::sys::{localtime, process, user};
 
 /// How many characters of the deepest process's command line are shown.
 const COMMAND: usize = 60;
 
-/// Shows the state.
+/// How often a state that is watched is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What differs in a report whenever one is made, or for a moment: without it, a difference is a change.
+const UNSTEADY: [&str; 8] = [
+    "now",
+    "seconds",
+    "since",
+    "due_at",
+    "due_in_seconds",
+    "frees_at",
+    "locked_by",
+    "processes",
+];
+
+/// Shows the state, once or until a signal ends it.
 ///
 /// # Errors
 /// Those of the settings and of writing.
-pub fn main(global: &Global, args: &Status) -> Result<Exit> {
+pub fn main(global: &Global, args: &Status, signals: SignalState) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
-    let store = Store::existing(&settings.state_dir);
-    let place = place(&settings.state_dir)?;
-    let now = moment();
-    let this_run = (args.json || args.this_run).then(|| this_run(&store, &settings, &around, &now));
-    let this_run = this_run.flatten();
-    // Outside any run there is no such target.
-    let target = || this_run.as_ref()?.get("target")?.as_str();
-    let only = args.this_run.then(|| target().unwrap_or_default());
-    let report = Report::gather(&store, &settings, now, only);
-    if args.json {
-        say(&report.json(this_run).to_string())?;
-    } else {
-        say(&text(&report, &place, &Look::of_this_process()))?;
-        for what in &report.unreadable {
-            complain(&format!("again: warning: {what}"));
-        }
+    let view = View {
+        args,
+        store: Store::existing(&settings.state_dir),
+        around,
+        settings,
+    };
+    if args.watch {
+        return view.watch(signals);
     }
+    let (report, this_run) = view.report();
+    view.print(&report, this_run)?;
     let is_busy = |target: &Target| !target.timers.is_empty() || target.running().is_some();
     if report.targets.iter().any(is_busy) || !report.drivers.is_empty() {
         Ok(Exit::Success)
@@ -62,6 +76,122 @@ pub fn main(global: &Global, args: &Status) -> Result<Exit> {
     } else {
         Ok(Exit::NothingPending)
     }
+}
+
+/// What is shown, and where it is read.
+struct View<'a> {
+    args: &'a Status,
+    settings: Settings,
+    around: Surroundings,
+    store: Store,
+}
+
+impl View<'_> {
+    /// The state now, and the run above this process.
+    fn report(&self) -> (Report, Option<Value>) {
+        let (args, store, settings) = (self.args, &self.store, &self.settings);
+        let now = moment();
+        let is_wanted = args.json || args.this_run;
+        let this_run = is_wanted.then(|| this_run(store, settings, &self.around, &now));
+        let this_run = this_run.flatten();
+        // Outside any run there is no such target.
+        let target = || this_run.as_ref()?.get("target")?.as_str();
+        let only = args.this_run.then(|| target().unwrap_or_default());
+        let report = Report::gather(store, settings, now, only);
+        (report, this_run)
+    }
+
+    /// The report for people.
+    fn text(&self, report: &Report) -> Result<String> {
+        let place = place(&self.settings.state_dir)?;
+        Ok(text(report, &place, &Look::of_this_process()))
+    }
+
+    fn print(&self, report: &Report, this_run: Option<Value>) -> Result<()> {
+        if self.args.json {
+            return Ok(say(&report.json(this_run).to_string())?);
+        }
+        say(&self.text(report)?)?;
+        for what in &report.unreadable {
+            complain(&format!("again: warning: {what}"));
+        }
+        Ok(())
+    }
+
+    /// Draws it on a terminal, and prints it elsewhere whenever it has changed.
+    fn watch(&self, signals: SignalState) -> Result<Exit> {
+        let mut viewer = Viewer::new(signals)?;
+        let mut drawn = Terminal::new().filter(|_| !self.args.json);
+        let (mut frame, mut before) = (Frame::default(), Value::Null);
+        if drawn.is_some() {
+            terminal::write(frame.clear())?;
+        }
+        loop {
+            let (report, this_run) = self.report();
+            match &drawn {
+                // When it is ours again, SIGCONT has come.
+                Some(_) if terminal::is_anothers() => {}
+                Some(terminal) => self.draw(terminal, &mut frame, &report)?,
+                None => {
+                    let state = steady(report.json(None));
+                    if state != before {
+                        self.print_change(&report, this_run, before.is_null())?;
+                        before = state;
+                    } else if !terminal::is_read() {
+                        return Ok(Exit::Success);
+                    }
+                }
+            }
+            match viewer.wait(None, None, Some(LOOK_EVERY))? {
+                News::Signal(signal) => {
+                    drop(drawn.take());
+                    end_by(signal);
+                    bail!("ended by signal {signal}");
+                }
+                News::Redraw if drawn.is_some() && !terminal::is_anothers() => {
+                    terminal::write(frame.clear())?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn draw(&self, terminal: &Terminal, frame: &mut Frame, report: &Report) -> Result<()> {
+        terminal.is_quiet();
+        let [rows, width] = terminal.size();
+        let text = self.text(report)?;
+        let warnings = report.unreadable.iter();
+        let warnings = warnings.map(|what| clean(&format!("again: warning: {what}")));
+        let lines = text.lines().map(str::to_owned).chain(warnings);
+        // The cursor has the last line.
+        let lines = lines.take(rows.saturating_sub(1)).collect();
+        Ok(terminal::write(&frame.show(lines, width))?)
+    }
+
+    /// The state behind its time and, but for the first, an empty line.
+    fn print_change(&self, report: &Report, this_run: Option<Value>, is_first: bool) -> Result<()> {
+        if !self.args.json {
+            let gap = if is_first { "" } else { "\n" };
+            say(&format!("{gap}{}", localtime::local(report.now.wall)))?;
+        }
+        self.print(report, this_run)
+    }
+}
+
+/// A report without what is [`UNSTEADY`].
+fn steady(mut report: Value) -> Value {
+    match &mut report {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !UNSTEADY.contains(&name.as_str()));
+            let values = fields.iter_mut().map(|(_, value)| value);
+            values.for_each(|value| *value = steady(value.take()));
+        }
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| *value = steady(value.take())),
+        _ => {}
+    }
+    report
 }
 
 /// Which target and chain the puppet run above us belongs to. A rerun is known by its process, whatever that looks like.

@@ -25,3 +25,4 @@ pub mod tree;
 pub mod trust;
 pub mod unit;
 pub mod user;
+pub mod viewer;

@@ -1,5 +1,5 @@
-//! Sleeping until something happens: the one place where a waiter, a converge driver and
-//! `again log -f` wait. It polls neither for an end nor for a time, where pidfds exist.
+//! Sleeping until something happens: the one place where a waiter and a converge driver
+//! wait. It polls neither for an end nor for a time, where pidfds exist.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -213,7 +213,7 @@ fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
     Ok(())
 }
 
-/// Directories watched for files that come, go or are replaced; or a file that grows.
+/// Directories watched for files that come, go or are replaced.
 #[derive(Debug)]
 pub struct Watch {
     files: Inotify,
@@ -274,16 +274,6 @@ impl Watch {
             }
         }
         Ok(())
-    }
-
-    /// Watches one file for what is written to it.
-    ///
-    /// # Errors
-    /// Those of inotify_init1(2) and inotify_add_watch(2).
-    pub fn on_growth(file: &Path) -> io::Result<Self> {
-        let files = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        files.add_watch(file, AddWatchFlags::IN_MODIFY)?;
-        Ok(Watch { files, clock: None })
     }
 }
 

@@ -1,4 +1,5 @@
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use again_rig::{Process, SHORT, Scratch, stays, wait_for};
@@ -100,7 +101,8 @@ fn a_reader_that_is_interrupted_leaves_the_rerun_alone() {
         .ok();
     let output = reader.wait_with_output().expect("waited");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(&format!("goes on (pid {pid})")), "{said}");
+    assert!(said.contains(&format!("continues (pid {pid})")), "{said}");
+    assert_eq!(output.status.signal(), Some(2), "{said}");
     assert_eq!(scratch.status()["targets"][0]["running"]["pid"], pid);
     scratch.write("go", "");
     scratch.wait_until_settled();

@@ -33,3 +33,5 @@ mod said;
 mod status;
 /// `again disable`, `enable`, `reset`.
 mod switch;
+/// `again status --watch`.
+mod watch;

@@ -116,11 +116,11 @@ fn a_pipe_gets_a_line_for_each_change() {
         all.signal("-INT");
         dbs.signal("-TERM");
         let (status, text) = all.ends();
-        assert_eq!(status.code(), Some(0), "{text}");
+        assert_eq!(status.signal(), Some(2), "{text}");
         assert_eq!(text.matches("it is tried again").count(), 1, "{text}");
         assert!(!text.contains('\x1b'), "{text:?}");
         let (status, text) = dbs.ends();
-        assert_eq!(status.code(), Some(0), "{text}");
+        assert_eq!(status.signal(), Some(15), "{text}");
         assert_eq!(text.matches("lb1.test: running").count(), 0, "{text}");
     }
 }
@@ -209,11 +209,11 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
     server.run();
     shown.prints(&mut seen, "2 nodes: ");
     typed.write_all(b"\x03").expect("typed");
-    shown.prints(&mut seen, "status=0");
+    shown.prints(&mut seen, "status=130");
     let (status, text) = shown.ends();
     assert_eq!(status.code(), Some(0), "{text}");
     assert!(!text.contains("typed"), "{text:?}");
-    let after = text.split("status=0").nth(1).expect("the rest");
+    let after = text.split("status=130").nth(1).expect("the rest");
     assert!(
         after.contains(" echo ") && !after.contains("-echo "),
         "{after}"
@@ -241,6 +241,6 @@ fn a_stopped_one_goes_on_or_ends() {
     shown.prints(&mut seen, "status=");
     let (_, text) = shown.ends();
     let (_, after) = text.split_once("stopped=148").expect("stopped");
-    assert!(after.contains("status=0"), "{text:?}");
+    assert!(after.contains("status=143"), "{text:?}");
     assert!(!after.contains('\x1b'), "{text:?}");
 }

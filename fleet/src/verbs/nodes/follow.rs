@@ -1,25 +1,25 @@
 //! `again-fleet nodes --follow`: the engine is asked, and what changes is drawn on a terminal, or told line by line.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use again::layout::frame::Frame;
 use again::layout::{Look, Tone, say};
 use again::model::Walltime;
 use again::sys::attributes::SignalState;
 use again::sys::clock::walltime;
-use again::sys::terminal::clean;
+use again::sys::terminal::{self, Terminal, clean};
+use again::sys::viewer::end_by;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
 use super::super::watching::{self, Place, Seen};
 use super::super::{Exit, Problem, clock};
-use super::frame::Frame;
 use super::live::{Live, Stands, news};
 use super::roster::Columns;
-use super::terminal::{self, Terminal};
 use crate::engine::{Change, Value};
 use crate::policy::select::Selection;
 use crate::policy::slots::Standing;
@@ -37,20 +37,29 @@ const PORTION: usize = 64;
 /// How many beats it takes until what nodes tell is listed again, which is much, and only missing where an old etcd has lost a change.
 const SELDOM: u32 = 20;
 
-/// Shows who is there until it is interrupted.
+/// Shows who is there until a signal ends this process.
 ///
 /// # Errors
 /// This node has no certificate to ask with, or nobody reads what is shown.
 pub fn main(settings: &Settings, selection: Selection) -> Result<Exit, Problem> {
     let inherited = SignalState::of_this_process();
     let view = RefCell::new(View::new(settings, selection)?);
-    watching::block_on(Box::pin(follow(settings, &view, inherited)))
+    let signal = Cell::new(None);
+    let work = follow(settings, &view, inherited, &signal);
+    let exit = watching::block_on(Box::pin(work));
+    // The terminal is as it was before.
+    drop(view);
+    if let Some(kind) = signal.get() {
+        end_by(kind.as_raw_value());
+    }
+    exit
 }
 
 async fn follow(
     settings: &Settings,
     view: &RefCell<View>,
     inherited: SignalState,
+    ended_by: &Cell<Option<SignalKind>>,
 ) -> Result<(), Problem> {
     let ending = [
         SignalKind::interrupt(),
@@ -58,13 +67,14 @@ async fn follow(
         SignalKind::hangup(),
         SignalKind::quit(),
     ];
-    let mut heard = Vec::new();
-    for kind in ending {
-        // As under nohup(1).
-        if !inherited.ignores(kind.as_raw_value()) {
-            heard.push(signal(kind)?);
-        }
-    }
+    // As under nohup(1).
+    let ending = ending.into_iter();
+    let ending = ending.filter(|kind| !inherited.ignores(kind.as_raw_value()));
+    let (kinds, mut heard): (Vec<_>, Vec<_>) = ending
+        .map(|kind| Ok((kind, signal(kind)?)))
+        .collect::<std::io::Result<Vec<_>>>()?
+        .into_iter()
+        .unzip();
     let cont = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
     let mut redrawn = [signal(SignalKind::window_change())?, signal(cont)?];
     let pace = view.borrow().out.pace();
@@ -75,23 +85,26 @@ async fn follow(
     loop {
         tokio::select! {
             ended = &mut watching => return ended,
-            () = any(&mut heard) => return Ok(()),
-            () = any(&mut redrawn) => view.borrow_mut().anew()?,
+            at = any(&mut heard) => {
+                ended_by.set(kinds.get(at).copied());
+                return Ok(());
+            }
+            _ = any(&mut redrawn) => view.borrow_mut().anew()?,
             () = sleep(pace) => view.borrow_mut().show()?,
         }
     }
 }
 
-/// One of these has come.
-async fn any(signals: &mut [Signal]) {
+/// Which of these has come.
+async fn any(signals: &mut [Signal]) -> usize {
     poll_fn(|context| {
         let mut signals = signals.iter_mut();
-        match signals.any(|one| one.poll_recv(context).is_ready()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        match signals.position(|one| one.poll_recv(context).is_ready()) {
+            Some(at) => Poll::Ready(at),
+            None => Poll::Pending,
         }
     })
-    .await;
+    .await
 }
 
 /// What is watched. On NATS nobody shares slots.

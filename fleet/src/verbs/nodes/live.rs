@@ -353,10 +353,10 @@ fn shared(counts: [usize; KINDS], room: usize) -> [usize; KINDS] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::Frame;
     use super::*;
     use crate::policy::select::tests::node as told;
     use crate::wire::slot::tests::slot;
+    use again::layout::frame::Frame;
 
     const LOOK: Look = Look {
         width: None,

@@ -2,14 +2,10 @@
 
 /// `--follow`: asks the engine, and shows what changes.
 mod follow;
-/// What a terminal is sent.
-mod frame;
 /// What is worth a look.
 mod live;
 /// Who is there.
 mod roster;
-/// The terminal.
-mod terminal;
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! PURE: what a terminal is sent so that it shows other lines than before: only what is not there already.
+//! What a terminal is sent so that it shows other lines than before: only what is not there already. Pure.
 
 /// Lines at the end of what a terminal shows, the cursor at the beginning of the one below them.
 #[derive(Debug, Default)]
