@@ -18,6 +18,7 @@ use crate::policy::newest::{Ignored, Newest};
 use crate::settings::{Settings, Trust};
 use crate::step::model::{Content, Found};
 use crate::wire::Malformed;
+use crate::wire::beat::Beat;
 use crate::wire::body;
 use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
 use crate::wire::event::Batch;
@@ -331,6 +332,16 @@ impl Seals {
         self.stands(bytes, key, |slot: &Slot| {
             let (group, node) = (slot.group.clone(), slot.node.clone());
             (Key::Slot { group, node }, &slot.node)
+        })
+    }
+
+    /// What a node signs at this key while it has places.
+    ///
+    /// # Errors
+    /// It did not sign that there.
+    pub fn beat(&mut self, bytes: &[u8], key: &Key) -> Result<Beat, String> {
+        self.stands(bytes, key, |beat: &Beat| {
+            (Key::Beat(beat.node.clone()), &beat.node)
         })
     }
 

@@ -249,15 +249,15 @@ impl Etcd {
         Ok(self.call(client.lease_grant(seconds, None)).await?.id())
     }
 
-    /// Does `act` if `condition` holds; otherwise gives what stands under the key.
+    /// Does `act` if all conditions hold; otherwise gives what stands under the key.
     async fn if_so(
         &self,
         key: &str,
-        condition: Compare,
+        conditions: impl Into<Vec<Compare>>,
         act: TxnOp,
     ) -> Result<Result<u64, Option<Value>>, Error> {
         let txn = Txn::new()
-            .when([condition])
+            .when(conditions)
             .and_then([act])
             .or_else([TxnOp::get(key, None)]);
         let mut client = self.client.clone();
@@ -328,7 +328,7 @@ impl Engine for Etcd {
 
     async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
         let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
-        self.if_so(key, is_absent(key), put)
+        self.if_so(key, [is_absent(key)], put)
             .await?
             .map_err(|_| Error::Conflict)
     }
@@ -343,14 +343,14 @@ impl Engine for Etcd {
         lease: &Lease,
     ) -> Result<u64, Error> {
         let put = TxnOp::put(key, bytes, Some(PutOptions::new().with_lease(lease.id)));
-        self.if_so(key, is_of(key, revision), put)
+        self.if_so(key, [is_of(key, revision)], put)
             .await?
             .map_err(|_| Error::Conflict)
     }
 
     async fn put_unless(&self, key: &str, bytes: &[u8], other: &str) -> Result<u64, Error> {
         let put = TxnOp::put(key, bytes, None);
-        self.if_so(other, is_absent(other), put)
+        self.if_so(other, [is_absent(other)], put)
             .await?
             .map_err(|_| Error::Conflict)
     }
@@ -368,10 +368,22 @@ impl Engine for Etcd {
 
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         let delete = TxnOp::delete(key, None);
-        match self.if_so(key, is_of(key, revision), delete).await? {
+        match self.if_so(key, [is_of(key, revision)], delete).await? {
             Ok(_) | Err(None) => Ok(()),
             Err(Some(_)) => Err(Error::Conflict),
         }
+    }
+
+    async fn remove_while(
+        &self,
+        key: &str,
+        revision: u64,
+        (other, at): (&str, u64),
+    ) -> Result<(), Error> {
+        let conditions = [is_of(key, revision), is_of(other, at)];
+        let delete = TxnOp::delete(key, None);
+        let removed = self.if_so(key, conditions, delete).await?;
+        removed.map(drop).map_err(|_| Error::Conflict)
     }
 
     async fn grant(&self) -> Result<Lease, Error> {
@@ -510,7 +522,7 @@ fn value(kv: &KeyValue) -> Value {
     }
 }
 
-/// Whether the value of this revision stands there.
+/// Whether the value of this revision stands there; none has revision 0.
 fn is_of(key: &str, revision: u64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, signed(revision))
 }

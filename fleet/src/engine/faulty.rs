@@ -21,7 +21,7 @@ pub enum Call {
     Put,
     /// [`Engine::create`].
     Create,
-    /// [`Engine::remove`].
+    /// [`Engine::remove`] and [`Engine::remove_while`].
     Remove,
     /// [`Engine::grant`], [`Engine::renew`] and [`Engine::revoke`].
     Lease,
@@ -172,6 +172,16 @@ impl<E: Engine> Engine for Faulty<E> {
 
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         call(&self.plan, Call::Remove, self.engine.remove(key, revision)).await
+    }
+
+    async fn remove_while(
+        &self,
+        key: &str,
+        revision: u64,
+        other: (&str, u64),
+    ) -> Result<(), Error> {
+        let removed = self.engine.remove_while(key, revision, other);
+        call(&self.plan, Call::Remove, removed).await
     }
 
     async fn grant(&self) -> Result<E::Lease, Error> {

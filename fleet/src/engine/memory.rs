@@ -279,6 +279,22 @@ impl Engine for Memory {
         })
     }
 
+    async fn remove_while(
+        &self,
+        key: &str,
+        revision: u64,
+        (other, at): (&str, u64),
+    ) -> Result<(), Error> {
+        self.with(|state| {
+            let of = |key| state.values.get(key).map_or(0, |held| held.value.revision);
+            if (of(key), of(other)) != (revision, at) {
+                return Err(Error::Conflict);
+            }
+            state.remove(key);
+            Ok(())
+        })
+    }
+
     async fn grant(&self) -> Result<u64, Error> {
         Ok(self.with(|state| {
             state.next_lease += 1;

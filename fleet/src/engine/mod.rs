@@ -292,6 +292,17 @@ pub trait Engine {
     /// Removes a value if it is the one of this revision or gone already; [`Error::Conflict`] if it is another.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error>;
 
+    /// Removes the value of this revision while the value at another key is the one of that revision, or none is where that is 0;
+    /// [`Error::Conflict`] where either is another.
+    async fn remove_while(
+        &self,
+        _key: &str,
+        _revision: u64,
+        _other: (&str, u64),
+    ) -> Result<(), Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
+
     /// A new lease, of the length in [`Times`].
     async fn grant(&self) -> Result<Self::Lease, Error>;
 

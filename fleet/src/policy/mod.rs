@@ -2,6 +2,8 @@
 
 /// Who may start runs here.
 pub mod accept;
+/// Which places belong to dead nodes.
+pub mod beat;
 /// What a target remembers, so that it acts on nothing twice.
 pub mod books;
 /// What a sender asks for, as registers.

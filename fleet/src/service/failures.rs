@@ -25,6 +25,12 @@ pub enum Work {
     Queues,
     /// Taking this lock.
     Lock(Name),
+    /// Writing beats of this node.
+    Beat,
+    /// Reading those of others.
+    Beats,
+    /// Removing places of dead nodes.
+    Eviction,
     /// Seeing what others write, by the number of the watch.
     Watch(usize),
     /// Writing the numbers for `again metrics`.

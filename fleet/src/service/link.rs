@@ -49,6 +49,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub const OURSELVES: Client = 0;
 /// The same, about locks.
 pub const LOCKS: Client = Client::MAX;
+/// The same, about beats.
+pub const BEATS: Client = Client::MAX - 1;
 
 /// What the engine is asked for.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ pub enum Call {
     },
     /// To list what stands below these, for somebody on this machine.
     List {
-        /// For whom; [`OURSELVES`] and [`LOCKS`] are the service.
+        /// For whom; [`OURSELVES`], [`LOCKS`] and [`BEATS`] are the service.
         client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
@@ -102,9 +104,9 @@ pub enum Call {
         /// The keys.
         keys: Vec<Key>,
     },
-    /// To hold something for this long: an operator's word; or events, if it has room for such.
+    /// To hold something for this long: an operator's word or a beat; or events, if it has room for such.
     Tell {
-        /// For whom; events are for [`OURSELVES`].
+        /// For whom; events are for [`OURSELVES`], a beat for [`BEATS`].
         client: Client,
         /// Where.
         key: Key,
@@ -122,7 +124,7 @@ pub enum Call {
         /// The reset.
         bytes: Vec<u8>,
     },
-    /// To do something with this node's place in a group, or with a lock.
+    /// To do something with a place in a group, or with a lock.
     Place {
         /// Which.
         key: Key,

@@ -1,6 +1,8 @@
 //! The locks for which this node is a candidate: which one holds each, and what this node does so that somebody does. What is to be done
 //! about them is said here, and done elsewhere.
 
+/// Beats for locks, and the beats of holders that are watched.
+mod beating;
 /// What outlives a service, as it is written down.
 mod kept;
 /// What becomes of one of them.
@@ -17,6 +19,7 @@ use again::model::{Boottime, Span};
 use super::few::Few;
 use super::slots::Place;
 use crate::engine::LEASE;
+use crate::policy::beat::SURE;
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
 use crate::wire::lock::{Lock as Word, Published, Reset};
@@ -99,6 +102,8 @@ struct One {
     asked: Option<Boottime>,
     /// When its lease ends, by the last time that the engine has kept it alive.
     ends: Boottime,
+    /// Until when this node is sure of it by its beats.
+    beaten: Boottime,
     /// Whether it was said that it has ended.
     has_ended: bool,
     /// When something is to be done.
@@ -231,7 +236,7 @@ impl Locks {
         let all = self.all.0.iter().map(|(_, one)| one);
         let ends = all.clone().filter(|one| one.can_end());
         let due = all.filter_map(|one| one.due);
-        due.chain(ends.map(|one| one.ends)).min()
+        due.chain(ends.map(|one| one.ends())).min()
     }
 
     /// The engine is there. What this node holds it goes on holding, if its lease lives.
@@ -298,10 +303,10 @@ impl Locks {
     pub fn tick(&mut self) -> Vec<Deed> {
         let (mut deeds, now) = (Vec::new(), self.now);
         for (name, one) in &mut self.all.0 {
-            if one.can_end() && one.ends <= now {
+            if one.can_end() && one.ends() <= now {
                 one.has_ended = true;
                 deeds.push(Deed::Say(format!(
-                    "whether this node still holds the lock '{name}' is not known: its lease may have ended, and another one may hold it"
+                    "whether this node still holds the lock '{name}' is not known: its lease or its beats may have ended, and another one may hold it"
                 )));
             }
             if self.away.is_some() || one.due.is_none_or(|due| due > now) {
@@ -433,6 +438,8 @@ impl Locks {
         {
             place.revision = revision;
             one.stage = Stage::Idle;
+            // Others have not watched this word before.
+            one.beaten = one.asked.map_or(one.beaten, |asked| asked + SURE);
             one.confirmed();
             let token = one.token;
             deeds.push(Deed::Save);

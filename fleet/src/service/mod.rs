@@ -3,6 +3,8 @@
 
 /// The timer.
 mod alarm;
+/// Whether the nodes with places are alive.
+mod beats;
 /// Who asks.
 mod callers;
 /// The firing socket.
@@ -270,6 +272,9 @@ impl<'a> Service<'a> {
         self.driver.look_at_runs();
         self.driver.slots_go_on(is_beat);
         self.driver.locks_go_on(is_beat);
+        if is_beat {
+            self.driver.beat();
+        }
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);

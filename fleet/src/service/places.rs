@@ -132,6 +132,13 @@ pub enum Act {
     Resume(Lease),
     /// To end it, and with it the place.
     Leave(Lease),
+    /// To remove the place of another node, which is dead.
+    Evict {
+        /// The place's revision.
+        revision: u64,
+        /// The node's key for beats, and its revision there.
+        beat: (String, u64),
+    },
 }
 
 /// The leases under which places stand, by their numbers.
@@ -196,6 +203,14 @@ impl<L> Leases<L> {
                     renewed => renewed?,
                 }
                 self.0.borrow_mut().insert(number, lease);
+            }
+            Act::Evict {
+                revision,
+                beat: (beat, at),
+            } => {
+                engine
+                    .remove_while(&value.key, revision, (&beat, at))
+                    .await?
             }
             Act::Leave(number) => {
                 self.0.borrow_mut().remove(&number);

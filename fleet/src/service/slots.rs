@@ -1,6 +1,8 @@
 //! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
 //! here, and done elsewhere.
 
+/// Beats for places, and the beats of others that are watched.
+mod beating;
 /// What places are held for.
 mod held;
 /// What outlives a service, as it is written down.
@@ -16,13 +18,13 @@ use held::{before, ended};
 use super::few::Few;
 use crate::ask::Wish;
 use crate::engine::LEASE;
+use crate::policy::beat::SURE;
 use crate::policy::books::Which;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
+use crate::wire::beat::MOST_GROUPS;
 use crate::wire::name::{Name, Node};
 
-/// How many groups a node is in together.
-const MOST_GROUPS: usize = 64;
 /// How many of those before it a node wants to know of, beside as many as there are slots.
 const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
 /// Before what has failed is tried again: less than a run waits for a service that says nothing. It doubles so many times.
@@ -72,6 +74,8 @@ pub struct Group {
     asked: Option<Boottime>,
     /// When its lease ends, by the last time that the engine has kept it alive.
     ends: Boottime,
+    /// Until when this node is sure of it by its beats; nothing before one of this service was answered.
+    beaten: Option<Boottime>,
     /// Whether it was said that it has ended.
     has_ended: bool,
     /// Those before it, by their own word, if they are known.
@@ -261,7 +265,7 @@ impl Slots {
     /// When something is to be done.
     pub fn wakes(&self) -> Option<Boottime> {
         let with_end = self.groups.0.iter().filter(|(_, group)| group.can_end());
-        let ends = with_end.map(|(_, group)| group.ends);
+        let ends = with_end.map(|(_, group)| group.ends());
         self.due.into_iter().chain(ends).min()
     }
 
@@ -269,7 +273,7 @@ impl Slots {
     pub fn tick(&mut self) -> Vec<Deed> {
         let mut deeds = Vec::new();
         for (name, group) in &mut self.groups.0 {
-            if group.can_end() && group.ends <= self.now {
+            if group.can_end() && group.ends() <= self.now {
                 group.has_ended = true;
                 deeds.push(Deed::Say(ended(name)));
             }
@@ -352,6 +356,8 @@ impl Slots {
             first,
             revision,
         });
+        // Others have not watched this place before.
+        group.beaten = group.asked.map(|asked| asked + SURE);
         group.confirmed();
         let mut deeds = vec![Deed::Save];
         if group.is_over {
@@ -511,7 +517,7 @@ impl Slots {
         for (_, group) in &mut self.groups.0 {
             let mut waits = (String::new(), false);
             // A place that this node only remembers may be somebody else's by now.
-            let is_sure = group.stage == Stage::Stands && self.now < group.ends;
+            let is_sure = group.is_sure(self.now);
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
                 waits = (why.clone(), true);
             } else if !group.had_turn
@@ -561,7 +567,8 @@ impl Group {
     /// The engine has done what was asked for: the lease lives from then on.
     fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
-            (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
+            self.ends = asked + Span::from_secs(LEASE);
+            self.has_ended &= self.ends() <= asked;
         }
     }
 

@@ -22,6 +22,8 @@ pub enum Key {
     Node(Node),
     /// `alive/NODE`: there while the node's service is.
     Alive(Node),
+    /// `beat/NODE`: that the node lives, for its places in groups and its locks.
+    Beat(Node),
     /// `result/SENDER/TARGET/NAME`: what became of a trigger, last.
     Result {
         /// The node that fired.
@@ -95,6 +97,7 @@ impl Key {
             Key::Lock(_) => return None,
             Key::Node(node)
             | Key::Alive(node)
+            | Key::Beat(node)
             | Key::Story { node, .. }
             | Key::Event { node, .. }
             | Key::Slot { node, .. }
@@ -117,6 +120,7 @@ impl Key {
             ),
             Key::Node(node) => written(namespace, "node", &[node.as_str()]),
             Key::Alive(node) => written(namespace, "alive", &[node.as_str()]),
+            Key::Beat(node) => written(namespace, "beat", &[node.as_str()]),
             Key::Result {
                 sender,
                 target,
@@ -182,6 +186,7 @@ impl Key {
             },
             ("node", [node]) => Key::Node(node.parse()?),
             ("alive", [node]) => Key::Alive(node.parse()?),
+            ("beat", [node]) => Key::Beat(node.parse()?),
             ("result", [sender, target, name]) => Key::Result {
                 sender: sender.parse()?,
                 target: target.parse()?,
@@ -321,6 +326,7 @@ pub(crate) mod tests {
             }),
             node().prop_map(Key::Node),
             node().prop_map(Key::Alive),
+            node().prop_map(Key::Beat),
             (node(), node(), name()).prop_map(|(sender, target, name)| Key::Result {
                 sender,
                 target,
@@ -426,7 +432,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|beat|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

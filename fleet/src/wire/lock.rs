@@ -35,6 +35,9 @@ pub struct Lock {
     /// there means anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Node>,
+    /// Whether the holder beats for the lock ([`Beat`](super::beat::Beat)), so that others may remove this if it does not any more.
+    #[serde(default)]
+    pub beats: bool,
 }
 
 impl Content for Lock {
@@ -125,6 +128,7 @@ pub(crate) mod tests {
                 .map(|name| name.parse().expect("a certname"))
                 .to_vec(),
             to: None,
+            beats: true,
         }
     }
 

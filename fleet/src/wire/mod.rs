@@ -27,6 +27,8 @@ macro_rules! words {
     };
 }
 
+/// That a node with places is alive.
+pub mod beat;
 /// What the bodies of all kinds have in common.
 pub mod body;
 /// A kind, a namespace and a body, and the signature over them.

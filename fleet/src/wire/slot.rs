@@ -29,6 +29,9 @@ pub struct Slot {
     pub since: u64,
     /// What for, in its own words.
     pub why: String,
+    /// Whether the node beats for this place ([`Beat`](super::beat::Beat)), so that others may remove it if it does not any more.
+    #[serde(default)]
+    pub beats: bool,
 }
 
 impl Content for Slot {
@@ -64,6 +67,7 @@ pub(crate) mod tests {
             limit,
             since: 1000,
             why: "process 7".to_owned(),
+            beats: true,
         }
     }
 

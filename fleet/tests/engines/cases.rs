@@ -472,6 +472,50 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     assert_eq!(late, Err(Error::Conflict));
 }
 
+/// What removes the place of a dead node: only while the place and the node's beat are what they were.
+pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(stage: &S) {
+    let engine = stage.client().await;
+    let [place, beat] = ["slot/g/a", "beat/a"].map(|below| stage.key(below));
+    let remove = async |revision, at| engine.remove_while(&place, revision, (&beat, at)).await;
+    if !S::HAS_PLACES {
+        assert_eq!(remove(1, 0).await, Err(Error::Denied(NO_PLACES.to_owned())));
+        return;
+    }
+    let put = async |key| engine.put(key, b"x", None).await.expect("put");
+    let first = put(&place).await;
+    let one = put(&beat).await;
+    for (revision, at) in [
+        // A beat where none was; another place; another beat.
+        (first, 0),
+        (first - 1, one),
+        (one, one),
+        (first, one + 1),
+        (0, one),
+    ] {
+        let refused = remove(revision, at).await;
+        assert_eq!(refused, Err(Error::Conflict), "{revision} {at}");
+    }
+    // It has beaten since.
+    let two = put(&beat).await;
+    assert_eq!(remove(first, one).await, Err(Error::Conflict));
+    assert_eq!(count(stage, &engine, "slot/", 1).await, 1);
+    // Whoever follows is told.
+    let list = listed(stage, &engine, "slot/", |_| true).await;
+    let feed = engine.follow_removals(&stage.key("slot/g/"), list.revision);
+    let mut feed = feed.await.expect("followed");
+    assert_eq!(remove(first, two).await, Ok(()));
+    let change = next(&mut feed).await;
+    assert!(matches!(&change, Change::Removed { key, .. } if *key == place));
+    // It is gone already.
+    assert_eq!(remove(first, two).await, Err(Error::Conflict));
+    // Without a beat.
+    engine.remove(&beat, two).await.expect("removed");
+    let again = put(&place).await;
+    assert_eq!(remove(again, two).await, Err(Error::Conflict));
+    assert_eq!(remove(again, 0).await, Ok(()));
+    assert_eq!(count(stage, &engine, "slot/", 0).await, 0);
+}
+
 /// However many are behind it, and however their keys are ordered.
 pub async fn those_before_a_place_are_listed_in_their_order_and_who_goes_is_told<S: Stage>(
     stage: &S,

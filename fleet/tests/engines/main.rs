@@ -250,6 +250,7 @@ cases! {
     a_renewed_lease_lives,
     a_lease_that_has_ended_is_not_renewed,
     a_place_is_replaced_once_and_kept_by_its_lease,
+    place_is_removed_only_while_place_and_beat_are_unchanged,
     those_before_a_place_are_listed_in_their_order_and_who_goes_is_told,
     a_value_outlives_its_ttl_by_little_or_is_kept,
     what_is_too_large_is_said_and_nothing_breaks,

@@ -194,6 +194,19 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             1
         );
         web2.remove(&place, second).await.expect("released");
+        // Each beats for itself, and its place is removed while its beat is what it was, by whoever sees it dead.
+        let beat = key("beat/web1=test");
+        let at = web1.put(&beat, b"x", None).await.expect("a beat");
+        let read = web2.list(&beat).await.expect("another's beat").values;
+        assert_eq!(read.len(), 1);
+        denied("another's beat", web2.put(&beat, b"x", None).await);
+        denied("another's beat", web2.remove(&beat, at).await);
+        let place = key("slot/any group/web1=test");
+        let there = web1.put(&place, b"x", None).await.expect("a place");
+        let early = web2.remove_while(&place, there, (&beat, 0)).await;
+        assert_eq!(early, Err(Error::Conflict));
+        let evicted = web2.remove_while(&place, there, (&beat, at)).await;
+        assert_eq!(evicted, Ok(()));
         // Any of them may be a candidate, or an operator's.
         for below in ["lock/db", "pass/db/web1=test"] {
             let there = web1.put(&key(below), b"x", None).await.expect(below);

@@ -22,6 +22,8 @@ use again_rig::{Dice, stays, wait_for};
 
 /// How long a lease lives after it was renewed last.
 const LEASE: Duration = Duration::from_secs(60);
+/// How long others wait for a beat of a holder.
+const SILENT: Duration = Duration::from_secs(90);
 /// How much later than the end of a lease all candidates have run.
 const LATER: Duration = Duration::from_secs(10);
 
@@ -224,6 +226,49 @@ fn another_candidate_takes_the_lock_when_its_holder_is_killed_and_all_run() {
     }
 }
 
+/// The lease under which a node holds the lock, as its service has written it down.
+fn lease(node: &Node) -> i64 {
+    let kept = fs::read_to_string(node.path("state").join("serve/locks")).expect("a file");
+    let lease = kept.split(' ').nth(2).expect("a lease");
+    lease.parse().expect("a number")
+}
+
+#[test]
+fn silent_holder_loses_its_lock_though_somebody_keeps_its_lease_alive() {
+    let server = Server::start(Kind::Etcd);
+    let nodes = three(&server);
+    let all: Vec<&Node> = nodes.iter().collect();
+    let first = agree(&all, 0);
+    let holder = of(&nodes, &first.0);
+    let (straight, lease) = (Straight::at(&server, "web1.test"), lease(holder));
+    // As long as it beats it keeps the lock.
+    stays("it is kept", SILENT + Duration::from_secs(30), || {
+        agree(&all, 0) == first
+    });
+    holder.kill();
+    let since = Instant::now();
+    let others: Vec<&Node> = all
+        .iter()
+        .copied()
+        .filter(|node| node.name != first.0)
+        .collect();
+    within(4 * SILENT, "another holder", || {
+        straight.renew(lease).expect("the lease lives");
+        held(others[0]).is_some_and(|(_, token)| token > first.1)
+    });
+    let took = since.elapsed();
+    // It was sure for a minute after its last beat.
+    assert!(took > LEASE / 2, "{took:?}");
+    let second = agree(&others, first.1);
+    let line = format!("{} has lost its lock 'db'", first.0);
+    let logs = others.iter().filter(|node| node.log().contains(&line));
+    assert_eq!(logs.count(), 1, "who has removed it says so");
+    // When it is back it does not hold it, though its lease lives.
+    holder.start();
+    assert_eq!(agree(&all, first.1), second);
+    assert_eq!(own(holder)["is_mine"], false);
+}
+
 #[test]
 fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
     let server = Server::start(Kind::Etcd);
@@ -281,6 +326,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         since: 1,
         candidates: NAMES.map(|name| name.parse().expect("a certname")).to_vec(),
         to: None,
+        beats: false,
     };
     let nodes = three(&server);
     let all: Vec<&Node> = nodes.iter().collect();

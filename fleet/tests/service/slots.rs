@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::crash::set;
 use crate::fired::sealed_as;
-use crate::node::{Node, until};
+use crate::node::{Node, until, within};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
@@ -26,6 +26,8 @@ use again_rig::Dice;
 
 /// How long a lease lives after it was renewed last.
 pub const LEASE: Duration = Duration::from_secs(60);
+/// How long others wait for a beat of a node.
+const SILENT: Duration = Duration::from_secs(90);
 
 /// It waits, writes into the file of all, and goes on until nothing holds it.
 const RUN: &str = r"#!/bin/sh
@@ -275,6 +277,88 @@ fn slot_is_free_when_its_run_ended_or_the_lease_of_its_killed_service_ends() {
     ends(third);
 }
 
+/// The lease of a node's place, as its service has written it down.
+fn lease(node: &Node) -> i64 {
+    let kept = read(&node.path("state").join("serve/slots"));
+    let line = kept.lines().find(|line| line.starts_with("group "));
+    let lease = line.and_then(|line| line.split(' ').nth(2));
+    lease.expect("a lease").parse().expect("a number")
+}
+
+#[test]
+fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
+    let (site, [one, two, three], [first, second, third]) = three_at_one_slot();
+    let straight = Straight::at(&site.server, "web1.test");
+    let before = order(&site.server);
+    // As long as it beats it keeps the slot.
+    stays("one runs", SILENT + Duration::from_secs(30), || {
+        site.all() == ["begin n01.test"]
+    });
+    let lease = lease(&one);
+    one.kill();
+    let since = Instant::now();
+    let begun = format!("begin {}", before[1]);
+    within(4 * SILENT, "the next run", || {
+        straight.renew(lease).expect("the lease lives");
+        site.all().contains(&begun)
+    });
+    // It was sure for a minute after its last beat.
+    assert!(since.elapsed() > LEASE / 2, "{:?}", since.elapsed());
+    let line = "n01.test has lost its place in group 'g'";
+    assert!(two.log().contains(line) || three.log().contains(line));
+    // When it is back, its run goes on without a slot, and that is said.
+    one.start();
+    until("a word of it", || {
+        one.log().contains("the slot in group 'g' is gone")
+    });
+    [&one, &two, &three].iter().for_each(|node| let_go(node));
+    [first, second, third].into_iter().for_each(ends);
+}
+
+/// One holds a slot and the next one waits for it; somebody keeps their leases alive, and puts copies of their beats back again and again.
+#[test]
+fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
+    let (site, [one, two, three], runs) = three_at_one_slot();
+    let idle = site.node("n04.test", 1);
+    let straight = Straight::at(&site.server, "web1.test");
+    let before = order(&site.server);
+    let (next, last) = match &*before[1] {
+        "n02.test" => (&two, &three),
+        _ => (&three, &two),
+    };
+    until("beats of both", || straight.list("beat/").len() == 3);
+    let old = straight.list("beat/");
+    let leases = [lease(&one), lease(next)];
+    // They beat on for a while.
+    until("newer beats", || {
+        let newer = straight.list("beat/");
+        old.iter()
+            .all(|old| !newer.iter().any(|one| one.bytes == old.bytes))
+    });
+    one.kill();
+    next.kill();
+    let live = last.name.replace('.', "=");
+    let mut copied = Instant::now();
+    within(4 * SILENT, "the last run", || {
+        leases.map(|lease| straight.renew(lease).expect("the lease lives"));
+        // Not so often that the engine never holds one beat for long enough to remove a place.
+        if copied.elapsed() > Duration::from_secs(2) {
+            copied = Instant::now();
+            for beat in old.iter().filter(|beat| !beat.key.ends_with(&live)) {
+                let key = beat.key.strip_prefix("again/v1/test/").expect("a key");
+                straight.put(key, &beat.bytes).expect("put");
+            }
+        }
+        site.all().contains(&format!("begin {}", last.name))
+    });
+    // A node without a place does not beat.
+    let beats = straight.list("beat/");
+    assert_eq!(beats.len(), 3, "{beats:?}");
+    assert!(idle.log().contains("is reached"));
+    [&one, &two, &three].iter().for_each(|node| let_go(node));
+    runs.into_iter().for_each(ends);
+}
+
 #[test]
 fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
     let site = Site::new(Kind::Etcd);
@@ -474,6 +558,7 @@ fn what_a_node_has_not_put_there_counts_for_nothing() {
         limit: 1,
         since: 1,
         why: "nothing".to_owned(),
+        beats: false,
     };
     for (node, bytes) in [
         ("n01=test", own.bytes.clone()),

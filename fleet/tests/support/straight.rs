@@ -99,6 +99,18 @@ impl Straight {
         })
     }
 
+    /// Keeps a lease alive, whosever it is.
+    #[allow(dead_code, reason = "for the room of the services")]
+    pub fn renew(&self, lease: i64) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let Store::Etcd(etcd) = &self.store else {
+                panic!("leases of NATS have no numbers");
+            };
+            let lease = etcd.lease(lease).expect("a lease");
+            etcd.renew(&lease).await
+        })
+    }
+
     /// Puts these under one key, without waiting for one before the next.
     #[allow(dead_code, reason = "the room of the verbs puts one at a time")]
     pub fn put_together(&self, key: &str, values: &[Vec<u8>]) {

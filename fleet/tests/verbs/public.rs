@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use again_fleet::wire::beat::{Beat, Covered};
 use again_fleet::wire::event::{Batch, Begun, Change, Ended, Event, Status};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
@@ -45,6 +46,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("story.1", story),
         ("targets.1", of("story/SENDER/ID/targets")),
         ("event.1", of("event/NODE/RUN/FIRST")),
+        ("beat.1", of("beat/NODE")),
         ("slot.1", of("slot/GROUP/NODE")),
         ("lock.1", of("lock/NAME")),
         ("reset.1", of("pass/NAME/NODE/reset")),
@@ -176,6 +178,17 @@ fn whole() -> Vec<Vec<u8>> {
         limit: 8,
         since: 1,
         why: "process 7".to_owned(),
+        beats: true,
+    };
+    let covered = |name: &str| Covered {
+        name: name.parse().expect("a name"),
+        first: 1,
+    };
+    let beat = Beat {
+        node: self::name("web1.test"),
+        counter: 1,
+        slots: vec![covered("puppetserver")],
+        locks: vec![covered("db")],
     };
     let lock = Lock {
         lock: "db".parse().expect("a name"),
@@ -185,6 +198,7 @@ fn whole() -> Vec<Vec<u8>> {
         since: 1,
         candidates: vec![self::name("web1.test")],
         to: Some(self::name("web2.test")),
+        beats: true,
     };
     let reset = Reset {
         lock: "db".parse().expect("a name"),
@@ -207,6 +221,7 @@ fn whole() -> Vec<Vec<u8>> {
         sealed_as(by, &entry),
         sealed_as(by, &targets),
         sealed_as(by, &slot),
+        sealed_as(by, &beat),
         sealed_as(by, &lock),
         sealed_as(by, &reset),
     ]

@@ -9,7 +9,8 @@ use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, Call, LOCKS, News, OURSELVES, OWN_KEY};
+use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OURSELVES, OWN_KEY};
+use crate::service::places::Act;
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
@@ -80,6 +81,7 @@ impl Driver {
             ) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
+                BEATS => self.beats_told(&prefixes, answer),
                 client => self.listed(client, &prefixes, answer),
             },
             News::Answered(Call::Stories { client, origin }, answer) => {
@@ -88,12 +90,14 @@ impl Driver {
             News::Answered(Call::Get { client, .. }, answer) => self.read(client, answer),
             News::Answered(Call::Tell { client, .. }, answer) => match client {
                 OURSELVES => self.events_told(answer),
+                BEATS => self.beat_told(answer),
                 client => self.pass_told(client, answer),
             },
             News::Answered(Call::Reset { client, .. }, answer) => self.reset_told(client, answer),
-            News::Answered(Call::Place { key, act }, answer) => match key {
-                Key::Lock(name) => self.lock_placed(&name, &act, answer),
-                Key::Slot { group, .. } => self.placed(&group, &act, answer),
+            News::Answered(Call::Place { key, act }, answer) => match (key, act) {
+                (key, Act::Evict { beat, .. }) => self.evicted(&key, &beat.0, answer),
+                (Key::Lock(name), act) => self.lock_placed(&name, &act, answer),
+                (Key::Slot { group, .. }, act) => self.placed(&group, &act, answer),
                 _ => {}
             },
             News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
@@ -162,6 +166,7 @@ impl Driver {
         self.do_all(deeds);
         let deeds = self.locks().reached();
         self.do_with_locks(deeds);
+        self.beat();
     }
 
     fn lost(&mut self, why: String) {
@@ -187,6 +192,7 @@ impl Driver {
         let deeds = self.slots().lost(&why);
         self.do_all(deeds);
         self.locks().lost(&why);
+        self.beats.lost();
     }
 
     /// Something is written, or gone, below `to/`, `result/` and `event/`, or at this node's own key.
@@ -395,7 +401,7 @@ impl Driver {
                 why: "nobody asked for it".to_owned(),
                 is_news: false,
             }),
-            Key::To { .. } | Key::Result { .. } | Key::Event { .. } => {
+            Key::To { .. } | Key::Result { .. } | Key::Event { .. } | Key::Beat(_) => {
                 Err("nobody asked for it".to_owned().into())
             }
         }

@@ -295,6 +295,7 @@ impl Driver {
             since: clock::walltime().millis(),
             candidates: lock.candidates.clone(),
             to: None,
+            beats: true,
         };
         let (first, lease) = (place.first, place.lease);
         let bytes = self.sealed(&Draft::new(&self.namespace, &word).map_err(|e| e.to_string())?)?;
@@ -306,7 +307,7 @@ impl Driver {
     }
 
     /// One value, signed.
-    fn sealed(&self, draft: &Draft) -> Result<Vec<u8>, String> {
+    pub(super) fn sealed(&self, draft: &Draft) -> Result<Vec<u8>, String> {
         let sealed = self.seals.seal(std::slice::from_ref(draft));
         let mut sealed = sealed.map_err(|e| e.to_string())?;
         Ok(sealed.pop().unwrap_or_default())

@@ -1,5 +1,7 @@
 //! Drives the steps: gives them what happened, and carries out what is to be done.
 
+/// Beats of this node and of others.
+mod beats;
 /// What the link tells.
 mod engine;
 /// What runs have left is told.
@@ -34,6 +36,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
 use super::alarm::waited_for;
+use super::beats::Beats;
 use super::callers::Callers;
 use super::door::Guest;
 use super::failures::Failures;
@@ -155,6 +158,7 @@ pub struct Driver {
     /// Those that came, and how many run at a time.
     queued: Vec<(Which, u32)>,
     locks: Locks,
+    beats: Beats,
     /// Who may take places away, and pass locks on.
     pub operators: Vec<Who>,
 }
@@ -224,6 +228,7 @@ impl Driver {
         seals.newest = newest;
         Ok(Driver {
             locks: Locks::read(me.clone(), &slots_file.locks()),
+            beats: Beats::new(me.clone()),
             slots,
             slots_file,
             newest_file,

@@ -127,7 +127,7 @@ impl Driver {
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
-            (_, Ok(None)) | (Act::Take, Ok(_)) => Vec::new(),
+            (_, Ok(None)) | (Act::Take | Act::Evict { .. }, Ok(_)) => Vec::new(),
         };
         self.do_all(deeds);
     }
@@ -198,6 +198,7 @@ impl Driver {
             limit: group.limit,
             since: run.since,
             why: run.why.clone(),
+            beats: true,
         })
     }
 

@@ -41,19 +41,21 @@ impl One {
     pub(super) fn can_end(&self) -> bool {
         !self.has_ended
             && self.place.is_some_and(|place| place.revision > 0)
-            && self.ends > Boottime::default()
+            && self.ends() > Boottime::default()
     }
 
     /// The engine has done what was asked for: the lease lives from then on.
     pub(super) fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
-            (self.ends, self.has_ended) = (asked + Span::from_secs(LEASE), false);
+            self.ends = asked + Span::from_secs(LEASE);
+            self.has_ended &= self.ends() <= asked;
         }
     }
 
     /// Gives up what this node has there.
     pub(super) fn leave(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
-        (self.stage, self.asked, self.ends) = (Stage::Idle, None, Boottime::default());
+        (self.stage, self.asked) = (Stage::Idle, None);
+        (self.ends, self.beaten) = Default::default();
         if let Some(place) = self.place.take() {
             deeds.extend([Deed::Leave(name.clone(), place.lease), Deed::Save]);
         }

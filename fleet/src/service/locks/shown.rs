@@ -11,11 +11,11 @@ impl Locks {
         let held = |(_, one): &(Name, One)| {
             let lock = one.lock.as_ref()?;
             let is_mine = one.is_mine(&self.me);
-            let is_sure = is_mine && self.now < one.ends;
+            let is_sure = is_mine && self.now < one.ends();
             let why = match (&one.seen, &self.away) {
                 _ if is_sure => "",
                 (_, Some(away)) => away,
-                _ if is_mine => "the lease of this node may have ended",
+                _ if is_mine => "the lease or the beats of this node may have ended",
                 (Seen::Held(word), _) if word.node == self.me => "this node is giving it up",
                 (Seen::Held(_), _) => "",
                 (Seen::Unknown, _) => "it was not looked at yet",
@@ -34,6 +34,7 @@ impl Locks {
                     since: 0,
                     candidates: lock.candidates.clone(),
                     to: None,
+                    beats: false,
                 },
             };
             Some((word, crate::ask::words(why)))

@@ -1,11 +1,17 @@
 //! Who takes a lock, keeps it and passes it on; and a few nodes that want it, whatever fails.
 
+use std::collections::BTreeSet;
+
+use again::model::Walltime;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::policy::beat::{Dead, Found, SILENT};
 use crate::policy::lock::tests::lock;
 use crate::policy::lock::{AHEAD, Known};
+use crate::service::beats::{self, Beats};
+use crate::wire::beat::Beat;
 use crate::wire::lock::{MOST_TOKEN, Published, Reset};
 
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "n3"];
@@ -50,6 +56,14 @@ struct Store {
     now: u64,
     revision: u64,
     leases: BTreeMap<Lease, u64>,
+    /// Those that somebody keeps alive, whoever has died.
+    haunted: BTreeSet<Lease>,
+    /// The nodes' beats, with their revisions, and all that ever were there.
+    beats: BTreeMap<Node, (u64, Beat)>,
+    past: Vec<Beat>,
+    /// When somebody has put a copy of an old beat over a node's, in milliseconds.
+    copied: BTreeMap<Node, u64>,
+    evictions: usize,
     there: Option<There>,
     told: Vec<(Node, Known)>,
     /// Serial of what was published last.
@@ -60,7 +74,7 @@ struct Store {
     /// All words that ever stood there since the last of them.
     words: Vec<Word>,
     /// Those from before.
-    past: usize,
+    before: usize,
     last_lease: Lease,
 }
 
@@ -127,7 +141,7 @@ impl Store {
             ..reset(number, token)
         };
         self.resets.push((self.revision, reset));
-        self.past += std::mem::take(&mut self.words).len();
+        self.before += std::mem::take(&mut self.words).len();
         true
     }
 
@@ -143,8 +157,32 @@ impl Store {
         }
     }
 
+    fn beat(&mut self, beat: Beat) {
+        self.revision += 1;
+        self.beats.insert(beat.node.clone(), (self.revision, beat));
+    }
+
+    /// Removes the word of a dead holder, unless it has changed, or its node has beaten. Whether that was so.
+    fn evict(&mut self, dead: &Dead) -> bool {
+        let there = self.there.as_ref().map_or(0, |there| there.revision);
+        let beat = self.beats.get(&dead.place.node);
+        let is_dead =
+            there == dead.place.revision && beat.map_or(0, |(revision, _)| *revision) == dead.beat;
+        if is_dead {
+            self.there = None;
+            self.note(Seen::Nobody);
+            self.evictions += 1;
+        }
+        is_dead
+    }
+
     fn pass(&mut self, millis: u64) {
         self.now += millis;
+        for lease in &self.haunted {
+            if let Some(ends) = self.leases.get_mut(lease) {
+                *ends = self.now + LEASE_MS;
+            }
+        }
         let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
         let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
         over.into_iter().for_each(|lease| self.revoke(lease));
@@ -196,6 +234,10 @@ struct View {
 /// A candidate.
 struct Stand {
     locks: Locks,
+    beats: Beats,
+    /// What is to be asked or written for beats, and words that are to be removed.
+    asked: Vec<beats::Deed>,
+    dead: Vec<Dead>,
     /// What is on its disk.
     kept: String,
     is_up: bool,
@@ -216,6 +258,15 @@ struct Stand {
     /// Whether its disk keeps nothing.
     is_full: bool,
     runs: usize,
+}
+
+impl Stand {
+    fn unlinked(&mut self) {
+        self.orders.clear();
+        self.asked.clear();
+        self.dead.clear();
+        self.beats.lost();
+    }
 }
 
 struct World {
@@ -249,6 +300,9 @@ impl World {
         for n in 0..count {
             world.nodes.push(Stand {
                 locks: Locks::read(node(n), ""),
+                beats: Beats::new(node(n)),
+                asked: Vec::new(),
+                dead: Vec::new(),
                 kept: String::new(),
                 is_up: false,
                 is_linked: false,
@@ -280,8 +334,9 @@ impl World {
     fn start(&mut self, n: usize) {
         let one = &mut self.nodes[n];
         one.locks = Locks::read(node(n), &one.kept);
+        one.beats = Beats::new(node(n));
         (one.is_up, one.is_linked, one.tells) = (true, false, false);
-        one.orders.clear();
+        one.unlinked();
         let locks = [self.lock.clone()];
         let deeds = self.locks(n).set(&locks);
         self.doing(n, deeds);
@@ -290,7 +345,99 @@ impl World {
     fn kill(&mut self, n: usize) {
         let one = &mut self.nodes[n];
         (one.is_up, one.is_linked) = (false, false);
-        one.orders.clear();
+        one.unlinked();
+    }
+
+    /// The same, and somebody keeps its lease alive.
+    fn kill_and_keep_its_lease(&mut self, n: usize) {
+        let place = self.nodes[n].locks.place(&db());
+        let is_signed = |there: &There| there.word.is_some();
+        if self.store.there.as_ref().is_some_and(is_signed) {
+            self.store.haunted.extend(place.map(|place| place.lease));
+        }
+        self.kill(n);
+    }
+
+    /// A node beats, and looks at the beats of others.
+    fn beats(&mut self, n: usize, looks: bool) {
+        let (now, clock) = (
+            millis(self.store.now),
+            Walltime::from_millis(self.store.now),
+        );
+        let one = &mut self.nodes[n];
+        let (covered, watched) = (one.locks.covered(), one.locks.watched());
+        one.asked
+            .extend(one.beats.beat(Vec::new(), covered, (now, clock)));
+        if looks {
+            one.asked.extend(one.beats.look(watched, now));
+        }
+    }
+
+    /// One of these reaches the engine, and is answered.
+    fn beaten(&mut self, n: usize) {
+        let now = millis(self.store.now);
+        if let Some(dead) = self.nodes[n].dead.pop() {
+            self.evict(&dead);
+            return;
+        }
+        if self.nodes[n].asked.is_empty() {
+            return;
+        }
+        let at = self.dice.random_range(0..self.nodes[n].asked.len());
+        match self.nodes[n].asked.remove(at) {
+            beats::Deed::Find => {
+                let found = self.store.beats.get(&node(n));
+                let found = found.map_or(0, |(_, beat)| beat.counter);
+                self.nodes[n].beats.found(Some(found));
+                self.beats(n, false);
+            }
+            beats::Deed::Put(beat) => {
+                self.store.past.push(beat.clone());
+                self.store.beat(beat);
+                if let Some((sent, beat)) = self.nodes[n].beats.answered(true) {
+                    self.locks(n).beaten(&beat.locks, sent);
+                }
+            }
+            beats::Deed::Look(nodes) => {
+                let found = nodes.into_iter().filter_map(|node| {
+                    let (revision, beat) = self.store.beats.get(&node)?.clone();
+                    let beat = Some(beat);
+                    Some(Found {
+                        node,
+                        revision,
+                        beat,
+                    })
+                });
+                let found: Vec<Found> = found.collect();
+                let dead = self.nodes[n].beats.looked(Some(&found), now);
+                self.nodes[n].dead.extend(dead);
+            }
+        }
+    }
+
+    /// Nobody is removed who is certain, unless somebody has just put a copy over its beats.
+    fn evict(&mut self, dead: &Dead) {
+        let holders = self.holders();
+        let is_certain = holders.iter().any(|n| node(*n) == dead.place.node);
+        let copied = self.store.copied.get(&dead.place.node);
+        let is_copied = copied.is_some_and(|at| self.store.now - at <= 1000 * SILENT.secs());
+        if self.store.evict(dead) {
+            assert!(!is_certain || is_copied, "{dead:?}");
+        }
+    }
+
+    /// Somebody puts a copy of an old beat over a node's: not so often that none of its own is seen.
+    fn copies(&mut self) {
+        if self.store.past.is_empty() {
+            return;
+        }
+        let at = self.dice.random_range(0..self.store.past.len());
+        let (beat, now) = (self.store.past[at].clone(), self.store.now);
+        let last = self.store.copied.get(&beat.node);
+        if last.is_none_or(|last| now - last > 2000 * SILENT.secs()) {
+            self.store.copied.insert(beat.node.clone(), now);
+            self.store.beat(beat);
+        }
     }
 
     fn link(&mut self, n: usize) {
@@ -302,6 +449,7 @@ impl World {
         (one.is_linked, one.tells, one.beat) = (true, true, self.store.now + BEAT);
         (one.heard, one.resets) = (self.store.log.len(), self.store.resets.len());
         self.doing(n, deeds);
+        self.beats(n, true);
         self.resets(n);
         if let Some(there) = self.store.there.clone() {
             let deeds = self
@@ -369,6 +517,7 @@ impl World {
                 since: self.store.now,
                 candidates: self.lock.candidates.clone(),
                 to: None,
+                beats: false,
             };
             self.store.sign(lease, word);
             // It is none of those whose tokens are looked at.
@@ -379,7 +528,7 @@ impl World {
     fn cut(&mut self, n: usize) {
         if self.nodes[n].is_linked {
             self.nodes[n].is_linked = false;
-            self.nodes[n].orders.clear();
+            self.nodes[n].unlinked();
             self.locks(n).lost("cut");
         }
     }
@@ -462,6 +611,7 @@ impl World {
                     since: self.store.now,
                     candidates: self.lock.candidates.clone(),
                     to: None,
+                    beats: true,
                 };
                 // Whoever comes after it can know of its token.
                 let told = self.store.told.iter().find(|(one, _)| *one == node(n));
@@ -535,12 +685,16 @@ impl World {
             if self.nodes[n].is_linked && self.nodes[n].beat <= self.store.now {
                 self.nodes[n].beat = self.store.now + BEAT;
                 deeds.extend(self.locks(n).beat());
+                self.beats(n, true);
             }
             self.doing(n, deeds);
             for _ in 0..self.dice.random_range(0..4) {
                 let loses = self.dice.random_bool(losses);
                 self.carry(n, loses);
                 self.hear(n);
+                if self.nodes[n].is_linked {
+                    self.beaten(n);
+                }
             }
         }
     }
@@ -634,7 +788,8 @@ impl World {
         self.store = Store {
             now: was.now,
             words: was.words,
-            past: was.past,
+            before: was.before,
+            evictions: was.evictions,
             last_lease: was.last_lease,
             serial: was.serial,
             ..Store::default()
@@ -713,6 +868,49 @@ fn a_service_that_begins_anew_goes_on_holding_it() {
         assert_eq!(world.store.words.len(), 1, "no failover");
         assert_eq!(world.nodes[holder].runs, 1);
     }
+}
+
+#[test]
+fn dead_holder_whose_lease_somebody_keeps_alive_loses_the_lock() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        world.for_millis(8_000);
+        let holder = world.one();
+        world.kill_and_keep_its_lease(holder);
+        world.for_millis(1000 * SILENT.secs() - BEAT - 1_000);
+        assert!(world.holders().is_empty(), "it may still be certain");
+        world.for_millis(3 * BEAT + 10_000);
+        let other = world.one();
+        assert_eq!((world.store.evictions, world.store.words.len()), (1, 2));
+        // Who lives and beats keeps it, also if somebody overwrites a beat now and then.
+        for _ in 0..10 {
+            world.copies();
+            world.for_millis(LEASE_MS);
+        }
+        assert_eq!((world.one(), world.store.words.len()), (other, 2));
+        world.ends_well();
+    }
+}
+
+#[test]
+fn holder_without_answered_beats_is_not_certain() {
+    let mut world = World::new(1, 1, &[]);
+    world.for_millis(8_000);
+    world.one();
+    world.store.now += LEASE_MS;
+    world.locks(0).beat();
+    world.locks(0).renewed(&db());
+    let why = "the lease or the beats of this node may have ended";
+    assert_eq!(world.held(0).why, why);
+    let covered = world.nodes[0].locks.covered();
+    let now = world.locks(0).now;
+    // A beat for an earlier word counts for nothing.
+    let mut earlier = covered.clone();
+    earlier[0].first -= 1;
+    world.locks(0).beaten(&earlier, now);
+    assert!(!world.held(0).is_mine);
+    world.locks(0).beaten(&covered, now);
+    assert!(world.held(0).is_mine);
 }
 
 #[test]
@@ -1341,7 +1539,7 @@ fn one_that_was_cut_off_as_the_holder_takes_a_reset_when_it_is_back() {
 fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
     let seeds =
         std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
-    let (mut words, mut resets) = (0, 0);
+    let (mut words, mut resets, mut evictions) = (0, 0, 0);
     for seed in 0..seeds {
         let (count, prefer): (usize, &[&str]) = (
             3 + (seed % 2) as usize,
@@ -1357,6 +1555,7 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
         for _ in 0..40 {
             let n = world.dice.random_range(0..world.nodes.len());
             match world.dice.random_range(0..if refuses { 13 } else { 11 }) {
+                0 if world.dice.random_bool(0.5) => world.kill_and_keep_its_lease(n),
                 0 => world.kill(n),
                 1 | 2 => {
                     world.kill(n);
@@ -1422,7 +1621,16 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
                 }
                 _ => {}
             }
-            let until = world.store.now + world.dice.random_range(100..40_000);
+            if world.dice.random_bool(0.1) {
+                world.copies();
+            }
+            // For a dead one to be removed it takes longer.
+            let most = if world.dice.random_bool(0.2) {
+                200_000
+            } else {
+                40_000
+            };
+            let until = world.store.now + world.dice.random_range(100..most);
             while world.store.now < until {
                 world.go_on(0.01);
                 world.judge(emptied);
@@ -1436,9 +1644,11 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
             }
         }
         world.ends_well();
-        words += world.store.past + world.store.words.len();
+        evictions += world.store.evictions;
+        words += world.store.before + world.store.words.len();
     }
-    println!("{words} words, {resets} resets");
+    println!("{words} words, {resets} resets, {evictions} evictions");
+    assert!(evictions > seeds as usize / 4, "too few: {evictions}");
     assert!(resets > seeds as usize / 4, "too few: {resets}");
     assert!(words > 5 * seeds as usize, "too little happened: {words}");
 }

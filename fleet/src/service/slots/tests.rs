@@ -1,12 +1,16 @@
 //! Lines, leases and whose turn it is; and a hundred nodes that share slots, whatever fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::Identity;
+use again::model::{Identity, Walltime};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::policy::beat::{Dead, Found, SILENT, SURE, Watched};
+use crate::service::beats::{self, Beats};
+use crate::wire::beat::{Beat, Covered};
+use crate::wire::key::Key;
 use crate::wire::slot::Slot;
 
 fn group() -> Name {
@@ -64,6 +68,14 @@ struct Store {
     /// When each ends.
     leases: BTreeMap<Lease, u64>,
     log: Vec<(usize, Option<Held>)>,
+    /// Those that somebody keeps alive, whoever has died.
+    haunted: BTreeSet<Lease>,
+    /// The nodes' beats, with their revisions, and all that ever were there.
+    beats: BTreeMap<usize, (u64, Beat)>,
+    past: Vec<(usize, Beat)>,
+    /// When somebody has put a copy of an old beat over a node's.
+    copied: BTreeMap<usize, u64>,
+    evictions: usize,
 }
 
 /// Seconds.
@@ -124,6 +136,36 @@ impl Store {
         ends.map(|ends| *ends = self.now + LEASE).is_some()
     }
 
+    fn beat(&mut self, n: usize, beat: Beat) {
+        self.revision += 1;
+        self.beats.insert(n, (self.revision, beat));
+    }
+
+    fn found(&self, nodes: &[Node]) -> Vec<Found> {
+        let beats = self.beats.iter();
+        let beats = beats.filter(|(n, _)| nodes.contains(&name_of(**n)));
+        let found = beats.map(|(n, (revision, beat))| Found {
+            node: name_of(*n),
+            revision: *revision,
+            beat: Some(beat.clone()),
+        });
+        found.collect()
+    }
+
+    /// Removes a place unless it has changed, or its node has beaten. Whose it was.
+    fn evict(&mut self, dead: &Dead) -> Option<usize> {
+        let held = self.values.iter();
+        let mut held = held.filter(|(_, held)| held.revision == dead.place.revision);
+        let n = *held.next()?.0;
+        let beat = self.beats.get(&n).map_or(0, |(revision, _)| *revision);
+        if beat != dead.beat {
+            return None;
+        }
+        self.remove(n);
+        self.evictions += 1;
+        Some(n)
+    }
+
     fn revoke(&mut self, lease: Lease) {
         self.leases.remove(&lease);
         let gone = self.values.iter().filter(|(_, held)| held.lease == lease);
@@ -133,6 +175,9 @@ impl Store {
 
     fn pass(&mut self, seconds: u64) {
         self.now += seconds;
+        for lease in self.haunted.clone() {
+            self.renew(lease);
+        }
         let over = self.leases.iter().filter(|(_, ends)| **ends <= self.now);
         let over: Vec<Lease> = over.map(|(lease, _)| *lease).collect();
         over.into_iter().for_each(|lease| self.revoke(lease));
@@ -146,9 +191,14 @@ impl Store {
 }
 
 /// A node: its service, and a run that waits or goes on.
-#[derive(Default)]
 struct Stand {
     slots: Slots,
+    beats: Beats,
+    /// What is to be asked or written for beats, and places that are to be removed.
+    asked: Vec<beats::Deed>,
+    dead: Vec<Dead>,
+    /// Whether its service has been killed for good.
+    is_dead: bool,
     /// What is on its disk.
     kept: String,
     is_up: bool,
@@ -184,7 +234,22 @@ impl World {
             fails: false,
         };
         for n in 0..count {
-            world.nodes.push(Stand::default());
+            world.nodes.push(Stand {
+                slots: Slots::default(),
+                beats: Beats::new(name_of(n)),
+                asked: Vec::new(),
+                dead: Vec::new(),
+                is_dead: false,
+                kept: String::new(),
+                is_up: false,
+                orders: Vec::new(),
+                look: None,
+                beat: 0,
+                client: 0,
+                pid: 0,
+                runs: None,
+                done: 0,
+            });
             world.start(n);
         }
         world
@@ -262,6 +327,8 @@ impl World {
     /// Kills the service of a node, and starts it.
     fn start(&mut self, n: usize) {
         let node = &mut self.nodes[n];
+        node.is_dead = false;
+        node.beats = Beats::new(name_of(n));
         node.slots = Slots::read(&node.kept);
         let lives = node.runs.is_some().then_some(node.pid);
         self.slots(n)
@@ -277,6 +344,101 @@ impl World {
         node.is_up = false;
         node.look = None;
         node.orders.clear();
+        node.asked.clear();
+        node.dead.clear();
+        node.beats.lost();
+    }
+
+    /// The service of a node is killed and does not come back, and somebody keeps its leases alive.
+    fn dies(&mut self, n: usize) {
+        let place = self.nodes[n]
+            .slots
+            .group(&group())
+            .and_then(|one| one.place);
+        let lease = place.map(|place| place.lease);
+        self.store.haunted.extend(lease);
+        self.unlinked(n);
+        self.nodes[n].is_dead = true;
+    }
+
+    /// A node beats, and looks at the beats of others.
+    fn beats(&mut self, n: usize, looks: bool) {
+        let now = Boottime::from_nanos(self.store.now * 1_000_000_000);
+        let node = &mut self.nodes[n];
+        let clock = (now, Walltime::from_millis(self.store.now * 1000));
+        let (covered, watched) = (node.slots.covered(), node.slots.watched());
+        node.asked
+            .extend(node.beats.beat(covered, Vec::new(), clock));
+        if looks {
+            node.asked.extend(node.beats.look(watched, now));
+        }
+    }
+
+    /// One of these reaches the engine.
+    fn beaten(&mut self, n: usize, is_answered: bool) {
+        let fails = self.fails && self.dice.random_bool(0.1);
+        self.slots(n);
+        let node = &mut self.nodes[n];
+        if let Some(dead) = node.dead.pop() {
+            if let Some(gone) = self.store.evict(&dead) {
+                self.judge_eviction(gone);
+            }
+            return;
+        }
+        if node.asked.is_empty() {
+            return;
+        }
+        let at = self.dice.random_range(0..node.asked.len());
+        let now = node.slots.now;
+        match node.asked.remove(at) {
+            beats::Deed::Find if is_answered => {
+                let found = self.store.beats.get(&n);
+                let found = found.map_or(0, |(_, beat)| beat.counter);
+                node.beats.found((!fails).then_some(found));
+                if !fails {
+                    self.beats(n, false);
+                }
+            }
+            beats::Deed::Put(beat) => {
+                self.store.past.push((n, beat.clone()));
+                self.store.beat(n, beat);
+                if is_answered && let Some((sent, beat)) = node.beats.answered(!fails) {
+                    let deeds = node.slots.beaten(&beat.slots, sent);
+                    self.doing(n, deeds);
+                }
+            }
+            beats::Deed::Look(nodes) if is_answered => {
+                let found = self.store.found(&nodes);
+                let found = (!fails).then_some(&found[..]);
+                let dead = node.beats.looked(found, now);
+                node.dead.extend(dead);
+            }
+            _ => {}
+        }
+    }
+
+    /// Only those lose a place who are not sure of it: they are dead or away, or somebody has just put a copy over their beats.
+    fn judge_eviction(&mut self, n: usize) {
+        let since = self.store.copied.get(&n).map(|at| self.store.now - at);
+        let (is_dead, now) = (self.nodes[n].is_dead, self.slots(n).now);
+        let group = self.nodes[n].slots.group(&group());
+        let is_sure = group.is_some_and(|group| group.is_sure(now));
+        let is_copied = since.is_some_and(|since| since <= SILENT.secs());
+        assert!(is_dead || !is_sure || is_copied, "n{n} was sure");
+    }
+
+    /// Somebody puts a copy of an old beat over a node's: not so often that none of its own is seen.
+    fn copies(&mut self) {
+        if self.store.past.is_empty() {
+            return;
+        }
+        let at = self.dice.random_range(0..self.store.past.len());
+        let (n, beat) = self.store.past[at].clone();
+        let last = self.store.copied.get(&n).copied();
+        if last.is_none_or(|last| self.store.now - last > 2 * SILENT.secs()) {
+            self.store.copied.insert(n, self.store.now);
+            self.store.beat(n, beat);
+        }
     }
 
     /// The connection breaks; what is under way may be done, and is not answered.
@@ -285,6 +447,7 @@ impl World {
             if !self.nodes[n].orders.is_empty() {
                 self.ordered(n, false);
             }
+            self.beaten(n, false);
         }
         self.unlinked(n);
         let deeds = self.slots(n).lost("gone");
@@ -296,6 +459,7 @@ impl World {
         self.nodes[n].beat = self.store.now + BEAT;
         let deeds = self.slots(n).reached();
         self.doing(n, deeds);
+        self.beats(n, true);
     }
 
     /// Something that was ordered is done.
@@ -328,6 +492,7 @@ impl World {
                     limit: self.limit,
                     since: 1,
                     why: String::new(),
+                    beats: true,
                 };
                 match store.sign(n, slot, place.lease) {
                     _ if !is_answered => return,
@@ -401,6 +566,9 @@ impl World {
     fn pass(&mut self, seconds: u64) {
         self.store.pass(seconds);
         for n in 0..self.nodes.len() {
+            if self.nodes[n].is_dead {
+                continue;
+            }
             let deeds = self.slots(n).tick();
             self.doing(n, deeds);
             let node = &mut self.nodes[n];
@@ -410,14 +578,21 @@ impl World {
             node.beat = self.store.now + BEAT;
             let deeds = self.slots(n).beat();
             self.doing(n, deeds);
+            self.beats(n, true);
         }
     }
 
     /// Everything goes on for a while without harm: what is under way is done, what is told is heard.
     fn settles(&mut self) {
         for n in 0..self.nodes.len() {
+            if self.nodes[n].is_dead {
+                continue;
+            }
             if !self.nodes[n].is_up {
                 self.reached(n);
+            }
+            while !self.nodes[n].asked.is_empty() || !self.nodes[n].dead.is_empty() {
+                self.beaten(n, true);
             }
             while !self.nodes[n].orders.is_empty() {
                 self.ordered(n, true);
@@ -432,7 +607,18 @@ impl World {
     fn step(&mut self) {
         let n = self.dice.random_range(0..self.nodes.len());
         let node = &self.nodes[n];
+        if node.is_dead {
+            return match self.dice.random_range(0..400) {
+                0 => self.start(n),
+                // Nobody is there to see it.
+                1..20 => self.nodes[n].runs = None,
+                _ => {}
+            };
+        }
         match self.dice.random_range(0..100) {
+            0..20 if !node.asked.is_empty() || !node.dead.is_empty() => self.beaten(n, true),
+            96 => self.copies(),
+            97 if self.dice.random_bool(0.1) => self.dies(n),
             0..30 if !node.orders.is_empty() => self.ordered(n, true),
             0..55 => self.watched(n),
             55..75 if node.runs.is_none() => self.wants(n),
@@ -452,22 +638,33 @@ impl World {
     /// Nothing breaks any more, and no run comes: in the end nobody stands there.
     fn ends_well(&mut self) {
         self.fails = false;
-        let waits = |world: &World| world.nodes.iter().any(|node| node.runs.is_some());
-        // What is left of those that were killed goes with its lease.
+        let lives = |node: &&Stand| !node.is_dead;
+        let waits = |world: &World| {
+            let mut nodes = world.nodes.iter().filter(lives);
+            nodes.any(|node| node.runs.is_some())
+        };
+        let dead = self.nodes.iter().filter(|node| node.is_dead).count() as u64;
+        // What is left of those that were killed goes with its lease, or is removed once nobody has seen a beat for long enough.
         let mut rounds = (LEASE + BEAT) / 5 + 2 + self.nodes.len() as u64;
-        while waits(self) || !self.store.values.is_empty() {
+        rounds += dead * (SILENT.secs() + 3 * BEAT) / 5;
+        let stands = |world: &World| {
+            let mut held = world.store.values.values();
+            held.any(|held| !world.store.haunted.contains(&held.lease))
+        };
+        while waits(self) || stands(self) {
             rounds -= 1;
             assert!(rounds > 0, "a slot is lost");
             self.settles();
             for n in 0..self.nodes.len() {
-                if self.nodes[n].runs == Some(true) {
+                if self.nodes[n].runs == Some(true) && !self.nodes[n].is_dead {
                     self.ends(n);
                 }
             }
             self.pass(5);
         }
         self.pass(LEASE);
-        assert!(self.store.leases.is_empty(), "{:?}", self.store.leases);
+        let mut left = self.store.leases.keys();
+        assert!(left.all(|lease| self.store.haunted.contains(lease)));
     }
 }
 
@@ -495,15 +692,125 @@ fn a_hundred_nodes_share_five_slots() {
 /// a slot, and none is lost.
 #[test]
 fn whatever_breaks_no_slot_is_given_twice_or_lost() {
+    let mut evictions = 0;
     for seed in 0..30 {
         let (count, limit) = [(100, 5), (12, 3), (3, 1)][seed as usize % 3];
         let mut world = World::new(seed, count, limit);
         world.fails = true;
         for _ in 0..4000 {
             world.step();
+            // It takes a while for a dead one to be removed.
+            if world.dice.random_bool(0.001) {
+                passes(&mut world, 200);
+            }
         }
         world.ends_well();
+        evictions += world.store.evictions;
     }
+    assert!(evictions > 5, "too few: {evictions}");
+}
+
+/// Until this many seconds have passed, step by step.
+fn passes(world: &mut World, seconds: u64) {
+    for _ in 0..seconds / 5 {
+        world.settles();
+        world.pass(5);
+    }
+    world.settles();
+}
+
+#[test]
+fn dead_holder_whose_lease_somebody_keeps_alive_loses_its_slot() {
+    let mut world = standing(4, 1);
+    // The next one in line is dead as well.
+    world.dies(0);
+    world.dies(1);
+    passes(&mut world, SURE.secs());
+    assert!(world.store.values.contains_key(&0), "it may still be sure");
+    assert_eq!(world.nodes[2].runs, Some(false));
+    passes(&mut world, SILENT.secs() + 2 * BEAT - SURE.secs());
+    assert_eq!(world.nodes[2].runs, Some(true));
+    assert!(!world.store.values.contains_key(&0) && !world.store.values.contains_key(&1));
+    // Who lives and beats keeps its place.
+    passes(&mut world, 4 * SILENT.secs());
+    assert_eq!(
+        (world.nodes[2].runs, world.nodes[3].runs),
+        (Some(true), Some(false))
+    );
+    assert_eq!(world.store.evictions, 2);
+    world.ends_well();
+}
+
+#[test]
+fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
+    let mut world = standing(2, 1);
+    let sure = |world: &mut World, n: usize| {
+        let now = world.slots(n).now;
+        let group = world.nodes[n].slots.group(&group());
+        group.is_some_and(|group| group.is_sure(now))
+    };
+    assert!(sure(&mut world, 0) && sure(&mut world, 1));
+    // Its lease is kept alive, its beats are not answered.
+    world.store.now += LEASE;
+    for n in 0..2 {
+        world.slots(n).beat();
+        world.slots(n).stands(&group(), None);
+        assert!(!sure(&mut world, n));
+    }
+    let deeds = world.slots(1).saw(&group(), Vec::new(), true, true);
+    assert!(
+        !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+        "{deeds:?}"
+    );
+    // A beat for another place at the same key counts for nothing.
+    let covered = |world: &World, more| {
+        let place = world.nodes[1]
+            .slots
+            .group(&group())
+            .and_then(|one| one.place);
+        let first = place.expect("a place").first + more;
+        [Covered {
+            name: group(),
+            first,
+        }]
+    };
+    let (earlier, own) = (covered(&world, 1), covered(&world, 0));
+    let now = world.slots(1).now;
+    world.slots(1).beaten(&earlier, now);
+    assert!(!sure(&mut world, 1));
+    let deeds = world.slots(1).beaten(&own, now);
+    assert!(
+        deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
+        "{deeds:?}"
+    );
+    assert!(sure(&mut world, 1));
+    world.slots(1).saw_go(&group(), &name_of(1), &name_of(1));
+    assert!(!sure(&mut world, 1));
+}
+
+#[test]
+fn only_whose_turn_is_near_watches_those_before_it_that_beat() {
+    let mut world = standing(20, 1);
+    let watched: Vec<usize> = (0..20).map(|n| world.slots(n).watched().len()).collect();
+    // Of a line that is longer than what is seen of it, nobody is watched.
+    let expected = (0..20).map(|n| if n < MOST_BEFORE { n } else { 0 });
+    assert_eq!(watched, expected.collect::<Vec<_>>());
+    let one = &world.slots(2).watched()[1];
+    let held = &world.store.values[&1];
+    let expected = Watched {
+        key: Key::Slot {
+            group: group(),
+            node: name_of(1),
+        },
+        node: name_of(1),
+        first: held.first,
+        revision: held.revision,
+    };
+    assert_eq!(*one, expected);
+    // One of a version that does not beat is left to its lease.
+    let line = world.nodes[2].slots.groups.0[0].1.line.as_mut();
+    line.expect("a line")[1].slot.beats = false;
+    assert_eq!(world.slots(2).watched().len(), 1);
 }
 
 /// Old etcds lose some of what they should tell.
@@ -642,12 +949,15 @@ fn no_turn_comes_by_a_lease_that_may_have_ended() {
         !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
         "{deeds:?}"
     );
-    // Once it was kept alive, counted from when that was asked for.
+    // Once it was kept alive, counted from when that was asked for, and a beat was answered.
     let is_resume = |deed: &Deed| matches!(deed, Deed::Resume(..));
     assert!(late.slots(1).beat().iter().any(is_resume));
     assert!(!late.slots(1).beat().iter().any(is_resume), "one at a time");
+    let asked = late.slots(1).now;
     late.store.now += LEASE - 1;
-    let deeds = late.slots(1).stands(&group(), None);
+    assert_eq!(late.slots(1).stands(&group(), None), []);
+    let covered = late.slots(1).covered();
+    let deeds = late.slots(1).beaten(&covered, asked);
     assert!(
         deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
         "{deeds:?}"
@@ -749,6 +1059,7 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
             limit,
             since: 1,
             why: String::new(),
+            beats: true,
         };
         Standing::new(slot, n + 1, n, 2).expect("its own")
     };

@@ -1,0 +1,168 @@
+//! This node's beats while it has places, and its looks at those of others. What is to be done is decided here, and done elsewhere.
+
+use again::model::{Boottime, Walltime};
+
+use crate::policy::beat::{Dead, Found, Silence, Watched};
+use crate::wire::beat::{Beat, Covered};
+use crate::wire::name::Node;
+
+/// What is to be asked of the backend, or written there.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// To read the beat that an earlier service of this node has left.
+    Find,
+    /// To write this beat.
+    Put(Beat),
+    /// To read the beats of these nodes.
+    Look(Vec<Node>),
+}
+
+/// How far they are.
+#[derive(Debug)]
+pub struct Beats {
+    me: Node,
+    /// The counter of the last beat, once that of earlier services is known.
+    counter: Option<u64>,
+    is_finding: bool,
+    /// The beat that is not answered yet, and when it was sent.
+    sent: Option<(Boottime, Beat)>,
+    /// What is watched by the look that is not answered yet, and when it was sent.
+    look: Option<(Boottime, Vec<Watched>)>,
+    silence: Silence,
+}
+
+impl Beats {
+    /// Those of this node.
+    pub fn new(me: Node) -> Beats {
+        Beats {
+            me,
+            counter: None,
+            is_finding: false,
+            sent: None,
+            look: None,
+            silence: Silence::default(),
+        }
+    }
+
+    /// It is time for the next beat, which is to cover these places: first the one of earlier services is found, for a lower counter
+    /// counts for nothing. A node without places does not beat.
+    pub fn beat(
+        &mut self,
+        slots: Vec<Covered>,
+        locks: Vec<Covered>,
+        (now, clock): (Boottime, Walltime),
+    ) -> Option<Deed> {
+        if slots.is_empty() && locks.is_empty() || self.sent.is_some() || self.is_finding {
+            return None;
+        }
+        let Some(last) = self.counter else {
+            self.is_finding = true;
+            return Some(Deed::Find);
+        };
+        // Somebody may have put a copy of an older beat back before this service looked.
+        let counter = clock.millis().max(last.saturating_add(1));
+        self.counter = Some(counter);
+        let beat = Beat {
+            node: self.me.clone(),
+            counter,
+            slots,
+            locks,
+        };
+        self.sent = Some((now, beat.clone()));
+        Some(Deed::Put(beat))
+    }
+
+    /// What earlier services have left is found, 0 for nothing; or it could not be read.
+    pub fn found(&mut self, counter: Option<u64>) {
+        self.is_finding = false;
+        self.counter = counter;
+    }
+
+    /// The beat was answered, or it is not known whether it was written. What was answered, and when that was sent.
+    pub fn answered(&mut self, is_written: bool) -> Option<(Boottime, Beat)> {
+        self.sent.take().filter(|_| is_written)
+    }
+
+    /// It is time to look at the beats for these places. Those that are not looked at lose what was known of them.
+    pub fn look(&mut self, watched: Vec<Watched>, now: Boottime) -> Option<Deed> {
+        if self.look.is_some() {
+            return None;
+        }
+        if watched.is_empty() {
+            self.silence = Silence::default();
+            return None;
+        }
+        let mut nodes: Vec<Node> = watched.iter().map(|place| place.node.clone()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.look = Some((now, watched));
+        Some(Deed::Look(nodes))
+    }
+
+    /// What was found there, or nothing if the look has failed. Which places are dead.
+    pub fn looked(&mut self, found: Option<&[Found]>, now: Boottime) -> Vec<Dead> {
+        match (self.look.take(), found) {
+            (Some((sent, watched)), Some(found)) => self.silence.look(watched, found, [sent, now]),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The connection has ended: what was known of others counts for nothing on the next one.
+    pub fn lost(&mut self) {
+        (self.sent, self.look, self.is_finding) = (None, None, false);
+        self.silence = Silence::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> (Boottime, Walltime) {
+        let now = Boottime::from_nanos(seconds * 1_000_000_000);
+        (now, Walltime::from_millis(1_000_000 + seconds * 1000))
+    }
+
+    fn place() -> Vec<Covered> {
+        let name = "g".parse().expect("a name");
+        vec![Covered { name, first: 5 }]
+    }
+
+    fn counter(deed: Option<Deed>) -> u64 {
+        match deed {
+            Some(Deed::Put(beat)) => beat.counter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn node_without_places_writes_and_reads_nothing() {
+        let mut beats = Beats::new("n1".parse().expect("a certname"));
+        assert_eq!(beats.beat(Vec::new(), Vec::new(), at(1)), None);
+        assert_eq!(beats.look(Vec::new(), at(1).0), None);
+    }
+
+    #[test]
+    fn counter_grows_over_restarts_whatever_the_clock_says() {
+        let mut beats = Beats::new("n1".parse().expect("a certname"));
+        let beat = |beats: &mut Beats, seconds| beats.beat(place(), Vec::new(), at(seconds));
+        assert_eq!(beat(&mut beats, 1), Some(Deed::Find));
+        assert_eq!(beat(&mut beats, 2), None, "it is not known yet");
+        // A read that fails is repeated.
+        beats.found(None);
+        assert_eq!(beat(&mut beats, 3), Some(Deed::Find));
+        // The clock was ahead before.
+        beats.found(Some(5_000_000));
+        assert_eq!(counter(beat(&mut beats, 4)), 5_000_001);
+        assert_eq!(beat(&mut beats, 5), None, "one at a time");
+        let (sent, answered) = beats.answered(true).expect("a beat");
+        assert_eq!((sent, answered.counter), (at(4).0, 5_000_001));
+        assert_eq!(counter(beat(&mut beats, 6)), 5_000_002);
+        assert_eq!(beats.answered(false), None);
+        // An old copy was put back while this service was away.
+        beats.found(Some(3));
+        assert_eq!(counter(beat(&mut beats, 7)), 1_007_000);
+        beats.lost();
+        assert_eq!(counter(beat(&mut beats, 7)), 1_007_001);
+    }
+}

@@ -1,0 +1,169 @@
+//! Beats of this node and of others.
+
+use std::time::Duration;
+
+use again::layout::complain;
+use again::sys::clock;
+
+use super::Driver;
+use crate::engine::Error;
+use crate::policy::beat::{Dead, Found};
+use crate::service::beats::Deed;
+use crate::service::failures::Work;
+use crate::service::link::{Answer, BEATS, Call};
+use crate::service::places::Act;
+use crate::wire::envelope::Draft;
+use crate::wire::key::Key;
+use crate::wire::name::Node;
+
+/// How long a beat stays there at least: longer than anybody compares it.
+const STAYS: Duration = Duration::from_secs(600);
+
+impl Driver {
+    /// Beats, if this node has places, and looks at the beats of those that it watches.
+    pub fn beat(&mut self) {
+        if !self.health.is_up {
+            return;
+        }
+        self.beat_alone();
+        let watched = [self.slots.watched(), self.locks.watched()].concat();
+        let deed = self.beats.look(watched, clock::boottime());
+        self.do_with_beats(deed);
+    }
+
+    fn beat_alone(&mut self) {
+        let (slots, locks) = (self.slots.covered(), self.locks.covered());
+        let now = (clock::boottime(), clock::walltime());
+        let deed = self.beats.beat(slots, locks, now);
+        self.do_with_beats(deed);
+    }
+
+    fn do_with_beats(&mut self, deed: Option<Deed>) {
+        match deed {
+            Some(Deed::Find) => self.list_beats(&[self.me.clone()]),
+            Some(Deed::Look(nodes)) => self.list_beats(&nodes),
+            Some(Deed::Put(beat)) => {
+                let draft = Draft::new(&self.namespace, &beat).map_err(|e| e.to_string());
+                match draft.and_then(|draft| self.sealed(&draft)) {
+                    Ok(bytes) => self.order(Call::Tell {
+                        client: BEATS,
+                        key: Key::Beat(beat.node),
+                        bytes,
+                        ttl: STAYS,
+                    }),
+                    Err(e) => {
+                        self.beats.answered(false);
+                        complain(&format!("again-fleet: the beat cannot be signed: {e}"));
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn list_beats(&self, nodes: &[Node]) {
+        let keys = nodes.iter().map(|node| Key::Beat(node.clone()));
+        self.order(Call::List {
+            client: BEATS,
+            prefixes: keys.map(|key| key.encode(&self.namespace)).collect(),
+            limit: None,
+        });
+    }
+
+    /// The beat is written, or it is not known whether it is.
+    pub(super) fn beat_told(&mut self, answer: Answer) {
+        match &answer {
+            Ok(_) => self.health.failures.succeeded(&Work::Beat),
+            Err(e) => {
+                let what =
+                    format!("slots and locks end, as no beat can be written: the engine {e}");
+                self.note_refusal(Work::Beat, e, &what);
+            }
+        }
+        if let Some((sent, beat)) = self.beats.answered(answer.is_ok()) {
+            self.locks().beaten(&beat.locks, sent);
+            let deeds = self.slots().beaten(&beat.slots, sent);
+            self.do_all(deeds);
+        }
+    }
+
+    /// What stands at keys for beats: that of this node, or those of others.
+    pub(super) fn beats_told(&mut self, asked: &[String], answer: Answer) {
+        let own = Key::Beat(self.me.clone()).encode(&self.namespace);
+        let is_own = *asked == [own];
+        match &answer {
+            Ok(_) => self.health.failures.succeeded(&Work::Beats),
+            Err(e) => {
+                let what = format!("cannot see which holders are alive: the engine {e}");
+                self.note_refusal(Work::Beats, e, &what);
+            }
+        }
+        let found = answer.ok().map(|list| {
+            let values = list
+                .values
+                .iter()
+                .filter(|value| asked.contains(&value.key));
+            let found = values.filter_map(|value| {
+                let key = Key::decode(&value.key, &self.namespace).ok()?;
+                let Key::Beat(node) = key.clone() else {
+                    return None;
+                };
+                Some(Found {
+                    node,
+                    revision: value.revision,
+                    beat: self.seals.beat(&value.bytes, &key).ok(),
+                })
+            });
+            found.collect::<Vec<_>>()
+        });
+        if is_own {
+            let last = found.map(|found| found.into_iter().find_map(|one| one.beat));
+            let counter = last.map(|beat| beat.map_or(0, |beat| beat.counter));
+            self.beats.found(counter);
+            if counter.is_some() {
+                self.beat_alone();
+            }
+            return;
+        }
+        for dead in self.beats.looked(found.as_deref(), clock::boottime()) {
+            self.evict(dead);
+        }
+    }
+
+    fn evict(&mut self, dead: Dead) {
+        let Dead { place, beat } = dead;
+        let at = Key::Beat(place.node).encode(&self.namespace);
+        let act = Act::Evict {
+            revision: place.revision,
+            beat: (at, beat),
+        };
+        let key = place.key;
+        self.order(Call::Place { key, act });
+    }
+
+    /// The place of a dead node is removed, or not.
+    pub(super) fn evicted(&mut self, key: &Key, beat: &str, answer: Answer) {
+        let Ok(Key::Beat(node)) = Key::decode(beat, &self.namespace) else {
+            return;
+        };
+        let what = match key {
+            Key::Slot { group, .. } => format!("place in group '{group}'"),
+            Key::Lock(name) => format!("lock '{name}'"),
+            _ => return,
+        };
+        match answer {
+            Ok(_) => {
+                self.health.failures.succeeded(&Work::Eviction);
+                complain(&format!(
+                    "again-fleet: {node} has lost its {what}: its service has not beaten for 90 s"
+                ));
+            }
+            // It has beaten, or somebody else was faster.
+            Err(Error::Conflict) => {}
+            Err(e) => {
+                let what = format!("{node} is dead and keeps its {what}: the engine {e}");
+                self.note_refusal(Work::Eviction, &e, &what);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Beats for the locks that this node holds or takes, and the holders whose beats it watches as a candidate.
+
+use again::model::Boottime;
+
+use super::{Locks, One, Seen};
+use crate::policy::beat::{SURE, Watched};
+use crate::wire::beat::Covered;
+use crate::wire::inventory::MOST_LOCKS;
+use crate::wire::key::Key;
+
+impl Locks {
+    /// The locks that this node holds or takes, for its next beat.
+    pub fn covered(&self) -> Vec<Covered> {
+        let all = self.all.0.iter().filter_map(|(name, one)| {
+            let (name, first) = (name.clone(), one.place?.first);
+            Some(Covered { name, first })
+        });
+        all.take(MOST_LOCKS).collect()
+    }
+
+    /// A beat was answered that had covered these locks and was sent then.
+    pub fn beaten(&mut self, covered: &[Covered], sent: Boottime) {
+        for Covered { name, first } in covered {
+            let one = self.all.get_mut(name);
+            let one = one.filter(|one| one.place.is_some_and(|place| place.first == *first));
+            if let Some(one) = one {
+                one.beaten = one.beaten.max(sent + SURE);
+                one.has_ended &= one.ends() <= self.now;
+            }
+        }
+    }
+
+    /// The words of other holders that this node watches as a candidate.
+    pub fn watched(&self) -> Vec<Watched> {
+        let all = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
+        let watched = all.filter_map(|(name, one)| match &one.seen {
+            Seen::Held(word) if word.beats && word.node != self.me => Some(Watched {
+                key: Key::Lock(name.clone()),
+                node: word.node.clone(),
+                first: word.first,
+                revision: one.at,
+            }),
+            _ => None,
+        });
+        watched.collect()
+    }
+}
+
+impl One {
+    /// When this node is not sure of it any more, unless lease and beat are renewed before.
+    pub(super) fn ends(&self) -> Boottime {
+        self.ends.min(self.beaten)
+    }
+}
