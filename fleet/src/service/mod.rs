@@ -432,6 +432,7 @@ mod tests {
     fn two_beats_are_within_a_lease_and_one_that_fails_within_half_a_minute() {
         let beat = Duration::from_nanos(BEAT.nanos());
         assert!(2 * beat < crate::engine::Times::default().lease);
+        assert!(BEAT + BEAT < crate::policy::beat::SURE);
         assert!(beat + link::RENEWAL <= Duration::from_secs(30));
     }
 }

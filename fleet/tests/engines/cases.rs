@@ -501,8 +501,9 @@ pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(
     assert_eq!(count(stage, &engine, "slot/", 1).await, 1);
     // Whoever follows is told.
     let list = listed(stage, &engine, "slot/", |_| true).await;
-    let feed = engine.follow_removals(&stage.key("slot/g/"), list.revision);
-    let mut feed = feed.await.expect("followed");
+    let below = stage.key("slot/g/");
+    let feed = engine.follow_removals(&below, list.revision).await;
+    let mut feed = feed.expect("followed");
     assert_eq!(remove(first, two).await, Ok(()));
     let change = next(&mut feed).await;
     assert!(matches!(&change, Change::Removed { key, .. } if *key == place));
