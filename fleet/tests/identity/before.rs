@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use again_fleet::identity::Untrusted;
 use again_fleet::identity::authority::{Authority, Revocation};
 use again_fleet::wire::Malformed;
+use again_fleet::wire::beat::Beat;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::{Draft, Envelope, seal};
 use again_fleet::wire::event::Batch;
@@ -90,6 +91,7 @@ fn what_the_version_before_wrote_is_read_and_loses_nothing() {
             Key::Slot { .. } => ("slot", read::<Slot>(&authority, bytes)),
             Key::Lock(_) => ("lock", read::<Lock>(&authority, bytes)),
             Key::Pass { .. } => ("pass", read::<Lock>(&authority, bytes)),
+            Key::Beat(_) => ("beat", read::<Beat>(&authority, bytes)),
             Key::Reset { .. } => ("reset", read::<Reset>(&authority, bytes)),
             Key::Targets { .. } | Key::Alive(_) => panic!("{text} was not written then"),
         };

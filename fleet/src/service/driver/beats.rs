@@ -1,5 +1,6 @@
 //! Beats of this node and of others.
 
+use std::slice;
 use std::time::Duration;
 
 use again::layout::complain;
@@ -40,7 +41,7 @@ impl Driver {
 
     fn do_with_beats(&mut self, deed: Option<Deed>) {
         match deed {
-            Some(Deed::Find) => self.list_beats(&[self.me.clone()]),
+            Some(Deed::Find) => self.list_beats(slice::from_ref(&self.me)),
             Some(Deed::Look(nodes)) => self.list_beats(&nodes),
             Some(Deed::Put(beat)) => {
                 let draft = Draft::new(&self.namespace, &beat).map_err(|e| e.to_string());

@@ -94,14 +94,19 @@ impl Driver {
                 client => self.pass_told(client, answer),
             },
             News::Answered(Call::Reset { client, .. }, answer) => self.reset_told(client, answer),
-            News::Answered(Call::Place { key, act }, answer) => match (key, act) {
-                (key, Act::Evict { beat, .. }) => self.evicted(&key, &beat.0, answer),
-                (Key::Lock(name), act) => self.lock_placed(&name, &act, answer),
-                (Key::Slot { group, .. }, act) => self.placed(&group, &act, answer),
-                _ => {}
-            },
+            News::Answered(Call::Place { key, act }, answer) => self.acted(&key, &act, answer),
             News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
             News::Seen(number, seen) => self.watched(number, seen),
+        }
+    }
+
+    /// Something came of what was done with a place.
+    fn acted(&mut self, key: &Key, act: &Act, answer: Answer) {
+        match (key, act) {
+            (key, Act::Evict { beat, .. }) => self.evicted(key, &beat.0, answer),
+            (Key::Lock(name), act) => self.lock_placed(name, act, answer),
+            (Key::Slot { group, .. }, act) => self.placed(group, act, answer),
+            _ => {}
         }
     }
 
