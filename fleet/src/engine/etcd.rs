@@ -175,10 +175,9 @@ impl Etcd {
                 }
                 answer => answer?,
             };
-            if list.revision == 0 {
-                list.revision = answer
-                    .header()
-                    .map_or(0, |header| number(header.revision()));
+            if let Some(header) = answer.header().filter(|_| list.revision == 0) {
+                list.revision = number(header.revision());
+                list.store = format!("etcd {:x}", header.cluster_id());
             }
             list.values.extend(answer.kvs().iter().map(value));
             match answer.kvs().last() {

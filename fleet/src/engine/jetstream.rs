@@ -203,6 +203,8 @@ impl<'s> Consumer<'s> {
 pub struct Answer {
     /// What went wrong.
     pub error: Option<Failure>,
+    /// When a stream was made, by the server.
+    pub created: String,
     /// How a stream is.
     pub state: State,
     /// The number of the message that was stored.

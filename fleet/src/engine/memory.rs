@@ -168,6 +168,7 @@ impl Engine for Memory {
             List {
                 values: below.map(|(_, held)| held.value.clone()).collect(),
                 revision: state.revision,
+                store: "memory".to_owned(),
                 is_cut: false,
             }
         }))

@@ -68,6 +68,8 @@ pub struct List {
     pub values: Vec<Value>,
     /// Everything up to this one is in the list; not known of the latest values.
     pub revision: u64,
+    /// Name of the store, which another store has only if it was set up in the same way; not known of the latest values.
+    pub store: String,
     /// Whether older values were left out.
     pub is_cut: bool,
 }

@@ -45,6 +45,9 @@ const WATCHED: [&str; 2] = ["to", "result"];
 /// How often a removal is tried while members of a cluster disagree on what stands at the key.
 const REMOVALS: usize = 5;
 
+/// Longest time of a stream that is kept, in characters.
+const MOST_CREATED: usize = 40;
+
 /// How many members of a cluster hold a stream.
 const REPLICAS: usize = 3;
 
@@ -149,14 +152,13 @@ impl Nats {
         self.waiting(prefix, 1).await.map(drop)
     }
 
-    /// The number of the last message in a room's stream. Makes the stream if there is none: nobody has yet, or the server has
-    /// lost it.
-    async fn prepare(&self, room: &str) -> Result<u64, Error> {
+    /// What the server says of a room's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
+    async fn prepare(&self, room: &str) -> Result<Answer, Error> {
         self.is_connected()?;
         let bucket = self.bucket(room);
         let name = format!("KV_{bucket}");
-        if let Some(last) = self.ask_stream("INFO", &name, b"").await? {
-            return Ok(last);
+        if let Some(stream) = self.ask_stream("INFO", &name, b"").await? {
+            return Ok(stream);
         }
         let age = match room {
             "node" => Duration::ZERO,
@@ -175,29 +177,29 @@ impl Nats {
         }
         let stream = json(&stream);
         let made = self.ask_stream("CREATE", &name, &stream).await;
-        if let Ok(Some(last)) = made {
-            return Ok(last);
+        if let Ok(Some(stream)) = made {
+            return Ok(stream);
         }
         // Another node may have made it at the same moment, which a server refuses in one way or another.
         match self.ask_stream("INFO", &name, b"").await {
-            Ok(Some(last)) => Ok(last),
+            Ok(Some(stream)) => Ok(stream),
             _ => made?.ok_or_else(|| Error::Unreachable(format!("no stream {name}"))),
         }
     }
 
-    /// Asks JetStream about a stream, or for it: the number of its last message, if it is there.
+    /// Asks JetStream about a stream, or for it: what it says, if the stream is there.
     async fn ask_stream(
         &self,
         verb: &str,
         stream: &str,
         payload: &[u8],
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         let subject = format!("$JS.API.STREAM.{verb}.{stream}");
         let answer = Answer::read(&self.look(subject, payload).await?.payload)?;
         match answer.error {
             Some(error) if error.err_code == NO_STREAM => Ok(None),
             Some(failure) => Err(failure.of_a_stream()),
-            None => Ok(Some(answer.state.last_seq)),
+            None => Ok(Some(answer)),
         }
     }
 
@@ -329,8 +331,8 @@ impl Nats {
         }
     }
 
-    /// The number of the last message of a prefix's stream.
-    async fn last(&self, prefix: &str) -> Result<u64, Error> {
+    /// What the server says of a prefix's stream.
+    async fn stream(&self, prefix: &str) -> Result<Answer, Error> {
         let (room, _) = self.place(prefix)?;
         self.prepare(room).await
     }
@@ -377,7 +379,10 @@ impl Nats {
         }));
         for (room, last) in numbers.await {
             match last {
-                Ok(Some(last)) => drop(self.newest.borrow_mut().insert(room, last)),
+                Ok(Some(stream)) => {
+                    let last = stream.state.last_seq;
+                    self.newest.borrow_mut().insert(room, last);
+                }
                 Ok(None) | Err(Error::Denied(_)) => {}
                 Err(error) => {
                     self.newest.borrow_mut().clear();
@@ -432,7 +437,7 @@ impl Nats {
 
     /// Values below a prefix; none if not all of them came.
     async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
-        let mut revision = self.last(prefix).await?;
+        let stream = self.stream(prefix).await?;
         let (mut values, mut shown) = (BTreeMap::new(), 0);
         let see = |Delivered { change, .. }: Delivered| {
             shown = shown.max(change.revision());
@@ -446,12 +451,12 @@ impl Nats {
         if read.await?.is_none() {
             return Ok(None);
         }
-        revision = revision.max(shown);
         let mut listed = self.listed.lock().unwrap_or_else(|e| e.into_inner());
         listed.insert(prefix.to_owned(), shown);
         Ok(Some(List {
             values: values.into_values().collect(),
-            revision,
+            revision: stream.state.last_seq.max(shown),
+            store: name_of_store(&stream.created),
             is_cut: false,
         }))
     }
@@ -480,7 +485,7 @@ impl Engine for Nats {
         let mut broken = self.broken.clone();
         broken.mark_unchanged();
         // Beyond its end a stream that began anew would be silent until it has grown that far.
-        if self.last(prefix).await? < after {
+        if self.stream(prefix).await?.state.last_seq < after {
             return Err(Error::Unreachable(format!(
                 "changes after revision {after} are not known any more"
             )));
@@ -553,6 +558,12 @@ impl Engine for Nats {
         }
         Ok(())
     }
+}
+
+/// Name of a store by the time when its stream was made, which a backup keeps.
+fn name_of_store(created: &str) -> String {
+    let created = created.chars().filter(|c| !c.is_control());
+    format!("nats {}", created.take(MOST_CREATED).collect::<String>())
 }
 
 fn causes(error: &dyn std::error::Error) -> String {

@@ -25,7 +25,7 @@ impl Nats {
         limit: Limit,
         patience: Duration,
     ) -> Result<Option<List>, Error> {
-        let last = self.last(prefix).await?;
+        let last = self.stream(prefix).await?.state.last_seq;
         let (mut fewer, mut is_cut) = (limit, false);
         loop {
             match self.newest_values(prefix, last, fewer, patience).await {
