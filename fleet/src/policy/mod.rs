@@ -10,6 +10,8 @@ pub mod books;
 pub mod fire;
 /// What a target makes of one register.
 pub mod judge;
+/// The nodes as they were read last.
+pub mod last_inventory;
 /// Where a trigger comes from, and when that has been far enough.
 pub mod lineage;
 /// Who may hold a lock.

@@ -1,0 +1,419 @@
+//! PURE: the nodes as they were read last, and which of them count although the backend has lost what they published.
+//!
+//! What is missing from a reading was removed, unless the backend has lost its data since the reading before. Then the earlier nodes
+//! stay until they publish again or are forgotten.
+
+use std::collections::BTreeMap;
+
+use again::model::{Span, Walltime};
+
+use crate::engine::Value;
+use crate::wire::name::Node;
+
+/// How long after a loss a node may take to publish its facts again before it is named.
+pub const RETURN: Span = Span::from_secs(300);
+/// Largest number of nodes of which only an invalid value is remembered.
+const MOST_INVALID: usize = 20_000;
+
+/// What a reading of the backend showed.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// Name of the store, as [`crate::engine::List::store`] gives it.
+    pub store: String,
+    /// Everything up to this revision was shown.
+    pub revision: u64,
+    /// Values that their nodes have signed.
+    pub values: Vec<(Node, Value)>,
+    /// Values without their bytes that stand at the keys of these nodes and count for nothing. The last one that the node has signed stays.
+    pub invalid: Vec<(Node, Value)>,
+}
+
+/// The nodes as they were read last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastInventory {
+    /// When, by the wall clock; nothing if it was never read.
+    pub read: Option<Walltime>,
+    /// Name of the store that was read.
+    pub store: String,
+    /// The revision up to which it was read.
+    pub revision: u64,
+    /// Each node by its name.
+    pub nodes: BTreeMap<Node, Entry>,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The last value that the node has signed; empty if there was none.
+    pub bytes: Vec<u8>,
+    /// Revision of the first write at its key, as it was read last.
+    pub first: u64,
+    /// Revision of the last write there, as it was read last.
+    pub revision: u64,
+    /// When the backend was found to have lost it; nothing if it stands there.
+    pub missing_since: Option<Walltime>,
+}
+
+/// The backend has lost what nodes had published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// What shows it, as a sentence.
+    pub why: String,
+    /// How many nodes are missing.
+    pub missing: usize,
+}
+
+impl LastInventory {
+    /// Takes up a reading; what the backend has lost, if it has.
+    pub fn take(&mut self, reading: Reading, now: Walltime) -> Option<Loss> {
+        let loss = self.loss(&reading);
+        let before = std::mem::take(&mut self.nodes);
+        let entry = |(node, value): (Node, Value)| {
+            let entry = Entry {
+                bytes: value.bytes,
+                first: value.first,
+                revision: value.revision,
+                missing_since: None,
+            };
+            (node, entry)
+        };
+        self.nodes = reading.values.into_iter().map(entry).collect();
+        let mut invalid: BTreeMap<Node, Entry> = reading.invalid.into_iter().map(entry).collect();
+        for (node, mut entry) in before {
+            if entry.bytes.is_empty() || self.nodes.contains_key(&node) {
+                continue;
+            }
+            if let Some(Entry {
+                first, revision, ..
+            }) = invalid.remove(&node)
+            {
+                (entry.first, entry.revision) = (first, revision);
+            } else if loss.is_some() {
+                entry.missing_since = entry.missing_since.or(Some(now));
+            } else if entry.missing_since.is_none() {
+                continue;
+            }
+            self.nodes.insert(node, entry);
+        }
+        self.nodes.extend(invalid.into_iter().take(MOST_INVALID));
+        (self.store, self.revision) = (reading.store, reading.revision);
+        self.read = Some(now);
+        let missing = self.missing().count();
+        loss.map(|why| Loss { why, missing })
+    }
+
+    /// Why this reading cannot be a later one of the same data. A store that was set up again in the same way has the same name.
+    fn loss(&self, reading: &Reading) -> Option<String> {
+        self.read?;
+        if self.store != reading.store {
+            return Some("it is another store".to_owned());
+        }
+        let (before, now) = (self.revision, reading.revision);
+        if now < before {
+            return Some(format!("its revision is {now} after {before}"));
+        }
+        let mut values = reading.values.iter();
+        let (node, value) = values.find(|(node, value)| self.contradicts(node, value))?;
+        Some(format!(
+            "{node} was first written at revision {}, which was not so at revision {before}",
+            value.first
+        ))
+    }
+
+    /// Whether the last reading saw something else where it must have seen this value. Only a store that tells of first writes shows that:
+    /// in a cluster of NATS a member that lags behind may show an older value.
+    fn contradicts(&self, node: &Node, value: &Value) -> bool {
+        if value.first == 0 || value.first > self.revision {
+            return false;
+        }
+        let same = |entry: &Entry| {
+            let is_old = value.revision <= self.revision;
+            let is_same = entry.bytes.is_empty() || entry.bytes == value.bytes;
+            entry.first == value.first && (!is_old || entry.revision == value.revision && is_same)
+        };
+        !self.nodes.get(node).is_some_and(same)
+    }
+
+    /// Removes a node; whether it was known.
+    pub fn forget(&mut self, node: &Node) -> bool {
+        let entry = self.nodes.remove(node);
+        entry.is_some_and(|entry| !entry.bytes.is_empty())
+    }
+
+    /// The nodes that are missing since a loss, and since when.
+    pub fn missing(&self) -> impl Iterator<Item = (&Node, Walltime)> {
+        let all = self.nodes.iter();
+        all.filter_map(|(node, entry)| Some((node, entry.missing_since?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(name: &str) -> Node {
+        name.parse().expect("a certname")
+    }
+
+    fn at(millis: u64) -> Walltime {
+        Walltime::from_millis(millis)
+    }
+
+    fn value(name: &str, bytes: &[u8], first: u64, revision: u64) -> (Node, Value) {
+        let mut value = Value::new(format!("node/{name}"), bytes.to_vec(), revision);
+        value.first = first;
+        (node(name), value)
+    }
+
+    fn reading(revision: u64, values: &[(Node, Value)]) -> Reading {
+        Reading {
+            store: "etcd 1".to_owned(),
+            revision,
+            values: values.to_vec(),
+            invalid: Vec::new(),
+        }
+    }
+
+    /// After a reading at revision 9 that showed web1, web2 and web3.
+    fn known() -> LastInventory {
+        let values = [
+            value("web1", b"1", 3, 3),
+            value("web2", b"2", 4, 8),
+            value("web3", b"3", 5, 5),
+        ];
+        let mut last = LastInventory::default();
+        assert_eq!(last.take(reading(9, &values), at(1)), None);
+        last
+    }
+
+    fn names(last: &LastInventory) -> Vec<&str> {
+        last.nodes.keys().map(Node::as_str).collect()
+    }
+
+    fn missing(last: &LastInventory) -> Vec<(&str, u64)> {
+        let all = last.missing();
+        all.map(|(node, since)| (node.as_str(), since.millis()))
+            .collect()
+    }
+
+    #[test]
+    fn node_that_is_not_read_any_more_was_removed() {
+        let mut last = known();
+        let values = [value("web1", b"1", 3, 3), value("web2", b"4", 4, 12)];
+        assert_eq!(last.take(reading(12, &values), at(2)), None);
+        assert_eq!(
+            (names(&last), last.read),
+            (vec!["web1", "web2"], Some(at(2)))
+        );
+    }
+
+    #[test]
+    fn loss_is_another_store_or_a_contradiction_and_keeps_all_nodes() {
+        let same = value("web1", b"1", 3, 3);
+        let other_store = Reading {
+            store: "etcd 2".to_owned(),
+            ..reading(20, std::slice::from_ref(&same))
+        };
+        for (reading, why) in [
+            (other_store, "another store"),
+            (reading(8, std::slice::from_ref(&same)), "8 after 9"),
+            (reading(0, &[]), "0 after 9"),
+            // Written before the last reading, which did not see it, or not so.
+            (reading(20, &[value("web9", b"9", 9, 9)]), "web9"),
+            (reading(20, &[value("web1", b"1", 2, 12)]), "revision 2"),
+            (reading(20, &[value("web1", b"1", 3, 4)]), "web1"),
+            (reading(20, &[value("web1", b"x", 3, 3)]), "web1"),
+        ] {
+            let mut last = known();
+            let read: BTreeSet<Node> = reading
+                .values
+                .iter()
+                .map(|(node, _)| node.clone())
+                .collect();
+            let loss = last.take(reading, at(2)).expect(why);
+            assert!(loss.why.contains(why), "{loss:?}");
+            let is_missing = ["web1", "web2", "web3"].into_iter();
+            let is_missing = is_missing.filter(|name| !read.contains(&node(name)));
+            let is_missing: Vec<_> = is_missing.map(|name| (name, 2)).collect();
+            assert_eq!(missing(&last), is_missing, "{why}");
+            assert_eq!(loss.missing, is_missing.len());
+        }
+        // What was written since contradicts nothing, nor does what a store without first writes says.
+        for values in [
+            [value("web1", b"x", 10, 10)],
+            [value("web1", b"x", 3, 10)],
+            [value("web1", b"x", 0, 2)],
+        ] {
+            let mut last = known();
+            assert_eq!(last.take(reading(20, &values), at(2)), None);
+            assert_eq!(names(&last), ["web1"]);
+        }
+    }
+
+    #[test]
+    fn missing_node_counts_until_it_is_back_or_forgotten() {
+        let mut last = known();
+        assert!(last.take(reading(0, &[]), at(2)).is_some());
+        let back = value("web1", b"4", 1, 1);
+        assert_eq!(
+            last.take(reading(1, std::slice::from_ref(&back)), at(3)),
+            None
+        );
+        assert_eq!(missing(&last), [("web2", 2), ("web3", 2)]);
+        // Another loss does not begin its time anew.
+        let loss = last.take(reading(0, &[]), at(4)).expect("a loss");
+        assert_eq!(loss.missing, 3);
+        assert_eq!(missing(&last), [("web1", 4), ("web2", 2), ("web3", 2)]);
+        assert!(last.forget(&node("web2")) && !last.forget(&node("web2")));
+        assert_eq!(last.take(reading(2, &[back]), at(5)), None);
+        assert_eq!(missing(&last), [("web3", 2)]);
+    }
+
+    #[test]
+    fn invalid_value_leaves_what_the_node_has_signed() {
+        let mut last = known();
+        let junk = [
+            value("web2", b"", 4, 10),
+            value("web3", b"", 11, 11),
+            value("x", b"", 12, 12),
+        ];
+        let reading_with_junk = Reading {
+            invalid: junk.to_vec(),
+            ..reading(12, &[])
+        };
+        assert_eq!(last.take(reading_with_junk, at(2)), None);
+        assert_eq!(names(&last), ["web2", "web3", "x"]);
+        assert_eq!(last.nodes[&node("web2")].bytes, b"2");
+        assert_eq!(missing(&last), []);
+        // Good values over the junk contradict nothing.
+        let good = [value("web3", b"5", 11, 13), value("x", b"6", 12, 14)];
+        assert_eq!(last.take(reading(14, &good), at(3)), None);
+        assert_eq!(names(&last), ["web3", "x"]);
+        // Of an invalid value nothing is missing.
+        let junk = Reading {
+            invalid: vec![value("y", b"", 15, 15)],
+            ..reading(15, &good)
+        };
+        assert_eq!(last.take(junk, at(4)), None);
+        assert_eq!(
+            last.take(reading(1, &[]), at(5)).expect("a loss").missing,
+            2
+        );
+        assert!(!last.forget(&node("y")) && names(&last) == ["web3", "x"]);
+    }
+
+    /// A store, and the nodes that were seen there and not removed since.
+    #[derive(Default)]
+    struct Model {
+        name: u8,
+        revision: u64,
+        values: BTreeMap<u8, Value>,
+        writes: u64,
+        expected: BTreeSet<u8>,
+        last: LastInventory,
+    }
+
+    /// The node whose service reads. It is connected, so that nobody forgets it and it publishes again first.
+    const READER: u8 = 0;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Publish(u8),
+        Forget(u8),
+        /// By the name of the store from then on.
+        Lose(u8),
+        Write(u8),
+        Read,
+    }
+
+    impl Model {
+        fn publish(&mut self, n: u8) {
+            (self.revision, self.writes) = (self.revision + 1, self.writes + 1);
+            let first = self
+                .values
+                .get(&n)
+                .map_or(self.revision, |value| value.first);
+            // A node signs with a new serial or at least with a new salt.
+            let bytes = self.writes.to_be_bytes();
+            let (_, value) = value(&format!("n{n}"), &bytes, first, self.revision);
+            self.values.insert(n, value);
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Publish(n) => self.publish(n),
+                Step::Forget(n) if n != READER => {
+                    self.revision += u64::from(self.values.remove(&n).is_some());
+                    self.last.forget(&node(&format!("n{n}")));
+                    self.expected.remove(&n);
+                }
+                Step::Forget(_) => {}
+                Step::Lose(name) => {
+                    let reader = self.last.nodes.get(&node("n0")).map_or(0, |one| one.first);
+                    // Other keys come first, and not as many as before.
+                    (self.name, self.revision) = (name, u64::from(reader == 1));
+                    self.values.clear();
+                    self.publish(READER);
+                }
+                Step::Write(count) => self.revision += u64::from(count),
+                Step::Read => {
+                    let values = self.values.iter();
+                    let values = values.map(|(n, value)| (node(&format!("n{n}")), value.clone()));
+                    let reading = Reading {
+                        store: self.name.to_string(),
+                        revision: self.revision,
+                        values: values.collect(),
+                        invalid: Vec::new(),
+                    };
+                    self.expected.extend(self.values.keys());
+                    self.last.take(reading, at(1));
+                }
+            }
+        }
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_u8..5).prop_map(Step::Publish),
+            1 => (0_u8..5).prop_map(Step::Forget),
+            1 => (0_u8..2).prop_map(Step::Lose),
+            1 => (0_u8..9).prop_map(Step::Write),
+            4 => Just(Step::Read),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_goes_without_being_removed(steps in prop::collection::vec(step(), 0..60)) {
+            let mut model = Model::default();
+            model.publish(READER);
+            for step in steps {
+                model.step(step);
+                let is_known = |n: &&u8| model.last.nodes.contains_key(&node(&format!("n{n}")));
+                let gone: Vec<_> = model.expected.iter().filter(|n| !is_known(n)).collect();
+                prop_assert!(gone.is_empty(), "{gone:?} have gone");
+            }
+        }
+
+        #[test]
+        fn nobody_stays_who_was_removed_from_data_that_is_whole(steps in prop::collection::vec(step(), 0..60)) {
+            let mut model = Model::default();
+            model.publish(READER);
+            for step in steps {
+                if matches!(step, Step::Lose(_)) {
+                    continue;
+                }
+                model.step(step.clone());
+                if matches!(step, Step::Read) {
+                    let known: Vec<&str> = model.last.nodes.keys().map(Node::as_str).collect();
+                    let stand: Vec<String> = model.values.keys().map(|n| format!("n{n}")).collect();
+                    prop_assert_eq!(known, stand);
+                }
+            }
+        }
+    }
+}
