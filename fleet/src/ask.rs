@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
-//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Alive`], each as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`], [`Answer::Alive`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
 //! | [`Question::Locks`] | [`Answer::Lock`], [`Answer::IgnoredToken`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
@@ -139,6 +139,20 @@ pub enum Answer {
     How(Box<How>),
     /// What a node tells of itself.
     Node(Box<Inventory>),
+    /// The backend does not show the nodes; those of the last inventory follow, without which of them are connected.
+    Stored {
+        /// When they were read, milliseconds of the wall clock after 1970.
+        at: u64,
+        /// Why there are none that are newer.
+        why: String,
+    },
+    /// Node whose facts the backend has lost, and which counts by those that it had published before.
+    Missing {
+        /// The node.
+        node: Node,
+        /// When the loss was noticed, milliseconds of the wall clock after 1970.
+        since: u64,
+    },
     /// Node whose published facts are ignored; the log says why.
     Ignored(Node),
     /// This node's service is connected to the engine.
@@ -442,6 +456,7 @@ impl Answer {
             | Answer::Waits(why)
             | Answer::Away(why)
             | Answer::Incomplete(why)
+            | Answer::Stored { why, .. }
             | Answer::NotSeen(why) => vec![why],
             Answer::Said(summary) => [Some(&summary.engine), summary.away.as_ref()]
                 .into_iter()
@@ -669,6 +684,14 @@ mod tests {
             Answer::End,
             Answer::Node(Box::new(inventory())),
             Answer::Ignored(node("lb1")),
+            Answer::Stored {
+                at: 7,
+                why: "etcd cannot be reached".to_owned(),
+            },
+            Answer::Missing {
+                node: node("lb1"),
+                since: 7,
+            },
             Answer::Reset(Box::new(reset())),
             Answer::IgnoredToken {
                 lock: wish().group,
@@ -809,6 +832,10 @@ mod tests {
         assert!(ask(&fire(|r| r.targets = many(MOST_TARGETS))).is_ok());
         for answer in [
             Answer::Refused("a\u{1b}[2J".to_owned()),
+            Answer::Stored {
+                at: 7,
+                why: "a\nb".to_owned(),
+            },
             Answer::LeftOut("x".repeat(MOST_WORDS + 1)),
             Answer::Failed(node("a"), "\n".to_owned()),
             progress(News::Told(Outcome::Failed, "\r".to_owned())),

@@ -19,12 +19,16 @@ mod few;
 mod holders;
 /// The outboxes.
 mod keep;
+/// The file with the last inventory.
+mod last_inventory;
 /// The link to the engine.
 mod link;
 /// Which locks this node holds.
 mod locks;
 /// The file with the newest versions of nodes' facts.
 mod newest;
+/// Who asks for nodes.
+mod nodes;
 /// What of a run is told together.
 mod parcel;
 /// The leases of this node's places.
@@ -247,6 +251,7 @@ impl<'a> Service<'a> {
             Note::Left(client) => self.driver.left(client),
             Note::Handed(answers, why) => self.driver.handed(answers, why),
             Note::More => self.driver.show_more(),
+            Note::Late(client) => self.driver.late(client),
             Note::Became(answers) => self.driver.became(answers),
             Note::ProcessEnded => self.driver.process_ended(),
             Note::Rung => self.driver.tell_events(),

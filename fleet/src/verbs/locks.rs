@@ -155,7 +155,7 @@ struct Candidate {
 fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Problem> {
     let until = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
-    let (mut found, mut alive) = (Vec::new(), Vec::new());
+    let (mut found, mut alive, mut away) = (Vec::new(), Vec::new(), None);
     conversation.each(until, |answer| {
         match answer {
             Answer::Node(told) if told.tokens.contains_key(lock.as_str()) => {
@@ -166,12 +166,16 @@ fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Proble
                     node: told.node.clone(),
                 });
             }
-            Answer::Node(_) | Answer::Ignored(_) => {}
+            Answer::Node(_) | Answer::Ignored(_) | Answer::Missing { .. } => {}
             Answer::Alive(node) => alive.push(node),
+            Answer::Stored { why, .. } => away = Some(why),
             _ => return false,
         }
         true
     })?;
+    if let Some(why) = away {
+        return Err(Problem::Failed(why));
+    }
     let found = found.into_iter().map(|published| Candidate {
         is_alive: alive.contains(&published.node),
         published,

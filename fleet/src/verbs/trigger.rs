@@ -135,6 +135,12 @@ fn select(
         other => other,
     })?;
     roster.warn(&selection);
+    // In a rolling run each target has to know how many there are.
+    if let (Some((_, why)), Some(_)) = (&roster.stored, &args.at_once) {
+        return Err(Problem::Failed(format!(
+            "not fired: nobody can be selected for a rolling run: {why}"
+        )));
+    }
     let firing = args
         .on_behalf
         .as_ref()
@@ -142,7 +148,7 @@ fn select(
     // A node never triggers itself unless it is named.
     let selected = roster.selected(&selection).filter(|node| *node != firing);
     targets.extend(selected.cloned());
-    let away = targets.iter().filter(|node| !roster.is_alive(node));
+    let away = targets.iter().filter(|node| roster.is_away(node));
     Ok(away.cloned().collect())
 }
 

@@ -10,6 +10,8 @@ mod check;
 mod fired;
 /// Who is there, as it changes.
 mod follow;
+/// The last inventory.
+mod inventory;
 /// What reports ask for.
 mod kick;
 mod node;

@@ -43,7 +43,7 @@ pub fn has_role(node: &Node, role: &str) {
 }
 
 /// The names of the nodes that are shown.
-fn shown(node: &Node, words: &[&str]) -> Vec<String> {
+pub fn shown(node: &Node, words: &[&str]) -> Vec<String> {
     let (status, out, err) = done(node.command(&[&["nodes", "--json"], words].concat()));
     assert_eq!(status, 0, "{words:?}: {err}");
     let all: Value = serde_json::from_str(&out).expect("JSON");
@@ -71,17 +71,16 @@ fn what_nodes_tell_is_shown() {
             );
         }
         let nothing = json!({
-            "node": "web1.test", "alive": true, "at": null, "facts": {}, "classes": [], "environment": null, "again_fleet": null,
+            "node": "web1.test", "alive": true, "missing_since": null, "at": null, "facts": {}, "classes": [], "environment": null, "again_fleet": null,
             "puppet": null, "last": null, "ended": null, "running": false, "running_since": null, "pending": 0, "disabled": false, "cap": null,
         });
         let told = json!({
-            "node": "lb1.test", "alive": true, "at": null,
+            "node": "lb1.test", "alive": true, "missing_since": null, "at": null,
             "facts": {"role": "lb", "cpus": "2", "up": "true", "long": "y".repeat(512)}, "classes": ["lb", "profile::x"],
             "environment": "production", "again_fleet": env!("CARGO_PKG_VERSION"), "puppet": "7.23.0", "last": null, "ended": null,
             "running": true, "running_since": null, "pending": 0, "disabled": false, "cap": null,
         });
-        let expected =
-            json!({"schema": 1, "version": env!("CARGO_PKG_VERSION"), "nodes": [told, nothing]});
+        let expected = json!({"schema": 1, "version": env!("CARGO_PKG_VERSION"), "stored": null, "warnings": [], "ignored": [], "nodes": [told, nothing]});
         assert_eq!(all, expected);
         well(&lb1, &["tell", "--end=failed"]);
         until("the end", || {
@@ -146,13 +145,13 @@ fn what_nodes_tell_is_shown() {
                 &["--class", "Profile::X", "--environment=production"],
             ) == ["lb1.test"]
         });
-        // Nobody sees an engine that is not there.
+        // Whoever has not seen the engine before does not see one that is not there.
         server.kill();
-        until("the loss", || !web1.how().link.is_up);
-        let (status, out, err) = done(web1.command(&["nodes"]));
+        until("the loss", || !lb1.how().link.is_up);
+        let (status, out, err) = done(lb1.command(&["nodes"]));
         assert_eq!((status, out.as_str()), (1, ""), "{err}");
         assert!(err.contains("cannot be reached"), "{err}");
-        let (status, _, err) = done(web1.command(&["trigger", "--where", "role=lb"]));
+        let (status, _, err) = done(lb1.command(&["trigger", "--where", "role=lb"]));
         let begin = "again-fleet: error: not fired: nobody can be selected: ";
         assert!(status == 1 && err.starts_with(begin), "{err}");
         // What a run tells meanwhile is kept.

@@ -10,6 +10,7 @@ use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OURSELVES, OWN_KEY};
+use crate::service::nodes::{Shown, Source};
 use crate::service::places::Act;
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
@@ -82,6 +83,7 @@ impl Driver {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
                 BEATS => self.beats_told(&prefixes, answer),
+                client if self.has_asked_for_nodes(client) => self.nodes_listed(client, answer),
                 client => self.listed(client, &prefixes, answer),
             },
             News::Answered(Call::Stories { client, origin }, answer) => {
@@ -294,7 +296,17 @@ impl Driver {
                 return self.callers.answer(client, why);
             }
         };
-        self.lists.push_back((client, values.into_iter()));
+        self.begin_to_show(client, values, Source::Backend);
+    }
+
+    /// Shows a list, a portion at a time.
+    pub(super) fn begin_to_show(&mut self, client: Client, values: Vec<Value>, source: Source) {
+        let values = values.into_iter();
+        self.lists.push_back(Shown {
+            client,
+            values,
+            source,
+        });
         if self.lists.len() == 1 {
             self.show_more();
         }
@@ -307,28 +319,40 @@ impl Driver {
 
     /// Shows a portion of a list. To verify a long one takes longer than everything else may wait.
     pub fn show_more(&mut self) {
-        let Some((client, mut values)) = self.lists.pop_front() else {
+        let Some(mut shown) = self.lists.pop_front() else {
             return;
         };
-        // Who has gone is shown nothing more.
-        if !self.callers.is_here(client) {
-            values = Vec::new().into_iter();
+        let client = shown.client;
+        // Who has gone is shown nothing more, but what the backend has shown of nodes is kept.
+        if !self.callers.is_here(client) && !matches!(shown.source, Source::Nodes(..)) {
+            shown.values = Vec::new().into_iter();
         }
-        let all = values.as_slice();
+        let all = shown.values.as_slice();
         self.seals.meet(&all[..all.len().min(PORTION)]);
-        for value in values.by_ref().take(PORTION) {
-            match self.shown(&value) {
+        for value in shown.values.by_ref().take(PORTION) {
+            let answer = match &shown.source {
+                Source::Stored => self.shown_stored(&value),
+                Source::Backend | Source::Nodes(..) => self.shown(&value),
+            };
+            let (key, is_valid) = (Key::decode(&value.key, &self.namespace), answer.is_ok());
+            match answer {
                 Ok(answer) => self.callers.tell(client, answer),
                 Err(ignored) => {
-                    if let Ok(Key::Node(node)) = Key::decode(&value.key, &self.namespace) {
+                    if let Ok(Key::Node(node)) = &key {
+                        let node = node.clone();
                         self.callers.tell(client, ask::Answer::Ignored(node));
                     }
                     self.ignore(&value.key, &ignored);
                 }
             }
+            if let Source::Nodes(reading, _) = &mut shown.source {
+                Driver::remember(reading, value, key.ok(), is_valid);
+            }
         }
-        if values.len() > 0 {
-            self.lists.push_back((client, values));
+        if shown.values.len() > 0 {
+            self.lists.push_back(shown);
+        } else if let Source::Nodes(reading, kept) = shown.source {
+            self.nodes_read(client, reading, kept);
         } else {
             self.callers.end(client);
         }
@@ -352,10 +376,15 @@ impl Driver {
             key.and_then(Result::ok)
         });
         let said = match found {
-            Ok(Some(Key::Node(_))) => return self.callers.end(client),
+            Ok(Some(Key::Node(_))) => {
+                self.forget_last(node);
+                return self.callers.end(client);
+            }
             Ok(Some(_)) => ask::Answer::Refused(format!(
                 "{node} is alive: its service would tell of it again; stop it there first, and wait for up to a minute where it was killed"
             )),
+            // The backend has lost it, and it counted all the same.
+            Ok(None) if self.forget_last(node) => return self.callers.end(client),
             Ok(None) => ask::Answer::Refused(format!("{node} has told nothing of itself")),
             Err(e) => self.not_seen(&e),
         };

@@ -10,6 +10,8 @@ mod events;
 mod locks;
 /// What this node tells of itself.
 mod node;
+/// Which nodes there are.
+mod nodes;
 /// Who asks, and what they are told.
 mod people;
 /// Triggers that wait for their turn in a rolling run.
@@ -27,7 +29,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use std::vec::IntoIter;
 
 use again::layout::complain;
 use again::model::{Boottime, Identity, Usage, Walltime};
@@ -43,9 +44,11 @@ use super::failures::Failures;
 use super::few::Few;
 use super::holders;
 use super::keep::Keep;
+use super::last_inventory;
 use super::link::{Call, Order};
 use super::locks::Locks;
 use super::newest;
+use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
 use super::root::{self, Handed};
@@ -54,7 +57,6 @@ use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
-use crate::engine::Value;
 use crate::handover;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
@@ -91,6 +93,8 @@ pub enum Note {
     Handed(Vec<Answer>, Option<String>),
     /// There is more of a list to show.
     More,
+    /// The backend has had its time to show its nodes to somebody.
+    Late(Client),
     /// What became of triggers that were taken, as far as it is known.
     Became(io::Result<root::Became>),
     /// A waiter or run of something accepted has ended.
@@ -144,7 +148,8 @@ pub struct Driver {
     /// Waiters and runs of what was accepted: a task for each, which ends with it.
     processes: JoinSet<()>,
     /// What has yet to be shown of lists, and to whom.
-    lists: VecDeque<(Client, IntoIter<Value>)>,
+    lists: VecDeque<Shown>,
+    nodes: Nodes,
     telling: Telling,
     tally: Tally,
     reactions: Reactions,
@@ -253,6 +258,10 @@ impl Driver {
             runs,
             processes: JoinSet::new(),
             lists: VecDeque::new(),
+            nodes: Nodes::new(last_inventory::File::new(
+                &directory,
+                settings.namespace.clone(),
+            )),
             telling: Telling::new(
                 Spool(settings.spool_dir.clone()),
                 Positions::open(&directory),

@@ -83,7 +83,7 @@ impl Driver {
             Question::Pass(word) => self.pass(client, *word),
             Question::Resets(lock) => self.look(client, &[Prefix::PassesOf(&lock)]),
             Question::Reset(reset) => self.reset(client, *reset),
-            Question::Nodes => self.look(client, &[Prefix::Nodes, Prefix::Alive]),
+            Question::Nodes => self.ask_nodes(client),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
                 self.order(Call::Stories { client, origin });

@@ -19,15 +19,17 @@ const STORIES: Limit = Limit {
 /// How many nodes' entries are read at the same time.
 const TOGETHER: usize = 16;
 
-/// What stands below all of these.
+/// What stands below all of these, and revision and store of the first.
 pub(super) async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<List, Error> {
     // One type for every engine.
     type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
     let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
     let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
     let lists = futures_util::future::try_join_all(lists).await?;
-    let values: Vec<_> = lists.into_iter().flat_map(|list| list.values).collect();
-    Ok(List::from(values))
+    let mut lists = lists.into_iter();
+    let mut all = lists.next().unwrap_or_default();
+    all.values.extend(lists.flat_map(|list| list.values));
+    Ok(all)
 }
 
 /// The newest of what became of triggers, of all origins or of this one. If that is more than is read, each node has the same share

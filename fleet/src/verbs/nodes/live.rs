@@ -93,13 +93,13 @@ impl Live {
             return;
         };
         // Who is forgotten stays here, with nothing to show: a name is little.
-        change(self.roster.0.entry(node.clone()).or_default());
+        change(self.roster.nodes.entry(node.clone()).or_default());
     }
 
     /// Who waits for a slot.
     fn waits(&self) -> Waits<'_> {
         let mut all = Vec::new();
-        for one in self.roster.0.values() {
+        for one in self.roster.nodes.values() {
             all.extend(&one.slots);
         }
         let mut waits = Vec::new();
@@ -149,7 +149,7 @@ impl Live {
             "not believed",
         ];
         let mut text = format!("{all} node{}: {} alive", plural(all), counts[0]);
-        counts[LIARS] = self.roster.0.values().filter(|one| one.is_liar).count();
+        counts[LIARS] = self.roster.nodes.values().filter(|one| one.is_liar).count();
         for (count, word) in counts.iter().zip(words).skip(1) {
             if *count > 0 {
                 text.push_str(&format!(", {count} {word}"));
@@ -183,7 +183,7 @@ impl Live {
         let mut rooms = shared(counts, room);
         let (quiet, mut left_out) = (all - worth.len(), 0);
         let row = |node: &Node, one: &Entry| -> Row {
-            let mut row = one.row(node, now);
+            let mut row = one.row(node, now, false);
             if let Some((standing, place)) = waits.get(node) {
                 let since = clock(Walltime::from_millis(standing.slot.since), now);
                 let (group, place) = (clean(standing.slot.group.as_str()), place + 1);

@@ -11,12 +11,13 @@ use std::time::Instant;
 
 use again::layout::{Look, complain, plural, say};
 use again::sys::clock::walltime;
+use again::sys::localtime::utc;
 use serde_json::{Value, json};
 
 use self::roster::Columns;
 pub use self::roster::Roster;
 use super::service::{Conversation, PATIENCE, done, socket};
-use super::{Exit, Problem, named};
+use super::{Exit, Problem};
 use crate::ask::Question;
 use crate::cli::{Forget, Nodes};
 use crate::policy::select::Selection;
@@ -24,10 +25,10 @@ use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::shown;
 
 impl Roster {
-    /// As the service of this node sees it in the engine now.
+    /// As the service of this node sees it in the engine now, or saw it last.
     ///
     /// # Errors
-    /// It cannot be asked, or does not see it.
+    /// It cannot be asked, or neither sees it nor has seen it before.
     pub fn of(settings: &Settings) -> Result<Roster, Problem> {
         let until = Instant::now() + PATIENCE;
         let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
@@ -36,14 +37,10 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Warns of each fact that a selection's conditions need and no node publishes, and of nodes whose facts count for nothing.
+    /// Warns of nodes of which not all is known, and of each fact that a selection's conditions need and no node publishes.
     pub fn warn(&self, selection: &Selection) {
-        let ignored = self.ignored();
-        if !ignored.is_empty() {
-            complain(&format!(
-                "again-fleet: warning: ignored the facts of {}: not signed, or older than facts read before; see 'journalctl -u again-fleet'",
-                named(&ignored)
-            ));
+        for warning in self.warnings(walltime()) {
+            complain(&format!("again-fleet: warning: {warning}"));
         }
         for fact in self.unpublished(selection) {
             complain(&format!(
@@ -57,7 +54,7 @@ impl Roster {
 /// Shows them.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the engine.
+/// The service could not be asked, or does not see the engine and has no last inventory.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let selection = args.select.selection();
@@ -66,11 +63,14 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
     }
     let roster = Roster::of(&settings)?;
     roster.warn(&selection);
-    let meant = roster.meant(&selection);
+    let (meant, is_stored) = (roster.meant(&selection), roster.stored.is_some());
     if args.json {
-        let nodes: Vec<Value> = meant.iter().map(|(node, one)| one.json(node)).collect();
-        let version = env!("CARGO_PKG_VERSION");
-        let all = json!({"schema": 1, "version": version, "nodes": nodes});
+        let nodes = meant.iter().map(|(node, one)| one.json(node, is_stored));
+        let nodes: Vec<Value> = nodes.collect();
+        let stored = roster.stored.as_ref();
+        let stored = stored.map(|(at, why)| json!({"at": utc(*at), "why": why}));
+        let (version, warnings) = (env!("CARGO_PKG_VERSION"), roster.warnings(walltime()));
+        let all = json!({"schema": 1, "version": version, "stored": stored, "warnings": warnings, "ignored": roster.ignored(), "nodes": nodes});
         say(&all.to_string())?;
         return Ok(Exit::Done);
     }
@@ -83,8 +83,9 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
         return Ok(Exit::Done);
     }
     let now = walltime();
-    let rows = meant.iter().map(|(node, one)| one.row(node, now)).collect();
-    for line in Columns::default().table(rows, &Look::of_this_process()) {
+    let rows = meant.iter();
+    let rows = rows.map(|(node, one)| one.row(node, now, is_stored));
+    for line in Columns::default().table(rows.collect(), &Look::of_this_process()) {
         say(&line)?;
     }
     Ok(Exit::Done)

@@ -2,29 +2,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::layout::{Look, Tone};
-use again::model::Walltime;
+use again::layout::{Look, Tone, plural};
+use again::model::{Span, Walltime};
 use again::sys::localtime::utc;
 use again::sys::terminal::clean;
 use serde_json::{Value, json};
 
-use super::super::clock;
+use super::super::{clock, named};
 use crate::ask::Answer;
+use crate::policy::last_inventory::RETURN;
 use crate::policy::select::{Condition, Selection};
 use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
 
-/// All nodes that the engine knows of.
+/// All nodes that the backend knows of, or that it knew of when it was read last.
 #[derive(Debug, Default)]
-pub struct Roster(pub(super) BTreeMap<Node, Box<Entry>>);
+pub struct Roster {
+    pub(super) nodes: BTreeMap<Node, Box<Entry>>,
+    /// When they were read, and why nothing newer is known; nothing if the backend shows them now.
+    pub stored: Option<(Walltime, String)>,
+}
 
 /// One of them.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub told: Option<Inventory>,
     pub is_alive: bool,
+    /// Since when the backend lacks what it had published before.
+    pub missing_since: Option<Walltime>,
     /// What stands at its key counts for nothing: it has not signed that, or published something newer before.
     pub is_liar: bool,
     /// Where it runs or waits for a slot.
@@ -36,11 +43,16 @@ impl Roster {
     pub(super) fn hear(&mut self, answer: Answer) -> bool {
         match answer {
             Answer::Node(told) => {
-                let entry = self.0.entry(told.node.clone()).or_default();
+                let entry = self.nodes.entry(told.node.clone()).or_default();
                 entry.told = Some(*told);
             }
-            Answer::Ignored(node) => self.0.entry(node).or_default().is_liar = true,
-            Answer::Alive(node) => self.0.entry(node).or_default().is_alive = true,
+            Answer::Ignored(node) => self.nodes.entry(node).or_default().is_liar = true,
+            Answer::Alive(node) => self.nodes.entry(node).or_default().is_alive = true,
+            Answer::Missing { node, since } => {
+                let since = Some(Walltime::from_millis(since));
+                self.nodes.entry(node).or_default().missing_since = since;
+            }
+            Answer::Stored { at, why } => self.stored = Some((Walltime::from_millis(at), why)),
             _ => return false,
         }
         true
@@ -54,7 +66,7 @@ impl Roster {
     /// Those who are meant, of all who are there or have told something.
     pub(super) fn meant(&self, selection: &Selection) -> Vec<(&Node, &Entry)> {
         let mut meant = Vec::new();
-        for (node, one) in &self.0 {
+        for (node, one) in &self.nodes {
             let told = one.told.as_ref();
             if (one.is_alive || told.is_some()) && selection.has(told) {
                 meant.push((node, &**one));
@@ -66,7 +78,7 @@ impl Roster {
     /// Names of the facts that a selection's conditions need and no node publishes.
     pub(super) fn unpublished<'a>(&self, selection: &'a Selection) -> BTreeSet<&'a str> {
         let is_published = |fact: &&str| {
-            let mut told = self.0.values().filter_map(|one| one.told.as_ref());
+            let mut told = self.nodes.values().filter_map(|one| one.told.as_ref());
             told.any(|told| told.facts.contains_key(*fact))
         };
         let facts = selection.facts.iter().filter_map(Condition::needed_fact);
@@ -76,13 +88,60 @@ impl Roster {
     /// Nodes whose facts count for nothing, though something stands at their keys.
     pub(super) fn ignored(&self) -> Vec<Node> {
         let is_ignored = |one: &Entry| one.is_liar && one.told.is_none();
-        let ignored = self.0.iter().filter(|(_, one)| is_ignored(one));
+        let ignored = self.nodes.iter().filter(|(_, one)| is_ignored(one));
         ignored.map(|(node, _)| node.clone()).collect()
     }
 
-    /// Whether a node's service is connected.
-    pub fn is_alive(&self, node: &Node) -> bool {
-        self.0.get(node).is_some_and(|one| one.is_alive)
+    /// Whether it is known that a node's service is not connected.
+    pub fn is_away(&self, node: &Node) -> bool {
+        self.stored.is_none() && !self.nodes.get(node).is_some_and(|one| one.is_alive)
+    }
+
+    /// Nodes whose facts the backend has lost, since when first, and those of them that have had time enough to publish again.
+    fn missing(&self, now: Walltime) -> Option<(Vec<&Node>, Walltime, Vec<&Node>)> {
+        let nodes = self.nodes.iter();
+        let missing = nodes.filter(|(_, one)| one.told.is_some());
+        let missing = missing.filter_map(|(node, one)| Some((node, one.missing_since?)));
+        let missing: Vec<_> = missing.collect();
+        let since = missing.iter().map(|(_, since)| *since).min()?;
+        let is_late = |since: Walltime| now.since(since) >= RETURN;
+        let late = missing.iter().filter(|(_, since)| is_late(*since));
+        let late = late.map(|(node, _)| *node).collect();
+        let all = missing.iter().map(|(node, _)| *node).collect();
+        Some((all, since, late))
+    }
+
+    /// Sentences about what is not known of the nodes.
+    pub(super) fn warnings(&self, now: Walltime) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some((at, why)) = &self.stored {
+            let (age, at) = (Span::from_secs(now.since(*at).secs()), clock(*at, now));
+            warnings.push(format!(
+                "the nodes are those of the last inventory, read {age} ago at {at}: {why}"
+            ));
+        }
+        if let Some((all, since, late)) = self.missing(now) {
+            let (count, since) = (all.len(), clock(since, now));
+            let s = plural(count);
+            warnings.push(if late.is_empty() {
+                format!(
+                    "the backend lost its data at {since}, and nothing has been published since by {count} node{s}, which the last inventory still counts"
+                )
+            } else {
+                let late = named(late);
+                format!(
+                    "the backend lost its data at {since}, and nothing has been published since by {late}, which the last inventory still counts; 'again-fleet forget NODE' removes a node that is gone for good"
+                )
+            });
+        }
+        let ignored = self.ignored();
+        if !ignored.is_empty() {
+            warnings.push(format!(
+                "ignored the facts of {}: not signed, or older than facts read before; see 'journalctl -u again-fleet'",
+                named(&ignored)
+            ));
+        }
+        warnings
     }
 }
 
@@ -134,12 +193,19 @@ fn line(row: &Row, widths: &[usize; 5], look: &Look) -> String {
 }
 
 impl Entry {
-    pub(super) fn row(&self, node: &Node, now: Walltime) -> Row {
+    /// The row of a node; without knowledge of who is connected if the nodes are stored ones.
+    pub(super) fn row(&self, node: &Node, now: Walltime, is_stored: bool) -> Row {
         let at = |millis| clock(Walltime::from_millis(millis), now);
         let node = (Tone::Plain, node.to_string());
         let told = self.told.as_ref();
         let there = match (self.is_alive, told) {
             (true, _) => (Tone::Good, "alive".to_owned()),
+            (false, Some(told)) if is_stored => {
+                (Tone::Plain, format!("not known, told {}", at(told.at)))
+            }
+            (false, Some(_)) if self.missing_since.is_some() => {
+                (Tone::Attention, "lost".to_owned())
+            }
             (false, Some(told)) => (Tone::Attention, format!("gone, told {}", at(told.at))),
             (false, None) => (Tone::Attention, "gone".to_owned()),
         };
@@ -186,13 +252,15 @@ impl Entry {
         (tone, words.join(", "))
     }
 
-    pub(super) fn json(&self, node: &Node) -> Value {
+    /// A node as JSON; without knowledge of who is connected if the nodes are stored ones.
+    pub(super) fn json(&self, node: &Node, is_stored: bool) -> Value {
         let told = self.told.as_ref();
         let time = |millis| utc(Walltime::from_millis(millis));
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         json!({
             "node": node,
-            "alive": self.is_alive,
+            "alive": (!is_stored).then_some(self.is_alive),
+            "missing_since": self.missing_since.map(utc),
             "at": told.map(|told| time(told.at)),
             "facts": told.map(|told| &told.facts).cloned().unwrap_or_default(),
             "classes": told.map(|told| &told.classes).cloned().unwrap_or_default(),
@@ -253,6 +321,48 @@ mod tests {
     }
 
     #[test]
+    fn warnings_say_how_old_the_nodes_are_and_who_is_missing() {
+        let minutes = |count: u64| Walltime::from_millis(count * 60_000);
+        let (lost, read) = (minutes(10), minutes(8));
+        let mut roster = roster();
+        assert_eq!(roster.warnings(minutes(20)), [""; 0]);
+        assert!(!roster.is_away(&"db1".parse().expect("a certname")));
+        let web2: Node = "web2.example.com".parse().expect("a certname");
+        assert!(roster.is_away(&web2));
+        let since = lost.millis();
+        for node in [web2.clone(), "gone".parse().expect("a certname")] {
+            assert!(roster.hear(Answer::Missing { node, since }));
+        }
+        let now = minutes(14);
+        let at = clock(lost, now);
+        assert_eq!(
+            roster.warnings(now),
+            [format!(
+                "the backend lost its data at {at}, and nothing has been published since by 1 node, which the last inventory still counts"
+            )]
+        );
+        let why = "etcd is away".to_owned();
+        let at = read.millis();
+        assert!(roster.hear(Answer::Stored { at, why }));
+        let now = minutes(15);
+        let [age, loss] = &roster.warnings(now)[..] else {
+            panic!("two warnings");
+        };
+        let at = clock(read, now);
+        assert_eq!(
+            *age,
+            format!("the nodes are those of the last inventory, read 7m ago at {at}: etcd is away")
+        );
+        assert!(
+            loss.contains("published since by 1 node: web2.example.com, which"),
+            "{loss}"
+        );
+        assert!(!roster.is_away(&web2));
+        let (_, one) = roster.nodes.first_key_value().expect("a node");
+        assert_eq!(one.json(&web2, true)["alive"], Value::Null);
+    }
+
+    #[test]
     fn a_table_has_all_and_fits() {
         let look = |width| Look {
             width,
@@ -262,7 +372,7 @@ mod tests {
         let at = clock(now, now);
         let table = |roster: &Roster, width| {
             let meant = roster.meant(&Selection::default()).into_iter();
-            let rows = meant.map(|(node, one)| one.row(node, now)).collect();
+            let rows = meant.map(|(node, one)| one.row(node, now, false)).collect();
             Columns::default().table(rows, &look(width))
         };
         let lines = table(&roster(), None);
@@ -288,7 +398,7 @@ mod tests {
         );
         // What another node calls its environment stays in its column.
         let mut hostile = roster();
-        for one in hostile.0.values_mut() {
+        for one in hostile.nodes.values_mut() {
             if let Some(told) = &mut one.told {
                 told.environment = "a\u{202e}\u{1b}".to_owned();
             }

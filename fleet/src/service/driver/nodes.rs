@@ -1,0 +1,202 @@
+//! Who asks which nodes there are: the backend shows them, or the last inventory does in its place. What the backend shows is kept.
+
+use std::time::Duration;
+
+use again::layout::{complain, plural};
+use again::model::Walltime;
+use again::sys::clock;
+use again::sys::localtime::local;
+
+use super::{Driver, Note};
+use crate::ask::{self, Answer};
+use crate::engine::{Error, Value};
+use crate::policy::last_inventory::{LastInventory, Reading};
+use crate::policy::newest::Ignored;
+use crate::service::link::{self, OURSELVES};
+use crate::service::nodes::{Asked, Source};
+use crate::step::model::Client;
+use crate::wire::key::{Key, Prefix};
+use crate::wire::name::Node;
+
+/// How long the backend may take to show its nodes until the last inventory is shown instead: commands wait for 5 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+impl Driver {
+    /// Somebody asks which nodes there are.
+    pub(super) fn ask_nodes(&mut self, client: Client) {
+        let (kept, is_late) = (self.nodes.kept, false);
+        self.nodes.asked.insert(client, Asked { kept, is_late });
+        let notes = self.ways.notes.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(PATIENCE).await;
+            let _ = notes.send(Note::Late(client));
+        });
+        self.look(client, &[Prefix::Nodes, Prefix::Alive], None);
+    }
+
+    /// Whether somebody has asked which nodes there are, and the backend has not answered.
+    pub(super) fn has_asked_for_nodes(&self, client: Client) -> bool {
+        self.nodes.asked.get(&client).is_some()
+    }
+
+    /// The backend has taken its time, if it has not answered meanwhile.
+    pub fn late(&mut self, client: Client) {
+        if let Some(asked) = self.nodes.asked.get_mut(&client)
+            && self.callers.is_here(client)
+        {
+            let last = self.nodes.file.read();
+            // Without an inventory its answer is waited for.
+            if last.read.is_some() {
+                asked.is_late = true;
+                let seconds = PATIENCE.as_secs();
+                let why = format!("{} has not answered within {seconds} s", self.health.engine);
+                self.show_last(client, last, why);
+            }
+        }
+    }
+
+    /// The backend has shown its nodes to somebody who asked for them, or has not.
+    pub(super) fn nodes_listed(&mut self, client: Client, answer: link::Answer) {
+        let Some(Asked { kept, is_late }) = self.nodes.asked.remove(&client) else {
+            return;
+        };
+        self.look_at_files();
+        match answer {
+            Ok(list) => {
+                // Who has been shown the last inventory is told no more, but what the backend has shown is kept.
+                let client = if is_late { OURSELVES } else { client };
+                let reading = Reading {
+                    store: list.store,
+                    revision: list.revision,
+                    ..Reading::default()
+                };
+                let (values, source) = (list.values, Source::Nodes(reading, kept));
+                self.begin_to_show(client, values, source);
+            }
+            Err(_) if is_late => {}
+            Err(e) => self.nodes_not_listed(client, &e),
+        }
+    }
+
+    fn nodes_not_listed(&mut self, client: Client, error: &Error) {
+        let last = self.nodes.file.read();
+        match last.read {
+            Some(_) => {
+                let health = &self.health;
+                let why = match error {
+                    Error::Unreachable(_) if !health.is_up => {
+                        format!("{} cannot be reached: {}", health.engine, health.why)
+                    }
+                    error => format!("{} {error}", health.engine),
+                };
+                self.show_last(client, last, why);
+            }
+            None => {
+                let why = self.not_seen(error);
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// Shows the last inventory, and why nothing newer.
+    fn show_last(&mut self, client: Client, last: LastInventory, why: String) {
+        let stored = Answer::Stored {
+            at: last.read.unwrap_or_default().millis(),
+            why: ask::words(&why),
+        };
+        self.callers.tell(client, stored);
+        self.tell_missing(client, last.missing());
+        let nodes = last.nodes.into_iter();
+        let nodes = nodes.filter(|(_, entry)| !entry.bytes.is_empty());
+        let nodes = nodes.map(|(node, entry)| self.stored(node, entry.bytes));
+        let values = nodes.collect();
+        self.begin_to_show(client, values, Source::Stored);
+    }
+
+    fn stored(&self, node: Node, bytes: Vec<u8>) -> Value {
+        Value::new(Key::Node(node).encode(&self.namespace), bytes, 0)
+    }
+
+    fn tell_missing<'a>(
+        &mut self,
+        client: Client,
+        missing: impl Iterator<Item = (&'a Node, Walltime)>,
+    ) {
+        for (node, since) in missing {
+            let since = since.millis();
+            let node = node.clone();
+            self.callers.tell(client, Answer::Missing { node, since });
+        }
+    }
+
+    /// Takes note of a value of a list of nodes, as it was shown or not.
+    pub(super) fn remember(reading: &mut Reading, value: Value, key: Option<Key>, is_valid: bool) {
+        if let Some(Key::Node(node)) = key {
+            if is_valid {
+                reading.values.push((node, value));
+            } else {
+                let bytes = Vec::new();
+                reading.invalid.push((node, Value { bytes, ..value }));
+            }
+        }
+    }
+
+    /// What a node had published when it was read last.
+    pub(super) fn shown_stored(&mut self, value: &Value) -> Result<Answer, Ignored> {
+        let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
+        let node = self.seals.any_inventory(&value.bytes, &key)?;
+        Ok(Answer::Node(Box::new(node)))
+    }
+
+    /// All nodes of the backend were shown: they are kept, and those that it has lost are shown too.
+    pub(super) fn nodes_read(&mut self, client: Client, reading: Reading, kept: u64) {
+        let mut last = self.nodes.file.read();
+        if kept == self.nodes.kept {
+            self.nodes.kept += 1;
+            let before = last.read;
+            if let Some(loss) = last.take(reading, clock::walltime())
+                && loss.missing > 0
+            {
+                let (engine, count) = (&self.health.engine, loss.missing);
+                let (s, at) = (plural(count), local(before.unwrap_or_default()));
+                complain(&format!(
+                    "again-fleet: {engine} has lost its data: {}; {count} node{s} of the inventory of {at} still count until they publish again or 'again-fleet forget NODE' removes them",
+                    loss.why
+                ));
+            }
+            self.keep_nodes(&last);
+        }
+        let since: Vec<_> = last.missing().collect();
+        if since.is_empty() {
+            return self.callers.end(client);
+        }
+        self.tell_missing(client, since.into_iter());
+        let missing = last.nodes.into_iter();
+        let missing = missing.filter(|(_, entry)| entry.missing_since.is_some());
+        let values = missing.map(|(node, entry)| self.stored(node, entry.bytes));
+        let values = values.collect();
+        self.begin_to_show(client, values, Source::Stored);
+    }
+
+    /// Keeps the last inventory. What the disk refuses is logged once.
+    fn keep_nodes(&mut self, last: &LastInventory) {
+        let written = self.nodes.file.write(last);
+        let why = written.err().map_or(String::new(), |e| e.to_string());
+        if !why.is_empty() && why != self.nodes.why {
+            complain(&format!(
+                "again-fleet: the last inventory cannot be written, the one before stays: {why}"
+            ));
+        }
+        self.nodes.why = why;
+    }
+
+    /// Removes a node from the last inventory; whether it was there.
+    pub(super) fn forget_last(&mut self, node: &Node) -> bool {
+        let mut last = self.nodes.file.read();
+        let was_known = last.forget(node);
+        if was_known {
+            self.keep_nodes(&last);
+        }
+        was_known
+    }
+}

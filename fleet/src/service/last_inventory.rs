@@ -1,0 +1,204 @@
+//! The file with the nodes as they were read last. It is not held in memory, for it may be many times larger than all else.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use again::layout::complain;
+use again::model::Walltime;
+use again::sys::file::sync;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::last_inventory::{Entry, LastInventory};
+use crate::wire::name::{Namespace, Node};
+
+/// Largest size of the file in bytes: 20,000 nodes that publish 3 kB each.
+const LONGEST: usize = 64 << 20;
+
+/// The file.
+pub struct File {
+    path: PathBuf,
+    namespace: Namespace,
+}
+
+/// First line of the file, as JSON. After it come the values of all nodes in this order, as they were signed.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    namespace: Namespace,
+    read: u64,
+    store: String,
+    revision: u64,
+    nodes: Vec<Line>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    node: Node,
+    first: u64,
+    revision: u64,
+    missing_since: Option<u64>,
+    length: usize,
+}
+
+impl File {
+    /// File in this directory, of this fleet.
+    pub fn new(directory: &Path, namespace: Namespace) -> File {
+        File {
+            path: directory.join("inventory"),
+            namespace,
+        }
+    }
+
+    /// What it holds. One that cannot be read, or is of another fleet, holds nothing; the log says why it cannot be read.
+    pub fn read(&self) -> LastInventory {
+        let (longest, flags) = (LONGEST as u64, OFlags::NOFOLLOW.bits() as i32);
+        let bytes = again::sys::file::read_regular(&self.path, longest, flags);
+        let known = bytes.and_then(|bytes| parse(&bytes, &self.namespace));
+        known.unwrap_or_else(|e| {
+            if e.kind() != io::ErrorKind::NotFound {
+                let path = self.path.display();
+                complain(&format!(
+                    "again-fleet: the last inventory is not known: {path}: {e}"
+                ));
+            }
+            LastInventory::default()
+        })
+    }
+
+    /// Replaces what it holds. Readers see the old inventory or the new one.
+    ///
+    /// # Errors
+    /// Those of the disk, or the inventory is larger than the file may be.
+    pub fn write(&self, last: &LastInventory) -> io::Result<()> {
+        let bytes = bytes(last, &self.namespace)?;
+        if bytes.len() > LONGEST {
+            let (is, most) = (bytes.len(), LONGEST);
+            let what = format!("it would have {is} bytes, and {most} are allowed");
+            return Err(io::Error::other(what));
+        }
+        let new = self.path.with_extension("new");
+        fs::write(&new, bytes)?;
+        sync(&fs::File::open(&new)?)?;
+        fs::rename(&new, &self.path)
+    }
+}
+
+fn bytes(last: &LastInventory, namespace: &Namespace) -> io::Result<Vec<u8>> {
+    let line = |(node, entry): (&Node, &Entry)| Line {
+        node: node.clone(),
+        first: entry.first,
+        revision: entry.revision,
+        missing_since: entry.missing_since.map(Walltime::millis),
+        length: entry.bytes.len(),
+    };
+    let head = Head {
+        namespace: namespace.clone(),
+        read: last.read.unwrap_or_default().millis(),
+        store: last.store.clone(),
+        revision: last.revision,
+        nodes: last.nodes.iter().map(line).collect(),
+    };
+    let mut bytes = serde_json::to_vec(&head)?;
+    bytes.push(b'\n');
+    for entry in last.nodes.values() {
+        bytes.extend_from_slice(&entry.bytes);
+    }
+    Ok(bytes)
+}
+
+fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
+    let cut = || io::Error::other("it is cut short");
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .ok_or_else(cut)?;
+    let (head, mut rest) = (&bytes[..end], &bytes[end + 1..]);
+    let head: Head = again::model::json::read(head)?;
+    if head.namespace != *namespace {
+        return Ok(LastInventory::default());
+    }
+    let mut last = LastInventory {
+        read: Some(Walltime::from_millis(head.read)),
+        store: head.store,
+        revision: head.revision,
+        ..LastInventory::default()
+    };
+    for line in head.nodes {
+        let (bytes, more) = rest.split_at_checked(line.length).ok_or_else(cut)?;
+        rest = more;
+        let entry = Entry {
+            bytes: bytes.to_vec(),
+            first: line.first,
+            revision: line.revision,
+            missing_since: line.missing_since.map(Walltime::from_millis),
+        };
+        last.nodes.insert(line.node, entry);
+    }
+    if !rest.is_empty() {
+        return Err(io::Error::other("it holds more than it names"));
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> LastInventory {
+        let entry = |bytes: &[u8], missing: Option<u64>| Entry {
+            bytes: bytes.to_vec(),
+            first: 3,
+            revision: 7,
+            missing_since: missing.map(Walltime::from_millis),
+        };
+        let node = |name: &str| name.parse().expect("a certname");
+        LastInventory {
+            read: Some(Walltime::from_millis(5)),
+            store: "etcd 1".to_owned(),
+            revision: 9,
+            nodes: [
+                (node("lb1"), entry(b"a\nb\0", None)),
+                (node("web1"), entry(b"", None)),
+                (node("web2"), entry(b"{}", Some(4))),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn inventory_is_there_again_for_the_same_fleet() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |fleet: &str| File::new(dir.path(), fleet.parse().expect("a fleet"));
+        assert_eq!(file("a").read(), LastInventory::default());
+        file("a").write(&last()).expect("written");
+        assert_eq!(file("a").read(), last());
+        assert_eq!(file("b").read(), LastInventory::default());
+    }
+
+    #[test]
+    fn damaged_file_holds_nothing() {
+        let fleet: Namespace = "a".parse().expect("a fleet");
+        let whole = bytes(&last(), &fleet).expect("JSON");
+        assert_eq!(parse(&whole, &fleet).expect("whole"), last());
+        for length in 0..whole.len() {
+            assert!(parse(&whole[..length], &fleet).is_err(), "{length}");
+        }
+        let more = [&whole[..], b"x"].concat();
+        assert!(parse(&more, &fleet).is_err());
+    }
+
+    #[test]
+    fn inventory_that_is_too_large_leaves_the_old_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = File::new(dir.path(), "a".parse().expect("a fleet"));
+        file.write(&last()).expect("written");
+        let mut large = last();
+        for entry in large.nodes.values_mut() {
+            entry.bytes = vec![b'x'; LONGEST / 3 + 1];
+        }
+        let error = file.write(&large).expect_err("too large").to_string();
+        assert!(error.contains("are allowed"), "{error}");
+        assert_eq!(file.read(), last());
+    }
+}

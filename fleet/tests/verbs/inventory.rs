@@ -1,0 +1,242 @@
+//! The last inventory: nodes that have published count while the backend is away, and after it has lost its data.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::nodes::{has_role, shown};
+use crate::real::{done, well};
+use crate::servers::{Kind, Server};
+use crate::straight::Straight;
+use crate::whole::{Node, until};
+
+const WEB: [&str; 2] = ["web1.test", "web2.test"];
+const IS_WEB: [&str; 2] = ["--where", "role=web"];
+/// What says that the nodes are not read now.
+const STORED: &str = "the nodes are those of the last inventory, read ";
+
+/// Two web servers and a balancer whose service has read them.
+fn read(server: &Server) -> [Node; 3] {
+    let nodes = ["web1.test", "web2.test", "lb1.test"].map(|name| Node::new(name, server));
+    for (node, role) in nodes.iter().zip(["web", "web", "lb"]) {
+        node.is_linked(true);
+        has_role(node, role);
+    }
+    until("both", || shown(&nodes[2], &IS_WEB) == WEB);
+    nodes
+}
+
+/// What `nodes` prints of web servers, as JSON and on standard error.
+fn listed(node: &Node) -> (Value, String) {
+    let (status, out, err) = done(node.command(&[&["nodes", "--json"][..], &IS_WEB].concat()));
+    assert_eq!(status, 0, "{err}");
+    (serde_json::from_str(&out).expect("JSON"), err)
+}
+
+fn is_missing(all: &Value, n: usize) -> bool {
+    all["nodes"][n]["missing_since"].is_string()
+}
+
+/// As if that much time had passed since the loss.
+fn age_loss(node: &Node, millis: u64) {
+    let path = node.path("state/serve/inventory");
+    let bytes = fs::read(&path).expect("the inventory");
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .expect("a head");
+    let mut head: Value = serde_json::from_slice(&bytes[..end]).expect("JSON");
+    for line in head["nodes"].as_array_mut().expect("nodes") {
+        if let Some(since) = line["missing_since"].as_u64() {
+            line["missing_since"] = (since - millis).into();
+        }
+    }
+    let aged = [head.to_string().as_bytes(), &bytes[end..]].concat();
+    fs::write(&path, aged).expect("written");
+}
+
+#[test]
+fn nodes_count_while_the_backend_is_away_and_after_it_lost_its_data() {
+    for kind in [Kind::Etcd, Kind::Nats] {
+        let server = Server::start(kind);
+        let [web1, web2, lb1] = read(&server);
+        server.kill();
+        [&web1, &lb1].iter().for_each(|node| node.is_linked(false));
+        // A service that starts while the backend is away has it from the disk.
+        for _ in 0..2 {
+            let (all, err) = listed(&lb1);
+            assert_eq!(shown(&lb1, &IS_WEB), WEB);
+            assert!(
+                err.contains(STORED) && err.contains("cannot be reached: "),
+                "{err}"
+            );
+            assert_eq!(all["nodes"][0]["alive"], Value::Null, "{all:#}");
+            assert!(all["stored"]["at"].is_string(), "{all:#}");
+            let warning = all["warnings"][0].as_str().expect("a warning");
+            assert!(err.contains(warning), "{all:#}");
+            lb1.stop();
+            lb1.start();
+        }
+        let (status, out, err) = done(lb1.command(&["trigger", "--where", "role=web"]));
+        assert!(status == 0 && err.contains(STORED), "{err}");
+        assert!(out.contains(" to 2 nodes: web1.test, web2.test"), "{out}");
+        let words = ["trigger", "--where", "role=web", "--at-once=1"];
+        let (status, _, err) = done(lb1.command(&words));
+        assert!(
+            status == 1 && err.contains("nobody can be selected"),
+            "{err}"
+        );
+        // Without an inventory nobody can tell.
+        let (status, out, err) = done(web1.command(&["nodes"]));
+        assert_eq!((status, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("cannot be reached"), "{err}");
+        // The backend comes back empty, and one of the two does not come back.
+        web2.kill();
+        server.wipe();
+        server.run();
+        lb1.is_linked(true);
+        until("the other one", || {
+            let (all, _) = listed(&lb1);
+            let nodes = all["nodes"].as_array().expect("nodes").len();
+            assert!(nodes == 2 && all["stored"].is_null(), "{all:#}");
+            assert!(is_missing(&all, 1), "{all:#}");
+            !is_missing(&all, 0)
+        });
+        let (_, err) = listed(&lb1);
+        assert!(err.contains("the backend lost its data at "), "{err}");
+        assert!(err.contains(" since by 1 node, which"), "{err}");
+        assert!(lb1.log().contains(" has lost its data: "), "{}", lb1.log());
+        let table = done(lb1.command(&["nodes"])).1;
+        assert!(table.contains("\nweb2.test  lost"), "{table}");
+        // After five minutes it is named, and goes when an operator says so.
+        assert!(!err.contains("web2.test"), "{err}");
+        age_loss(&lb1, 300_000);
+        let (all, err) = listed(&lb1);
+        let named = "nothing has been published since by 1 node: web2.test, which";
+        assert!(err.contains(named), "{err}");
+        assert_eq!(all["nodes"].as_array().expect("nodes").len(), 2);
+        well_but_for_warnings(&lb1, &["forget", "web2.test"]);
+        let (all, err) = listed(&lb1);
+        assert_eq!(
+            (all["nodes"].as_array().expect("nodes").len(), err.as_str()),
+            (1, "")
+        );
+        let (status, _, err) = done(lb1.command(&["forget", "web2.test"]));
+        assert!(
+            status == 1 && err.contains("web2.test has told nothing"),
+            "{err}"
+        );
+        // One that comes back late is there again.
+        web2.start();
+        until("its return", || shown(&lb1, &IS_WEB) == WEB);
+        assert_eq!(listed(&lb1).1, "");
+    }
+}
+
+fn well_but_for_warnings(node: &Node, words: &[&str]) {
+    let (status, out, err) = done(node.command(words));
+    assert_eq!(status, 0, "{out}{err}");
+}
+
+/// An etcd that is set up again in the same way has the same name.
+#[test]
+fn loss_is_noticed_when_revisions_have_grown_again() {
+    let server = Server::start(Kind::Etcd);
+    let [web1, web2, lb1] = read(&server);
+    let straight = Straight::at(&server, "lb1.test");
+    let mut before = 0;
+    while before < 100 {
+        before = straight.put("end", b"").expect("put");
+    }
+    assert_eq!(shown(&lb1, &IS_WEB), WEB);
+    let before = straight.put("end", b"").expect("put");
+    server.kill();
+    [&web1, &lb1].iter().for_each(|node| node.is_linked(false));
+    web2.kill();
+    server.wipe();
+    server.run();
+    let straight = Straight::at(&server, "lb1.test");
+    until("the first one", || {
+        !straight.list("node/web1=test").is_empty()
+    });
+    while straight.put("end", b"").expect("put") <= before {}
+    lb1.is_linked(true);
+    let (all, err) = listed(&lb1);
+    assert!(is_missing(&all, 1) && !is_missing(&all, 0), "{all:#}{err}");
+    let log = lb1.log();
+    assert!(
+        log.contains(".test was first written at revision "),
+        "{log}"
+    );
+    // What is removed from data that is whole goes, though the service of another node removes it.
+    web1.stop();
+    until("its end", || straight.list("alive/web1=test").is_empty());
+    lb1.stop();
+    lb1.start();
+    lb1.is_linked(true);
+    well(&web1_forgetter(&server), &["forget", "web1.test"]);
+    assert_eq!(shown(&lb1, &IS_WEB), ["web2.test"]);
+}
+
+/// A node that nobody has asked anything.
+fn web1_forgetter(server: &Server) -> Node {
+    let node = Node::new("n01.test", server);
+    node.is_linked(true);
+    node
+}
+
+#[test]
+fn last_inventory_is_shown_while_the_backend_hangs() {
+    for kind in [Kind::Etcd, Kind::Nats] {
+        let server = Server::start(kind);
+        let [_, _, lb1] = read(&server);
+        // Where a beat notices the silence first, the backend counts as away.
+        until("an answer in place of the backend's", || {
+            until("the backend", || listed(&lb1).0["stored"].is_null());
+            server.stop();
+            let (all, err) = listed(&lb1);
+            let nodes = all["nodes"].as_array().expect("nodes").len();
+            assert!(nodes == 2 && err.contains(STORED), "{all:#}{err}");
+            let table = done(lb1.command(&["nodes"])).1;
+            assert!(table.contains("\nweb1.test  not known, told "), "{table}");
+            server.go_on();
+            let why = all["stored"]["why"].as_str().expect("a reason");
+            why.ends_with(" has not answered within 3 s")
+        });
+        until("the backend", || listed(&lb1).0["stored"].is_null());
+        assert_eq!(listed(&lb1).1, "");
+    }
+}
+
+/// How many steps lie between two cases, up to the last steps: by these the nodes that were read are written.
+const STRIDE: u64 = 9;
+
+/// Kills the service at its nth system call that others could notice, while it starts, reads the nodes and keeps them; whether it came so far.
+fn is_killed_at(lb1: &Node, n: u64) -> bool {
+    lb1.kill();
+    lb1.start_killed_at(n);
+    let nodes = [&["nodes", "--json"][..], &IS_WEB].concat();
+    until("its death, or the nodes", || {
+        let (status, out, _) = done(lb1.command(&nodes));
+        lb1.was_killed() || (status == 0 && out.contains(r#""stored":null"#))
+    });
+    let was_killed = lb1.was_killed();
+    lb1.start_anew();
+    assert_eq!(shown(lb1, &IS_WEB), WEB, "{n}");
+    was_killed
+}
+
+#[test]
+fn inventory_is_whole_after_the_service_was_killed_at_any_step() {
+    let server = Server::start(Kind::Etcd);
+    let [_, _, lb1] = read(&server);
+    let mut n = 1;
+    while is_killed_at(&lb1, n) {
+        n += STRIDE;
+    }
+    for n in n.saturating_sub(3 * STRIDE)..n {
+        is_killed_at(&lb1, n);
+    }
+    let log = lb1.log();
+    assert!(!log.contains("the last inventory "), "{log}");
+}
