@@ -15,7 +15,7 @@ file { $dir:
 case $facts['role'] {
   'haproxy': {
     $nodes = servers_with_role('node')
-    # Rather none of this than a balancer without servers, while nobody can tell which there are.
+    # Rather none of this than a balancer without servers, before the first of them has published its facts.
     if empty($nodes) {
       fail('no servers with the role node are known')
     }

@@ -1,9 +1,13 @@
 //! The last inventory: nodes that have published count while the backend is away, and after it has lost its data.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::ca::Ca;
 use crate::nodes::{has_role, shown};
 use crate::real::{done, well};
 use crate::servers::{Kind, Server};
@@ -239,4 +243,79 @@ fn inventory_is_whole_after_the_service_was_killed_at_any_step() {
     }
     let log = lb1.log();
     assert!(!log.contains("the last inventory "), "{log}");
+}
+
+/// A real manifest of a balancer, applied by hand.
+#[test]
+fn balancer_keeps_its_servers_while_the_backend_is_away() {
+    const MANIFEST: &str = r#"
+$lines = servers_with_role('web').map |$server| { "server ${server['certname']}\n" }
+file { 'DIR/haproxy.cfg': content => join($lines) }
+"#;
+    let server = Server::start(Kind::Etcd);
+    let [web1, web2, lb1] = read(&server);
+    lb1.write("site.pp", MANIFEST);
+    fs::create_dir(lb1.path("modules")).expect("made");
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module");
+    let module = module.canonicalize().expect("the module");
+    symlink(module, lb1.path("modules/common")).expect("linked");
+    let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
+    let directory = program.parent().expect("a directory").display();
+    let path = format!("{directory}:{}", std::env::var("PATH").expect("a path"));
+    let apply = || {
+        let mut puppet = Command::new("puppet");
+        puppet.args(&lb1.puppet()[1..]);
+        puppet.arg("--modulepath").arg(lb1.path("modules"));
+        puppet.env("AGAIN_FLEET_CONFIG", lb1.path("again-fleet.toml"));
+        puppet.env("PATH", &path);
+        let (status, out, err) = done(puppet);
+        (status, out + &err)
+    };
+    let both = || fs::read_to_string(lb1.path("haproxy.cfg")).expect("a file");
+    let servers = "server web1.test\nserver web2.test\n";
+    let (status, said) = apply();
+    assert!(
+        status == 0 && !said.contains("Warning: again-fleet"),
+        "{said}"
+    );
+    assert_eq!(both(), servers);
+    // There is no catalog where no node is believed, since the revocation list here has expired.
+    let revocations = |file: &str| {
+        fs::write(lb1.path("new"), Ca::get().read(file)).expect("written");
+        fs::rename(lb1.path("new"), lb1.path("crl.pem")).expect("renamed");
+    };
+    revocations("crl-old.pem");
+    let (status, said) = apply();
+    let why = "cannot tell which servers there are: the facts of all nodes are ignored: lb1.test";
+    assert!(status != 0 && said.contains(why), "{said}");
+    assert_eq!(both(), servers);
+    revocations("crl.pem");
+    lb1.is_linked(true);
+    server.kill();
+    lb1.is_linked(false);
+    let keeps = |warning: &str| {
+        let (status, said) = apply();
+        assert_eq!((status, both().as_str()), (0, servers), "{said}");
+        assert!(
+            said.contains(&format!("Warning: again-fleet: {warning}")),
+            "{said}"
+        );
+        assert!(!said.contains("haproxy.cfg"), "{said}");
+    };
+    keeps(STORED);
+    lb1.stop();
+    lb1.start();
+    keeps(STORED);
+    // The backend comes back empty, without any of the web servers.
+    [&web1, &web2].iter().for_each(|node| node.kill());
+    server.wipe();
+    server.run();
+    lb1.is_linked(true);
+    keeps("the backend lost its data at ");
+    // Where nobody can tell, there is no catalog.
+    lb1.kill();
+    let (status, said) = apply();
+    let why = "the inventory of again-fleet cannot tell which servers there are: 'again-fleet nodes' ended with 1: ";
+    assert!(status != 0 && said.contains(why), "{said}");
+    assert_eq!(both(), servers);
 }

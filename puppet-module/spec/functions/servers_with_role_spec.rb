@@ -64,34 +64,80 @@ describe 'servers_with_role' do
     context "where PuppetDB #{what}" do
       let(:puppetdb) { puppetdb }
 
-      context 'and there is an inventory' do
-        let(:inventory) { good_inventory }
+      it 'fails, whatever else could be asked, and names the key that allows it' do
+        reason = 'PuppetDB cannot tell which servers there are: .+; set common::again::servers::fallback in Hiera to .inventory. or .empty. '
+        is_expected.to run.with_params('node').and_raise_error(Puppet::Error, %r{\A#{reason}})
+        expect(File).not_to exist("#{@dir}/asked")
+      end
 
-        it 'takes that, with one warning' do
-          expect(certnames('node')).to eq(%w[web1.test web2.test web3.test])
-          expect(warnings).to match([%r{\APuppetDB cannot tell which servers there are: .+; they come from the inventory of again-fleet\z}])
+      context 'with the fallback inventory' do
+        let(:fallback) { 'inventory' }
+
+        context 'and an inventory' do
+          let(:inventory) { good_inventory }
+
+          it 'takes that, with one warning' do
+            expect(certnames('node')).to eq(%w[web1.test web2.test web3.test])
+            expect(warnings).to match([%r{\APuppetDB cannot tell which servers there are: .+; they come from the inventory of again-fleet\z}])
+          end
+        end
+
+        it 'fails where there is no inventory either' do
+          is_expected.to run.with_params('node').and_raise_error(Puppet::Error, %r{\Athe inventory of again-fleet cannot tell .+: there is no program})
         end
       end
 
-      it 'finds nobody where there is no inventory either, with one warning' do
-        expect(certnames('node')).to eq([])
-        expect(warnings).to match([%r{\APuppetDB cannot tell .+, and nor can the inventory of again-fleet: there is no program .+; no server is found\z}])
+      context 'with the fallback empty' do
+        let(:fallback) { 'empty' }
+
+        it 'finds nobody, with one warning' do
+          expect(certnames('node')).to eq([])
+          expect(warnings).to match([%r{\APuppetDB cannot tell which servers there are: .+; no server is found\z}])
+        end
+      end
+
+      context 'with another fallback' do
+        let(:fallback) { 'Inventory' }
+
+        it('fails') { is_expected.to run.with_params('node').and_raise_error(Puppet::Error, %r{in Hiera is "Inventory": 'inventory' and 'empty' are allowed}) }
       end
     end
   end
 
+  context 'with an inventory of which not all is known' do
+    let(:inventory) { "echo again-fleet: warning: read 2h ago >&2; #{good_inventory}" }
+
+    it 'takes it, and passes its warnings on once for a catalog' do
+      File.write("#{@dir}/nodes", Servers.inventory(['read 2h ago', 'lost']))
+      expect([certnames('node'), certnames('haproxy')]).to eq([%w[web1.test web2.test web3.test], %w[lb1.test]])
+      expect(warnings).to eq(['again-fleet: read 2h ago', 'again-fleet: lost'])
+    end
+  end
+
   {
-    'fails' => ['echo "again-fleet: error: no" >&2; exit 1', %r{'again-fleet nodes' ended with 1}],
+    'fails' => ['echo "again-fleet: error: no inventory" >&2; exit 1', %r{'again-fleet nodes' ended with 1: again-fleet: error: no inventory}],
     'is of another version' => ["echo '{\"schema\":2,\"nodes\":[]}'", %r{something else than nodes}],
-    'says no JSON' => ['echo again', %r{unexpected}],
+    'says no JSON' => ['echo again', %r{unexpected|empty}],
     'says something by half' => ["echo '{\"schema\":1,\"nodes\":[{\"node\":\"x\"}]}'", %r{facts}],
+    'believes no node' => ["echo '{\"schema\":1,\"ignored\":[\"web1\",\"web2\"],\"nodes\":[{\"node\":\"x\",\"at\":null,\"facts\":{}}]}'", %r{the facts of all nodes are ignored: web1, web2}],
+    'is missing' => [nil, %r{there is no program again-fleet on this machine}],
   }.each do |what, (script, why)|
     context "where the program #{what}" do
       let(:inventory) { script }
 
-      it 'finds nobody, with one warning' do
-        expect(certnames('node')).to eq([])
-        expect(warnings).to match([%r{\Ano PuppetDB is set up here, and nor can the inventory of again-fleet: .*#{why}.*; no server is found\z}])
+      it 'fails' do
+        reason = %r{\Athe inventory of again-fleet cannot tell which servers there are: .*#{why}}
+        is_expected.to run.with_params('node').and_raise_error(Puppet::Error, reason)
+        expect(warnings).to eq([])
+      end
+
+      context 'on a machine that was never set up' do
+        let(:set_up) { false }
+
+        it 'finds nobody, with one warning for a catalog' do
+          expect([certnames('node'), certnames('haproxy')]).to eq([[], []])
+          expect(warnings).to match([%r{#{why}.*; this machine has neither PuppetDB nor again-fleet, and no server is found\z}])
+        end
       end
     end
   end

@@ -113,26 +113,29 @@ module Servers
     end
   end
 
-  # What `again-fleet nodes --json` says of them.
-  def self.inventory
+  # What `again-fleet nodes --json` says of them, with these warnings.
+  def self.inventory(warnings = [])
     nodes = NODES.map do |certname, (environment, facts)|
       { 'node' => certname, 'alive' => true, 'at' => '2026-11-23T00:00:00Z', 'facts' => flat(facts).to_h, 'classes' => [], 'environment' => environment,
         'again_fleet' => '0.1.0', 'puppet' => '7.23.0', 'last' => nil, 'running' => false, 'pending' => 0, 'disabled' => false }
     end
-    JSON.generate('schema' => 1, 'version' => '0.1.0', 'nodes' => nodes)
+    JSON.generate('schema' => 1, 'version' => '0.1.0', 'stored' => nil, 'warnings' => warnings, 'nodes' => nodes)
   end
 end
 
-# In each example: `puppetdb`, nil for none; and `inventory`, a shell script, nil for none.
+# In each example: `puppetdb`, nil for none; `inventory`, a shell script, nil for none; whether the machine was set up for again-fleet; and
+# the fallback in Hiera, nil for none.
 RSpec.shared_context 'with servers' do
   let(:puppetdb) { nil }
   let(:inventory) { nil }
+  let(:set_up) { true }
+  let(:fallback) { nil }
   let(:warnings) { [] }
 
   around do |example|
     Dir.mktmpdir('again-servers') do |dir|
       @dir = dir
-      Puppet::Util.withenv('PATH' => "#{dir}:#{ENV.fetch('PATH')}") { example.run }
+      Puppet::Util.withenv('PATH' => "#{dir}:#{ENV.fetch('PATH')}", 'AGAIN_FLEET_CONFIG' => "#{dir}/again-fleet.toml") { example.run }
     end
   end
 
@@ -142,9 +145,19 @@ RSpec.shared_context 'with servers' do
       File.chmod(0o755, "#{@dir}/again-fleet")
     end
     File.write("#{@dir}/nodes", Servers.inventory)
+    File.write("#{@dir}/again-fleet.toml", '') if set_up
     allow(PuppetX::Again::Program).to receive(:path).and_return(inventory && "#{@dir}/again-fleet")
     allow_any_instance_of(PuppetX::Again::Servers).to receive(:puppetdb).and_return(puppetdb) # rubocop:disable RSpec/AnyInstance
     allow(Puppet).to receive(:warning) { |line| warnings << line }
+  end
+
+  # Hiera itself.
+  let(:hiera_config) do
+    data = fallback ? { 'common::again::servers::fallback' => fallback } : {}
+    File.write("#{@dir}/data.yaml", data.to_yaml)
+    hierarchy = [{ 'name' => 'data', 'path' => "#{@dir}/data.yaml", 'data_hash' => 'yaml_data' }]
+    File.write("#{@dir}/hiera.yaml", { 'version' => 5, 'hierarchy' => hierarchy }.to_yaml)
+    "#{@dir}/hiera.yaml"
   end
 
   # Nobody else may be asked.

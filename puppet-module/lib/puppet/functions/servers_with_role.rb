@@ -6,8 +6,11 @@ require_relative '../../puppet_x/again/servers'
 #   The facts of all servers of a role
 #
 # A server's role is its fact `role`. The facts come from PuppetDB where the compiler has it, else from the inventory of again-fleet, which
-# has the facts that `common::again::fleet::published_facts` names. Where PuppetDB does not answer, a warning says so, and the inventory
-# counts; where there is none either, the array is empty. Flat names of facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
+# has the facts that `common::again::fleet::published_facts` names. While the backend does not answer, the last inventory counts, whatever
+# its age, with a warning. Where nobody can tell which servers there are, the catalog fails: an empty array means that there are none. It
+# fails too where a configured PuppetDB fails, unless the key `common::again::servers::fallback` in Hiera is `inventory` or `empty`. On a
+# machine without PuppetDB that was never set up for again-fleet (no /etc/again-fleet.toml) the array is empty, with a warning. Flat names of
+# facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
 Puppet::Functions.create_function(:servers_with_role) do
   # @param role
   #   The role.

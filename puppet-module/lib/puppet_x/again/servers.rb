@@ -128,16 +128,34 @@ class PuppetX::Again::Servers
 
   private
 
-  # What there is of nodes, some of which may not be wanted. Nothing that goes wrong here may fail a compilation.
+  # Nodes, some of which may not be wanted. Where nobody can tell which there are, the compilation fails: an empty list would remove them.
   def all(comparisons, environment)
-    nodes, database = attempt { from_puppetdb(comparisons, environment) }
-    return nodes if nodes
+    nodes, why = attempt { from_puppetdb(comparisons, environment) }
+    return nodes || from_inventory unless why
 
-    nodes, inventory = attempt { from_inventory }
-    why = database ? "PuppetDB cannot tell which servers there are: #{database}" : 'no PuppetDB is set up here'
-    Puppet.warning("#{why}; they come from the inventory of again-fleet") if nodes && database
-    Puppet.warning("#{why}, and nor can the inventory of again-fleet: #{inventory}; no server is found") unless nodes
-    nodes || []
+    why = "PuppetDB cannot tell which servers there are: #{why}"
+    case fallback
+    when 'inventory'
+      Puppet.warning("#{why}; they come from the inventory of again-fleet")
+      from_inventory
+    when 'empty'
+      Puppet.warning("#{why}; no server is found")
+      []
+    else
+      raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'inventory' or 'empty' to compile all the same"
+    end
+  end
+
+  def fallback_key
+    'common::again::servers::fallback'
+  end
+
+  # What counts where PuppetDB fails; nil for nothing.
+  def fallback
+    fallback = @scope.call_function('lookup', [fallback_key, { 'default_value' => nil }])
+    return fallback if [nil, 'inventory', 'empty'].include?(fallback)
+
+    raise Puppet::Error, "#{fallback_key} in Hiera is #{fallback.inspect}: 'inventory' and 'empty' are allowed"
   end
 
   # What the block returns, and why it failed.
@@ -182,22 +200,43 @@ class PuppetX::Again::Servers
     ['from', 'inventory', what]
   end
 
+  # The nodes of the inventory, asked for once for a catalog: however often functions are called in it, the answer is the same.
   def from_inventory
-    output, status = listed
-    raise Puppet::Error, "'again-fleet nodes' #{status}" if status
+    owner = @scope.respond_to?(:compiler) ? @scope.compiler : @scope
+    known = owner.instance_variable_get(:@again_fleet_nodes)
+    known || owner.instance_variable_set(:@again_fleet_nodes, asked_for)
+  end
 
-    said = JSON.parse(output)
+  # The nodes of the inventory; nobody on a machine that was never set up for again-fleet.
+  def asked_for
+    nodes, why = attempt { listed }
+    return nodes if nodes
+
+    why = "the inventory of again-fleet cannot tell which servers there are: #{why}"
+    raise Puppet::Error, why if File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
+
+    Puppet.warning("#{why}; this machine has neither PuppetDB nor again-fleet, and no server is found")
+    []
+  end
+
+  def listed
+    output, status = PuppetX::Again::Program.run(['nodes', '--json'], seconds: 10, combine: true)
+    # Warnings have lines of their own, and stand in the JSON too.
+    json, lines = output.lines.map(&:strip).reject(&:empty?).partition { |line| line.start_with?('{') }
+    raise Puppet::Error, ["'again-fleet nodes' #{status}", lines.last].compact.join(': ') if status
+
+    said = JSON.parse(json.join)
     nodes = said['nodes'] if said.is_a?(Hash) && said['schema'] == 1
     raise Puppet::Error, "'again-fleet nodes' said something else than nodes" unless nodes.is_a?(Array)
 
-    nodes.map { |node| { 'certname' => node.fetch('node'), 'environment' => node['environment'], 'facts' => nested(node.fetch('facts')) } }
-  end
+    published = nodes.any? { |node| node['at'] }
+    nodes = nodes.map { |node| { 'certname' => node.fetch('node'), 'environment' => node['environment'], 'facts' => nested(node.fetch('facts')) } }
+    Array(said['warnings']).each { |warning| Puppet.warning("again-fleet: #{warning}") }
+    # As with a revocation list that has expired here.
+    ignored = Array(said['ignored'])
+    raise Puppet::Error, "the facts of all nodes are ignored: #{ignored.first(20).join(', ')}" if ignored.any? && !published
 
-  # What again-fleet says of all nodes, asked once for a catalog: however often functions are called in it, the answer is the same.
-  def listed
-    owner = @scope.respond_to?(:compiler) ? @scope.compiler : @scope
-    known = owner.instance_variable_get(:@again_fleet_nodes)
-    known || owner.instance_variable_set(:@again_fleet_nodes, PuppetX::Again::Program.run(['nodes', '--json'], seconds: 10, combine: false))
+    nodes
   end
 
   # Facts by dotted names, as structured facts have them; what lies below a fact that is a text stays as it is.
