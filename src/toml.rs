@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use ::toml::{Spanned, Value};
 
 /// A value as it is written.
 #[derive(Debug)]
@@ -56,43 +54,44 @@ fn utf8(text: OsString) -> Result<String, String> {
     text.into_string().map_err(|_| "it is not UTF-8".to_owned())
 }
 
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
-            type Value = Written;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number, a string, true, false, a list of strings or a table of such lists")
-            }
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Written, E> {
-                Ok(Written::Switch(value))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Written, E> {
-                Ok(Written::Text(number.to_string()))
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Written, E> {
-                Ok(Written::Text(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Written, A::Error> {
-                let texts = std::iter::from_fn(|| list.next_element().transpose());
-                texts.collect::<Result<_, _>>().map(Written::List)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Written, A::Error> {
-                let rows = std::iter::from_fn(|| table.next_entry().transpose());
-                rows.collect::<Result<_, _>>().map(Written::Table)
-            }
+/// A value of the file.
+///
+/// # Errors
+/// No setting is such a value.
+fn written(value: Value) -> Result<Written, String> {
+    let read = match value {
+        Value::Boolean(value) => return Ok(Written::Switch(value)),
+        Value::Integer(number) => return Ok(Written::Text(number.to_string())),
+        Value::String(text) => return Ok(Written::Text(text)),
+        Value::Array(_) => value.try_into().map(Written::List),
+        Value::Table(_) => value.try_into().map(Written::Table),
+        Value::Float(_) | Value::Datetime(_) => {
+            let wanted =
+                "a whole number, a string, true, false, a list of strings or a table of such lists";
+            return Err(format!("expected {wanted}"));
         }
-        deserializer.deserialize_any(Any)
-    }
+    };
+    read.map_err(|e: ::toml::de::Error| e.message().to_owned())
 }
 
-/// The number of the line that sets a key.
+/// The keys of a file, each with its position, and their values.
+fn parse(text: &str) -> Result<BTreeMap<Spanned<String>, Value>, String> {
+    ::toml::from_str(text).map_err(|e| {
+        let line = line(text, e.span().map_or(0, |span| span.start));
+        format!("line {line}: {}", e.message())
+    })
+}
+
+/// The number of the line with the byte at an offset.
+fn line(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
+}
+
+/// The number of the line that sets a key; 1 if no line does.
 pub fn line_of(text: &str, key: &str) -> usize {
-    let sets = |line: &str| {
-        let found = line.split(['=', '.', ']']).next().unwrap_or_default();
-        found.trim_matches([' ', '\t', '"', '\'', '[']) == key
-    };
-    text.lines().position(sets).map_or(1, |at| at + 1)
+    let table = parse(text).unwrap_or_default();
+    let found = table.keys().find(|found| found.get_ref() == key);
+    found.map_or(1, |key| line(text, key.span().start))
 }
 
 /// Whether a line sets a key to a word, whatever the others say.
@@ -114,23 +113,61 @@ pub fn read(
     known: &[&str],
     put: &mut dyn FnMut(&str, Written) -> Result<(), String>,
 ) -> Result<(), String> {
-    let table: BTreeMap<String, Written> = basic_toml::from_str(text).map_err(|e| e.to_string())?;
-    for (key, written) in table {
-        let line = line_of(text, &key);
+    for (key, value) in parse(text)? {
+        let line = line(text, key.span().start);
+        let key = key.into_inner();
         if !known.contains(&key.as_str()) {
             return Err(format!(
                 "line {line}: unknown key '{key}'; known are {}",
                 known.join(", ")
             ));
         }
-        put(&key, written).map_err(|e| format!("line {line}: key '{key}': {e}"))?;
+        let put = written(value).and_then(|written| put(&key, written));
+        put.map_err(|e| format!("line {line}: key '{key}': {e}"))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::says;
+    use super::{line_of, read, says};
+
+    fn error(text: &str) -> String {
+        read(text, &["a", "b"], &mut |_, _| Err("unusable".to_owned())).expect_err(text)
+    }
+
+    #[test]
+    fn error_names_the_line_also_behind_text_that_looks_like_the_key() {
+        let text = "b = \"\"\"\na = 1\n\"\"\"\n# a = 1\n'a' = 1\n";
+        assert_eq!(line_of(text, "a"), 5);
+        assert_eq!(error(text), "line 5: key 'a': unusable");
+        assert_eq!(line_of("b = 1\n\n[a]\nx = []\n", "a"), 3);
+        assert_eq!(line_of("b = 1\na.x = []\n", "a"), 2);
+        assert_eq!(line_of("= broken", "a"), 1);
+    }
+
+    #[test]
+    fn error_of_the_syntax_is_one_line_with_its_number() {
+        for (text, line, words) in [
+            ("b = 1\na", 2, "expected `=`"),
+            ("b = 1\na = [1\n", 2, "array"),
+            ("b = 1\nb = 2\n", 2, "duplicate key"),
+            ("b = 1\n\na = \"x\n", 3, "string"),
+        ] {
+            let error = error(text);
+            assert!(error.starts_with(&format!("line {line}: ")), "{error}");
+            assert!(error.contains(words) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn error_names_the_value_that_no_setting_is() {
+        for value in ["1.5", "1979-05-27", "{ x = 1 }", "['x', 3]"] {
+            let error = error(&format!("\na = {value}"));
+            assert!(error.starts_with("line 2: key 'a': "), "{error}");
+            assert!(error.contains("expected a"), "{error}");
+        }
+    }
 
     #[test]
     fn what_a_line_says_counts_whatever_the_others_are() {
