@@ -523,7 +523,7 @@ fn length(magic: &[u8; 4], head: &[u8], most: usize) -> Result<usize, Malformed>
 
 fn read<T: DeserializeOwned>(what: &str, rest: &[u8], most: usize) -> Result<T, Malformed> {
     bounded(rest.len(), most)?;
-    again::model::json::read(rest).map_err(|e| {
+    serde_json::from_slice(rest).map_err(|e| {
         let why = crate::wire::shown(&e.to_string());
         Malformed::new(format!("that is no {what} of 'again-fleet trigger': {why}"))
     })

@@ -184,7 +184,7 @@ pub fn length(head: &[u8]) -> Result<usize, Malformed> {
 /// # Errors
 /// It is none.
 pub fn answers(count: usize, rest: &[u8]) -> Result<Vec<Answer>, Malformed> {
-    let read: Vec<Answer> = again::model::json::read(rest)
+    let read: Vec<Answer> = serde_json::from_slice(rest)
         .map_err(|e| Malformed::new(format!("root's side answered what is no answer: {e}")))?;
     read.iter()
         .filter_map(|one| one.ran.as_ref())

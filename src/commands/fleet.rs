@@ -12,7 +12,7 @@ use nix::unistd::execv;
 
 use crate::cli::Fleet;
 use crate::layout::complain;
-use crate::model::{Exit, Span, Walltime, json};
+use crate::model::{Exit, Span, Walltime};
 use crate::policy::delay;
 use crate::sys::attributes::{SignalState, set_signals};
 use crate::sys::file::{read_regular, read_settings};
@@ -70,7 +70,7 @@ pub fn numbers() -> BTreeMap<String, u64> {
     let directory = directory.unwrap_or_else(|| "/var/lib/again-fleet".into());
     let path = Path::new(&directory).join("serve/counts.json");
     let text = read_regular(&path, 4096, nix::libc::O_NOFOLLOW).ok();
-    let numbers = text.and_then(|text| json::read(&text).ok());
+    let numbers = text.and_then(|text| serde_json::from_slice(&text).ok());
     numbers.unwrap_or_default()
 }
 

@@ -97,10 +97,8 @@ impl Word {
         if text.len() > LONGEST {
             return Err(format!("it is longer than {LONGEST} bytes"));
         }
-        // All is read from bytes: a parser for each kind of input would be in the program.
-        let head: Head = crate::model::json::read(text.as_bytes()).map_err(|e| e.to_string())?;
-        let whole: Lineage =
-            crate::model::json::read(text.as_bytes()).map_err(|e| e.to_string())?;
+        let head: Head = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let whole: Lineage = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if head.version != VERSION {
             let version = head.version;
             return Err(format!(

@@ -8,8 +8,6 @@ mod bytes;
 mod exit;
 mod id;
 mod identity;
-/// How values are read.
-pub mod json;
 mod lineage;
 mod moment;
 mod outcome;

@@ -26,7 +26,7 @@ pub fn disabled_message(text: &[u8]) -> Option<String> {
     struct File {
         disabled_message: Option<String>,
     }
-    crate::model::json::read::<File>(text)
+    serde_json::from_slice::<File>(text)
         .ok()?
         .disabled_message
         .filter(|message| !message.is_empty())

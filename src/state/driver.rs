@@ -145,7 +145,7 @@ pub fn all(store: &Store) -> Vec<(Driver, bool)> {
         .into_iter()
         .filter_map(|token| {
             let text = read_bounded(&directory.join(format!("{token}.json"))).ok()?;
-            let driver: Driver = crate::model::json::read(&text).ok()?;
+            let driver: Driver = serde_json::from_slice(&text).ok()?;
             let alive =
                 is_locked(&directory.join(&token)).unwrap_or_else(|| is_alive(driver.process));
             (driver.token == token).then_some((driver, alive))
@@ -343,7 +343,7 @@ impl Desk {
         let mut taken: Vec<Handed> = Vec::new();
         for entry in std::fs::read_dir(&inbox).into_iter().flatten().flatten() {
             let path = entry.path();
-            match read_bounded(&path).map(|text| crate::model::json::read::<Handed>(&text)) {
+            match read_bounded(&path).map(|text| serde_json::from_slice::<Handed>(&text)) {
                 Ok(Ok(handed)) if handed.version <= VERSION => taken.push(handed),
                 Ok(Ok(handed)) => tracing::warn!(
                     "a request was written by a newer version of again (record version {})",

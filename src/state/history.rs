@@ -79,7 +79,7 @@ pub fn tally(state_dir: &Path) -> Tally {
 
 fn dropped(state_dir: &Path) -> Tally {
     let text = read_ours(&state_dir.join(DROPPED));
-    crate::model::json::read(&text).unwrap_or_default()
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
 fn count(entries: &[Entry], tally: &mut Tally) {
@@ -127,7 +127,7 @@ pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
         let text = read_ours(&state_dir.join(name));
         let text = String::from_utf8_lossy(&text);
         let lines = text.lines().filter(|line| line.contains(id));
-        let parsed = lines.filter_map(|line| crate::model::json::read(line.as_bytes()).ok());
+        let parsed = lines.filter_map(|line| serde_json::from_str(line).ok());
         entries.extend(parsed.map(before::entry).filter(|entry| entry.target == id));
     }
     entries
@@ -144,7 +144,7 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
     let text = read_ours(path);
     let mut unreadable = 0;
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
-        match crate::model::json::read(line) {
+        match serde_json::from_slice(line) {
             Ok(entry) => entries.push(before::entry(entry)),
             Err(_) => unreadable += 1,
         }

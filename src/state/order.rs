@@ -88,7 +88,7 @@ impl CommandLine {
     /// That of an order, or one that was kept by itself: both are the last line.
     pub fn read(text: &[u8]) -> Option<Self> {
         let line = text.trim_ascii_end().rsplit(|&b| b == b'\n').next()?;
-        crate::model::json::read(line).ok()
+        serde_json::from_slice(line).ok()
     }
 }
 
@@ -115,9 +115,9 @@ pub fn decode(text: &[u8]) -> Result<(Ticket, Order), String> {
         None => Err(format!("{what} is cut short")),
     };
     let ticket: Ticket =
-        crate::model::json::read(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
+        serde_json::from_slice(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
     let order: Order =
-        crate::model::json::read(line("the order")?).map_err(|e| format!("order: {e}"))?;
+        serde_json::from_slice(line("the order")?).map_err(|e| format!("order: {e}"))?;
     if order.version > super::record::VERSION {
         return Err(format!(
             "it was written by a newer version of again (record version {})",

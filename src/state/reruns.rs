@@ -130,7 +130,7 @@ impl Store {
 }
 
 pub(super) fn read_rerun(path: &Path) -> Option<Rerun> {
-    crate::model::json::read(&read_bounded(path).ok()?).ok()
+    serde_json::from_slice(&read_bounded(path).ok()?).ok()
 }
 
 /// The note of a rerun is written by that very process.

@@ -488,7 +488,7 @@ impl Store {
     pub fn disabled(&self) -> Option<Disabled> {
         let unreadable = |reason: String| Disabled { reason, since: 0 };
         match read_bounded(&self.path().join(DISABLED)) {
-            Ok(text) => Some(crate::model::json::read(&text).unwrap_or_else(|_| {
+            Ok(text) => Some(serde_json::from_slice(&text).unwrap_or_else(|_| {
                 unreadable("the file 'disabled' in the state directory cannot be read".into())
             })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -580,11 +580,11 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
         version: u32,
     }
     let newer = |version: u32| anyhow::Error::new(Newer(version));
-    let record = match crate::model::json::read::<Record>(text) {
+    let record = match serde_json::from_slice::<Record>(text) {
         Ok(record) if record.version > VERSION => return Err(newer(record.version)),
         Ok(record) => before::record(record),
         // One of a newer version may be of another shape.
-        Err(e) => match crate::model::json::read::<Version>(text) {
+        Err(e) => match serde_json::from_slice::<Version>(text) {
             Ok(Version { version }) if version > VERSION => return Err(newer(version)),
             _ => return Err(e.into()),
         },

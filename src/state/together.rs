@@ -46,7 +46,7 @@ fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
         return None;
     }
     let starts: Vec<Start> = starts
-        .filter_map(|s| crate::model::json::read(s.as_bytes()).ok())
+        .filter_map(|s| serde_json::from_str(s).ok())
         .collect();
     let usage = cap::usage(cap, starts.iter().map(|start| &start.at), now);
     usage.is_reached().then_some(usage)
@@ -176,7 +176,7 @@ impl Store {
             starts: Vec<Counted>,
         }
         let text = read_bounded(&self.target_dir(id).join(RECORD)).ok()?;
-        let known: Known = crate::model::json::read(&text).ok()?;
+        let known: Known = serde_json::from_slice(&text).ok()?;
         let counted = known.starts.into_iter().filter(|start| !start.forgotten);
         (known.id == id).then(|| counted.map(|start| start.at).collect())
     }
@@ -242,7 +242,7 @@ impl Store {
 
 /// Whether a line is a start of which this is true.
 fn stays(line: &str, of: impl Fn(&Start) -> bool) -> bool {
-    crate::model::json::read(line.as_bytes()).is_ok_and(|start| of(&start))
+    serde_json::from_str(line).is_ok_and(|start| of(&start))
 }
 
 /// The lines that are to stay, below the first.

@@ -143,7 +143,7 @@ fn run(mut order: File, mut begin: File) -> Result<()> {
     order.read_to_end(&mut text)?;
     let (ticket, order) = decode(&text).map_err(Error::msg)?;
     let rerun = text.rsplit(|&b| b == b'\n').next().unwrap_or_default();
-    let rerun: Rerun = crate::model::json::read(rerun).context("the timer is damaged")?;
+    let rerun: Rerun = serde_json::from_slice(rerun).context("the timer is damaged")?;
     log::of_waiter();
     clock::locate()?;
     tracing::error_span!("timer", target = ticket.target, timer = ticket.name);

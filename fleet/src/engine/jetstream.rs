@@ -219,7 +219,7 @@ impl Answer {
     /// # Errors
     /// It is none.
     pub fn read(payload: &[u8]) -> Result<Answer, Error> {
-        let answer = again::model::json::read(payload);
+        let answer = serde_json::from_slice(payload);
         answer.map_err(|e| Error::Unreachable(format!("the server's answer cannot be read: {e}")))
     }
 }

@@ -132,7 +132,7 @@ impl Found {
             return;
         }
         if key == LOGGED {
-            match again::model::json::read::<Vec<_>>(value) {
+            match serde_json::from_slice::<Vec<_>>(value) {
                 Ok(pairs) => self.logged = pairs.into_iter().collect(),
                 Err(e) => self
                     .unread
@@ -140,7 +140,7 @@ impl Found {
             }
             return;
         }
-        match again::model::json::read::<Draft>(value) {
+        match serde_json::from_slice::<Draft>(value) {
             Ok(draft) => self.drafts.push(draft),
             Err(e) => self.unread.push(format!("'{key}' is no letter: {e}")),
         }

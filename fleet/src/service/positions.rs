@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use again::layout::complain;
-use again::model::json;
 use again::sys::file::read_regular;
 use rustix::fs::OFlags;
 
@@ -27,7 +26,7 @@ impl Positions {
     pub fn open(directory: &Path) -> Positions {
         let path = directory.join("positions.json");
         let read = read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
-        let read = read.and_then(|text| json::read(&text).map_err(io::Error::other));
+        let read = read.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::other));
         let offsets = read.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
                 let path = path.display();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::{Boottime, Span, Walltime, json};
+use again::model::{Boottime, Span, Walltime};
 use rustix::fs::OFlags;
 
 use super::telling::Counts;
@@ -42,7 +42,9 @@ impl Tally {
     pub fn open(directory: &Path) -> (Tally, Counts) {
         let path = directory.join("counts.json");
         let text = again::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
-        let counts = text.ok().and_then(|text| json::read(&text).ok());
+        let counts = text
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
         let tally = Tally {
             path,
             written: [u64::MAX; KEYS.len()],
@@ -99,7 +101,7 @@ mod tests {
 
         let read = || {
             let text = fs::read(directory.path().join("counts.json")).expect("written");
-            json::read::<BTreeMap<String, u64>>(&text).expect("numbers")
+            serde_json::from_slice::<BTreeMap<String, u64>>(&text).expect("numbers")
         };
         let mut numbers = Numbers::default();
         let mut write = |numbers, is_beat, millis| {

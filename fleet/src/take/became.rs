@@ -41,7 +41,7 @@ pub(super) fn log(chain: &str, run: u32) -> String {
 /// The lines of the history that can be read.
 pub(super) fn lines(history: &str) -> Vec<Line> {
     let lines = history.lines();
-    let lines = lines.filter_map(|line| again::model::json::read(line.as_bytes()).ok());
+    let lines = lines.filter_map(|line| serde_json::from_str(line).ok());
     lines.collect()
 }
 

@@ -242,7 +242,7 @@ fn hash(rule: &str) -> String {
 pub fn read(path: &Path) -> Result<Call, String> {
     let text = read_regular(path, LARGEST, OFlags::NOFOLLOW.bits() as i32);
     let text = text.map_err(|e| e.to_string())?;
-    let page: Page<Call> = again::model::json::read(&text).map_err(|e| e.to_string())?;
+    let page: Page<Call> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
     if page.version != VERSION {
         return Err(format!("it is of version {}", page.version));
     }

@@ -67,7 +67,7 @@ struct Running {
 /// # Errors
 /// The text is not such an output.
 pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
-    let status: Status = again::model::json::read(status.as_bytes())?;
+    let status: Status = serde_json::from_str(status)?;
     let process = |pid, chain, origin: Option<Origin>| Process {
         pid,
         chain,

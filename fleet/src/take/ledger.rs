@@ -171,7 +171,7 @@ fn read(path: &Path) -> Page {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return new,
         Err(e) => return set_aside(path, &e.to_string(), new),
     };
-    match again::model::json::read::<Page>(&text) {
+    match serde_json::from_slice::<Page>(&text) {
         Ok(page) if page.version == VERSION => page,
         Ok(page) => set_aside(path, &format!("it is of version {}", page.version), new),
         Err(e) => set_aside(path, &e.to_string(), new),

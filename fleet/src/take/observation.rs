@@ -52,7 +52,7 @@ pub fn observation(
     history: &str,
     known: Option<&str>,
 ) -> Result<Observation, String> {
-    let status: Status = again::model::json::read(status.as_bytes()).map_err(|e| e.to_string())?;
+    let status: Status = serde_json::from_str(status).map_err(|e| e.to_string())?;
     let lines = became::lines(history);
     let requests = |line: &&Line| line.what == "requested" && !triggers(&line.origin).is_empty();
     let newest = lines.iter().rfind(requests);

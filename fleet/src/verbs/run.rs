@@ -122,7 +122,7 @@ fn ask(helper: &Path) -> Result<Vec<u8>, String> {
 
 fn read(text: &[u8]) -> Result<Option<Run>, String> {
     let status: Status =
-        again::model::json::read(text).map_err(|e| crate::wire::shown(&e.to_string()))?;
+        serde_json::from_slice(text).map_err(|e| crate::wire::shown(&e.to_string()))?;
     let (is_disabled, target) = (status.disabled.is_some(), status.targets.first());
     let cap = target.map(|target| (target.cap.max_runs, target.cap.used));
     let run = |above: Above| Run {

@@ -56,7 +56,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Tell) -> Result<Exit, P
 fn said() -> Result<Said, Problem> {
     let mut text = Vec::new();
     stdin().take(LONGEST).read_to_end(&mut text)?;
-    again::model::json::read(&text).map_err(|e| {
+    serde_json::from_slice(&text).map_err(|e| {
         let why = crate::wire::shown(&e.to_string());
         Problem::Usage(format!("standard input does not tell of a node: {why}"))
     })

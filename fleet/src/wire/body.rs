@@ -38,7 +38,7 @@ pub fn encode<T: Content>(content: &T) -> Result<Vec<u8>, Malformed> {
 /// It is no such body, or breaks a bound.
 pub(super) fn decode<T: Content>(bytes: &[u8]) -> Result<T, Malformed> {
     bounded::<T>(bytes)?;
-    let content: T = again::model::json::read(bytes).map_err(|e| {
+    let content: T = serde_json::from_slice(bytes).map_err(|e| {
         Malformed::new(format!(
             "the body is no {}: {}",
             T::KIND,

@@ -154,7 +154,7 @@ impl Line {
     /// # Errors
     /// It is none.
     pub fn read(text: &[u8]) -> Result<Line, Malformed> {
-        let mut line: Line = again::model::json::read(text)
+        let mut line: Line = serde_json::from_slice(text)
             .map_err(|e| Malformed::new(super::shown(&e.to_string())))?;
         match &mut line {
             Line::Begun(begun) => {
