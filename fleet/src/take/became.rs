@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use again::model::Walltime;
+use again::sys::localtime::from_utc;
 use serde::Deserialize;
 
 use crate::handover::Answer;
@@ -126,7 +127,7 @@ fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<R
         last: None,
         more: false,
     });
-    let at = millis(&line.at);
+    let at = from_utc(&line.at).map(Walltime::millis);
     *(if has_begun {
         &mut ran.began
     } else {
@@ -170,28 +171,9 @@ fn follow(ran: &mut Ran, lines: &[Line]) {
     ran.more = !open.is_empty();
 }
 
-/// `2026-11-21T14:03:07.123Z` in milliseconds after 1970, as the helper writes times.
-pub(super) fn millis(text: &str) -> Option<u64> {
-    let digits = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (digits(0, 4)?, digits(5, 7)?, digits(8, 10)?);
-    let (hour, minute, second) = (digits(11, 13)?, digits(14, 16)?, digits(17, 19)?);
-    // The year begins in March, so that the leap day is its last (the days of a civil calendar).
-    let (year, month) = match month {
-        1 | 2 => (year.checked_sub(1)?, month + 9),
-        3..=12 => (year, month - 3),
-        _ => return None,
-    };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day;
-    let seconds = days.checked_sub(719_469)? * 86_400 + hour * 3600 + minute * 60 + second;
-    let at = seconds * 1000 + digits(20, 23)?;
-    // Whatever else it says is no time.
-    (again::sys::localtime::utc(Walltime::from_millis(at)) == text).then_some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     /// A line about the run of this number in the chain `c`.
     fn line_of(run: u32, what: &str, outcome: &str, reason: &str, ids: &[u128]) -> String {
@@ -331,18 +313,5 @@ mod tests {
         // What was never run has no log.
         let refused = became(&line("stopped", "", "", &[1]));
         assert_eq!(refused[&Id::from_bits(1)].ran, None);
-    }
-
-    proptest! {
-        #[test]
-        fn a_time_is_read_as_it_was_written(at in 0u64..4_102_444_800_000) {
-            let text = again::sys::localtime::utc(Walltime::from_millis(at));
-            prop_assert_eq!(millis(&text), Some(at));
-        }
-
-        #[test]
-        fn any_text_is_a_time_or_none(text in "[0-9TZ:. -]{0,30}|\\PC{0,30}") {
-            let _ = millis(&text);
-        }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use again::model::{Span, Walltime};
+use again::sys::localtime::from_utc;
 use serde::Deserialize;
 
 use super::became::{self, Line, Origin, Trigger};
@@ -101,7 +102,7 @@ impl Target {
 impl Running {
     /// Its start, as the history shows it.
     fn started(&self) -> Option<(Walltime, Event)> {
-        let at = walltime(&self.started_at)?;
+        let at = from_utc(&self.started_at)?;
         let event = Event::Started {
             log: became::log(&self.chain, self.run),
             at,
@@ -112,7 +113,7 @@ impl Running {
 }
 
 fn event(line: &Line) -> Option<(Walltime, Event)> {
-    let at = walltime(&line.at)?;
+    let at = from_utc(&line.at)?;
     let event = match line.what.as_str() {
         "started" => Event::Started {
             log: line.log(),
@@ -124,10 +125,6 @@ fn event(line: &Line) -> Option<(Walltime, Event)> {
         _ => return None,
     };
     Some((at, event))
-}
-
-fn walltime(text: &str) -> Option<Walltime> {
-    became::millis(text).map(Walltime::from_millis)
 }
 
 fn triggers(origin: &Option<Origin>) -> Vec<Recorded> {
