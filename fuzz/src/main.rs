@@ -20,7 +20,6 @@ use again::puppet::paths::{self, Layout, Paths, Setup};
 use again::puppet::rerun::{is_daemon, rewrite};
 use again::puppet::summary::Summary;
 use again::puppet::{environment, locks};
-use again::state::before;
 use again::state::change::Change;
 use again::state::driver::{self, Driver, Handed};
 use again::state::history::{Entry, What};
@@ -147,7 +146,7 @@ fn record(text: &[u8]) {
         serde_json::from_slice::<Rerun>(text),
         serde_json::from_slice::<Disabled>(text),
     );
-    let _ = serde_json::from_slice::<Entry>(text).map(|entry| before::entry(entry).text());
+    let _ = serde_json::from_slice::<Entry>(text).map(|entry| entry.text());
     let _ = parse_record(text, "0123456789abcdef");
     let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
         return;

@@ -69,8 +69,8 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
         for entry in &chosen {
             say(&event(entry, &targets).to_string())?;
         }
-        if unreadable > 0 {
-            let line = json!({ "schema": SCHEMA, "unreadable": unreadable });
+        if unreadable.lines > 0 {
+            let line = json!({ "schema": SCHEMA, "unreadable": unreadable.lines });
             say(&line.to_string())?;
         }
         return Ok(exit);
@@ -80,11 +80,14 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     } else {
         say(&stories(&chosen, &targets, &Look::of_this_process(), &now))?;
     }
-    if unreadable > 0 {
+    if unreadable.lines > 0 {
+        let lines = unreadable.lines;
+        let why = unreadable.newer.map(|newer| format!(": {newer}"));
         complain(&format!(
-            "again: warning: {unreadable} line{} of the history cannot be read and {} left out (history.jsonl in {place})",
-            plural(unreadable),
-            if unreadable == 1 { "was" } else { "were" }
+            "again: warning: {lines} line{} of the history cannot be read and {} left out (history.jsonl in {place}){}",
+            plural(lines),
+            if lines == 1 { "was" } else { "were" },
+            why.unwrap_or_default()
         ));
     }
     Ok(exit)

@@ -35,7 +35,7 @@ pub fn main(global: &Global) -> Result<Exit> {
     let store = Store::existing(&settings.state_dir);
     let resume = Resume::new(&store, &settings, false);
     let mut account = Account::new(&store, &[]);
-    // By the directories, whatever an earlier version or a power failure has left out of the index.
+    // By the directories, whatever a power failure has left out of the index.
     account.each_target(store.repair_index(), |account, id| {
         // A request died before it recorded anything; what it wrote goes.
         if matches!(store.read(id), Ok(None)) {

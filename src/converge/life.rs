@@ -16,7 +16,7 @@ use crate::model::{Boottime, Identity, Span, chain_id};
 use crate::policy::converge::{Because, Drive, Finish, Next};
 use crate::state::driver::{self, Desk, Driver};
 use crate::state::history::What;
-use crate::state::record::VERSION;
+use crate::state::newer::VERSION;
 use crate::state::store::Store;
 use crate::sys::clock::{boottime, moment};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};

@@ -11,7 +11,6 @@ pub struct Moment {
     /// The boot's identifier.
     pub boot: String,
     /// Where it was noted.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
     pub place: Place,
     /// Time since that boot.
     pub uptime: Boottime,
@@ -49,8 +48,7 @@ impl Moment {
     }
 
     fn is_elsewhere(&self, now: &Moment) -> bool {
-        let is_known = !self.place.is_unknown() && !now.place.is_unknown();
-        is_known && self.place.machine != now.place.machine
+        self.place.machine != now.place.machine
     }
 
     /// Whether this boot, which is known, is `self`'s.
@@ -75,8 +73,7 @@ impl Moment {
 
     /// Where a record written under this boot in this place comes from, seen from `self`.
     pub fn provenance(&self, boot: &str, place: Place) -> Provenance {
-        let is_known = !place.is_unknown() && !self.place.is_unknown();
-        if is_known && place.machine != self.place.machine {
+        if place.machine != self.place.machine {
             return Provenance::Foreign(Foreign::Machine);
         }
         // Numbers of another boot mean nothing, but for one.
@@ -88,7 +85,7 @@ impl Moment {
             ),
         };
         let is_seen = place.pids != 0 && self.place.pids != 0;
-        match is_known && is_seen && then != here {
+        match is_seen && then != here {
             true => Provenance::Foreign(Foreign::Namespace),
             false if self.is_under(boot) => Provenance::Here,
             false if self.may_be_under(boot) => Provenance::UnknownBoot,
@@ -145,7 +142,6 @@ mod tests {
         for (boot, place, provenance) in [
             ("b", here, Provenance::Here),
             ("b", unseen, Provenance::Here),
-            ("b", Place::default(), Provenance::Here),
             ("b", other, namespace),
             ("a", other, Provenance::OtherBoot),
             (
@@ -156,7 +152,6 @@ mod tests {
                 },
                 namespace,
             ),
-            ("a", Place::default(), Provenance::OtherBoot),
             // Containers of one kernel share its boot id.
             ("b", Place::new("two", 7), machine),
             ("a", Place::new("two", 7), machine),

@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-/// A machine, and a pid namespace of it. Records of versions before 0.2 have none.
+/// A machine, and a pid namespace of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// A hash of the machine's id, which machine-id(5) asks to keep to oneself.
@@ -50,21 +50,13 @@ impl Place {
         let mut hasher = SipHasher13::new();
         hasher.write(b"again");
         hasher.write(machine.as_bytes());
-        let machine = hasher.finish().max(1);
+        let machine = hasher.finish();
         Place { machine, pids }
     }
 
-    /// Its name in the name of a file; empty where nothing is known of it.
+    /// Its name in the name of a file.
     pub fn tag(self) -> String {
-        match self.machine ^ self.pids {
-            _ if self.is_unknown() => String::new(),
-            tag => format!("-{tag:016x}"),
-        }
-    }
-
-    /// Whether nothing is known of it.
-    pub fn is_unknown(&self) -> bool {
-        self.machine == 0
+        format!("-{:016x}", self.machine ^ self.pids)
     }
 }
 
@@ -76,7 +68,6 @@ mod tests {
     fn a_machine_keeps_its_number_and_does_not_tell_its_id() {
         let place = Place::new("3d1219c7c4c5404aaa1f6d2a48adfda4", 1);
         assert_eq!(place, Place::new("3d1219c7c4c5404aaa1f6d2a48adfda4", 1));
-        assert!(!place.is_unknown());
     }
 
     #[test]
@@ -84,6 +75,5 @@ mod tests {
         let tag = |machine, pids| Place { machine, pids }.tag();
         assert_eq!(tag(0b0110, 0b0011), "-0000000000000005");
         assert_eq!(tag(u64::MAX, 0), "-ffffffffffffffff");
-        assert_eq!(tag(0, 7), "");
     }
 }

@@ -12,7 +12,7 @@ use crate::state::change::About;
 use crate::state::driver::{self, Driver, Handed};
 use crate::state::files::token;
 use crate::state::history::What;
-use crate::state::record::VERSION;
+use crate::state::newer::VERSION;
 use crate::state::store::Store;
 use crate::sys::clock::moment;
 use crate::sys::process;

@@ -261,7 +261,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         boot: now.boot.clone(),
         place: now.place,
         cap: request.settings.cap,
-        max_runs_total: Some(request.settings.max_runs_total),
+        max_runs_total: request.settings.max_runs_total,
         on_cap: request.settings.on_cap,
         scope: None,
         lineage: Lineage::default(),

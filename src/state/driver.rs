@@ -22,7 +22,7 @@ use super::change::{About, Change};
 use super::directory::shown;
 use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::What;
-use super::record::VERSION;
+use super::newer::{self, Versioned};
 use super::store::{self, Store};
 use crate::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
 use crate::puppet::paths::Paths;
@@ -61,6 +61,12 @@ pub struct Driver {
     /// What holds the next run although it is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
+}
+
+impl Versioned for Driver {
+    fn version(&self) -> u32 {
+        self.version
+    }
 }
 
 impl From<&Driver> for About {
@@ -111,6 +117,12 @@ pub struct Handed {
     pub paths: Paths,
 }
 
+impl Versioned for Handed {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
 /// Looks for the driver of the process whose ancestors, itself first, are `chain`:
 /// the nearest one that has a run under way to which the process belongs. True if
 /// the driver lives; a run may outlive a driver that was killed.
@@ -145,7 +157,9 @@ pub fn all(store: &Store) -> Vec<(Driver, bool)> {
         .into_iter()
         .filter_map(|token| {
             let text = read_bounded(&directory.join(format!("{token}.json"))).ok()?;
-            let driver: Driver = serde_json::from_slice(&text).ok()?;
+            let driver: Driver = newer::read(&text)
+                .inspect_err(|e| tracing::warn!("cannot use the driver {token}: {e}"))
+                .ok()?;
             let alive =
                 is_locked(&directory.join(&token)).unwrap_or_else(|| is_alive(driver.process));
             (driver.token == token).then_some((driver, alive))
@@ -343,12 +357,8 @@ impl Desk {
         let mut taken: Vec<Handed> = Vec::new();
         for entry in std::fs::read_dir(&inbox).into_iter().flatten().flatten() {
             let path = entry.path();
-            match read_bounded(&path).map(|text| serde_json::from_slice::<Handed>(&text)) {
-                Ok(Ok(handed)) if handed.version <= VERSION => taken.push(handed),
-                Ok(Ok(handed)) => tracing::warn!(
-                    "a request was written by a newer version of again (record version {})",
-                    handed.version
-                ),
+            match read_bounded(&path).map(|text| newer::read(&text)) {
+                Ok(Ok(handed)) => taken.push(handed),
                 Ok(Err(e)) => {
                     tracing::warn!("cannot use the request {}: {e}", shown(&path).display())
                 }
@@ -378,6 +388,7 @@ impl Drop for Desk {
 
 #[cfg(test)]
 mod tests {
+    use super::super::newer::VERSION;
     use super::*;
     use crate::model::{Place, Walltime};
 

@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::newer::{VERSION, Versioned};
 use crate::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
-
-/// The version from which on entries have a kind and an outcome.
-pub const KINDS: u32 = 2;
 
 words! {
     /// What happened.
@@ -83,6 +81,12 @@ pub struct Entry {
     pub lineage: Lineage,
 }
 
+impl Versioned for Entry {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
 /// The kind of a converge driver's own first run, which runs nothing again.
 pub const FIRST: &str = "first";
 
@@ -90,7 +94,7 @@ impl Entry {
     /// An entry about nothing yet.
     pub fn new(what: What, at: Moment) -> Self {
         Entry {
-            version: KINDS,
+            version: VERSION,
             at,
             what,
             target: String::new(),

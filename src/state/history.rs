@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use super::before;
 pub use super::entry::{Entry, FIRST, What};
 use super::files::{PATIENCE, private_file};
+use super::newer::{self, Newer};
 use crate::sys::flock;
 
 /// The size at which a new file is begun, in bytes. One older file is kept.
@@ -104,18 +104,30 @@ fn key(entry: &Entry) -> String {
 fn drop_oldest(state_dir: &Path) -> io::Result<()> {
     let mut tally = dropped(state_dir);
     let mut entries = Vec::new();
-    read_file(&state_dir.join(OLDER), &mut entries);
+    read_file(
+        &state_dir.join(OLDER),
+        &mut entries,
+        &mut Unreadable::default(),
+    );
     count(&entries, &mut tally);
     let text = serde_json::to_vec(&tally)?;
     super::files::replace_file(state_dir, DROPPED, &text, 0o644).map_err(io::Error::other)
 }
 
+/// The lines of the history that were left out.
+#[derive(Debug, Default)]
+pub struct Unreadable {
+    /// How many.
+    pub lines: usize,
+    /// Why one of them cannot be read, if a newer version wrote it.
+    pub newer: Option<Newer>,
+}
+
 /// Reads the history, oldest first. Lines that cannot be read are left out and counted.
-pub fn read(state_dir: &Path) -> (Vec<Entry>, usize) {
-    let mut entries = Vec::new();
-    let mut unreadable = 0;
+pub fn read(state_dir: &Path) -> (Vec<Entry>, Unreadable) {
+    let (mut entries, mut unreadable) = (Vec::new(), Unreadable::default());
     for name in [OLDER, "history.jsonl"] {
-        unreadable += read_file(&state_dir.join(name), &mut entries);
+        read_file(&state_dir.join(name), &mut entries, &mut unreadable);
     }
     (entries, unreadable)
 }
@@ -128,7 +140,7 @@ pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
         let text = String::from_utf8_lossy(&text);
         let lines = text.lines().filter(|line| line.contains(id));
         let parsed = lines.filter_map(|line| serde_json::from_str(line).ok());
-        entries.extend(parsed.map(before::entry).filter(|entry| entry.target == id));
+        entries.extend(parsed.filter(|entry: &Entry| entry.target == id));
     }
     entries
 }
@@ -139,17 +151,18 @@ fn read_ours(path: &Path) -> Vec<u8> {
     crate::sys::file::read_regular(path, most, nix::libc::O_NOFOLLOW).unwrap_or_default()
 }
 
-/// Adds the entries of one file; how many of its lines could not be read.
-fn read_file(path: &Path, entries: &mut Vec<Entry>) -> usize {
+/// Adds the entries of one file, and counts its lines that cannot be read.
+fn read_file(path: &Path, entries: &mut Vec<Entry>, unreadable: &mut Unreadable) {
     let text = read_ours(path);
-    let mut unreadable = 0;
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
-        match serde_json::from_slice(line) {
-            Ok(entry) => entries.push(before::entry(entry)),
-            Err(_) => unreadable += 1,
+        match newer::read(line) {
+            Ok(entry) => entries.push(entry),
+            Err(e) => {
+                unreadable.lines += 1;
+                unreadable.newer = e.downcast_ref().copied().or(unreadable.newer);
+            }
         }
     }
-    unreadable
 }
 
 #[cfg(test)]
@@ -205,7 +218,22 @@ mod tests {
         std::fs::write(&path, text).expect("damaged");
         append(dir.path(), &entry(What::Started, "")).expect("written");
         let (entries, unreadable) = read(dir.path());
-        assert_eq!((entries.len(), unreadable), (2, 1));
+        assert_eq!((entries.len(), unreadable.lines), (2, 1));
+        assert_eq!(unreadable.newer, None);
+    }
+
+    #[test]
+    fn line_of_a_newer_version_is_left_out_with_its_number() {
+        let dir = tempfile::tempdir().expect("a directory");
+        append(dir.path(), &entry(What::Requested, "")).expect("written");
+        let newer = Entry {
+            version: 7,
+            ..entry(What::Started, "")
+        };
+        append(dir.path(), &newer).expect("written");
+        let (entries, unreadable) = read(dir.path());
+        assert_eq!((entries.len(), unreadable.lines), (1, 1));
+        assert_eq!(unreadable.newer, Some(Newer(7)));
     }
 
     /// By its kind alone: an operator may give a reason that reads like a cap's.
@@ -224,48 +252,5 @@ mod tests {
             };
             assert_eq!(key(&entry), wanted);
         }
-    }
-
-    /// Lines of version 1, as 0.1.0 wrote them.
-    #[test]
-    fn what_was_written_before_is_read_as_it_was_meant() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let line = |what: &str, run: u32, reason: &str| {
-            format!(
-                r#"{{"version":1,"at":{{"boot":"b","uptime":1,"wall":1}},"what":"{what}","target":"t","timer":"again","token":"t","chain":"c","run":{run},"reason":"{reason}"}}"#
-            )
-        };
-        let lines = [
-            line("started", 1, ""),
-            line("ended", 1, "changed (exit status 0)"),
-            line("ended", 2, "failed (1 resource failed (x), by /s)"),
-            line(
-                "refused",
-                2,
-                "refused: again is disabled (the cap is reached); 'again",
-            ),
-            line("refused", 2, "error: no puppet run"),
-        ];
-        std::fs::write(dir.path().join("history.jsonl"), lines.join("\n") + "\n").expect("written");
-        let entries = read(dir.path()).0;
-        let keys: Vec<String> = entries.iter().map(key).collect();
-        assert_eq!(
-            keys,
-            [
-                "first",
-                "first",
-                "ended failed",
-                "refused disabled",
-                "refused other"
-            ]
-        );
-        let texts: Vec<String> = entries.iter().skip(1).map(Entry::text).collect();
-        assert_eq!(texts[0], "changed (exit status 0)");
-        assert_eq!(texts[1], "failed (1 resource failed (x), by /s)");
-        assert_eq!(
-            texts[2],
-            "refused: again is disabled (the cap is reached); 'again"
-        );
-        assert_eq!(texts[3], "error: no puppet run");
     }
 }

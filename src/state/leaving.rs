@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::record::{Leaving, Record};
 use super::reruns::{is_unfinished_by_the_dead, read_rerun};
 use super::standing::Standing;
-use super::store::{BEFORE, Store, is_id, is_older_than_a_minute, is_temporary, names};
+use super::store::{Store, is_id, is_older_than_a_minute, is_temporary, names};
 use crate::model::{Moment, Provenance};
 use crate::sys::clock::moment;
 use crate::sys::pidfd::{self, Handle};
@@ -128,10 +128,8 @@ impl Store {
             }
         }
         self.remove_stray_entries(&record.id, is_known);
-        // Whoever calls this has a record that was synced, so none before it counts.
-        let is_stray = |name: &String| {
-            name.starts_with(".state.json.") || name.starts_with(".command.") || name == BEFORE
-        };
+        let is_stray =
+            |name: &String| name.starts_with(".state.json.") || name.starts_with(".command.");
         for name in names(&target).filter(is_stray) {
             let _ = std::fs::remove_file(target.join(name));
         }

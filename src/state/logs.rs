@@ -119,12 +119,10 @@ impl<'a> Logs<'a> {
     /// the size of the largest that stays, in bytes.
     pub fn tidy(&self, newest: &[String]) -> u64 {
         // Of those that were begun in one round, only the last of each target.
-        let last: BTreeMap<Option<&str>, &str> = newest
+        let last: BTreeMap<&str, &str> = newest
             .iter()
             .map(|name| (target_of(name), name.as_str()))
             .collect();
-        // A log of 0.1.0 counts towards every target, and so is removed in time.
-        let ours = newest.last().and_then(|name| target_of(name));
         let newest: BTreeSet<&str> = last.into_values().collect();
         let mut logs = self.all();
         // They count first.
@@ -132,8 +130,7 @@ impl<'a> Logs<'a> {
         let (mut of_target, mut bytes) = (BTreeMap::new(), 0_u64);
         let LogLimits { keep, each, all } = self.limits;
         let (surplus, kept): (Vec<&Log>, Vec<&Log>) = logs.iter().partition(|log| {
-            let target = target_of(&log.name).or(ours);
-            let count = of_target.entry(target).or_insert(0_u32);
+            let count = of_target.entry(target_of(&log.name)).or_insert(0_u32);
             *count += 1;
             bytes = bytes.saturating_add(log.size);
             let is_surplus = *count > keep.max(1) || (all > 0 && bytes > all);
@@ -162,9 +159,10 @@ struct Log {
     has_room: bool,
 }
 
-/// How the id of a log's target begins; none for a log of 0.1.0.
-fn target_of(name: &str) -> Option<&str> {
-    name.strip_suffix(LOG_SUFFIX)?.split('-').nth(3)
+/// How the id of a log's target begins.
+fn target_of(name: &str) -> &str {
+    let id = name.rsplit_once('-').map_or("", |(_, id)| id);
+    id.strip_suffix(LOG_SUFFIX).unwrap_or(id)
 }
 
 /// Brings the log of a rerun that has ended to its size: [`fit`].
@@ -262,22 +260,20 @@ fn cut(file: &File, length: u64, most: u64) -> io::Result<u64> {
     Ok(to)
 }
 
-/// `20261121T140307123-0123abcd-2-89abcdef.log`: one of ours, and nobody else's. 0.1.0 left
-/// out the target.
+/// `20261121T140307123-0123abcd-2-89abcdef.log`: one of ours, and nobody else's.
 pub fn is_log_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
         return false;
     };
     let is_id = |id: &str| id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
     let parts: Vec<&str> = stem.split('-').collect();
-    matches!(parts.as_slice(), [stamp, chain, run, target @ ..]
+    matches!(parts.as_slice(), [stamp, chain, run, target]
         if stamp.len() == 18
             && stamp.as_bytes().get(8) == Some(&b'T')
             && is_id(chain)
             && !run.is_empty()
             && run.bytes().all(|b| b.is_ascii_digit())
-            && target.len() <= 1
-            && target.iter().all(|id| is_id(id)))
+            && is_id(target))
 }
 
 #[cfg(test)]
@@ -317,7 +313,7 @@ mod tests {
         let at = dir.path().join("logs");
         std::fs::create_dir(&at).expect("made");
         for n in 0..5 {
-            let name = format!("2026112{n}T140307123-0123abcd-2.log");
+            let name = format!("2026112{n}T140307123-0123abcd-2-00000007.log");
             std::fs::write(at.join(name), "").expect("written");
         }
         // Of other targets, which have their own newest.
@@ -326,25 +322,25 @@ mod tests {
             "20261002T140307123-0123abcd-3-89abcdef.log",
             "20261003T140307123-0123abcd-4-01234567.log",
         ];
-        for other in ["precious.log", "20261120T140307123-x-2.log", "x"]
+        for other in ["precious.log", "20261120T140307123-x-2-00000007.log", "x"]
             .iter()
             .chain(&others)
         {
             std::fs::write(at.join(other), "").expect("written");
         }
         // The clock was set back before the newest.
-        let newest = at.join("20261120T140307123-0123abcd-2.log");
-        let long = File::open(at.join("20261122T140307123-0123abcd-2.log"));
+        let newest = at.join("20261120T140307123-0123abcd-2-00000007.log");
+        let long = File::open(at.join("20261122T140307123-0123abcd-2-00000007.log"));
         long.as_ref().expect("there").lock().expect("locked");
         // Anyone may open the directory, and lock it: that keeps no log.
         let foreign = File::open(&at).expect("there");
         foreign.lock().expect("locked");
         assert_eq!(logs(&at, keeping(2)).tidy(&name(&newest)), 0);
         let mut expected = vec![
-            "20261120T140307123-0123abcd-2.log",
-            "20261120T140307123-x-2.log",
-            "20261122T140307123-0123abcd-2.log",
-            "20261124T140307123-0123abcd-2.log",
+            "20261120T140307123-0123abcd-2-00000007.log",
+            "20261120T140307123-x-2-00000007.log",
+            "20261122T140307123-0123abcd-2-00000007.log",
+            "20261124T140307123-0123abcd-2-00000007.log",
             "precious.log",
             "x",
         ];
@@ -392,7 +388,9 @@ mod tests {
     #[test]
     fn a_long_log_is_cut_in_its_middle_once_nobody_writes_to_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("20261120T140307123-0123abcd-2.log");
+        let path = dir
+            .path()
+            .join("20261120T140307123-0123abcd-2-00000007.log");
         let text: String = (0..60_000).map(|n| format!("line {n}\n")).collect();
         std::fs::write(&path, &text).expect("written");
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -437,7 +435,7 @@ mod tests {
             ..LogLimits::default()
         };
         assert_eq!(logs(&at, small).to_reserve(3 << 20), 2 << 20);
-        let path = at.join("20261121T140307123-0123abcd-2.log");
+        let path = at.join("20261121T140307123-0123abcd-2-00000007.log");
         let file = File::create(&path).expect("made");
         reserve(&file, 3 << 20).expect("there is space");
         let blocks = || std::fs::metadata(&path).expect("there").blocks() * 512;

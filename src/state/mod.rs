@@ -2,7 +2,6 @@
 //! the history.
 #![forbid(unsafe_code)]
 
-pub mod before;
 pub mod change;
 pub mod directory;
 pub mod driver;

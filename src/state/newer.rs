@@ -1,8 +1,41 @@
-//! Records that a newer version of the program wrote.
+//! State that a newer version of the program wrote.
 
-use super::record::VERSION;
+use anyhow::Result;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-/// A record's version that this program does not know: a newer one wrote it.
+/// The version written into records. A program that knows only a lower one leaves such a record alone, and so
+/// do its waiters: a change that raises this also has to give the timers of each target new waiters when it
+/// first writes that target's record, under the same lock.
+pub const VERSION: u32 = 1;
+
+/// A value that carries the record's version.
+pub trait Versioned: DeserializeOwned {
+    /// That version.
+    fn version(&self) -> u32;
+}
+
+/// Reads a value from JSON.
+///
+/// # Errors
+/// [`Newer`], also if it is of another shape; or what is wrong with it.
+pub fn read<T: Versioned>(text: &[u8]) -> Result<T> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let value = serde_json::from_slice::<T>(text);
+    let version = match &value {
+        Ok(value) => value.version(),
+        Err(_) => serde_json::from_slice(text).map_or(0, |Version { version }| version),
+    };
+    if version > VERSION {
+        return Err(Newer(version).into());
+    }
+    Ok(value?)
+}
+
+/// A version that this program does not know: a newer one wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newer(pub u32);
 

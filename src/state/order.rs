@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::newer::{self, Versioned};
 use crate::model::{Bytes, Identity, Kind, LogLimits, Span, Stuck};
-use crate::policy::shutdown;
 use crate::puppet::paths::Paths;
 use crate::sys::attributes::Attributes;
 
@@ -55,24 +55,21 @@ pub struct Order {
     /// The daemon whose run asked, if one did.
     pub daemon: Option<Identity>,
     /// What to do about a run that holds the agent's lock for too long.
-    #[serde(default)]
     pub stuck: Stuck,
     /// Whether it waits for a slot of the fleet.
-    #[serde(default)]
     pub slots: bool,
     /// How long before a shutdown it is held.
-    #[serde(default = "before_shutdown")]
     pub hold_before_shutdown: Span,
     /// Where logs of reruns go.
     pub log_dir: Bytes,
     /// How much of them is kept.
-    #[serde(default)]
     pub logs: LogLimits,
 }
 
-/// For an order of an earlier version.
-const fn before_shutdown() -> Span {
-    shutdown::WITHIN
+impl Versioned for Order {
+    fn version(&self) -> u32 {
+        self.version
+    }
 }
 
 /// What a target runs, for its owner to see also when nothing is pending.
@@ -116,14 +113,7 @@ pub fn decode(text: &[u8]) -> Result<(Ticket, Order), String> {
     };
     let ticket: Ticket =
         serde_json::from_slice(line("the ticket")?).map_err(|e| format!("ticket: {e}"))?;
-    let order: Order =
-        serde_json::from_slice(line("the order")?).map_err(|e| format!("order: {e}"))?;
-    if order.version > super::record::VERSION {
-        return Err(format!(
-            "it was written by a newer version of again (record version {})",
-            order.version
-        ));
-    }
+    let order = newer::read(line("the order")?).map_err(|e| format!("order: {e}"))?;
     Ok((ticket, order))
 }
 

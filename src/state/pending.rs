@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn pending_rebuilds_a_missing_or_outdated_index() {
         let (_dir, store) = store();
-        // As an earlier version writes it.
+        // Without an entry.
         std::fs::write(store.order_path(IDS[2], TOKEN), b"x").expect("written");
         assert_eq!(store.pending(), [IDS[2]]);
         assert_eq!(store.indexed().expect("listed"), [IDS[2]]);

@@ -1,8 +1,4 @@
 //! The public record of a target: times, counts, outcomes; no command lines.
-//!
-//! A waiter of 0.1.0 may still be waiting while this version writes, and reads every
-//! field here that has no `serde(default)`: such a field is written for ever, though
-//! nothing of ours may read it (tests/operator/before.rs).
 
 use std::collections::BTreeMap;
 
@@ -15,11 +11,7 @@ use crate::model::{
 use crate::policy::hurry::Pending;
 use crate::policy::resume::{Boot, Wait};
 use crate::state::entry::What;
-
-/// The version written into records. A program that knows only a lower one leaves such a record alone, and so
-/// do its waiters: a change that raises this also has to give the timers of each target new waiters when it
-/// first writes that target's record, under the same lock.
-pub const VERSION: u32 = 1;
+use crate::state::newer::{VERSION, Versioned};
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,31 +55,24 @@ pub struct Timer {
     /// The same on the wall clock as it stood then, for people and for after a reboot.
     pub due_wall: Option<Walltime>,
     /// A person asked not to wait for it.
-    #[serde(default)]
     pub hurry: bool,
     /// How much of its wait the cap has added (`on_cap = wait`).
-    #[serde(default)]
     pub put_off: Span,
     /// Why it is held although it is due.
-    #[serde(default)]
     pub held: Option<String>,
     /// The waiter, and under which boot.
     pub waiter: Option<Identity>,
     /// The boot under which `waiter`, `waits_for` and `due` mean something.
     pub boot: String,
     /// Where its waiter is.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
     pub place: Place,
     /// The cap it is subject to.
     pub cap: Cap,
-    /// The most reruns of all targets together within the cap's window; no limit for a
-    /// timer of 0.1.0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_runs_total: Option<u32>,
+    /// The most reruns of all targets together within the cap's window.
+    pub max_runs_total: u32,
     /// What it does at the cap.
     pub on_cap: OnCap,
     /// The systemd scope the waiter sits in, if any.
-    #[serde(default)]
     pub scope: Option<String>,
     /// Where the run that asked comes from, if other nodes asked for it.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
@@ -131,12 +116,12 @@ impl Timer {
     }
 
     /// The cap over all targets together that it is subject to.
-    pub fn total(&self) -> Option<Cap> {
-        self.max_runs_total.map(|max_runs| Cap {
-            max_runs,
+    pub fn total(&self) -> Cap {
+        Cap {
+            max_runs: self.max_runs_total,
             is_total: true,
             ..self.cap
-        })
+        }
     }
 
     /// The parts of it that `again now` changes, under the boot it was set in.
@@ -206,13 +191,10 @@ pub struct Running {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_lost: Option<String>,
     /// How large that may be once it has ended, in bytes; 0 is no limit.
-    #[serde(default)]
     pub log_limit: u64,
     /// Puppet's summary, by which its outcome can be told.
-    #[serde(default)]
     pub lastrunfile: Option<String>,
     /// Who ended it before its time, and how.
-    #[serde(default)]
     pub stopped: Option<String>,
     /// The process that sees whether it gets Puppet's lock, and settles it if it is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,7 +214,6 @@ pub struct BeforeStart {
     /// The timer, with the number that its rerun has.
     pub timer: Timer,
     /// The newest known run before it.
-    #[serde(default)]
     pub seen_run: Option<Moment>,
 }
 
@@ -246,7 +227,6 @@ pub struct Ended {
     /// The evidence of that.
     pub evidence: String,
     /// When it ended, as near as its traces tell.
-    #[serde(default)]
     pub ended: Option<Walltime>,
     /// When it was seen that it had ended.
     pub noticed: Moment,
@@ -276,7 +256,6 @@ pub struct Leaving {
     /// The boot under which the waiter means something.
     pub boot: String,
     /// Where the waiter is.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
     pub place: Place,
 }
 
@@ -338,8 +317,7 @@ pub struct Refused {
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// Why, by [`Refusal::kind`]; empty in a record from before 0.2.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// Why, by [`Refusal::kind`].
     pub kind: String,
     /// The cause, for people.
     pub reason: String,
@@ -377,39 +355,30 @@ pub struct Record {
     /// Whose it is.
     pub uid: u32,
     /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
-    #[serde(default = "stuck_after")]
     pub stuck_after: Span,
     /// The agent's lock: `runtimeout` counts from when a run took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Bytes>,
     /// The starts of reruns, oldest first, which the cap counts.
-    #[serde(default)]
     pub starts: Vec<Start>,
     /// Pending timers by name.
-    #[serde(default)]
     pub timers: BTreeMap<String, Timer>,
     /// Timers that were replaced or stopped, until their waiters have ended. A process that
     /// dies between taking a timer off the record and ending its waiter leaves the timer here.
-    #[serde(default)]
     pub leaving: Vec<Leaving>,
     /// When runs that asked were seen to have ended, newest last: one moment for all
     /// the timers of a run.
-    #[serde(default)]
     pub run_ends: Vec<RunEnd>,
     /// Reruns that were started and not yet seen to have ended, newest last.
-    #[serde(default)]
     pub running: Vec<Running>,
     /// The newest rerun that was seen to have ended.
-    #[serde(default)]
     pub last: Option<Ended>,
     /// The newest refusal.
-    #[serde(default)]
     pub refused: Option<Refused>,
     /// The newest timer that ended without a rerun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
     /// The newest known start of a run of this target, a rerun or not.
-    #[serde(default)]
     pub seen_run: Option<Moment>,
     /// The triggers that were taken, the newest of each sender and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -420,6 +389,12 @@ pub struct Record {
     /// The boot under which that was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub served_boot: String,
+}
+
+impl Versioned for Record {
+    fn version(&self) -> u32 {
+        self.version
+    }
 }
 
 /// After how long a run counts as stuck if its target has no `runtimeout`.
@@ -602,6 +577,7 @@ mod tests {
                 "base": "end", "requested": Moment::default(), "waits_for": run, "due": null,
                 "due_wall": null, "waiter": null, "boot": "b",
                 "cap": {"max_runs": 10, "window": 3600}, "on_cap": "wait",
+                "max_runs_total": 30, "hurry": false, "put_off": 0, "place": Moment::default().place,
             });
             serde_json::from_value(timer).expect("a timer")
         };
@@ -642,7 +618,7 @@ mod tests {
             for run in 1..=60 {
                 let running = serde_json::json!({
                     "process": Identity { pid: 9, start: 1 }, "token": "t", "chain": "c", "run": run,
-                    "timer": "x", "started": Moment::default(), "log": "",
+                    "timer": "x", "started": Moment::default(), "log": "", "log_limit": 0,
                 });
                 let running = serde_json::from_value(running).expect("a rerun");
                 let window = Span::from_secs(3600);

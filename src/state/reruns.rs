@@ -23,7 +23,6 @@ pub struct Rerun {
     /// The boot it runs under.
     pub boot: String,
     /// Where the process is.
-    #[serde(default, skip_serializing_if = "Place::is_unknown")]
     pub place: Place,
     /// The target's id.
     pub target: String,
@@ -76,13 +75,11 @@ impl Store {
         self.path().join("reruns").join(name)
     }
 
-    /// The note of a process, as this version or the one before wrote it.
+    /// The note of a process.
     fn rerun_note(&self, who: Identity, place: Place) -> Option<(PathBuf, Rerun)> {
-        let paths = [place, Place::default()].map(|place| self.rerun_path(who, place));
-        paths.into_iter().find_map(|path| {
-            let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
-            Some((path, rerun))
-        })
+        let path = self.rerun_path(who, place);
+        let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
+        Some((path, rerun))
     }
 
     /// The rerun that the process `who` is, if it is one.

@@ -26,14 +26,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use super::before;
 use super::directory::{Directory, Keeps, shown};
 use super::files::{
     Draft, PATIENCE, is_transient, private_file, read_bounded, replace_file, sync_directory, token,
 };
 use super::history::{self, Entry};
-use super::newer::Newer;
-use super::record::{Record, Start, VERSION};
+use super::newer::{self, Newer};
+use super::record::{Record, Start};
 use crate::model::{Kind, Span};
 use crate::sys::clock::moment;
 use crate::sys::file::{is_synced_with_its_name, sync, write_out};
@@ -78,8 +77,6 @@ pub struct Disabled {
 
 /// A target's record.
 pub(super) const RECORD: &str = "state.json";
-/// The record before a start, as version 0.1.0 kept it until the disk had the newer.
-pub(super) const BEFORE: &str = "state.json.before";
 
 /// A target is forgotten no sooner than it has been quiet for so long.
 pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
@@ -287,7 +284,7 @@ impl Store {
                 Err(e) => e,
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let mut locked = locked(self.with_history(Record::new(id, kind, uid)));
+                let mut locked = locked(self.record_by_history(id, kind, uid));
                 let counted = locked
                     .record
                     .moments()
@@ -308,9 +305,7 @@ impl Store {
             }
             Err(e) => anyhow!("cannot read {}: {e}", shown(&path).display()),
         };
-        let before = self.before(id);
-        let known = before.unwrap_or_else(|| Record::new(id, kind, uid));
-        let mut locked = locked(self.with_history(known));
+        let mut locked = locked(self.record_by_history(id, kind, uid));
         let aside = directory.join(format!("state.json.unreadable-{}", token()));
         // A directory has one name only.
         std::fs::hard_link(&path, &aside)
@@ -363,56 +358,38 @@ impl Store {
         Some(Span::from_secs(age.as_secs()))
     }
 
-    /// The record before the last start, if there is one that 0.1.0 left.
-    fn before(&self, id: &str) -> Option<Record> {
-        let text = read_bounded(&self.target_dir(id).join(BEFORE)).ok()?;
-        parse_record(&text, id).ok()
-    }
-
-    /// Adds the starts that only the history knows, and the reruns under way that only their
-    /// notes know. What was started is not pending.
-    fn with_history(&self, mut record: Record) -> Record {
-        let entries = history::of_target(&self.path(), &record.id);
-        let driven = entries.iter().filter(|e| e.what == history::What::Opened);
+    /// A record with the starts that the history knows, and the reruns under way that their notes know. What was
+    /// pending is lost.
+    fn record_by_history(&self, id: &str, kind: Kind, uid: u32) -> Record {
+        use history::What::{Opened, Reset, Satisfied, Started, Stopped, TakenBack};
+        let mut record = Record::new(id, kind, uid);
+        let entries = history::of_target(&self.path(), id);
+        let driven = entries.iter().filter(|e| e.what == Opened);
         let driven: Vec<String> = driven.map(|entry| entry.chain.clone()).collect();
-        // What the record knows has its resets already.
-        let known = record.starts.len();
         // What a driver ran counts for the driver alone.
         for entry in entries.into_iter().filter(|e| !driven.contains(&e.chain)) {
-            use history::What::{Satisfied, Started, Stopped};
             if matches!(entry.what, Started | Satisfied | Stopped) {
                 // What was acted on is not acted on again; what was only asked for is lost with the record.
                 let _ = record.remember(&entry.lineage.triggers, moment().wall);
             }
+            let is_same = |start: &Start| (&start.chain, start.run) == (&entry.chain, entry.run);
             match entry.what {
-                history::What::Started => {
-                    record.timers.retain(|_, timer| timer.token != entry.token);
-                    let is_known =
-                        |start: &Start| (&start.chain, start.run) == (&entry.chain, entry.run);
-                    if !record.starts.iter().any(is_known) {
-                        record.starts.push(Start {
-                            at: entry.at,
-                            chain: entry.chain,
-                            run: entry.run,
-                            forgotten: false,
-                        });
-                    }
-                }
+                Started if !record.starts.iter().any(is_same) => record.starts.push(Start {
+                    at: entry.at,
+                    chain: entry.chain,
+                    run: entry.run,
+                    forgotten: false,
+                }),
                 // Its start does not count, and its timer is lost with the record.
-                history::What::TakenBack => {
-                    let added = record.starts.split_off(known.min(record.starts.len()));
-                    let counts =
-                        |start: &Start| (&start.chain, start.run) != (&entry.chain, entry.run);
-                    record.starts.extend(added.into_iter().filter(counts));
-                }
-                history::What::Reset => {
-                    let added = record.starts.iter_mut().skip(known);
-                    added.for_each(|start| start.forgotten = true);
-                }
+                TakenBack => record.starts.retain(|start| !is_same(start)),
+                Reset => record
+                    .starts
+                    .iter_mut()
+                    .for_each(|start| start.forgotten = true),
                 _ => {}
             }
         }
-        for run in self.noted_reruns(&record.id, &moment()) {
+        for run in self.noted_reruns(id, &moment()) {
             record.note_running(run);
         }
         record.starts.sort_by_key(|start| start.at.wall);
@@ -575,20 +552,7 @@ pub fn is_id(name: &str) -> bool {
 /// # Errors
 /// What is wrong with it.
 pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    let newer = |version: u32| anyhow::Error::new(Newer(version));
-    let record = match serde_json::from_slice::<Record>(text) {
-        Ok(record) if record.version > VERSION => return Err(newer(record.version)),
-        Ok(record) => before::record(record),
-        // One of a newer version may be of another shape.
-        Err(e) => match serde_json::from_slice::<Version>(text) {
-            Ok(Version { version }) if version > VERSION => return Err(newer(version)),
-            _ => return Err(e.into()),
-        },
-    };
+    let record: Record = newer::read(text)?;
     if record.id != id {
         bail!("it belongs to target {}", record.id);
     }
@@ -597,7 +561,7 @@ pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::change::Change;
+    use super::super::newer::VERSION;
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
@@ -703,86 +667,24 @@ mod tests {
             "token": format!("token-of-{name}"), "chain": "c", "run": 2, "origin": "run",
             "delta": 0, "jitter": 0, "base": "end", "requested": at, "waits_for": null,
             "due": null, "due_wall": null, "waiter": null, "boot": "b",
-            "cap": {"max_runs": 10, "window": 3600}, "on_cap": "fail",
+            "cap": {"max_runs": 10, "window": 3600}, "on_cap": "fail", "max_runs_total": 30,
+            "hurry": false, "put_off": 0, "place": at.place,
         });
         let timer = serde_json::from_value(timer).expect("a timer");
         locked.record.timers.insert(name.to_owned(), timer);
     }
 
-    /// What 0.1.0 left of a start that the disk had not yet: its next version reads the record
-    /// before, unless the one in place can be read.
-    #[test]
-    fn the_record_before_a_start_of_0_1_0_counts_where_its_own_is_lost() {
-        for unsynced in [&b""[..], b"\0\0\0\0", b"{\"version\":1,\"id\":\"01234"] {
-            for history_has_it in [false, true] {
-                let (_dir, store) = store();
-                let (path, before) = (
-                    store.target_dir(ID).join(RECORD),
-                    store.target_dir(ID).join(BEFORE),
-                );
-                let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-                pending(&mut locked, "starts");
-                pending(&mut locked, "stays");
-                locked.commit().expect("committed");
-                std::fs::copy(&path, &before).expect("copied");
-                let started = locked.record.timers.remove("starts").expect("there");
-                locked.commit_start().expect("committed");
-                drop(locked);
-                let now = store.lock_existing(ID).expect("locked").record.clone();
-                assert!(now.timers.keys().eq(["stays"]), "{now:?}");
-                if history_has_it {
-                    let what = history::What::Started;
-                    let started = Change::of_timer(ID, "starts", &started, what, at(1));
-                    store.note(&started.entry);
-                }
-                std::fs::write(&path, unsynced).expect("damaged");
-                let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-                assert!(locked.set_aside.is_some());
-                let names: Vec<&str> = locked.record.timers.keys().map(String::as_str).collect();
-                if history_has_it {
-                    assert_eq!(names, ["stays"]);
-                    assert_eq!(locked.record.starts.len(), 1);
-                } else {
-                    assert_eq!(names, ["starts", "stays"]);
-                }
-                store.remove_strays(&locked.record, &at(1));
-                assert!(!before.exists() && path.exists());
-            }
-        }
-    }
-
-    /// The history has a reset between two starts. Only what was started after it counts,
-    /// whether both are known from the history alone or from the record before a start.
     #[test]
     fn a_reset_forgets_the_starts_before_it_and_no_other() {
         use history::What::{Reset, Started};
-        for known in 0..=2 {
-            let (_dir, store) = store();
-            for entry in [line(Started, 2), line(Reset, 0), line(Started, 3)] {
-                store.note(&entry);
-            }
-            let mut locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-            locked.record.starts.clear();
-            for run in [2, 3].into_iter().take(known) {
-                locked.record.starts.push(Start {
-                    at: at(run.into()),
-                    chain: "c".into(),
-                    run,
-                    forgotten: run == 2,
-                });
-            }
-            locked.commit().expect("committed");
-            drop(locked);
-            let path = store.target_dir(ID).join(RECORD);
-            if known > 0 {
-                std::fs::copy(&path, store.target_dir(ID).join(BEFORE)).expect("copied");
-            }
-            std::fs::write(&path, "").expect("damaged");
-            let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
-            let starts = locked.record.starts.iter();
-            let starts: Vec<_> = starts.map(|start| (start.run, start.forgotten)).collect();
-            assert_eq!(starts, [(2, true), (3, false)], "{known} known");
+        let (_dir, store) = store();
+        for entry in [line(Started, 2), line(Reset, 0), line(Started, 3)] {
+            store.note(&entry);
         }
+        let locked = store.lock(ID, Kind::Apply, 0).expect("locked");
+        let starts = locked.record.starts.iter();
+        let starts: Vec<_> = starts.map(|start| (start.run, start.forgotten)).collect();
+        assert_eq!(starts, [(2, true), (3, false)]);
     }
 
     #[test]

@@ -264,6 +264,7 @@ mod tests {
             "token": "t", "chain": "c", "run": 1, "origin": "command", "delta": 0, "jitter": jitter,
             "base": "request", "requested": at(0), "waits_for": null, "due": due, "due_wall": null,
             "waiter": null, "boot": "b", "cap": {"max_runs": 10, "window": 3600}, "on_cap": "wait",
+            "max_runs_total": 30, "hurry": false, "put_off": 0, "place": at(0).place,
         });
         let mut timer: Timer = serde_json::from_value(timer).expect("a timer");
         for ready in readies {

@@ -19,7 +19,6 @@ pub struct Attributes {
     /// Nice level.
     pub nice: Option<i32>,
     /// Resource limits: the name in /proc/PID/limits, soft, hard (`u64::MAX`: unlimited).
-    #[serde(default)]
     pub limits: Vec<(String, u64, u64)>,
     /// Ignored signals, one bit each, signal 1 lowest (proc_pid_status(5), SigIgn).
     pub ignored: u64,

@@ -34,6 +34,8 @@ mod tests {
         // SAFETY: the child makes system calls alone, until it is killed.
         let child = match unsafe { nix::unistd::fork() }.expect("forked") {
             nix::unistd::ForkResult::Child => {
+                // In a session of its own: the autogroup is of the session, and the tests' must not stay slow.
+                let _ = nix::unistd::setsid();
                 super::become_idle();
                 nix::unistd::pause();
                 unreachable!("it is killed");

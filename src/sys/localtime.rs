@@ -11,8 +11,7 @@ use crate::model::Walltime;
 /// How far the machine's time zone is from UTC at a time. Not `UtcOffset::local_offset_at`, which gives an error in a process of
 /// several threads.
 fn local_offset(at: OffsetDateTime) -> Option<UtcOffset> {
-    // Its type is left to inference: libc's name for it is about to change with musl.
-    let seconds = at.unix_timestamp().try_into().ok()?;
+    let seconds = at.unix_timestamp();
     let mut tm = MaybeUninit::<libc::tm>::uninit();
     // SAFETY: two valid pointers that outlive the call, which fills tm in or returns null.
     let tm = unsafe {

@@ -59,9 +59,7 @@ pub fn launch(
     timer.lineage.join(locked.record.take_ready(&now));
     timer.taken.clear();
     let World { store, ticket, .. } = &*world;
-    if let Some(cap) = timer.total()
-        && !store.count_start(cap, &now, &ticket.target, &timer.token)?
-    {
+    if !store.count_start(timer.total(), &now, &ticket.target, &timer.token)? {
         return Ok(());
     }
     let directory = order.log_dir.path();

@@ -260,6 +260,7 @@ mod tests {
                 "requested": at(1), "waits_for": RUN,
                 "due": null, "due_wall": null, "waiter": null, "boot": "b",
                 "cap": {"max_runs": 10, "window": 3600}, "on_cap": "wait",
+                "max_runs_total": 30, "hurry": false, "put_off": 0, "place": at(1).place,
             });
             let timer = serde_json::from_value(timer).expect("a timer");
             record.timers.insert((*name).to_owned(), timer);

@@ -173,7 +173,7 @@ impl World {
     /// Adds to a view how the cap over all targets is used. The start itself asks once more.
     pub fn add_total(&self, ledger: &Ledger, record: &Record, view: &mut View) {
         if let Some(at_due) = &mut view.at_due
-            && let Some(total) = ledger.timer(record).and_then(Timer::total)
+            && let Some(total) = ledger.timer(record).map(Timer::total)
         {
             let usage = self.store.together(total, &moment());
             let own = (at_due.cap, at_due.usage);

@@ -464,7 +464,7 @@ fn a_directory_that_the_neighbour_can_replace() {
     ]);
     scratch.again_well(&["stop", "--state-dir", &sticky]);
     // The log directory: the rerun has no log then, and nothing there is removed.
-    let old = "20200101T000000000-0123abcd-2.log";
+    let old = "20200101T000000000-0123abcd-2-00000007.log";
     for n in 0..30 {
         fs::write(
             theirs.join(format!("ours/{}", old.replace("-2", &format!("-{n}")))),
@@ -674,7 +674,7 @@ fn something_foreign_in_every_directory() {
     const LIKE_OURS: [&[u8]; 6] = [
         b"0123456789abcdef",
         b"0123456789abcdef.json",
-        b"20260101T000000000-0123abcd-2.log",
+        b"20260101T000000000-0123abcd-2-00000007.log",
         b"4194303",
         b".4194303.0123456789abcdef",
         b".state.json.0123456789abcdef",

@@ -3,8 +3,6 @@
 //! its summary is the point.
 #![allow(missing_docs)]
 
-/// A state directory of version 0.1.0.
-mod before;
 /// The completions, in the shells that they are for.
 mod completions;
 /// `again explain`.

@@ -242,14 +242,7 @@ fn a_log_that_is_too_long_is_cut_once_its_rerun_has_ended() {
 #[test]
 fn twenty_logs_are_kept_by_default() {
     let scratch = Scratch::new();
-    fs::create_dir(scratch.path("logs")).expect("created");
-    let planted = |n: u32| format!("202001{n:02}T000000000-0123abcd-2.log");
-    for n in 1..=25 {
-        fs::write(scratch.path("logs").join(planted(n)), "old").expect("written");
-    }
-    start(&mut scratch.apply("site", "puts NTH; STDOUT.flush; ask('run') if NTH == 1")).finish();
-    scratch.wait_for_runs("site", 2);
-    scratch.wait_until_settled();
+    let script = "puts NTH; STDOUT.flush; ask('run') if NTH.odd?";
     let names = || {
         let logs = fs::read_dir(scratch.path("logs")).expect("logs").flatten();
         let names = logs.map(|entry| entry.file_name().into_string().expect("plain"));
@@ -257,14 +250,27 @@ fn twenty_logs_are_kept_by_default() {
         names.sort();
         names
     };
+    start(&mut scratch.apply("site", script)).finish();
+    scratch.wait_for_runs("site", 2);
+    scratch.wait_until_settled();
+    let first = names().pop().expect("a log");
+    let target = first.rsplit('-').next().expect("the target's id");
+    let planted = |n: u32| format!("202001{n:02}T000000000-0123abcd-2-{target}");
+    for n in 1..=25 {
+        fs::write(scratch.path("logs").join(planted(n)), "old").expect("written");
+    }
+    start(&mut scratch.apply("site", script)).finish();
+    scratch.wait_for_runs("site", 4);
+    scratch.wait_until_settled();
     wait_until("the upkeep", IDLE, || names().len() == 20);
     let mut names = names();
     let newest = names.pop().expect("a log");
     assert_eq!(
         fs::read_to_string(scratch.path("logs").join(&newest)).expect("readable"),
-        "2\n"
+        "4\n"
     );
-    assert_eq!(names, (7..=25).map(planted).collect::<Vec<_>>());
+    assert_eq!(names.pop().as_ref(), Some(&first));
+    assert_eq!(names, (8..=25).map(planted).collect::<Vec<_>>());
     scratch.assert_nothing_left();
 }
 

@@ -8,8 +8,9 @@ use again::puppet::paths::Paths;
 use again::request::observe::Observation;
 use again::request::order::Plan;
 use again::state::files;
+use again::state::newer::VERSION;
 use again::state::order::Order;
-use again::state::record::{Running, VERSION};
+use again::state::record::Running;
 use again::sys::attributes::Attributes;
 
 use super::TARGETS;
