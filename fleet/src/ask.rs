@@ -215,7 +215,6 @@ pub struct How {
     /// Its connection to the engine.
     pub link: Link,
     /// Failures of its work while the engine is reached.
-    #[serde(default)]
     pub failures: Vec<Failure>,
     /// What waits to be sent.
     pub outbox: Waiting,
@@ -515,8 +514,10 @@ fn length(magic: &[u8; 4], head: &[u8], most: usize) -> Result<usize, Malformed>
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             bounded(length, most).map(|()| length)
         }
-        _ => Err(Malformed::new(
-            "that is not version 1 of the language of 'again-fleet trigger'",
+        _ => Err(crate::wire::other_version(
+            magic,
+            head,
+            "the language of 'again-fleet trigger'",
         )),
     }
 }
@@ -863,6 +864,11 @@ mod tests {
         ] {
             assert!(length_of_question(head).is_err(), "{head:?}");
         }
+        let newer = length_of_question(b"AGQ2\0\0\0\x01").expect_err("newer");
+        assert_eq!(
+            newer.to_string(),
+            "version 2 of the language of 'again-fleet trigger': this program knows version 1"
+        );
         assert!(length_of_answer(b"AGS1\0\x03\0\x01").is_err());
         assert!(length_of_answer(b"AGQ1\0\0\0\x01").is_err());
         assert!(question(&vec![b' '; LONGEST_QUESTION + 1]).is_err());

@@ -109,9 +109,10 @@ pub fn ids(bytes: &[u8]) -> Result<Vec<Id>, Malformed> {
 /// # Errors
 /// It is none, or asks for nothing or too much.
 pub fn asked(head: &[u8]) -> Result<Asked, Malformed> {
-    let (count, asked): (_, fn(usize) -> Asked) = if head.starts_with(LOOK) {
+    let is = |magic: &[u8; 4]| head.starts_with(&magic[..3]);
+    let (count, asked): (_, fn(usize) -> Asked) = if is(LOOK) {
         (number(LOOK, head)?, Asked::Became)
-    } else if head.starts_with(MARK) {
+    } else if is(MARK) {
         (number(MARK, head)?, Asked::Mark)
     } else {
         (number(ASK, head)?, Asked::Take)
@@ -210,8 +211,10 @@ fn number(magic: &[u8; 4], head: &[u8]) -> Result<usize, Malformed> {
             let number = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]);
             Ok(usize::try_from(number).unwrap_or(usize::MAX))
         }
-        _ => Err(Malformed::new(
-            "that is not version 1 of the language of 'again-fleet take'",
+        _ => Err(crate::wire::other_version(
+            magic,
+            head,
+            "the language of 'again-fleet take'",
         )),
     }
 }
@@ -259,7 +262,16 @@ mod tests {
             );
             assert_eq!(read(&question).expect_err(words).to_string(), error);
         }
-        assert!(asked(b"AGT2\0\0\0\x01").is_err());
+        for head in [b"AGT2\0\0\0\x01", b"AGW2\0\0\0\x01", b"AGM2\0\0\0\x01"] {
+            assert_eq!(
+                asked(head).expect_err("newer").to_string(),
+                "version 2 of the language of 'again-fleet take': this program knows version 1"
+            );
+        }
+        assert_eq!(
+            asked(b"garbage!").expect_err("garbage").to_string(),
+            "that is not the language of 'again-fleet take'"
+        );
         assert!(asked(b"AGT1\0\0\0").is_err());
         assert!(length(b"AGA1\x7f\0\0\0").is_err());
     }

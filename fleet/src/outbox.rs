@@ -14,7 +14,7 @@ use again::sys::file::sync;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 /// Format and version.
-const MAGIC: &[u8] = b"AGO1";
+const MAGIC: &[u8; 4] = b"AGO1";
 const TMP: &str = "tmp";
 const KEPT: &str = "kept";
 const ASIDE: &str = "aside";
@@ -317,7 +317,7 @@ fn name_of(key: &str) -> String {
 
 fn encode(key: &str, value: &[u8]) -> Vec<u8> {
     let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
-    let mut bytes = [MAGIC, &length.to_be_bytes(), key.as_bytes(), value].concat();
+    let mut bytes = [&MAGIC[..], &length.to_be_bytes(), key.as_bytes(), value].concat();
     let hash = digest(&SHA256, &bytes);
     bytes.extend(hash.as_ref());
     bytes
@@ -328,7 +328,8 @@ fn decode(bytes: &[u8]) -> Result<(String, Vec<u8>), String> {
     if bytes.len() > MOST {
         return Err(format!("it is longer than {MOST} bytes"));
     }
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not ours")?;
+    let unknown = || crate::wire::other_version(MAGIC, bytes, "a file of the outbox").to_string();
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(unknown)?;
     let end = bytes
         .len()
         .checked_sub(SHA256_OUTPUT_LEN)

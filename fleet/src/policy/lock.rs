@@ -30,7 +30,7 @@ impl Known {
     /// Whether a node published this before a reset that it has not taken, according to what the reset says of it. What it published
     /// afterwards may be a token that was given out since, and counts.
     pub fn is_before(self, reset: u64, was: Option<&Published>) -> bool {
-        // A program that has no serials publishes another token under the same one.
+        // A node that publishes another token under the same serial has published it since.
         let is_before = |was: &Published| (self.serial, self.token) <= (was.serial, was.token);
         self.reset < reset && was.is_some_and(is_before)
     }

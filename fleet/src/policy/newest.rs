@@ -151,18 +151,6 @@ mod tests {
         assert_eq!(ignored.why, why);
     }
 
-    /// A program without serials gives the time alone: before an upgrade, and after a downgrade.
-    #[test]
-    fn time_counts_where_there_is_no_serial() {
-        let mut newest = Newest::default();
-        for one in [(5, 0), (6, 6), (7, 7), (8, 0)] {
-            assert_eq!(newest.judge(&version("web1", one.0, one.1)), Ok(()));
-        }
-        for one in [(5, 0), (9, 7)] {
-            assert!(newest.judge(&version("web1", one.0, one.1)).is_err());
-        }
-    }
-
     #[test]
     fn memory_is_written_when_it_changes_and_is_bounded() {
         let mut newest = Newest::default();

@@ -43,7 +43,6 @@ pub struct Told {
     /// What happened.
     pub event: Event,
     /// What began the story of the run.
-    #[serde(default)]
     pub origins: Lineage,
 }
 

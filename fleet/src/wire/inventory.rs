@@ -28,8 +28,7 @@ pub struct Inventory {
     pub node: Node,
     /// When, milliseconds of its wall clock after 1970.
     pub at: u64,
-    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1. 0 if the program has no such counter.
-    #[serde(default)]
+    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1.
     pub serial: u64,
     /// The facts that its operator chose, as text.
     pub facts: BTreeMap<String, String>,
@@ -40,7 +39,6 @@ pub struct Inventory {
     /// The version of this program there.
     pub version: String,
     /// The version of Puppet there; may be empty.
-    #[serde(default)]
     pub puppet: String,
     /// Since when Puppet runs there, milliseconds of its wall clock after 1970. A run that was killed has told no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,13 +72,9 @@ impl Inventory {
         token.filter(|token| *token <= MOST_TOKEN).unwrap_or(0)
     }
 
-    /// Number that orders the versions of one node: the serial, or the time if there is none.
+    /// Number that orders the versions of one node.
     pub fn order(&self) -> u64 {
-        if self.serial == 0 {
-            self.at
-        } else {
-            self.serial
-        }
+        self.serial
     }
 
     /// Number of the newest reset of a lock that it has taken; 0 for none.

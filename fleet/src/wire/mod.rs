@@ -77,6 +77,21 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// Why bytes that begin otherwise than `magic`, which ends with the version, are not read. If they are of another version, it is named.
+pub fn other_version(magic: &[u8; 4], bytes: &[u8], what: &str) -> Malformed {
+    let [family @ .., known] = magic;
+    let is_other = |version: &&u8| version.is_ascii_alphanumeric() && *version != known;
+    let version = bytes.strip_prefix(family).and_then(<[u8]>::first);
+    Malformed::new(match version.filter(is_other) {
+        Some(version) => format!(
+            "version {} of {what}: this program knows version {}",
+            char::from(*version),
+            char::from(*known)
+        ),
+        None => format!("that is not {what}"),
+    })
+}
+
 /// A text of somebody else's for a message: at most 60 characters, controls escaped.
 pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();

@@ -1,9 +1,9 @@
 //! Who signed what, with the certificates of a real Puppet CA, and with some that no Puppet CA would make.
 
-/// What earlier and later versions have written.
-mod before;
 #[path = "../support/ca.rs"]
 mod ca;
+/// What earlier and later versions have written.
+mod newer;
 
 use std::fs;
 use std::time::{Duration, SystemTime};

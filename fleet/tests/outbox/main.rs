@@ -126,10 +126,14 @@ fn torn_and_foreign_files_are_set_aside_and_said() {
         ),
         ("it is torn", |bytes| bytes[12] ^= 1),
         ("it is torn", |bytes| bytes.truncate(5)),
-        ("it is not ours", |bytes| bytes.clear()),
-        ("it is not ours", |bytes| {
+        ("that is not a file of the outbox", |bytes| bytes.clear()),
+        ("that is not a file of the outbox", |bytes| {
             *bytes = b"something else".to_vec()
         }),
+        (
+            "version 2 of a file of the outbox: this program knows version 1",
+            |bytes| bytes[3] = b'2',
+        ),
         ("it is longer than", |bytes| bytes.resize(2 << 20, 0)),
     ] {
         let home = tempfile::tempdir().expect("a directory");
