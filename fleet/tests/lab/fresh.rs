@@ -80,11 +80,12 @@ struct Site {
 
 impl Site {
     fn new() -> Site {
-        let to = std::env::var_os("AGAIN_FLEET_UPGRADE_TO");
-        let to = to.expect("AGAIN_FLEET_UPGRADE_TO is not set: tests/upgrade/run does");
-        let to = PathBuf::from(to);
+        let packages = std::env::var_os("AGAIN_FLEET_UPGRADE_FROM");
+        let packages =
+            packages.expect("AGAIN_FLEET_UPGRADE_FROM is not set: tests/upgrade/run does");
+        let packages = PathBuf::from(packages);
         let net = Net::new();
-        let on = |host, image| fresh(&net, host, image, &to);
+        let on = |host, image| fresh(&net, host, image, &packages);
         Site {
             server: on(&SERVER, Image::Server),
             web1: on(&WEB1, Image::Node),

@@ -53,22 +53,16 @@ systemctl daemon-reload
 systemctl enable --now again-fleet.socket again-fleet-take.socket again-fleet-calls.path again-fleet.service
 "#;
 
-/// Fires at the nodes that it is told about every second, each time under another name, and writes down what it was told. Once it is asked
-/// to, it pauses at the same seconds as all others: 0.1.0 looks at how runs have ended when nothing was taken for two seconds, and no
-/// further back than 50 chains. What it has missed, the version after it tells.
+/// Fires at the nodes that it is told about every second, each time under another name, and writes down what it was told.
 const FIRE: &str = r#"
 n=0
 until [ -e /root/enough ]; do
-  if [ -e /root/pauses ] && [ $(($(date +%s) % 12)) -ge 7 ]; then sleep 0.2; continue; fi
   n=$((n + 1)) status=0
   said=$(again-fleet trigger --to "$@" --name "load-$n" --delta 5s --json 2>>/root/fire.errors) || status=$?
   printf '%s\t%s\n' "$status" "$said" >>/root/fired
   sleep 1
 done
 "#;
-
-/// Waits until all fire, and go on doing so for longer than a package takes.
-const ALL_FIRE: &str = "until [ $(($(date +%s) % 12)) = 1 ]; do sleep 0.1; done";
 
 /// What a unit is, but for what comes and goes with work.
 const STANDING: &str = "
@@ -124,7 +118,7 @@ struct Node {
     fires: Option<Child>,
 }
 
-/// An engine, and three nodes on which the older version is installed.
+/// An engine, and three nodes on which the lower version is installed.
 struct Fleet {
     server: Lab,
     nodes: [Node; 3],
@@ -185,13 +179,6 @@ impl Fleet {
             node.lab.write("/root/fire", FIRE);
             let words = [&["sh", "/root/fire"], &*others].concat();
             node.fires = Some(node.lab.spawn(&words, Stdio::null()));
-        }
-    }
-
-    /// All pause together from now on.
-    fn pauses(&self) {
-        for node in &self.nodes {
-            node.lab.sh("touch /root/pauses");
         }
     }
 
@@ -261,7 +248,6 @@ fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     let pid = || lab.sh("systemctl show --property=MainPID --value again-fleet.service");
     let (held, stands, served) = (fleet.holder(), lab.sh(STANDING), pid());
     let waits = waits(lab, name);
-    lab.sh(ALL_FIRE);
     let (began, before) = (lab.uptime(), fleet.count());
     to.install(lab);
     let took = lab.uptime() - began;
@@ -450,9 +436,6 @@ fn a_fleet_at_work_is_upgraded_node_by_node_and_back_and_loses_nothing() {
 
     fleet.fires();
     for (direction, packages) in [("up", &to), ("down", &from)] {
-        if direction == "down" {
-            fleet.pauses();
-        }
         for node in &fleet.nodes {
             let name = format!("{direction}-{}", node.host.port());
             changes(&fleet, node, packages, &name);
