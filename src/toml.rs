@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use ::toml::{Spanned, Value};
+use ::toml::Spanned;
+use ::toml::de::{DeTable, DeValue};
 
 /// A value as it is written.
 #[derive(Debug)]
@@ -54,32 +55,51 @@ fn utf8(text: OsString) -> Result<String, String> {
     text.into_string().map_err(|_| "it is not UTF-8".to_owned())
 }
 
+/// What is wrong, and the offset of the byte where it begins.
+type Wrong = (usize, String);
+
 /// A value of the file.
 ///
 /// # Errors
 /// No setting is such a value.
-fn written(value: Value) -> Result<Written, String> {
-    let read = match value {
-        Value::Boolean(value) => return Ok(Written::Switch(value)),
-        Value::Integer(number) => return Ok(Written::Text(number.to_string())),
-        Value::String(text) => return Ok(Written::Text(text)),
-        Value::Array(_) => value.try_into().map(Written::List),
-        Value::Table(_) => value.try_into().map(Written::Table),
-        Value::Float(_) | Value::Datetime(_) => {
-            let wanted =
-                "a whole number, a string, true, false, a list of strings or a table of such lists";
-            return Err(format!("expected {wanted}"));
+fn written(value: &Spanned<DeValue<'_>>) -> Result<Written, Wrong> {
+    let wrong = |why: &str| Err((value.span().start, why.to_owned()));
+    match value.get_ref() {
+        DeValue::Boolean(value) => Ok(Written::Switch(*value)),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => Ok(Written::Text(number.to_string())),
+            Err(_) => wrong("the number is too large"),
+        },
+        DeValue::String(text) => Ok(Written::Text(text.to_string())),
+        DeValue::Array(_) => texts(value).map(Written::List),
+        DeValue::Table(rows) => {
+            let row = |(key, list): (&Spanned<_>, _)| Ok((key.to_string(), texts(list)?));
+            let rows = rows.iter().map(row);
+            rows.collect::<Result<_, Wrong>>().map(Written::Table)
         }
-    };
-    read.map_err(|e: ::toml::de::Error| e.message().to_owned())
+        DeValue::Float(_) | DeValue::Datetime(_) => wrong(
+            "expected a whole number, a string, true, false, a list of strings or a table of such lists",
+        ),
+    }
 }
 
-/// The keys of a file, each with its position, and their values.
-fn parse(text: &str) -> Result<BTreeMap<Spanned<String>, Value>, String> {
-    ::toml::from_str(text).map_err(|e| {
+fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Wrong> {
+    let DeValue::Array(list) = value.get_ref() else {
+        return Err((value.span().start, "expected a list of strings".to_owned()));
+    };
+    let text = |one: &Spanned<DeValue<'_>>| match one.get_ref() {
+        DeValue::String(text) => Ok(text.to_string()),
+        _ => Err((one.span().start, "expected a string".to_owned())),
+    };
+    list.iter().map(text).collect()
+}
+
+fn parse(text: &str) -> Result<DeTable<'_>, String> {
+    let table = DeTable::parse(text).map_err(|e| {
         let line = line(text, e.span().map_or(0, |span| span.start));
         format!("line {line}: {}", e.message())
-    })
+    })?;
+    Ok(table.into_inner())
 }
 
 /// The number of the line with the byte at an offset.
@@ -114,16 +134,17 @@ pub fn read(
     put: &mut dyn FnMut(&str, Written) -> Result<(), String>,
 ) -> Result<(), String> {
     for (key, value) in parse(text)? {
-        let line = line(text, key.span().start);
+        let at = key.span().start;
         let key = key.into_inner();
-        if !known.contains(&key.as_str()) {
+        if !known.contains(&&*key) {
             return Err(format!(
-                "line {line}: unknown key '{key}'; known are {}",
+                "line {}: unknown key '{key}'; known are {}",
+                line(text, at),
                 known.join(", ")
             ));
         }
-        let put = written(value).and_then(|written| put(&key, written));
-        put.map_err(|e| format!("line {line}: key '{key}': {e}"))?;
+        let put = written(&value).and_then(|written| put(&key, written).map_err(|e| (at, e)));
+        put.map_err(|(at, e)| format!("line {}: key '{key}': {e}", line(text, at)))?;
     }
     Ok(())
 }
@@ -167,6 +188,10 @@ mod tests {
             assert!(error.starts_with("line 2: key 'a': "), "{error}");
             assert!(error.contains("expected a"), "{error}");
         }
+        let many = "a = [\n  'x',\n  3,\n]\n";
+        assert_eq!(error(many), "line 3: key 'a': expected a string");
+        let large = "b = 9223372036854775808";
+        assert_eq!(error(large), "line 1: key 'b': the number is too large");
     }
 
     #[test]
