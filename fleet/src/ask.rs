@@ -231,6 +231,13 @@ pub struct How {
     pub tokens: Vec<String>,
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub ahead: Option<i64>,
+    /// The highest number of a trigger that was given before the clock was set back behind it, milliseconds of the wall clock
+    /// after 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_back: Option<u64>,
+    /// Sentences about targets that have accepted almost as many names of this node as they accept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
 }
 
 /// A failure of the service's work, until the same work succeeds.
@@ -631,6 +638,8 @@ mod tests {
             slots: Vec::new(),
             tokens: Vec::new(),
             ahead: Some(-6),
+            set_back: None,
+            names: Vec::new(),
         }
     }
 

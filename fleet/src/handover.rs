@@ -54,6 +54,9 @@ pub struct Answer {
     /// Whether the answer may change by the end of a process of which no pidfd came with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unwatched: bool,
+    /// The number above which it would have been taken, if it is superseded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<u64>,
 }
 
 /// Writes a question.
@@ -305,6 +308,7 @@ mod tests {
                 more: false,
             }),
             is_unwatched: true,
+            above: Some(u64::MAX),
         };
         let said = say(&vec![answer.clone(); MOST_TOGETHER]);
         let rest = &said[HEAD..];

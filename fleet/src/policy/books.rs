@@ -1,8 +1,8 @@
-//! What a target remembers, so that it acts on nothing twice: the highest number of each sender and name.
+//! What a target remembers, so that it acts on nothing twice: the highest number of each sender, node that it speaks for, and name.
 //!
 //! It remembers a number as long as anything that bears it, or a lower one, could still be taken: all of that was fired no
-//! later than the number says, and nothing may wait longer than a day. What it has forgotten has therefore expired; should
-//! the clock be set back later, the time up to which it has forgotten counts instead of the clock.
+//! later than the number says, and nothing may wait longer than a day. How much it remembers is bounded. A name that makes room, or
+//! is forgotten, leaves its number as a floor: nothing of that sender and node is taken at or below it, unless it waits here already.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::rule::COUNTS;
 use super::term::Term;
 use crate::wire::name::{Id, Name, Node};
-use crate::wire::outcome::Outcome;
+use crate::wire::outcome::{Outcome, cut};
 use crate::wire::trigger::{MOST_TTL, Trigger};
 
 /// A trigger among all of its target's.
@@ -39,101 +39,438 @@ impl From<&Trigger> for Which {
     }
 }
 
-/// How many names of one sender are remembered.
+/// Maximum number of names of one sender and node that it speaks for.
 pub const MOST_NAMES: usize = 1000;
-/// How many of events that called a program.
+/// Maximum number of calls of programs for the events of one sender.
 pub const MOST_CALLS: usize = 10_000;
+/// Maximum number of names of one sender that wait here, or were accepted and have not expired. `again` remembers 4,096 numbers.
+pub const MOST_ACCEPTED: usize = 2000;
+/// Maximum number of entries of all senders together: names, floors, and ids of accepted triggers whose names have made room.
+pub const MOST_ENTRIES: usize = 50_000;
+/// Longest reason that is remembered, in bytes.
+const MOST_WHY: usize = 200;
 
 /// What is known of the highest number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The number.
     pub number: u64,
-    /// What became of its trigger, as far as this book goes.
+    /// Id of its trigger.
+    pub id: Id,
+    /// What became of its trigger, as far as this book goes; [`Outcome::Held`] while it waits here.
     pub outcome: Outcome,
     /// Why.
     pub why: String,
     /// The trigger of this name that was taken last, with whatever number.
-    pub taken: Option<Id>,
+    taken: Option<Id>,
+    /// When its trigger has expired, by the slowest clock.
+    expires: Walltime,
     /// How long all this matters.
     term: Term,
+}
+
+impl Seen {
+    /// Whether it is this trigger, which waits here.
+    pub fn is_waiting(&self, trigger: &Trigger) -> bool {
+        self.outcome == Outcome::Held && self.is(trigger)
+    }
+
+    /// Whether it is this trigger.
+    pub fn is(&self, trigger: &Trigger) -> bool {
+        self.number == trigger.number && self.id == trigger.id
+    }
+
+    fn is_live(&self, now: &Moment) -> bool {
+        self.term.left_until(self.expires, now) > Span::ZERO
+    }
+
+    /// Whether it can make room: it does not wait here, or has expired.
+    fn is_finished(&self, now: &Moment) -> bool {
+        self.outcome != Outcome::Held || !self.is_live(now)
+    }
+
+    /// Whether it waits here, or was accepted and has not expired.
+    fn is_accepted(&self, now: &Moment) -> bool {
+        (self.outcome == Outcome::Held || self.taken.is_some()) && self.is_live(now)
+    }
+}
+
+/// Names, and the number at or below which nothing new is taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Group {
+    floor: u64,
+    names: BTreeMap<Name, Seen>,
+}
+
+impl Group {
+    /// The finished name with the lowest number.
+    fn lowest(&self, now: &Moment) -> Option<(&Name, &Seen)> {
+        let finished = self.names.iter().filter(|(_, seen)| seen.is_finished(now));
+        finished.min_by_key(|(_, seen)| seen.number)
+    }
+
+    /// Forgets what no longer matters. The highest number of that.
+    fn forget(&mut self, now: &Moment) -> u64 {
+        let mut highest = 0;
+        self.names.retain(|_, seen| {
+            let is_over = seen.term.is_over(now);
+            if is_over {
+                highest = highest.max(seen.number);
+            }
+            !is_over
+        });
+        highest
+    }
+}
+
+/// Everything of one sender.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Sender {
+    /// Floor of all nodes.
+    floor: u64,
+    nodes: BTreeMap<Node, Group>,
+    /// Calls of programs for events of this node.
+    calls: Group,
+    /// Accepted triggers whose names have made room, until they have expired.
+    accepted: BTreeMap<Id, Term>,
+}
+
+impl Sender {
+    fn size(&self) -> usize {
+        let names: usize = self.nodes.values().map(|group| 1 + group.names.len()).sum();
+        1 + names + self.calls.names.len() + self.accepted.len()
+    }
+
+    fn group(&self, name: &Name, node: &Node) -> Option<&Group> {
+        if name.is_of_a_call() {
+            return Some(&self.calls);
+        }
+        self.nodes.get(node)
+    }
+
+    /// All groups that may have this name.
+    fn groups(&self, name: &Name) -> impl Iterator<Item = &Group> {
+        let is_call = name.is_of_a_call();
+        let nodes = self.nodes.values().filter(move |_| !is_call);
+        nodes.chain(is_call.then_some(&self.calls))
+    }
+
+    /// Removes a name. Whoever has its id again is told that it was taken.
+    fn remove(&mut self, node: Option<&Node>, name: &Name, now: &Moment) {
+        let group = match node {
+            Some(node) => self.nodes.get_mut(node),
+            None => Some(&mut self.calls),
+        };
+        let seen = group.and_then(|group| group.names.remove(name));
+        if let Some(seen) = seen.filter(|seen| node.is_some() && seen.is_live(now))
+            && let Some(id) = seen.taken
+        {
+            let until = seen.expires;
+            self.accepted.insert(id, Term { until, ..seen.term });
+        }
+    }
+
+    /// Makes room in a group that is full: its finished name with the lowest number becomes the floor.
+    fn make_room(&mut self, node: &Node, now: &Moment) {
+        let Some(group) = self.nodes.get_mut(node) else {
+            return;
+        };
+        if group.names.len() >= MOST_NAMES
+            && let Some((name, seen)) = group.lowest(now)
+        {
+            let (name, number) = (name.clone(), seen.number);
+            group.floor = group.floor.max(number);
+            self.remove(Some(node), &name, now);
+        }
+    }
+
+    /// What makes room for other senders: the lowest number of all nodes that is finished, with its name if it is not a floor.
+    fn lowest(&self, now: &Moment) -> Option<(u64, &Node, Option<&Name>)> {
+        let all = self.nodes.iter().filter_map(|(node, group)| {
+            if group.names.is_empty() {
+                return Some((group.floor, node, None));
+            }
+            let (name, seen) = group.lowest(now)?;
+            Some((seen.number, node, Some(name)))
+        });
+        all.min_by_key(|(number, ..)| *number)
+    }
+
+    /// Makes room for other senders; false if nothing is finished.
+    fn give_way(&mut self, now: &Moment) -> bool {
+        if let Some((number, node, name)) = self.lowest(now) {
+            let (node, name) = (node.clone(), name.cloned());
+            self.floor = self.floor.max(number);
+            if let Some(name) = name {
+                self.remove(Some(&node), &name, now);
+            }
+        } else if let Some((name, seen)) = self.calls.lowest(now) {
+            let (name, number) = (name.clone(), seen.number);
+            self.calls.floor = self.calls.floor.max(number);
+            self.remove(None, &name, now);
+        } else {
+            return false;
+        }
+        self.drop_floors();
+        true
+    }
+
+    /// Drops what the floor of all nodes says as well.
+    fn drop_floors(&mut self) {
+        let floor = self.floor;
+        self.nodes
+            .retain(|_, group| !group.names.is_empty() || group.floor > floor);
+    }
+
+    fn forget(&mut self, now: &Moment) {
+        for group in self.nodes.values_mut() {
+            // All that this sender numbered before it is a day old as well.
+            self.floor = self.floor.max(group.forget(now));
+        }
+        self.calls.floor = self.calls.floor.max(self.calls.forget(now));
+        self.accepted.retain(|_, term| !term.is_over(now));
+        self.drop_floors();
+    }
+
+    /// How many names wait here, or were accepted and have not expired.
+    fn count_accepted(&self, now: &Moment) -> usize {
+        let names = self.nodes.values().flat_map(|group| group.names.values());
+        names.filter(|seen| seen.is_accepted(now)).count() + self.accepted.len()
+    }
+}
+
+/// What becomes of a trigger, as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    which: Which,
+    /// The node whose change it is.
+    node: Node,
+    outcome: Outcome,
+    why: String,
+    expires: Walltime,
+    skew: Span,
+    now: Moment,
+}
+
+impl Record {
+    /// This outcome of a trigger, where clocks may be so far apart.
+    pub fn new(trigger: &Trigger, outcome: Outcome, why: &str, skew: Span, now: &Moment) -> Record {
+        Record {
+            which: trigger.into(),
+            node: trigger.firing().clone(),
+            outcome,
+            why: cut(why, MOST_WHY),
+            expires: trigger.expires() + skew,
+            skew,
+            now: now.clone(),
+        }
+    }
+
+    /// How long it has to be remembered: as long as the clock was right when it began, and as long as if it was ahead.
+    fn term(&self) -> Term {
+        let number = Walltime::from_millis(self.which.number);
+        // The name of a call is that of one event, and its number the event's time.
+        let longest = match self.which.name.is_of_a_call() {
+            true => COUNTS,
+            false => MOST_TTL,
+        };
+        let until = Walltime::from_millis(self.which.number.saturating_add(longest)) + self.skew;
+        let wall = self.now.wall.min(number);
+        let began = Moment {
+            wall,
+            ..self.now.clone()
+        };
+        Term { began, until }
+    }
 }
 
 /// The books of one target.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Books {
-    senders: BTreeMap<Node, BTreeMap<Name, Seen>>,
-    /// Nothing that expires earlier than this is remembered any more.
-    forgotten: Walltime,
+    senders: BTreeMap<Node, Sender>,
+    /// How many entries there are.
+    size: usize,
 }
 
 impl Books {
-    /// What is known of this sender and name.
+    /// What is known of this sender and name, whomever the sender spoke for.
     pub fn seen(&self, sender: &Node, name: &Name) -> Option<&Seen> {
-        self.senders.get(sender)?.get(name)
+        let groups = self.senders.get(sender)?.groups(name);
+        let seen = groups.filter_map(|group| group.names.get(name));
+        seen.max_by_key(|seen| seen.number)
     }
 
-    /// Whether there is room for this name.
-    pub fn has_room(&self, sender: &Node, name: &Name) -> bool {
-        let is_call = name.is_of_a_call();
-        let most = if is_call { MOST_CALLS } else { MOST_NAMES };
-        let of_its_kind = |names: &BTreeMap<Name, Seen>| {
-            let names = names.keys().filter(|one| one.is_of_a_call() == is_call);
-            names.count()
+    /// The number at or below which nothing of this trigger's sender and node is taken.
+    pub fn floor(&self, trigger: &Trigger) -> u64 {
+        let Some(sender) = self.senders.get(&trigger.sender) else {
+            return 0;
         };
-        self.senders
-            .get(sender)
-            .is_none_or(|names| names.contains_key(name) || of_its_kind(names) < most)
-    }
-
-    /// The time that counts when something has to be unexpired.
-    pub fn time(&self, now: &Moment) -> Walltime {
-        now.wall.max(self.forgotten)
-    }
-
-    /// Writes down what becomes of a trigger. A number that is not the highest changes nothing.
-    pub fn enter(&mut self, which: &Which, outcome: Outcome, why: &str, skew: Span, now: &Moment) {
-        let names = self.senders.entry(which.sender.clone()).or_default();
-        let known = names.get(&which.name);
-        if known.is_some_and(|seen| seen.number > which.number) {
-            return;
+        let group = sender.group(&trigger.name, trigger.firing());
+        let floor = group.map_or(0, |group| group.floor);
+        match trigger.name.is_of_a_call() {
+            true => floor,
+            false => floor.max(sender.floor),
         }
-        let taken = if outcome == Outcome::Taken {
-            Some(which.id.clone())
-        } else {
-            known.and_then(|seen| seen.taken.clone())
+    }
+
+    /// What became of the trigger that bears this trigger's id, with whatever number and name.
+    pub fn outcome(&self, trigger: &Trigger) -> Option<(Outcome, &str)> {
+        let sender = self.senders.get(&trigger.sender)?;
+        let groups = sender.groups(&trigger.name);
+        let mut seen = groups.flat_map(|group| group.names.values());
+        let was_taken = |seen: &&Seen| seen.taken.as_ref() == Some(&trigger.id);
+        let is_it = |seen: &&Seen| seen.id == trigger.id && seen.outcome != Outcome::Held;
+        match seen.find(|seen| was_taken(seen) || is_it(seen)) {
+            Some(seen) if is_it(&seen) && seen.outcome != Outcome::TooLate => {
+                Some((seen.outcome, &seen.why))
+            }
+            Some(_) => Some((Outcome::Taken, "")),
+            None => sender
+                .accepted
+                .get(&trigger.id)
+                .map(|_| (Outcome::Taken, "")),
+        }
+    }
+
+    /// Why there is no room for another name; or for one that is to be taken.
+    pub fn lacks_room(&self, trigger: &Trigger, is_taken: bool, now: &Moment) -> Option<String> {
+        let Trigger { sender, name, .. } = trigger;
+        let known = self.senders.get(sender);
+        let group = known.and_then(|known| known.group(name, trigger.firing()));
+        let seen = group.and_then(|group| group.names.get(name));
+        let is_call = name.is_of_a_call();
+        let counts = is_taken && !is_call && !seen.is_some_and(|seen| seen.is_accepted(now));
+        if counts && known.is_some_and(|known| known.count_accepted(now) >= MOST_ACCEPTED) {
+            return Some(format!(
+                "{MOST_ACCEPTED} names of {sender} were accepted or wait, and have not expired"
+            ));
+        }
+        if seen.is_some() {
+            return None;
+        }
+        let is_full = group.is_some_and(|group| match is_call {
+            true => group.names.len() >= MOST_CALLS,
+            false => group.names.len() >= MOST_NAMES && group.lowest(now).is_none(),
+        });
+        if is_full {
+            return Some(format!(
+                "{sender} uses too many names; wait until some have expired"
+            ));
+        }
+        let largest = || self.senders.values().max_by_key(|one| one.size());
+        let gives_way = |one: &Sender| one.lowest(now).is_some() || one.calls.lowest(now).is_some();
+        if self.size >= MOST_ENTRIES && !largest().is_some_and(gives_way) {
+            return Some(format!(
+                "the ledger has {MOST_ENTRIES} entries; wait until some have expired"
+            ));
+        }
+        None
+    }
+
+    /// Records what becomes of a trigger. A number that is not the highest changes nothing. Whether anything has changed.
+    pub fn record(&mut self, record: &Record) -> bool {
+        let Record {
+            which, node, now, ..
+        } = record;
+        let is_call = which.name.is_of_a_call();
+        let known = self.senders.get(&which.sender);
+        let known = known.and_then(|known| known.group(&which.name, node)?.names.get(&which.name));
+        let is_older = |known: &Seen| {
+            known.number > which.number
+                || known.number == which.number
+                    && (known.id != which.id || known.outcome == record.outcome)
         };
-        // The name of a call is that of one event, and its number the event's time.
-        let longest = if which.name.is_of_a_call() {
-            COUNTS
+        if known.is_some_and(is_older) {
+            return false;
+        }
+        let taken = match record.outcome {
+            Outcome::Taken => Some(which.id.clone()),
+            _ => known.and_then(|known| known.taken.clone()),
+        };
+        if known.is_none() {
+            self.give_way(now);
+        }
+        let sender = self.senders.entry(which.sender.clone()).or_default();
+        let before = if *sender == Sender::default() {
+            0
         } else {
-            MOST_TTL
+            sender.size()
+        };
+        let group = if is_call {
+            &mut sender.calls
+        } else {
+            sender.make_room(node, now);
+            sender.nodes.entry(node.clone()).or_default()
         };
         let seen = Seen {
             number: which.number,
-            outcome,
-            why: why.to_owned(),
+            id: which.id.clone(),
+            outcome: record.outcome,
+            why: record.why.clone(),
             taken,
-            term: Term {
-                began: now.clone(),
-                until: Walltime::from_millis(which.number.saturating_add(longest)) + skew,
-            },
+            expires: record.expires,
+            term: record.term(),
         };
-        names.insert(which.name.clone(), seen);
+        group.names.insert(which.name.clone(), seen);
+        self.size = self.size - before + sender.size();
+        true
     }
 
-    /// Forgets what no longer matters.
-    pub fn forget(&mut self, now: &Moment) {
-        for names in self.senders.values_mut() {
-            names.retain(|_, seen| {
-                let stays = !seen.term.is_over(now);
-                if !stays {
-                    self.forgotten = self.forgotten.max(seen.term.until);
-                }
-                stays
-            });
+    /// Lets the sender with the most entries make room, if all together are too many.
+    fn give_way(&mut self, now: &Moment) {
+        while self.size >= MOST_ENTRIES {
+            let Some(sender) = self.senders.values_mut().max_by_key(|one| one.size()) else {
+                return;
+            };
+            let before = sender.size();
+            if !sender.give_way(now) {
+                return;
+            }
+            self.size = self.size - before + sender.size();
         }
-        self.senders.retain(|_, names| !names.is_empty());
+    }
+
+    /// Forgets what no longer matters. Whether anything was forgotten.
+    pub fn forget(&mut self, now: &Moment) -> bool {
+        let before = self.size;
+        self.size = 0;
+        for sender in self.senders.values_mut() {
+            sender.forget(now);
+            self.size += sender.size();
+        }
+        self.size != before
+    }
+
+    /// How many entries there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What will be held soon, in words.
+    pub fn warnings(&self, now: &Moment) -> Vec<String> {
+        let is_near = |count: usize, most: usize| count >= most / 5 * 4;
+        let mut warnings = Vec::new();
+        for (name, sender) in &self.senders {
+            let count = sender.count_accepted(now);
+            if is_near(count, MOST_ACCEPTED) {
+                warnings.push(format!(
+                    "{count} names of {name} were accepted or wait and have not expired; from {MOST_ACCEPTED} on they are held"
+                ));
+            }
+            let count = sender.calls.names.len();
+            if is_near(count, MOST_CALLS) {
+                warnings.push(format!(
+                    "{count} events of {name} have called programs within an hour; from {MOST_CALLS} on they are held"
+                ));
+            }
+        }
+        if is_near(self.size, MOST_ENTRIES) {
+            let size = self.size;
+            warnings.push(format!(
+                "the ledger has {size} entries; from {MOST_ENTRIES} on the sender with the most names makes room"
+            ));
+        }
+        warnings
     }
 }
 
@@ -142,16 +479,53 @@ pub(crate) mod tests {
     use super::super::term::tests::moment;
     use super::*;
     use crate::wire::trigger::tests::trigger;
+    use proptest::prelude::*;
 
     const SKEW: Span = Span::from_secs(300);
     const DAY: u64 = MOST_TTL;
 
-    fn numbered(number: u64) -> Which {
-        Which {
+    fn numbered(number: u64) -> Trigger {
+        Trigger {
             number,
+            at: number,
             id: Id::from_bits(number.into()),
-            ..Which::from(&trigger())
+            ..trigger()
         }
+    }
+
+    fn named(n: usize) -> Trigger {
+        Trigger {
+            name: n.to_string().parse().expect("a name"),
+            ..numbered(1_000_000 + n as u64)
+        }
+    }
+
+    fn call(n: usize) -> Trigger {
+        Trigger {
+            name: format!("call/x/{n}").parse().expect("a name"),
+            ..numbered(1_000_000 + n as u64)
+        }
+    }
+
+    fn spoken_for(trigger: Trigger, node: &str) -> Trigger {
+        Trigger {
+            on_behalf: Some(node.parse().expect("a certname")),
+            ..trigger
+        }
+    }
+
+    impl Books {
+        pub(crate) fn enter(&mut self, trigger: &Trigger, outcome: Outcome, now: &Moment) -> bool {
+            self.record(&Record::new(trigger, outcome, "", SKEW, now))
+        }
+    }
+
+    fn seen<'a>(books: &'a Books, trigger: &Trigger) -> Option<&'a Seen> {
+        books.seen(&trigger.sender, &trigger.name)
+    }
+
+    fn has_room(books: &Books, trigger: &Trigger, is_taken: bool, now: &Moment) -> bool {
+        books.lacks_room(trigger, is_taken, now).is_none()
     }
 
     #[test]
@@ -159,36 +533,50 @@ pub(crate) mod tests {
         let mut books = Books::default();
         let now = moment("a", 0, 1_000_000);
         let (first, second) = (numbered(1_000_001), numbered(1_000_002));
-        books.enter(&second, Outcome::Taken, "", SKEW, &now);
-        books.enter(&first, Outcome::Expired, "late", SKEW, &now);
-        let seen = books.seen(&first.sender, &first.name).expect("known");
-        assert_eq!((seen.number, seen.outcome), (1_000_002, Outcome::Taken));
+        assert!(books.enter(&second, Outcome::Taken, &now));
+        assert!(!books.enter(&first, Outcome::Expired, &now));
+        let known = seen(&books, &first).expect("known");
+        assert_eq!((known.number, known.outcome), (1_000_002, Outcome::Taken));
         // What was taken stays known under a newer number.
-        books.enter(&numbered(1_000_003), Outcome::TooLate, "", SKEW, &now);
-        let seen = books.seen(&first.sender, &first.name).expect("known");
-        assert_eq!(seen.number, 1_000_003);
-        assert_eq!(seen.taken, Some(second.id));
+        books.enter(&numbered(1_000_003), Outcome::TooLate, &now);
+        assert_eq!(seen(&books, &first).expect("known").number, 1_000_003);
+        assert_eq!(books.outcome(&second), Some((Outcome::Taken, "")));
+        assert_eq!(books.outcome(&first), None);
     }
 
     #[test]
-    fn it_forgets_what_has_expired_and_then_knows_that_it_has() {
+    fn forgotten_number_is_a_floor_when_the_clock_is_set_back() {
         let mut books = Books::default();
         let one = numbered(1_000_000);
-        books.enter(&one, Outcome::Taken, "", SKEW, &moment("a", 0, 1_000_000));
+        books.enter(&one, Outcome::Taken, &moment("a", 0, 1_000_000));
         let end = 1_000_000 + DAY + 300_000;
         for early in [
             moment("a", DAY, end - 1),
             moment("a", DAY + 299_999, end),
             moment("b", 1000, end),
         ] {
-            books.forget(&early);
-            assert!(books.seen(&one.sender, &one.name).is_some(), "{early:?}");
+            assert!(!books.forget(&early), "{early:?}");
         }
-        books.forget(&moment("a", DAY + 300_000, end));
-        assert_eq!(books.seen(&one.sender, &one.name), None);
-        // The clock is set back: the trigger is as old as it was.
-        let time = books.time(&moment("a", DAY + 400_000, 1_000_000));
-        assert!(time >= trigger().expires() + SKEW);
+        assert_eq!(books.floor(&one), 0);
+        assert!(books.forget(&moment("a", DAY + 300_000, end)));
+        assert_eq!(seen(&books, &one), None);
+        assert_eq!(books.floor(&spoken_for(one, "db1")), 1_000_000);
+    }
+
+    /// A trigger that is recorded while the clock is a month ahead is forgotten a day later, and not earlier.
+    #[test]
+    fn clock_that_is_ahead_for_a_moment_makes_nothing_expire_afterwards() {
+        let mut books = Books::default();
+        let (number, month) = (100 * DAY, 30 * DAY);
+        let one = numbered(number);
+        books.enter(&one, Outcome::Expired, &moment("a", 0, number + month));
+        assert!(!books.forget(&moment("a", 1000, number + month + 1000)));
+        assert!(!books.forget(&moment("a", 2000, number + 2000)));
+        // What the same sender fired earlier can still be taken.
+        assert_eq!(books.floor(&named(1)), 0);
+        let end = DAY + 300_000;
+        assert!(!books.forget(&moment("a", end - 1, number + month)));
+        assert!(books.forget(&moment("a", end, number + end)));
     }
 
     /// An older trigger may have had the longer ttl.
@@ -196,61 +584,186 @@ pub(crate) mod tests {
     fn a_number_is_remembered_longer_than_any_older_trigger_lives() {
         let mut books = Books::default();
         let newer = numbered(1_000_001);
-        books.enter(&newer, Outcome::Taken, "", SKEW, &moment("a", 0, 1_000_001));
+        books.enter(&newer, Outcome::Taken, &moment("a", 0, 1_000_001));
         let older = Trigger {
             ttl: DAY,
             ..trigger()
         };
         let last = older.expires().millis() + 299_999;
         books.forget(&moment("a", last, last));
-        assert!(books.seen(&newer.sender, &newer.name).is_some());
+        assert!(seen(&books, &newer).is_some());
     }
 
     #[test]
-    fn a_sender_has_so_many_names() {
+    fn finished_name_with_the_lowest_number_makes_room_and_becomes_the_floor() {
         let mut books = Books::default();
         let now = moment("a", 0, 1_000_000);
-        let named = |n: usize| Which {
-            name: n.to_string().parse().expect("a name"),
-            ..numbered(1_000_000)
-        };
+        // The lowest two wait here.
         for n in 0..MOST_NAMES {
-            assert!(books.has_room(&named(n).sender, &named(n).name));
-            books.enter(&named(n), Outcome::Taken, "", SKEW, &now);
+            assert!(has_room(&books, &named(n), true, &now));
+            let outcome = if n < 2 { Outcome::Held } else { Outcome::Taken };
+            books.enter(&named(n), outcome, &now);
         }
-        assert!(!books.has_room(&named(0).sender, &named(MOST_NAMES).name));
-        assert!(books.has_room(&named(0).sender, &named(7).name));
-        assert!(books.has_room(&"web2".parse().expect("a certname"), &named(0).name));
+        let size = books.size();
+        let next = named(MOST_NAMES);
+        assert!(has_room(&books, &next, true, &now));
+        books.enter(&next, Outcome::Cancelled, &now);
+        assert_eq!(seen(&books, &named(2)), None);
+        assert!(seen(&books, &named(0)).is_some_and(|seen| seen.is_waiting(&named(0))));
+        assert_eq!(books.floor(&named(7)), named(2).number);
+        // Its id is known until it has expired.
+        assert_eq!(books.outcome(&named(2)), Some((Outcome::Taken, "")));
+        assert_eq!(books.size(), size + 1);
+        let later = moment("a", 4_000_000, 5_000_000);
+        assert!(books.forget(&later));
+        assert_eq!((books.outcome(&named(2)), books.size()), (None, size));
+        // What the sender sends for another node has a floor of its own, and other senders have theirs.
+        assert_eq!(books.floor(&spoken_for(named(7), "db1")), 0);
+        let other = Trigger {
+            sender: "web2".parse().expect("a certname"),
+            ..named(7)
+        };
+        assert_eq!(books.floor(&other), 0);
+    }
+
+    /// Whatever became of a name, it counts.
+    #[test]
+    fn finished_name_needs_room_and_both_kinds_count() {
+        for outcome in [
+            Outcome::Taken,
+            Outcome::Cancelled,
+            Outcome::Expired,
+            Outcome::Refused,
+        ] {
+            let mut books = Books::default();
+            let now = moment("a", 0, 1_000_000);
+            for n in 0..MOST_NAMES + 500 {
+                books.enter(&named(n), outcome, &now);
+            }
+            let accepted = if outcome == Outcome::Taken { 500 } else { 0 };
+            assert_eq!(books.size(), 2 + MOST_NAMES + accepted, "{outcome}");
+            assert_eq!(books.floor(&named(0)), named(499).number);
+        }
+        // Names that wait leave no room.
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        for n in 0..MOST_NAMES {
+            books.enter(&named(n), Outcome::Held, &now);
+        }
+        for is_taken in [false, true] {
+            assert!(!has_room(&books, &named(MOST_NAMES), is_taken, &now));
+            assert!(has_room(&books, &named(7), is_taken, &now));
+        }
+        assert!(has_room(
+            &books,
+            &spoken_for(named(MOST_NAMES), "db1"),
+            true,
+            &now
+        ));
+        // Nor do they once their triggers have expired.
+        let later = moment("a", 4_000_000, 6_000_000);
+        assert!(has_room(&books, &named(MOST_NAMES), true, &later));
+    }
+
+    /// `again` remembers the number of each until it has expired.
+    #[test]
+    fn accepted_names_of_a_sender_are_bounded_whomever_it_speaks_for() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        for n in 0..MOST_ACCEPTED {
+            let one = spoken_for(named(n), &format!("n{}", n / 900));
+            assert!(has_room(&books, &one, true, &now));
+            books.enter(&one, Outcome::Taken, &now);
+        }
+        let next = spoken_for(named(MOST_ACCEPTED), "n9");
+        assert!(!has_room(&books, &next, true, &now));
+        assert!(has_room(&books, &next, false, &now), "a cancel");
+        assert!(has_room(&books, &spoken_for(named(7), "n0"), true, &now));
+        let warnings = books.warnings(&now);
+        assert!(
+            warnings[0].starts_with("2000 names of web1 were accepted"),
+            "{warnings:?}"
+        );
+        let later = moment("a", 4_000_000, 6_000_000);
+        assert!(has_room(&books, &next, true, &later));
+        assert!(books.warnings(&later).is_empty());
+    }
+
+    /// The sender with the most entries makes room, and no other.
+    #[test]
+    fn all_senders_together_are_bounded() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        let small = Trigger {
+            sender: "web2".parse().expect("a certname"),
+            ..numbered(5)
+        };
+        books.enter(&small, Outcome::Cancelled, &now);
+        for n in 0..MOST_ENTRIES + 200 {
+            let one = spoken_for(named(n), &format!("n{}", n / 900));
+            books.enter(&one, Outcome::Cancelled, &now);
+        }
+        let size = books.size();
+        assert!((MOST_ENTRIES..MOST_ENTRIES + 3).contains(&size), "{size}");
+        assert!(seen(&books, &small).is_some());
+        assert_eq!(books.floor(&small), 0);
+        // All nodes that it speaks for have that floor.
+        let floor = books.floor(&spoken_for(named(0), "db9"));
+        assert!(floor > named(200).number, "{floor}");
+        assert!(books.warnings(&now)[0].starts_with("the ledger has 5000"));
+        let mut counted = books.clone();
+        counted.forget(&now);
+        assert_eq!(counted, books, "counted anew");
     }
 
     #[test]
     fn what_called_a_program_has_room_of_its_own_and_is_remembered_for_its_hour() {
         let mut books = Books::default();
         let now = moment("a", 0, 1_000_000);
-        let call = |n: usize| Which {
-            name: format!("call/x/{n}").parse().expect("a name"),
-            ..numbered(1_000_000)
-        };
         for n in 0..MOST_CALLS {
-            books.enter(&call(n), Outcome::Called, "", SKEW, &now);
+            books.enter(&call(n), Outcome::Called, &now);
         }
-        assert!(!books.has_room(&call(0).sender, &call(MOST_CALLS).name));
-        assert!(books.has_room(&call(0).sender, &call(7).name));
-        let other = numbered(1_000_000);
-        assert!(books.has_room(&other.sender, &other.name));
+        assert!(!has_room(&books, &call(MOST_CALLS), true, &now));
+        assert!(!has_room(&books, &call(MOST_CALLS), false, &now));
+        assert!(has_room(&books, &call(7), true, &now));
+        assert!(has_room(&books, &numbered(1_000_000), true, &now));
+        assert!(books.warnings(&now)[0].starts_with("10000 events of web1 have called"));
         let end = COUNTS + 300_000;
-        books.forget(&moment("a", end - 1, 1_000_000 + end - 1));
-        assert!(books.seen(&call(1).sender, &call(1).name).is_some());
         books.forget(&moment("a", end, 1_000_000 + end));
-        assert!(books.seen(&call(1).sender, &call(1).name).is_none());
+        assert!(seen(&books, &call(0)).is_none() && seen(&books, &call(1)).is_some());
+        // Triggers that run Puppet live longer.
+        assert_eq!(books.floor(&call(0)), 1_000_000);
+        assert_eq!(books.floor(&numbered(1_000_000)), 0);
     }
 
     #[test]
     fn books_come_back_from_json() {
         let mut books = Books::default();
         let now = moment("a", 0, 1_000_000);
-        books.enter(&numbered(1_000_001), Outcome::Taken, "", SKEW, &now);
+        books.enter(&numbered(1_000_001), Outcome::Taken, &now);
         let text = serde_json::to_string(&books).expect("JSON");
         assert_eq!(serde_json::from_str::<Books>(&text).expect("books"), books);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// A name that is gone has left a floor, whatever was recorded in whatever order.
+        #[test]
+        fn no_number_is_lost_without_a_floor(numbers in prop::collection::vec(1..5000_u64, 1000..1400)) {
+            let mut books = Books::default();
+            let now = moment("a", 0, 1_000_000);
+            for number in &numbers {
+                let one = Trigger { name: number.to_string().parse().expect("a name"), ..numbered(*number) };
+                if *number > books.floor(&one) {
+                    books.enter(&one, Outcome::Refused, &now);
+                }
+                prop_assert!(books.size() <= MOST_NAMES + 2);
+            }
+            for number in numbers {
+                let one = Trigger { name: number.to_string().parse().expect("a name"), ..numbered(number) };
+                prop_assert!(seen(&books, &one).is_some() || number <= books.floor(&one));
+            }
+        }
     }
 }

@@ -65,9 +65,49 @@ impl fmt::Display for OtherNode {
     }
 }
 
-/// The next number of a sender: its wall clock, but always higher than the last.
-pub fn number(last: u64, now: Walltime) -> u64 {
-    now.millis().max(last.saturating_add(1))
+/// The numbers that a sender has given to its triggers: its wall clock in milliseconds, but always higher than the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Numbers {
+    /// The last one.
+    pub last: u64,
+    /// The highest of those that were given before the clock was set back behind them; 0 if it never was.
+    pub before: u64,
+}
+
+impl Numbers {
+    /// Takes note of a number that was given at any time.
+    pub fn note(&mut self, number: u64, limit: Walltime) {
+        let highest = if number > limit.millis() {
+            &mut self.before
+        } else {
+            &mut self.last
+        };
+        *highest = number.max(*highest);
+    }
+
+    /// The next one; and the last one, if the clock was set back behind it by more than the skew. Targets hold what is numbered
+    /// ahead of their clocks, and so the clock counts again.
+    pub fn next(&mut self, now: Walltime, skew: Span) -> (u64, Option<u64>) {
+        let last = std::mem::take(&mut self.last);
+        self.note(last, now + skew);
+        self.last = now.millis().max(self.last.saturating_add(1));
+        (self.last, (self.last <= last).then_some(last))
+    }
+
+    /// The next one above a number that a target has recorded: by the clock, or directly above it if it was given before the clock
+    /// was set back; nothing if it was never given.
+    pub fn above(&mut self, number: u64, now: Walltime, skew: Span) -> Option<u64> {
+        if number > self.last.max(self.before) {
+            return None;
+        }
+        let (next, _) = self.next(now, skew);
+        if next > number {
+            return Some(next);
+        }
+        let above = number.saturating_add(1);
+        self.before = self.before.max(above);
+        Some(above)
+    }
 }
 
 /// The register for one target, and which origins went too far to be in it.
@@ -201,10 +241,37 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_grow_whatever_the_clock_does() {
-        let at = Walltime::from_millis;
-        assert_eq!(number(0, at(1000)), 1000);
-        assert_eq!(number(1000, at(1000)), 1001);
-        assert_eq!(number(9000, at(1000)), 9001);
+        let mut numbers = Numbers::default();
+        for (clock, number) in [(1000, 1000), (1000, 1001), (900, 1002), (2000, 2000)] {
+            let next = numbers.next(Walltime::from_millis(clock), Span::from_secs(1));
+            assert_eq!(next, (number, None));
+        }
+    }
+
+    #[test]
+    fn clock_that_was_set_back_counts_again() {
+        let (at, skew) = (Walltime::from_millis, Span::from_secs(1));
+        let mut numbers = Numbers::default();
+        numbers.next(at(9000), skew);
+        assert_eq!(numbers.next(at(8100), skew), (9001, None));
+        assert_eq!(numbers.next(at(8100), skew), (9002, None));
+        assert_eq!(numbers.next(at(3000), skew), (3000, Some(9002)));
+        assert_eq!(numbers.next(at(3000), skew), (3001, None));
+        // Only directly above what was given before.
+        let mut above = |number| numbers.above(number, at(3000), skew);
+        assert_eq!(above(9003), None);
+        assert_eq!(above(8000), Some(8001));
+        assert_eq!(above(9002), Some(9003));
+        assert_eq!(above(9003), Some(9004));
+        // By the clock where that is enough.
+        assert_eq!(above(2999), Some(3005));
+        // A service that begins knows as much from what it kept.
+        let mut again = Numbers::default();
+        for number in [9004, 3000, 9000, 3005] {
+            again.note(number, at(4000));
+        }
+        assert_eq!(again, numbers);
+        assert_eq!(again.next(at(10_000), skew), (10_000, None));
     }
 
     #[test]
@@ -300,7 +367,7 @@ pub(crate) mod tests {
             for (at, ttl, delta, origin) in firings {
                 let text = format!("{origin}: a");
                 let asked = Request { ttl: Span::from_nanos(ttl * 1_000_000), delta: Span::from_nanos(delta * 1_000_000), ..request(&[&text]) };
-                let number = number(last.as_ref().map_or(0, |t| t.number), Walltime::from_millis(at));
+                let number = at.max(last.as_ref().map_or(0, |t| t.number + 1));
                 let (new, _) = trigger(&asked, &node("web1"), &node("lb1"), (number, Walltime::from_millis(at)), 10).expect("short");
                 let both = match &last {
                     Some(older) => merged(older, older.expires().since(Walltime::from_millis(at)), new.clone()).expect("of one node"),

@@ -3,7 +3,7 @@
 //! It is asked twice: by the service, which lets nothing come near root that nobody accepted could have sent; and by the one
 //! who takes, as root, with the books.
 
-use again::model::{Moment, Span};
+use again::model::{Moment, Span, Walltime};
 
 use super::accept::{Accept, Extensions};
 use super::books::Books;
@@ -93,25 +93,62 @@ pub enum Verdict {
     Held(String),
     /// It will not be run; to be remembered.
     Settled(Outcome, String),
-    /// This very number was settled before, or a higher one was.
+    /// This very trigger was settled before.
     Known(Outcome, String),
+    /// This number counts no longer, which is a higher one's.
+    Superseded(u64),
 }
+
+/// How far above a recorded number one may be that is ahead of the clock: a sender whose clock was set back continues from there.
+const FEW: u64 = 16;
 
 /// Judges a trigger that came in.
 pub fn judge(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdict {
     let seen = books.seen(&trigger.sender, &trigger.name);
-    if let Some(seen) = seen.filter(|seen| seen.number == trigger.number) {
-        return Verdict::Known(seen.outcome, seen.why.clone());
+    let highest = seen.map_or(0, |seen| seen.number).max(books.floor(trigger));
+    let is_waiting = seen.is_some_and(|seen| seen.is_waiting(trigger));
+    if !is_waiting && let Some(known) = known(books, trigger, highest) {
+        return known;
     }
-    if let Some(seen) = seen.filter(|seen| seen.number > trigger.number) {
-        let why = format!("number {} came before {}", seen.number, trigger.number);
-        return Verdict::Known(Outcome::Superseded, why);
+    let limit = now.wall + rules.skew;
+    let is_ahead = Walltime::from_millis(trigger.number) > limit;
+    let verdict = match fresh(rules, books, trigger, now) {
+        Verdict::Held(why) => return Verdict::Held(why),
+        verdict if !is_ahead || trigger.number <= highest.saturating_add(FEW) => verdict,
+        // What is not recorded is not done either.
+        Verdict::Settled(outcome @ (Outcome::Expired | Outcome::TooLate), why) => {
+            return Verdict::Known(outcome, why);
+        }
+        _ => return Verdict::Held(ahead("numbered", trigger.number, trigger, now)),
+    };
+    let is_taken = matches!(verdict, Verdict::Take(_));
+    match books.lacks_room(trigger, is_taken, now) {
+        Some(why) => Verdict::Held(why),
+        None => verdict,
     }
-    let taken = seen.and_then(|seen| seen.taken.as_ref());
-    if trigger.ask == Ask::Cancel && taken == Some(&trigger.id) {
+}
+
+/// What is known of a trigger, or of its id. Each id is acted on once, with whatever number it comes.
+fn known(books: &Books, trigger: &Trigger, highest: u64) -> Option<Verdict> {
+    let seen = books.seen(&trigger.sender, &trigger.name);
+    if let Some(seen) = seen.filter(|seen| seen.is(trigger)) {
+        return Some(Verdict::Known(seen.outcome, seen.why.clone()));
+    }
+    if trigger.ask == Ask::Run
+        && let Some((outcome, why)) = books.outcome(trigger)
+    {
+        return Some(Verdict::Known(outcome, why.to_owned()));
+    }
+    (trigger.number <= highest).then_some(Verdict::Superseded(highest))
+}
+
+/// Judges a trigger of which nothing is known.
+fn fresh(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdict {
+    let was_taken = matches!(books.outcome(trigger), Some((Outcome::Taken, _)));
+    if trigger.ask == Ask::Cancel && was_taken {
         return Verdict::Settled(Outcome::TooLate, "it had been taken".to_owned());
     }
-    if books.time(now) >= trigger.expires() + rules.skew {
+    if now.wall >= trigger.expires() + rules.skew {
         let (fired, ttl) = (
             term::shown(trigger.fired()),
             Span::from_nanos(trigger.ttl * 1_000_000),
@@ -124,41 +161,34 @@ pub fn judge(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> V
         return Verdict::Settled(Outcome::Cancelled, String::new());
     }
     if trigger.fired() > now.wall + rules.skew {
-        let (fired, here) = (term::shown(trigger.fired()), term::shown(now.wall));
-        return Verdict::Held(format!(
-            "fired at {fired} by the clock of {}, here it is {here}",
-            trigger.sender
-        ));
+        return Verdict::Held(ahead("fired", trigger.at, trigger, now));
     }
-    fit(rules, books, trigger)
-}
-
-/// Judges a new trigger whose time is now.
-fn fit(rules: &Rules, books: &Books, trigger: &Trigger) -> Verdict {
     let within = lineage::within(&trigger.lineage, &rules.me, rules.hop_limit);
     if within.lineage.0.is_empty() {
         let ways: Vec<String> = within.too_far.iter().map(TooFar::to_string).collect();
         return Verdict::Settled(Outcome::Refused, ways.join("; "));
     }
-    if !books.has_room(&trigger.sender, &trigger.name) {
-        let sender = &trigger.sender;
-        return Verdict::Held(format!(
-            "{sender} uses too many names; wait until some have expired"
-        ));
-    }
     Verdict::Take(within.lineage)
+}
+
+/// Says that a time of the sender's clock, in milliseconds, is ahead of this one.
+fn ahead(what: &str, millis: u64, trigger: &Trigger, now: &Moment) -> String {
+    let time = term::shown(Walltime::from_millis(millis));
+    let (sender, here) = (&trigger.sender, term::shown(now.wall));
+    format!("{what} at {time} by the clock of {sender}, here it is {here}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::books::Which;
+    use super::super::books::MOST_NAMES;
     use super::super::lineage::tests::{lineage, node};
     use super::super::term::tests::moment;
     use super::*;
     use crate::wire::name::Id;
     use crate::wire::trigger::MOST_TTL;
     use crate::wire::trigger::tests::trigger;
-    use again::model::Walltime;
+    use std::collections::{BTreeMap, BTreeSet};
+
     use proptest::prelude::*;
 
     const SKEW: Span = Span::from_secs(300);
@@ -291,7 +321,7 @@ mod tests {
     #[test]
     fn a_number_counts_once() {
         let mut books = Books::default();
-        books.enter(&Which::from(&trigger()), Outcome::Taken, "", SKEW, &at(0));
+        books.enter(&trigger(), Outcome::Taken, &at(0));
         let known = |outcome, why: &str| Verdict::Known(outcome, why.to_owned());
         assert_eq!(verdict(&books, &trigger(), 1), known(Outcome::Taken, ""));
         // Also when it would have expired by now.
@@ -302,15 +332,20 @@ mod tests {
         let older = Trigger {
             number: 999_999,
             at: 999_999,
+            id: Id::from_bits(6),
             ..trigger()
         };
-        assert_eq!(
-            verdict(&books, &older, 1),
-            known(Outcome::Superseded, "number 1000000 came before 999999")
-        );
+        let superseded = Verdict::Superseded(1_000_000);
+        assert_eq!(verdict(&books, &older, 1), superseded);
+        // The number counts, and not what bears it.
+        let other = Trigger {
+            id: Id::from_bits(8),
+            ..trigger()
+        };
+        assert_eq!(verdict(&books, &other, 1), superseded);
         let newer = Trigger {
             number: 1_000_001,
-            ..trigger()
+            ..other
         };
         assert_eq!(verdict(&books, &newer, 1), Verdict::Take(trigger().lineage));
         // Another name, or another sender, has numbers of its own.
@@ -326,16 +361,101 @@ mod tests {
         assert_eq!(verdict(&books, &other, 1), Verdict::Take(trigger().lineage));
     }
 
+    /// With whatever number or name.
     #[test]
-    fn what_has_been_forgotten_has_expired() {
+    fn an_id_counts_once() {
         let mut books = Books::default();
-        books.enter(&Which::from(&trigger()), Outcome::Taken, "", SKEW, &at(0));
+        let again = |number| Trigger {
+            number,
+            name: "b".parse().expect("a name"),
+            ..trigger()
+        };
+        let known = |outcome| Verdict::Known(outcome, String::new());
+        for outcome in [Outcome::Cancelled, Outcome::Taken] {
+            books.enter(&trigger(), outcome, &at(0));
+            assert_eq!(verdict(&books, &again(1_000_001), 1), known(outcome));
+            books = Books::default();
+        }
+        // It has not been acted on while it waits.
+        books.enter(&trigger(), Outcome::Held, &at(0));
+        let take = Verdict::Take(trigger().lineage);
+        assert_eq!(verdict(&books, &trigger(), 1), take);
+        assert_eq!(verdict(&books, &again(1_000_001), 1), take);
+        // Another sender has ids of its own.
+        books.enter(&trigger(), Outcome::Taken, &at(0));
+        let other = Trigger {
+            sender: node("web2"),
+            ..again(5)
+        };
+        assert_eq!(verdict(&books, &other, 1), take);
+    }
+
+    #[test]
+    fn what_has_been_forgotten_does_not_come_again() {
+        let mut books = Books::default();
+        books.enter(&trigger(), Outcome::Taken, &at(0));
         books.forget(&at(i64::try_from(MOST_TTL).expect("small") + 300_000));
         let again = verdict(&books, &trigger(), 1000);
-        assert!(
-            matches!(again, Verdict::Settled(Outcome::Expired, _)),
-            "{again:?}"
+        assert_eq!(again, Verdict::Superseded(1_000_000));
+    }
+
+    /// A copy that is judged later would be taken otherwise.
+    #[test]
+    fn number_that_is_ahead_is_held_unless_it_is_directly_above_a_recorded_one() {
+        let mut books = Books::default();
+        let ahead = |number, ask| Trigger {
+            ask,
+            number,
+            id: Id::from_bits(number.into()),
+            ..trigger()
+        };
+        let (limit, words) = (
+            1_300_000,
+            "numbered at 1970-01-01 00:21:40 UTC by the clock of web1",
         );
+        for ask in [Ask::Run, Ask::Cancel] {
+            let held = verdict(&books, &ahead(limit + 1, ask), 0);
+            let Verdict::Held(why) = held else {
+                panic!("{held:?}");
+            };
+            assert!(why.starts_with(words), "{why}");
+        }
+        let take = Verdict::Take(trigger().lineage);
+        assert_eq!(verdict(&books, &ahead(limit, Ask::Run), 0), take);
+        // Of what has expired nothing is recorded.
+        let hour = 3_600_000;
+        let late = verdict(&books, &ahead(u64::MAX, Ask::Run), hour + 300_000);
+        assert!(
+            matches!(late, Verdict::Known(Outcome::Expired, _)),
+            "{late:?}"
+        );
+        // The clock was set back since.
+        books.enter(&ahead(limit, Ask::Run), Outcome::Taken, &at(0));
+        let judged = |number| verdict(&books, &ahead(number, Ask::Run), -200_000);
+        assert_eq!(judged(limit + FEW), take);
+        assert!(matches!(judged(limit + FEW + 1), Verdict::Held(_)));
+    }
+
+    #[test]
+    fn nothing_is_taken_at_or_below_a_floor_but_what_waits_already() {
+        let mut books = Books::default();
+        let named = |n: u64| Trigger {
+            name: n.to_string().parse().expect("a name"),
+            number: 1_000_000 + n,
+            id: Id::from_bits(n.into()),
+            ..trigger()
+        };
+        books.enter(&named(1), Outcome::Held, &at(0));
+        for n in 2..=MOST_NAMES as u64 + 1 {
+            books.enter(&named(n), Outcome::Cancelled, &at(0));
+        }
+        let take = Verdict::Take(trigger().lineage);
+        assert_eq!(verdict(&books, &named(1), 1), take);
+        for n in [0, 2] {
+            let late = verdict(&books, &named(n), 1);
+            assert_eq!(late, Verdict::Superseded(1_000_002));
+        }
+        assert_eq!(verdict(&books, &named(5000), 1), take);
     }
 
     #[test]
@@ -351,12 +471,7 @@ mod tests {
             verdict(&books, &back(1_000_001), 1),
             settled(Outcome::Cancelled, "")
         );
-        // A clock that is behind holds nothing up: what is not to be run cannot come too early.
-        assert_eq!(
-            verdict(&books, &back(1_000_001), -900_000),
-            settled(Outcome::Cancelled, "")
-        );
-        books.enter(&Which::from(&trigger()), Outcome::Taken, "", SKEW, &at(0));
+        books.enter(&trigger(), Outcome::Taken, &at(0));
         let too_late = settled(Outcome::TooLate, "it had been taken");
         assert_eq!(verdict(&books, &back(1_000_001), 1), too_late);
         assert_eq!(verdict(&books, &back(1_000_001), 7_200_000), too_late);
@@ -385,21 +500,27 @@ mod tests {
     #[test]
     fn a_sender_with_too_many_names_waits() {
         let mut books = Books::default();
-        for n in 0..super::super::books::MOST_NAMES {
-            let name = n.to_string().parse().expect("a name");
-            let which = Which {
-                name,
-                ..Which::from(&trigger())
-            };
-            books.enter(&which, Outcome::Taken, "", SKEW, &at(0));
+        let named = |n: usize| Trigger {
+            name: n.to_string().parse().expect("a name"),
+            id: Id::from_bits(n as u128),
+            ..trigger()
+        };
+        for n in 0..MOST_NAMES {
+            books.enter(&named(n), Outcome::Held, &at(0));
         }
-        assert!(matches!(verdict(&books, &trigger(), 1), Verdict::Held(_)));
+        let new = named(MOST_NAMES);
+        assert!(matches!(verdict(&books, &new, 1), Verdict::Held(_)));
+        let back = Trigger {
+            ask: Ask::Cancel,
+            ..new
+        };
+        assert!(matches!(verdict(&books, &back, 1), Verdict::Held(_)));
     }
 
     #[derive(Debug, Clone)]
     enum Turn {
-        /// One of the triggers comes, for the first time or again.
-        Comes(prop::sample::Index),
+        /// One of the triggers comes, for the first time or again; it may have to wait here.
+        Comes(prop::sample::Index, bool),
         /// Time passes.
         Passes(u64),
         /// The clock is set by so much.
@@ -413,7 +534,7 @@ mod tests {
     fn turns() -> impl Strategy<Value = Vec<Turn>> {
         let day = i64::try_from(MOST_TTL).expect("small");
         let turn = prop_oneof![
-            6 => any::<prop::sample::Index>().prop_map(Turn::Comes),
+            6 => any::<(prop::sample::Index, bool)>().prop_map(|(which, waits)| Turn::Comes(which, waits)),
             3 => prop_oneof![0..10_000_u64, 0..2 * MOST_TTL].prop_map(Turn::Passes),
             1 => (-2 * day..2 * day).prop_map(Turn::Jumps),
             1 => Just(Turn::Reboots),
@@ -423,20 +544,21 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes how often in whatever order, and whatever the clock does: no number is taken twice, and none after a
-        /// higher one.
+        /// Whatever comes how often in whatever order, and whatever the clock does: no number and no id is taken twice, and none
+        /// after a higher one of its name. What was taken is not cancelled.
         #[test]
         fn nothing_is_taken_twice(
-            fired in prop::collection::vec((0..MOST_TTL, 0..=MOST_TTL, any::<bool>()), 1..6), turns in turns(),
+            fired in prop::collection::vec((0..MOST_TTL, 0..=MOST_TTL, 0..3_u64, 0..3_u128, any::<bool>()), 1..8), turns in turns(),
         ) {
             let base = 100 * MOST_TTL;
-            let triggers: Vec<Trigger> = fired.into_iter().enumerate().map(|(n, (at, ttl, back))| Trigger {
+            let triggers: Vec<Trigger> = fired.into_iter().map(|(at, ttl, above, id, back)| Trigger {
                 ask: if back { Ask::Cancel } else { Ask::Run },
-                id: Id::from_bits(n as u128),
-                at: base + at, number: base + MOST_TTL + n as u64, ttl, ..trigger()
+                id: Id::from_bits(id),
+                name: (id % 2).to_string().parse().expect("a name"),
+                at: base + at, number: base + at + above, ttl, ..trigger()
             }).collect();
             let (mut books, mut now, mut boots) = (Books::default(), moment("0", 0, base), 0);
-            let mut highest = 0;
+            let (mut highest, mut taken) = (BTreeMap::new(), BTreeSet::new());
             for turn in turns {
                 match turn {
                     Turn::Passes(millis) => {
@@ -448,20 +570,25 @@ mod tests {
                         boots += 1;
                         now = moment(&boots.to_string(), 0, now.wall.millis());
                     }
-                    Turn::Forgets => books.forget(&now),
-                    Turn::Comes(which) => {
+                    Turn::Forgets => drop(books.forget(&now)),
+                    Turn::Comes(which, waits) => {
                         let trigger = which.get(&triggers);
                         let outcome = match judge(&rules(), &books, trigger, &now) {
+                            Verdict::Take(_) if waits => Outcome::Held,
                             Verdict::Take(_) => {
-                                prop_assert!(trigger.number > highest, "{} after {highest}", trigger.number);
+                                let before = highest.insert(trigger.name.clone(), trigger.number);
+                                prop_assert!(before.is_none_or(|before| before < trigger.number), "after {before:?}");
+                                prop_assert!(taken.insert(trigger.id.clone()), "{} again", trigger.id);
                                 prop_assert!(trigger.fired() <= now.wall + SKEW && now.wall < trigger.expires() + SKEW);
-                                highest = trigger.number;
                                 Outcome::Taken
                             }
-                            Verdict::Settled(outcome, _) => outcome,
-                            Verdict::Held(_) | Verdict::Known(..) => continue,
+                            Verdict::Settled(outcome, _) => {
+                                prop_assert!(outcome != Outcome::Cancelled || !taken.contains(&trigger.id));
+                                outcome
+                            }
+                            Verdict::Held(_) | Verdict::Known(..) | Verdict::Superseded(_) => continue,
                         };
-                        books.enter(&Which::from(trigger), outcome, "", SKEW, &now);
+                        books.enter(trigger, outcome, &now);
                     }
                 }
             }

@@ -20,6 +20,8 @@ pub mod lock;
 pub mod newest;
 /// How long a target waits, beyond what it was asked for.
 pub mod pace;
+/// What a target's ledger has on disk.
+pub mod page;
 /// Regular expressions.
 mod pattern;
 /// Whether a target of a rolling run may begin.

@@ -309,6 +309,7 @@ pub(crate) mod tests {
                 at: told,
                 stopped: vec![],
                 ran,
+                above: None,
             },
             origin: Origin {
                 id: Id::from_bits(1),

@@ -17,10 +17,15 @@ pub struct Term {
 impl Term {
     /// What is still missing; nothing once it is over.
     pub fn left(&self, now: &Moment) -> Span {
-        let takes = self.until.since(self.began.wall);
+        self.left_until(self.until, now)
+    }
+
+    /// The same of something that began then and lasts until another time.
+    pub fn left_until(&self, until: Walltime, now: &Moment) -> Span {
+        let takes = until.since(self.began.wall);
         let passed = surely_passed(&self.began, now);
         let missing = Span::from_nanos(takes.nanos().saturating_sub(passed.nanos()));
-        self.until.since(now.wall).max(missing)
+        until.since(now.wall).max(missing)
     }
 
     /// Whether it is over.

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::outbox::{Bounds, Directory, NotKept, Outbox};
+use crate::policy::fire::Numbers;
 use crate::step::model::{Draft, LetterId, Logged};
 
 /// How much each may hold: more letters than there may be, and room for the number, for the failures that were logged, and
@@ -16,7 +17,7 @@ const BOUNDS: Bounds = Bounds {
     count: 20_003,
     bytes: 128 << 20,
 };
-/// Where the highest number stands. No letter has this key.
+/// Key of the numbers that were given to triggers. No letter has it.
 const NUMBER: &str = "number";
 /// Key of the failures that were logged. No letter has it.
 const LOGGED: &str = "logged";
@@ -34,8 +35,8 @@ pub struct Keep {
 /// What they held.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The highest number that was given to a trigger.
-    pub number: u64,
+    /// The numbers that were given to triggers.
+    pub numbers: Numbers,
     /// The failures that were logged.
     pub logged: Logged,
     /// The letters.
@@ -110,13 +111,22 @@ impl Keep {
         Ok(())
     }
 
-    /// Takes a letter off; before that, writes the number down.
+    /// Writes down the numbers that were given to triggers.
+    ///
+    /// # Errors
+    /// The disk refuses them.
+    pub fn put_numbers(&mut self, numbers: Numbers) -> Result<(), NotKept> {
+        let value = serde_json::to_vec(&numbers).map_err(io::Error::from)?;
+        self.fired.put(NUMBER, &value)
+    }
+
+    /// Takes a letter off; before that, writes the numbers down.
     ///
     /// # Errors
     /// The letter stays.
-    pub fn forget(&mut self, letter: &LetterId, number: Option<u64>) -> Result<(), NotKept> {
-        if let Some(number) = number {
-            self.fired.put(NUMBER, &number.to_be_bytes())?;
+    pub fn forget(&mut self, letter: &LetterId, numbers: Option<Numbers>) -> Result<(), NotKept> {
+        if let Some(numbers) = numbers {
+            self.put_numbers(numbers)?;
         }
         Ok(self.of(letter).remove(&letter.to_string())?)
     }
@@ -125,9 +135,9 @@ impl Keep {
 impl Found {
     fn take(&mut self, key: &str, value: &[u8]) {
         if key == NUMBER {
-            match value.try_into() {
-                Ok(bytes) => self.number = u64::from_be_bytes(bytes),
-                Err(_) => self.unread.push("the number is none".to_owned()),
+            match again::model::json::read(value) {
+                Ok(numbers) => self.numbers = numbers,
+                Err(e) => self.unread.push(format!("the numbers of triggers: {e}")),
             }
             return;
         }
@@ -211,21 +221,26 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("serve");
         let (mut keep, found) = Keep::open(&path).expect("opened");
-        assert_eq!((found.number, found.drafts.len()), (0, 0));
+        assert_eq!((found.numbers, found.drafts.len()), (Numbers::default(), 0));
         keep.put(&draft(1)).expect("kept");
         keep.put(&draft(2)).expect("kept");
         drop(keep);
         let (mut keep, found) = Keep::open(&path).expect("opened");
-        assert_eq!((found.number, found.drafts), (0, vec![draft(2)]));
-        keep.forget(&draft(2).letter, Some(7)).expect("forgotten");
+        assert_eq!(
+            (found.numbers, found.drafts),
+            (Numbers::default(), vec![draft(2)])
+        );
+        let numbers = Numbers { last: 7, before: 9 };
+        keep.forget(&draft(2).letter, Some(numbers))
+            .expect("forgotten");
         let failed = (2, Id::from_bits(1), Outcome::Failed, false);
         let logged = Logged::from([(draft(2).letter, failed)]);
         keep.put_logged(&logged).expect("kept");
         drop(keep);
         let (_, found) = Keep::open(&path).expect("opened");
         assert_eq!(
-            (found.number, found.drafts, found.unread),
-            (7, vec![], vec![])
+            (found.numbers, found.drafts, found.unread),
+            (numbers, vec![], vec![])
         );
         assert_eq!(found.logged, logged);
     }

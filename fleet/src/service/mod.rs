@@ -172,7 +172,7 @@ impl<'a> Service<'a> {
             notes: tell.clone(),
             take: settings.run_dir.join("take"),
         };
-        let mut state = State::new(rules.clone(), found.number, found.drafts, &clock::moment());
+        let mut state = State::new(rules.clone(), found.numbers, found.drafts, &clock::moment());
         state.logged = found.logged;
         let mut driver =
             Driver::new(state, keep, seals, &settings, ways).map_err(io::Error::other)?;

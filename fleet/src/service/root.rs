@@ -66,6 +66,7 @@ pub async fn hand_over(socket: &Path, values: Vec<Handed>) -> (Vec<Answer>, Opti
                     which,
                     outcome: said.outcome,
                     why: said.why,
+                    above: said.above,
                 });
                 answers.extend(told);
             }
@@ -195,6 +196,7 @@ mod tests {
             why: String::new(),
             ran: None,
             is_unwatched: false,
+            above: None,
         }]);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
         let mut control = SendAncillaryBuffer::new(&mut space);

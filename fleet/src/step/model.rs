@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::own_key::{OwnKey, OwnKeyState};
 use crate::policy::books::Which;
-use crate::policy::fire::Request;
+use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::{Rules, Signed};
 use crate::policy::lineage::TooFar;
 use crate::policy::term::Term;
@@ -174,6 +174,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// Why.
     pub why: String,
+    /// The number above which it would have been taken, if it is superseded.
+    pub above: Option<u64>,
 }
 
 /// What is to be done, in this order.
@@ -192,13 +194,15 @@ pub enum Action {
         /// When it has no more use.
         until: Walltime,
     },
+    /// Write down these numbers that were given to triggers.
+    KeepNumbers(Numbers),
     /// Take a letter off the outbox. Before that, with a number, write this down in place of the last one: a service that
     /// begins has to be told which numbers were given.
     Forget {
         /// The letter.
         letter: LetterId,
-        /// The highest number that was given to a trigger.
-        number: Option<u64>,
+        /// The numbers that were given to triggers.
+        number: Option<Numbers>,
     },
     /// Give these registers to those who take; answered by `Answers` or `NotHanded`.
     HandOver(Vec<(Place, u64)>),
@@ -369,8 +373,10 @@ pub struct State {
     /// What this node was set to. May be changed between two steps.
     pub rules: Rules,
     pub(super) is_linked: bool,
-    /// The highest number that was given to a trigger.
-    pub(super) last_number: u64,
+    /// The numbers that were given to triggers.
+    pub(super) numbers: Numbers,
+    /// What of them is written down: the highest that was given before the clock was set back.
+    pub(super) kept_before: u64,
     pub(super) letters: BTreeMap<LetterId, Letter>,
     /// How many of them are results.
     pub(super) told: usize,
@@ -384,6 +390,8 @@ pub struct State {
     pub(super) firings: Vec<Firing>,
     /// The last failure that was logged of each name and target.
     pub logged: Logged,
+    /// When what targets have accepted of this node has expired, by target and name.
+    pub(super) accepted: BTreeMap<(Node, Name), Walltime>,
     /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
     pub(super) ahead: Option<i64>,
     pub(super) registers: BTreeMap<Place, Box<Register>>,
@@ -409,6 +417,8 @@ pub(super) struct Letter {
     pub left: BTreeSet<Key>,
     /// How often in a row a put failed, or was done without an answer of the target's.
     pub tries: u32,
+    /// Whether it was numbered once more, above what its target has recorded.
+    pub is_renumbered: bool,
     pub due: Option<Boottime>,
     /// How long it matters.
     pub term: Term,
@@ -418,9 +428,8 @@ pub(super) struct Letter {
 #[derive(Debug, Clone)]
 pub(super) struct Firing {
     pub client: Client,
-    /// The letters that it waits for.
-    pub waits: BTreeSet<LetterId>,
-    pub number: u64,
+    /// The letters that it waits for, and their versions.
+    pub waits: BTreeMap<LetterId, u64>,
     pub deadline: Boottime,
     pub said: Said,
 }
@@ -467,17 +476,24 @@ impl Register {
 }
 
 impl State {
-    /// A service that begins, with the letters in its outbox and the highest number that it wrote down.
+    /// A service that begins, with the letters in its outbox and the numbers that it wrote down.
     pub fn new(
         rules: Rules,
-        number: u64,
+        kept: Numbers,
         letters: impl IntoIterator<Item = Draft>,
         now: &Moment,
     ) -> State {
+        let limit = now.wall + rules.skew;
+        let mut numbers = Numbers {
+            before: kept.before,
+            ..Numbers::default()
+        };
+        numbers.note(kept.last, limit);
         let mut state = State {
             rules,
             is_linked: false,
-            last_number: number,
+            numbers,
+            kept_before: kept.before,
             letters: BTreeMap::new(),
             told: 0,
             first: 0,
@@ -486,6 +502,7 @@ impl State {
             flying: BTreeMap::new(),
             firings: Vec::new(),
             logged: Logged::new(),
+            accepted: BTreeMap::new(),
             ahead: None,
             registers: BTreeMap::new(),
             stopped: BTreeMap::new(),
@@ -495,7 +512,7 @@ impl State {
         for draft in letters {
             match &draft.content {
                 Content::Trigger(trigger) => {
-                    state.last_number = state.last_number.max(trigger.number);
+                    state.numbers.note(trigger.number, limit);
                 }
                 Content::Node(inventory) => {
                     state.first = draft.version;
@@ -514,6 +531,11 @@ impl State {
     /// Continues from a version that this node has published, as [`Inventory::order`] gives it.
     pub fn continue_from(&mut self, order: u64) {
         self.own_key.last = self.own_key.last.max(order);
+    }
+
+    /// The highest number that was given before the clock was set back behind it, in milliseconds; while it is ahead of the clock.
+    pub fn set_back(&self, now: Walltime) -> Option<u64> {
+        Some(self.numbers.before).filter(|before| *before > (now + self.rules.skew).millis())
     }
 
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
@@ -564,6 +586,7 @@ impl Letter {
             not_kept: None,
             confirmed: 0,
             tries: 0,
+            is_renumbered: false,
             due: None,
             term,
         }

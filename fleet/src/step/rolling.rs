@@ -117,6 +117,7 @@ fn say(
         outcome: Outcome::Held,
         why,
         ran: None,
+        above: None,
         until: trigger.expires() + state.rules.skew,
         again: false,
     };

@@ -3,18 +3,19 @@
 //! A trigger is a letter until its target told something final for the sender, or its time is over. A second one of the same
 //! name, fired before that, takes over what the first one stood for.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use again::model::{Moment, Span};
+use again::model::{Moment, Span, Walltime};
 
 use super::model::{
     Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
 };
 use super::{letters, target};
+use crate::policy::books::MOST_ACCEPTED;
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
-use crate::policy::term::Term;
-use crate::wire::name::Node;
+use crate::policy::term::{self, Term};
+use crate::wire::name::{Name, Node};
 use crate::wire::outcome::{self, Outcome, Stopped, Told};
 use crate::wire::trigger::{Ask, Trigger};
 
@@ -32,7 +33,7 @@ pub(super) fn fire(
     out: &mut Vec<Action>,
 ) {
     let mut said = Said::default();
-    let number = next_number(state, now);
+    let number = next_number(state, now, out);
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
     for target in &request.targets {
         let outcome = (&mut said, &mut too_far);
@@ -55,7 +56,7 @@ pub(super) fn fire(
             }
         }
     }
-    post(state, client, number, triggers, said, now, out);
+    post(state, client, triggers, said, now, out);
 }
 
 /// The letter with the targets of a rolling run. It matters as long as one of them may begin.
@@ -73,9 +74,21 @@ fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Res
     })
 }
 
-fn next_number(state: &mut State, now: &Moment) -> u64 {
-    state.last_number = fire::number(state.last_number, now.wall);
-    state.last_number
+fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
+    let (number, last) = state.numbers.next(now.wall, state.rules.skew);
+    // A letter that has the highest number may be replaced.
+    if state.kept_before != state.numbers.before {
+        state.kept_before = state.numbers.before;
+        out.push(Action::KeepNumbers(state.numbers));
+    }
+    if let Some(last) = last {
+        let last = term::shown(Walltime::from_millis(last));
+        let here = term::shown(now.wall);
+        out.push(Action::Note(format!(
+            "the clock was set back: a trigger was sent at {last}, and here it is {here}; triggers are numbered by the clock again"
+        )));
+    }
+    number
 }
 
 fn letter_id(trigger: &Trigger) -> LetterId {
@@ -122,26 +135,34 @@ fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
 fn post(
     state: &mut State,
     client: Client,
-    number: u64,
     triggers: Vec<Trigger>,
     mut said: Said,
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let mut waits = BTreeSet::new();
+    let mut waits = BTreeMap::new();
     let mut drafts = Vec::with_capacity(triggers.len());
-    for trigger in triggers {
+    let limit = now.wall + state.rules.skew;
+    for mut trigger in triggers {
         let id = letter_id(&trigger);
-        if let Some(older) = state.letters.get(&id).and_then(|letter| letter.trigger())
-            && older.id != trigger.id
-        {
-            out.push(progress(older, News::ReplacedBy(trigger.id.clone())));
+        let mut version = trigger.number;
+        let letter = state.letters.get(&id);
+        if let Some((letter, older)) = letter.and_then(|letter| Some((letter, letter.trigger()?))) {
+            if older.id != trigger.id {
+                out.push(progress(older, News::ReplacedBy(trigger.id.clone())));
+            }
+            // Versions grow where numbers do not. What is ahead of the clock its target has not recorded, or it tells so.
+            version = version.max(letter.version + 1);
+            if older.number <= limit.millis() {
+                trigger.number = trigger.number.max(older.number + 1);
+                state.numbers.note(trigger.number, limit);
+            }
         }
         said.until = said.until.max(trigger.expires());
-        waits.insert(id.clone());
+        waits.insert(id.clone(), version);
         drafts.push(Draft {
             letter: id,
-            version: number,
+            version,
             term: Term {
                 began: now.clone(),
                 until: trigger.expires() + state.rules.skew,
@@ -155,7 +176,6 @@ fn post(
     state.firings.push(Firing {
         client,
         waits,
-        number,
         deadline,
         said,
     });
@@ -179,7 +199,7 @@ pub(super) fn take_back(
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let number = next_number(state, now);
+    let number = next_number(state, now, out);
     let is_meant = |trigger: &&Trigger| {
         trigger.ask == Ask::Run
             && match what {
@@ -196,7 +216,7 @@ pub(super) fn take_back(
         ))
     };
     let cancels = state.letters.values().filter_map(cancel).collect();
-    post(state, client, number, cancels, Said::default(), now, out);
+    post(state, client, cancels, Said::default(), now, out);
 }
 
 /// A target told something. What it told of an older number than the letter's is news, but not the end of it.
@@ -210,11 +230,21 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
         if told.id == trigger.id {
             state.ahead = Some(ahead(trigger.at, told.at, now.wall.millis()));
         }
+        if told.id == trigger.id && told.outcome.is_of_a_run() {
+            let expires = trigger.expires() + state.rules.skew;
+            accepted(&mut state.accepted, &told, expires, now);
+        }
+        let is_it = told.number == trigger.number
+            || told.number > trigger.number && trigger.ask == Ask::Run;
+        // What was numbered before the clock was set back says nothing of what came after.
+        let newest = trigger.number.max(state.numbers.before);
         if !told.outcome.releases() {
             // The target looks at it again.
-        } else if told.number == trigger.number && told.id == trigger.id {
-            forget(state, &id, out);
-        } else if told.number > trigger.number {
+        } else if is_it && told.id == trigger.id {
+            if !number_again(state, &id, told.above, now, out) {
+                forget(state, &id, out);
+            }
+        } else if told.number > newest {
             // Of a newer one, which stood for this one as well, and was lost here after it was sent.
             out.push(progress(trigger, News::ReplacedBy(told.id.clone())));
             forget(state, &id, out);
@@ -229,6 +259,74 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
     });
     target::stopped(state, told.stopped, now, out);
     review(state, Some(&id), now, out);
+}
+
+/// Remembers that a target has accepted a name, until its trigger has expired.
+fn accepted(
+    all: &mut BTreeMap<(Node, Name), Walltime>,
+    told: &Told,
+    expires: Walltime,
+    now: &Moment,
+) {
+    if all.len() >= letters::MOST {
+        all.retain(|_, expires| *expires > now.wall);
+    }
+    if all.len() < letters::MOST {
+        all.insert((told.target.clone(), told.name.clone()), expires);
+    }
+}
+
+impl State {
+    /// Which targets will soon hold triggers of this node, because they have accepted many that have not expired; in words.
+    pub fn crowded(&self, now: Walltime) -> Vec<String> {
+        let mut counts: BTreeMap<&Node, usize> = BTreeMap::new();
+        for ((target, _), _) in self.accepted.iter().filter(|(_, expires)| **expires > now) {
+            *counts.entry(target).or_default() += 1;
+        }
+        let near = counts
+            .into_iter()
+            .filter(|(_, count)| *count >= MOST_ACCEPTED / 5 * 4);
+        let words = near.map(|(target, count)| {
+            format!("{target} has accepted {count} names of this node that have not expired; from {MOST_ACCEPTED} on it holds others")
+        });
+        words.take(5).collect()
+    }
+}
+
+/// Sends a trigger once more that is superseded, above the number that its target has recorded, if that was given here: the clock was set
+/// back, or names had to make room there. The target acts once on the trigger's id. Whether it is sent.
+fn number_again(
+    state: &mut State,
+    id: &LetterId,
+    above: Option<u64>,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) -> bool {
+    let letter = state.letters.get(id).filter(|one| !one.is_renumbered);
+    let Some((letter, trigger)) = letter.and_then(|one| Some((one, one.trigger()?))) else {
+        return false;
+    };
+    let above = above.and_then(|above| {
+        let skew = state.rules.skew;
+        state.numbers.above(above, now.wall, skew)
+    });
+    let Some(number) = above else {
+        return false;
+    };
+    let draft = Draft {
+        letter: id.clone(),
+        version: letter.version + 1,
+        content: Content::Trigger(Trigger {
+            number,
+            ..trigger.clone()
+        }),
+        term: letter.term.clone(),
+    };
+    letters::write(state, vec![draft], now, out);
+    if let Some(letter) = state.letters.get_mut(id) {
+        letter.is_renumbered = true;
+    }
+    true
 }
 
 /// How far this clock is ahead of a target's at least, in milliseconds: the target told something between our firing and now.
@@ -274,7 +372,7 @@ fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     if state.letters.remove(id).is_some() {
         out.push(Action::Forget {
             letter: id.clone(),
-            number: Some(state.last_number),
+            number: Some(state.numbers),
         });
     }
 }
@@ -311,13 +409,14 @@ enum Stands {
 }
 
 fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands {
+    let version = firing.waits.get(id).copied().unwrap_or_default();
     let Some(letter) = state.letters.get(id) else {
         return Stands::Delivered;
     };
     let has_time = state.is_linked && now.uptime < firing.deadline;
-    if letter.confirmed >= firing.number {
+    if letter.confirmed >= version {
         Stands::Delivered
-    } else if letter.kept >= firing.number {
+    } else if letter.kept >= version {
         if has_time { Stands::Open } else { Stands::Kept }
     } else if now.uptime < firing.deadline && (has_time || letter.not_kept.is_none()) {
         Stands::Open
@@ -338,9 +437,9 @@ pub(super) fn review(
     let mut firings = std::mem::take(&mut state.firings);
     for firing in &mut firings {
         let waits: Vec<LetterId> = match only {
-            Some(id) if firing.waits.contains(id) => vec![id.clone()],
+            Some(id) if firing.waits.contains_key(id) => vec![id.clone()],
             Some(_) => continue,
-            None => firing.waits.iter().cloned().collect(),
+            None => firing.waits.keys().cloned().collect(),
         };
         for id in waits {
             review_one(state, firing, &id, now, out);

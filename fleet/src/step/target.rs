@@ -107,6 +107,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
                     outcome: Outcome::Refused,
                     why: &why,
                     ran: None,
+                    above: None,
                     until: trigger.expires() + state.rules.skew,
                     again: true,
                 };
@@ -139,6 +140,7 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
                 which,
                 outcome,
                 why,
+                above: None,
             };
             return settle(state, answer, &trigger, now, out);
         }
@@ -239,6 +241,7 @@ pub(super) fn settle(
         outcome: answer.outcome,
         why: &answer.why,
         ran: None,
+        above: answer.above,
         until,
         again: releases,
     };
@@ -316,6 +319,7 @@ pub(super) fn ran(
         outcome,
         why: &why,
         ran,
+        above: None,
         until: now.wall,
         again: false,
     };
@@ -437,6 +441,8 @@ pub(super) struct News<'a> {
     pub outcome: Outcome,
     pub why: &'a str,
     pub ran: Option<Ran>,
+    /// The number above which it would have been taken, if it is superseded.
+    pub above: Option<u64>,
     /// How long the sender may ask again by putting the same number.
     pub until: Walltime,
     /// Whether it asks again.
@@ -458,7 +464,7 @@ pub(super) fn tell(
         && let Content::Told { told, .. } = &letter.content
     {
         ran = ran.or_else(|| told.ran.clone());
-        let is_same = told.outcome == news.outcome
+        let is_same = (told.outcome, told.above) == (news.outcome, news.above)
             && told.ran == ran
             && (told.why == why
                 || ![&*told.why, &why].contains(&TURN)
@@ -490,6 +496,7 @@ pub(super) fn tell(
         at: now.wall.millis(),
         stopped: ways(state, news.lineage),
         ran,
+        above: news.above,
     };
     let draft = Draft {
         letter: id,
@@ -507,7 +514,8 @@ pub(super) fn tell(
     only_newest(state, which);
 }
 
-/// Leaves the result register to the highest number of a sender and name; what is older is told in the story only.
+/// Leaves the result register to the highest number of a sender and name that does not wait; what is older is told in the story
+/// only.
 fn only_newest(state: &mut State, which: &Which) {
     let id = |number, bits| {
         LetterId::Told(Which {
@@ -516,20 +524,20 @@ fn only_newest(state: &mut State, which: &Which) {
             ..which.clone()
         })
     };
-    let (first, last) = (id(0, 0), id(u64::MAX, u128::MAX));
-    let this = LetterId::Told(which.clone());
-    let newest = state.letters.range(first.clone()..=last).next_back();
-    // This one, or the one that was the newest until now.
-    let older = if newest.is_some_and(|(id, _)| *id == this) {
-        let below = state.letters.range(first..this).next_back();
-        below.map(|(id, _)| id.clone())
-    } else {
-        Some(this)
-    };
-    if let Some(letter) = older.and_then(|id| state.letters.get_mut(&id))
-        && let Content::Told { told, .. } = &letter.content
-    {
-        letter.left.remove(&result_key(told));
+    let of_the_name = id(0, 0)..=id(u64::MAX, u128::MAX);
+    // A trigger that is ahead of the clock may wait while one with a lower number is taken.
+    let waits = |letter: &Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Held);
+    let all = state.letters.range(of_the_name.clone());
+    let newest = all.max_by_key(|(id, letter)| (!waits(letter), *id));
+    let newest = newest.map(|(id, _)| id.clone());
+    for (id, letter) in state.letters.range_mut(of_the_name) {
+        if let Content::Told { told, .. } = &letter.content
+            && newest.as_ref() != Some(id)
+            // The sender, whose clock may have been set back, has to hear that.
+            && told.above.is_none()
+        {
+            letter.left.remove(&result_key(told));
+        }
     }
 }
 

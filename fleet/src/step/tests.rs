@@ -6,8 +6,8 @@ use super::model::*;
 use super::{step, wakes};
 use crate::policy::accept::Accept;
 use crate::policy::books::Which;
-use crate::policy::fire::Request;
 use crate::policy::fire::tests::request;
+use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::{Rules, Signed};
 use crate::policy::lineage::tests::{lineage, node};
 use crate::policy::term::tests::moment;
@@ -48,7 +48,7 @@ impl Bench {
             locks: vec![],
         };
         Bench {
-            state: State::new(rules, 0, [], &now),
+            state: State::new(rules, Numbers::default(), [], &now),
             now,
         }
     }
@@ -140,6 +140,7 @@ impl Bench {
             which: Which::from(trigger),
             outcome,
             why: String::new(),
+            above: None,
         }]))
     }
 
@@ -166,6 +167,7 @@ fn told(trigger: &Trigger, outcome: Outcome) -> Told {
         at: 0,
         stopped: vec![],
         ran: None,
+        above: None,
     }
 }
 
@@ -425,8 +427,13 @@ fn a_service_that_begins_puts_what_it_kept_and_goes_on_counting() {
     });
     let draft = kept(&actions);
     let mut again = Bench::new("web1");
-    again.now.wall = moment("a", 0, 1_000_000).wall;
-    again.state = State::new(again.state.rules.clone(), 0, [draft.clone()], &again.now);
+    again.now.wall = moment("a", 0, 1_999_900_000).wall;
+    again.state = State::new(
+        again.state.rules.clone(),
+        Numbers::default(),
+        [draft.clone()],
+        &again.now,
+    );
     let actions = again.does(Event::Reached);
     assert_eq!(puts(&actions).len(), 1);
     let other = Request {
@@ -437,8 +444,154 @@ fn a_service_that_begins_puts_what_it_kept_and_goes_on_counting() {
     assert_eq!(trigger.number, draft.version + 1);
     // What was let go is known by the number that was written down.
     let mut again = Bench::new("web1");
-    again.state = State::new(again.state.rules.clone(), 3_000_000_000, [], &again.now);
-    assert_eq!(again.fires(request(&[])).0.number, 3_000_000_001);
+    let numbers = Numbers {
+        last: 2_000_100_000,
+        before: 0,
+    };
+    again.state = State::new(again.state.rules.clone(), numbers, [], &again.now);
+    assert_eq!(again.fires(request(&[])).0.number, 2_000_100_001);
+}
+
+/// The clock of a sender is an hour ahead for a while. What it fires afterwards is numbered by the clock, and above what its target
+/// has recorded only where the target says so.
+#[test]
+fn sender_whose_clock_was_set_back_sends_once_more_above_what_its_target_has_recorded() {
+    let hour = Span::from_secs(3600);
+    let right = Bench::new("web1").now.wall;
+    let after_an_hour_ahead = || {
+        let mut web1 = Bench::linked("web1");
+        web1.now.wall = right + hour;
+        let (before, actions) = web1.fires(request(&[]));
+        web1.is_put(&puts(&actions)[0], Ok(()));
+        web1.hears(&before, Outcome::Taken);
+        web1.now.wall = right;
+        (web1, before)
+    };
+    let (mut web1, before) = after_an_hour_ahead();
+    let next = Request {
+        id: Id::from_bits(100),
+        ..request(&[])
+    };
+    let (fired, actions) = web1.fires(next.clone());
+    assert_eq!(fired.number, right.millis());
+    let is_said = |action: &Action| matches!(action, Action::Note(note) if note.starts_with("the clock was set back"));
+    assert!(actions.iter().any(is_said), "{actions:?}");
+    assert_eq!(web1.state.set_back(right), Some(before.number));
+    assert_eq!(web1.state.set_back(right + hour), None);
+    // What its target tells of the former number is no word about a newer one.
+    assert!(!is_forgotten(&web1.hears(&before, Outcome::Taken)));
+    let superseded = |trigger: &Trigger, above| {
+        Event::Heard(Told {
+            above: Some(above),
+            ..told(trigger, Outcome::Superseded)
+        })
+    };
+    let actions = web1.does(superseded(&fired, before.number));
+    assert!(!is_forgotten(&actions));
+    let Content::Trigger(again) = kept(&actions).content else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((again.number, &again.id), (before.number + 1, &fired.id));
+    assert_eq!(again.expires(), fired.expires());
+    assert_eq!(kept(&actions).version, fired.number + 1);
+    // Once, whatever the target tells.
+    let actions = web1.does(superseded(&again, again.number));
+    assert!(is_forgotten(&actions));
+    // Not above a number that it never used.
+    let (mut web1, before) = after_an_hour_ahead();
+    let (fired, _) = web1.fires(next.clone());
+    let actions = web1.does(superseded(&fired, before.number + 1));
+    assert!(is_forgotten(&actions));
+    // Its target has taken it with the higher number, which this service has lost.
+    let (mut web1, before) = after_an_hour_ahead();
+    let (fired, _) = web1.fires(next);
+    let taken = Trigger {
+        number: before.number + 1,
+        ..fired
+    };
+    assert!(is_forgotten(&web1.hears(&taken, Outcome::Taken)));
+}
+
+/// A letter that waits is on disk and put although its number is lower than before.
+#[test]
+fn letter_with_a_lower_number_is_kept_before_it_is_put() {
+    let mut web1 = Bench::linked("web1");
+    let right = web1.now.wall;
+    web1.now.wall = right + Span::from_secs(3600);
+    let (before, actions) = web1.fires(request(&[]));
+    web1.is_put(&puts(&actions)[0], Ok(()));
+    web1.now.wall = right;
+    let next = Request {
+        id: Id::from_bits(100),
+        ..request(&[])
+    };
+    let actions = web1.does(Event::Fire {
+        client: CLIENT,
+        request: next,
+    });
+    let draft = kept(&actions);
+    assert_eq!(draft.version, before.number + 1);
+    assert!(puts(&actions).is_empty() && said(&actions).is_none());
+    let actions = web1.keeps(&draft, Ok(()));
+    assert_eq!(said(&actions), None);
+    let actions = web1.is_put(&puts(&actions)[0], Ok(()));
+    assert_eq!(said(&actions).expect("said").delivered, [node("lb1")]);
+}
+
+/// Also below a result of a higher number.
+#[test]
+fn sender_hears_above_which_number_its_trigger_would_be_taken() {
+    let mut lb1 = Bench::linked("lb1");
+    let (newer, older) = (lb1.fired(2_000_000_001), lb1.fired(2_000_000_000));
+    lb1.sees(&newer, 7);
+    let draft = kept(&lb1.gets(&newer, Outcome::Taken));
+    for put in puts(&lb1.keeps(&draft, Ok(()))) {
+        lb1.is_put(&put, Ok(()));
+    }
+    lb1.sees(&older, 8);
+    let actions = lb1.does(Event::Answers(vec![Answer {
+        which: Which::from(&older),
+        outcome: Outcome::Superseded,
+        why: String::new(),
+        above: Some(newer.number),
+    }]));
+    assert_eq!(tells(&actions).above, Some(newer.number));
+    let is_result = |put: &Action| {
+        matches!(
+            put,
+            Action::Put {
+                key: Key::Result { .. },
+                ..
+            }
+        )
+    };
+    let actions = lb1.keeps(&kept(&actions), Ok(()));
+    assert!(puts(&actions).iter().any(is_result), "{actions:?}");
+}
+
+/// A trigger that is ahead of the clock is not recorded, and its sender numbers by the clock again.
+#[test]
+fn result_of_a_lower_number_is_put_while_a_higher_one_waits() {
+    let mut lb1 = Bench::linked("lb1");
+    let (ahead, now) = (lb1.fired(2_003_600_000), lb1.fired(2_000_000_000));
+    lb1.sees(&ahead, 7);
+    let draft = kept(&lb1.gets(&ahead, Outcome::Held));
+    for put in puts(&lb1.keeps(&draft, Ok(()))) {
+        lb1.is_put(&put, Ok(()));
+    }
+    lb1.sees(&now, 8);
+    let draft = kept(&lb1.gets(&now, Outcome::Taken));
+    let is_result = |put: &Action| {
+        matches!(
+            put,
+            Action::Put {
+                key: Key::Result { .. },
+                ..
+            }
+        )
+    };
+    let actions = lb1.keeps(&draft, Ok(()));
+    assert!(puts(&actions).iter().any(is_result), "{actions:?}");
 }
 
 #[test]
@@ -966,7 +1119,12 @@ fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_engine() {
     assert_eq!(node_puts(&web1.reaches()).len(), 1);
     // A service that begins with it puts it too.
     let mut again = Bench::new("web1");
-    again.state = State::new(again.state.rules.clone(), 0, [newer], &again.now);
+    again.state = State::new(
+        again.state.rules.clone(),
+        Numbers::default(),
+        [newer],
+        &again.now,
+    );
     assert_eq!(node_puts(&again.reaches()).len(), 1);
     assert_eq!(again.state.untold(), 0);
 }

@@ -86,6 +86,7 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
                     why: outcome::words(&line.reason),
                     ran: ran.clone(),
                     is_unwatched: false,
+                    above: None,
                 };
                 became.insert(id, answer);
             }

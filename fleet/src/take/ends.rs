@@ -183,6 +183,7 @@ mod tests {
             why: String::new(),
             ran,
             is_unwatched: false,
+            above: None,
         }
     }
 

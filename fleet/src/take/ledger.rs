@@ -1,4 +1,5 @@
-//! The books on disk, of which there is one writer. Nothing is believed to be on disk that was not synced.
+//! The ledger on disk, of which there is one writer. Nothing is believed to be on disk that was not synced. Changes are appended; when
+//! they are as long as all the rest, the file is written anew.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,59 +11,56 @@ use again::model::{Moment, Span};
 use again::state::directory::{Directory, Keeps, shown};
 use again::sys::file::{read_regular, sync};
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
 
-use crate::policy::books::Books;
+use crate::policy::books::{Books, Record};
+use crate::policy::page::{self, Change, LARGEST, Page};
 use crate::policy::share::Shares;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
-
-/// Where the books are, in the state directory.
-const DIRECTORY: &str = "take";
-/// The books, in their directory.
-const FILE: &str = "books.json";
-/// More than the books of any fleet have, in bytes.
-const LARGEST: u64 = 256 << 20;
-const VERSION: u32 = 1;
-
-/// What is in the file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Page {
-    version: u32,
-    books: Books,
-    /// What the helper is being asked for.
-    begun: Vec<Trigger>,
-    /// Each node's use of the cap. Earlier versions kept none.
-    #[serde(default)]
-    shares: Shares,
-}
 
 /// The file, and what is to be in it.
 pub struct Ledger {
     directory: Directory,
     page: Page,
+    /// The changes that are not in the file yet.
+    pending: Vec<u8>,
     is_saved: bool,
+    file: Appended,
     /// Held as long as this lives.
     _lock: File,
 }
 
+/// The file as far as it is whole.
+#[derive(Default)]
+struct Appended {
+    /// None if it has to be written anew.
+    file: Option<File>,
+    /// Length, and when it is written anew, in bytes.
+    length: u64,
+    most: u64,
+}
+
 impl Ledger {
-    /// Opens the books in this state directory; directories are made where they are missing.
+    /// Opens the ledger in this state directory; directories are made where they are missing.
     ///
     /// # Errors
-    /// What is wrong with which directory; or another process has the books.
+    /// What is wrong with which directory; or another process has the ledger.
     pub fn open(state_dir: &Path) -> Result<Ledger, String> {
+        let (below, _) = parts();
         let directory = Directory::open(state_dir, Keeps::State)
-            .and_then(|state_dir| state_dir.below(DIRECTORY, 0o700));
+            .and_then(|state_dir| state_dir.below(below, 0o700));
         let directory = directory
             .map_err(|e| format!("{e:#}").replace("AGAIN_STATE_DIR", "AGAIN_FLEET_STATE_DIR"))?;
         let path = directory.path();
         let lock = locked(&path.join("lock"), "take")
             .map_err(|e| format!("{} cannot be locked: {e}", shown(&path).display()))?;
+        let (page, file) = read(&path.join(parts().1));
         Ok(Ledger {
-            page: read(&path.join(FILE)),
             directory,
+            page,
+            pending: Vec::new(),
             is_saved: true,
+            file,
             _lock: lock,
         })
     }
@@ -82,14 +80,20 @@ impl Ledger {
         &self.page.shares
     }
 
-    /// Takes over each node's use of the cap.
-    pub fn set_shares(&mut self, shares: Shares) {
-        self.is_saved &= shares == self.page.shares;
-        self.page.shares = shares;
+    fn change(&mut self, change: &Change) {
+        if self.page.apply(change) {
+            self.is_saved = false;
+            self.pending.extend(page::line(change));
+        }
     }
 
-    /// Enters what becomes of a trigger.
-    pub fn enter(
+    /// Takes over each node's use of the cap.
+    pub fn set_shares(&mut self, shares: Shares) {
+        self.change(&Change::Shares(shares));
+    }
+
+    /// Records what becomes of a trigger.
+    pub fn record(
         &mut self,
         trigger: &Trigger,
         outcome: Outcome,
@@ -97,50 +101,105 @@ impl Ledger {
         skew: Span,
         now: &Moment,
     ) {
-        self.page
-            .books
-            .enter(&trigger.into(), outcome, why, skew, now);
-        self.is_saved = false;
+        let record = Record::new(trigger, outcome, why, skew, now);
+        self.change(&Change::Recorded(Box::new(record)));
     }
 
     /// Forgets what no longer matters.
     pub fn forget(&mut self, now: &Moment) {
-        self.page.books.forget(now);
+        self.change(&Change::Forgotten(now.clone()));
     }
 
-    /// Writes down for which triggers the helper is going to be asked; and waits until the disk has that, and all that was entered.
+    /// Writes down for which triggers the helper is going to be asked; and waits until the disk has that, and all that was recorded.
     ///
     /// # Errors
     /// It cannot be written; then nothing has begun.
     pub fn begin(&mut self, triggers: Vec<Trigger>) -> Result<(), String> {
-        self.is_saved &= triggers.is_empty();
-        self.page.begun = triggers;
+        self.end(triggers);
         self.save().inspect_err(|_| self.page.begun.clear())
     }
 
     /// The helper has been asked; of all but these it is known what it did. The disk may learn that later.
     pub fn end(&mut self, unknown: Vec<Trigger>) {
-        self.is_saved &= self.page.begun == unknown;
-        self.page.begun = unknown;
+        self.change(&Change::Begun(unknown));
     }
 
     /// Waits until the disk has everything.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be written. The next time the whole file is written anew.
     pub fn save(&mut self) -> Result<(), String> {
         if self.is_saved {
             return Ok(());
         }
-        let text = serde_json::to_vec(&self.page).expect("plain values");
+        let pending = std::mem::take(&mut self.pending);
         let path = self.directory.path();
-        replace(&path, &text).map_err(|e| {
-            let path = shown(&path.join(FILE));
+        let file = std::mem::take(&mut self.file);
+        let saved = file.append(&pending, || Appended::anew(&path, &page::line(&self.page)));
+        self.file = saved.map_err(|e| {
+            let path = shown(&path.join(parts().1));
             format!("{} cannot be written: {e}", path.display())
         })?;
         self.is_saved = true;
         Ok(())
     }
+}
+
+impl Appended {
+    /// Appends to the file and syncs it, or writes it anew if it is too long or not whole.
+    fn append(
+        mut self,
+        text: &[u8],
+        anew: impl FnOnce() -> io::Result<Appended>,
+    ) -> io::Result<Appended> {
+        let length = self.length + text.len() as u64;
+        match &mut self.file {
+            Some(file) if length <= self.most => {
+                file.write_all(text)?;
+                sync(file)?;
+                Ok(Appended { length, ..self })
+            }
+            _ => anew(),
+        }
+    }
+
+    /// Puts another file under the name: all or nothing.
+    fn anew(directory: &Path, text: &[u8]) -> io::Result<Appended> {
+        let new = directory.join("ledger.new");
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&new)?;
+        file.write_all(text)?;
+        sync(&file)?;
+        fs::rename(&new, directory.join(parts().1))?;
+        sync(&File::open(directory)?)?;
+        Ok(Appended {
+            file: Some(file),
+            length: text.len() as u64,
+            most: page::most(text.len() as u64),
+        })
+    }
+
+    /// Opens the file that has this text, which an earlier process may not have synced.
+    fn open(path: &Path, text: &[u8]) -> io::Result<Appended> {
+        let mut options = File::options();
+        let options = options
+            .append(true)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let file = options.open(path)?;
+        sync(&file)?;
+        let first = text.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+        Ok(Appended {
+            file: Some(file),
+            length: text.len() as u64,
+            most: page::most(first as u64),
+        })
+    }
+}
+
+/// The directory and the name of the file.
+fn parts() -> (&'static str, &'static str) {
+    page::FILE.split_once('/').expect("below a directory")
 }
 
 /// Locks a file, which is made if it is missing; there is one process of this verb.
@@ -158,27 +217,24 @@ pub(super) fn locked(path: &Path, verb: &str) -> io::Result<File> {
     }
 }
 
-/// What is in the file. Books that cannot be read are set aside: the helper remembers the numbers too.
-fn read(path: &Path) -> Page {
-    let new = Page {
-        version: VERSION,
-        books: Books::default(),
-        begun: Vec::new(),
-        shares: Shares::default(),
-    };
+/// What is in the file. One that cannot be read is set aside: the helper remembers the numbers too.
+fn read(path: &Path) -> (Page, Appended) {
     let text = match read_regular(path, LARGEST, OFlags::NOFOLLOW.bits() as i32) {
         Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return new,
-        Err(e) => return set_aside(path, &e.to_string(), new),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Default::default(),
+        Err(e) => return set_aside(path, &e.to_string()),
     };
-    match serde_json::from_slice::<Page>(&text) {
-        Ok(page) if page.version == VERSION => page,
-        Ok(page) => set_aside(path, &format!("it is of version {}", page.version), new),
-        Err(e) => set_aside(path, &e.to_string(), new),
+    match Page::parse(&text) {
+        Ok((page, is_whole)) => {
+            // One that cannot be opened, or has a torn end, is written anew.
+            let file = is_whole.then(|| Appended::open(path, &text).unwrap_or_default());
+            (page, file.unwrap_or_default())
+        }
+        Err(why) => set_aside(path, &why),
     }
 }
 
-fn set_aside(path: &Path, why: &str, new: Page) -> Page {
+fn set_aside(path: &Path, why: &str) -> (Page, Appended) {
     let aside = path.with_extension("unreadable");
     let moved = fs::rename(path, &aside).map_or_else(
         |e| format!("and cannot be set aside: {e}"),
@@ -188,22 +244,7 @@ fn set_aside(path: &Path, why: &str, new: Page) -> Page {
         "again-fleet: {} cannot be read ({why}), {moved}; a trigger of the last day may be taken once more if the helper has forgotten it too",
         shown(path).display()
     ));
-    new
-}
-
-/// Another file under the name: all or nothing.
-fn replace(directory: &Path, text: &[u8]) -> io::Result<()> {
-    let new = directory.join("books.new");
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(text)?;
-    sync(&file)?;
-    fs::rename(&new, directory.join(FILE))?;
-    sync(&File::open(directory)?)
+    Default::default()
 }
 
 #[cfg(test)]
@@ -224,6 +265,17 @@ mod tests {
         }
     }
 
+    /// One of this name.
+    fn named(n: u64) -> Trigger {
+        let one = fresh();
+        Trigger {
+            name: n.to_string().parse().expect("a name"),
+            number: one.number + n,
+            id: crate::wire::name::Id::from_bits(n.into()),
+            ..one
+        }
+    }
+
     fn outcome(ledger: &Ledger, trigger: &Trigger) -> Option<Outcome> {
         ledger
             .books()
@@ -238,7 +290,7 @@ mod tests {
         let one = fresh();
         let mut ledger = Ledger::open(path).expect("opened");
         ledger.begin(vec![one.clone()]).expect("written");
-        ledger.enter(&one, Outcome::Taken, "", SKEW, &moment());
+        ledger.record(&one, Outcome::Taken, "", SKEW, &moment());
         ledger.end(Vec::new());
         // Killed here, it does it again.
         drop(ledger);
@@ -247,7 +299,7 @@ mod tests {
             (ledger.begun(), outcome(&ledger, &one)),
             (&[one.clone()][..], None)
         );
-        ledger.enter(&one, Outcome::Taken, "", SKEW, &moment());
+        ledger.record(&one, Outcome::Taken, "", SKEW, &moment());
         ledger.end(Vec::new());
         ledger.save().expect("written");
         drop(ledger);
@@ -258,7 +310,7 @@ mod tests {
         );
     }
 
-    /// Shares are on disk before `again` is asked, as a power cut finds them. Earlier versions kept none.
+    /// Shares are on disk before `again` is asked, as a power cut finds them.
     #[test]
     fn shares_are_saved_with_what_has_begun() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -273,13 +325,6 @@ mod tests {
         let ledger = Ledger::open(dir.path()).expect("opened");
         assert_eq!(ledger.shares(), &shares);
         assert_ne!(shares, Shares::default());
-        drop(ledger);
-        let path = dir.path().join(DIRECTORY).join(FILE);
-        let before = r#"{"version":1,"books":{"senders":{},"forgotten":0},"begun":[]}"#;
-        fs::write(&path, before).expect("written");
-        let ledger = Ledger::open(dir.path()).expect("opened");
-        assert_eq!(ledger.shares(), &Shares::default());
-        assert!(!path.with_extension("unreadable").exists());
     }
 
     #[test]
@@ -296,36 +341,109 @@ mod tests {
     }
 
     #[test]
-    fn books_that_cannot_be_read_stop_nothing() {
+    fn ledger_that_cannot_be_read_stops_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join(DIRECTORY);
-        fs::create_dir(&path).expect("made");
+        let path = dir.path().join(page::FILE);
+        fs::create_dir(path.parent().expect("a directory")).expect("made");
         for text in [
             "",
             "{}",
             "\u{0}",
-            r#"{"version":2,"books":{"senders":{},"forgotten":0},"begun":[]}"#,
+            r#"{"version":3,"books":{"senders":{},"size":0},"begun":[],"shares":{}}"#,
         ] {
-            fs::write(path.join(FILE), text).expect("written");
+            fs::write(&path, text).expect("written");
             let ledger = Ledger::open(dir.path()).expect("opened");
             assert!(ledger.begun().is_empty());
-            assert_eq!(
-                fs::read_to_string(path.join("books.unreadable")).expect("set aside"),
-                text
-            );
+            let aside = path.with_extension("unreadable");
+            assert_eq!(fs::read_to_string(aside).expect("set aside"), text);
         }
+    }
+
+    /// A power cut may leave a part of the last line.
+    #[test]
+    fn torn_last_line_is_left_out_and_does_not_spoil_the_next() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(page::FILE);
+        let (one, other) = (named(1), named(2));
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        ledger.begin(vec![one.clone()]).expect("written");
+        let length = fs::metadata(&path).expect("there").len();
+        ledger.record(&one, Outcome::Taken, "", SKEW, &moment());
+        ledger.save().expect("written");
+        drop(ledger);
+        let file = File::options().write(true).open(&path).expect("opened");
+        file.set_len(length + 40).expect("torn");
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!((ledger.begun(), outcome(&ledger, &one)), (&[one][..], None));
+        ledger.record(&other, Outcome::Cancelled, "", SKEW, &moment());
+        ledger.save().expect("written");
+        drop(ledger);
+        let ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!(outcome(&ledger, &other), Some(Outcome::Cancelled));
+    }
+
+    /// Whatever is recorded, the file has no more than twice what is remembered, and a change costs as much as it is long.
+    #[test]
+    fn changes_are_appended_and_the_file_is_written_anew_when_they_are_many() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(page::FILE);
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).expect("there"));
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        let (mut last, mut anew) = (0, 0);
+        for n in 0..5000 {
+            ledger.record(&named(n), Outcome::Cancelled, "", SKEW, &moment());
+            // Without waiting for the disk each time.
+            if n % 25 == 0 {
+                ledger.save().expect("written");
+                anew += u32::from(std::mem::replace(&mut last, inode()) != last);
+                let all = page::line(&ledger.page).len() as u64;
+                let length = fs::metadata(&path).expect("there").len();
+                assert!(length <= page::most(all), "{length} for {all}");
+            }
+        }
+        assert!((3..40).contains(&anew), "{anew}");
+        ledger.save().expect("written");
+        let page = ledger.page.clone();
+        drop(ledger);
+        assert_eq!(Ledger::open(dir.path()).expect("opened").page, page);
     }
 
     #[test]
     fn what_cannot_be_written_has_not_begun() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join(DIRECTORY);
+        let path = dir.path().join("take");
+        let (one, other) = (named(1), named(2));
         let mut ledger = Ledger::open(dir.path()).expect("opened");
-        fs::create_dir(path.join("books.new")).expect("in the way");
-        assert!(ledger.begin(vec![fresh()]).is_err());
+        fs::create_dir(path.join("ledger.new")).expect("in the way");
+        ledger.record(&other, Outcome::Cancelled, "", SKEW, &moment());
+        let error = ledger.begin(vec![one.clone()]).expect_err("in the way");
+        assert!(error.contains("take/ledger cannot be written"), "{error}");
         assert!(ledger.begun().is_empty());
-        fs::remove_dir(path.join("books.new")).expect("out of the way");
+        fs::remove_dir(path.join("ledger.new")).expect("out of the way");
         ledger.begin(Vec::new()).expect("written");
+        drop(ledger);
+        let ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!(outcome(&ledger, &other), Some(Outcome::Cancelled));
+        assert!(ledger.begun().is_empty());
+    }
+
+    /// /dev/full takes no byte.
+    #[test]
+    fn full_disk_is_an_error_and_the_file_is_written_anew_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, other) = (named(1), named(2));
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        ledger.begin(vec![one.clone()]).expect("written");
+        let full = File::options().write(true).open("/dev/full");
+        ledger.file.file = Some(full.expect("opened"));
+        ledger.record(&other, Outcome::Cancelled, "", SKEW, &moment());
+        let error = ledger.begin(vec![other.clone()]).expect_err("full");
+        assert!(error.contains("No space left"), "{error}");
+        ledger.begin(vec![one.clone()]).expect("written");
+        drop(ledger);
+        let ledger = Ledger::open(dir.path()).expect("opened");
+        assert_eq!(outcome(&ledger, &other), Some(Outcome::Cancelled));
+        assert_eq!(ledger.begun(), [one]);
     }
 
     #[test]
@@ -333,7 +451,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let target = dir.path().join("elsewhere");
         fs::create_dir(&target).expect("made");
-        std::os::unix::fs::symlink(&target, dir.path().join(DIRECTORY)).expect("linked");
+        std::os::unix::fs::symlink(&target, dir.path().join("take")).expect("linked");
         let error = Ledger::open(dir.path()).err().expect("refused");
         assert!(
             error.contains("is a symbolic link") && error.contains("AGAIN_FLEET_STATE_DIR"),

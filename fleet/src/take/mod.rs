@@ -18,7 +18,7 @@ mod ends;
 mod event;
 /// The helper, and what it must not inherit.
 mod helper;
-/// The books on disk.
+/// The ledger on disk.
 mod ledger;
 /// The cap and the triggers that `again` has on record.
 mod observation;
@@ -30,7 +30,7 @@ mod share;
 pub mod socket;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use again::layout::complain;
@@ -39,7 +39,6 @@ use again::sys::clock;
 
 use crate::handover::Answer;
 use crate::identity::{Reason, Untrusted};
-use crate::policy::books::Books;
 use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
 use crate::policy::pace::Pace;
 use crate::policy::rule::Rule;
@@ -98,8 +97,8 @@ impl Taker {
         ledger.forget(&now);
         case.finish(ledger, &now)?;
         let mut answers = Vec::with_capacity(values.len());
-        let (mut taken, mut has_called) = (Vec::new(), false);
-        let mut judged = case.judge_all(ledger.books(), values, &now);
+        let mut taken = Vec::new();
+        let mut judged = case.judge_all(ledger, values, &now);
         let before = ledger.shares().clone();
         let mut shares = before.clone();
         share::limit(&case.settings, &mut shares, runs(&mut judged), now.wall);
@@ -117,8 +116,7 @@ impl Taker {
                 )) => {
                     let answer = put(&mut self.calls, &case.settings, &call);
                     if answer.outcome == Outcome::Called {
-                        has_called = true;
-                        ledger.enter(&trigger, Outcome::Called, "", case.rules.skew, &now);
+                        ledger.record(&trigger, Outcome::Called, "", case.rules.skew, &now);
                     }
                     answer
                 }
@@ -131,17 +129,15 @@ impl Taker {
                     });
                     said(Outcome::Held, "")
                 }
-                Ok((Came { trigger, .. }, Verdict::Settled(outcome, why))) => {
-                    ledger.enter(&trigger, outcome, &why, case.rules.skew, &now);
+                Ok((_, Verdict::Settled(outcome, why) | Verdict::Known(outcome, why))) => {
                     said(outcome, &why)
                 }
-                Ok((_, Verdict::Known(outcome, why))) => said(outcome, &why),
                 Ok((_, Verdict::Held(why))) => said(Outcome::Held, &why),
+                Ok((Came { trigger, .. }, Verdict::Superseded(above))) => Answer {
+                    above: Some(above),
+                    ..said(Outcome::Superseded, &superseded(&trigger, above))
+                },
             });
-        }
-        // The helper knows its numbers, and a call is known as long as it waits.
-        if has_called && let Err(why) = ledger.save() {
-            complain(&format!("again-fleet: {why}"));
         }
         if let Err(why) = ledger.begin(taken.iter().map(|one| one.trigger.clone()).collect()) {
             ledger.set_shares(before);
@@ -217,7 +213,13 @@ fn said(outcome: Outcome, why: &str) -> Answer {
         why,
         ran: None,
         is_unwatched: false,
+        above: None,
     }
+}
+
+/// Why a trigger is superseded.
+fn superseded(trigger: &Trigger, above: u64) -> String {
+    format!("number {above} came before {}", trigger.number)
 }
 
 fn refused(why: &str) -> Answer {
@@ -328,18 +330,27 @@ impl Case {
         })
     }
 
-    /// Passes on what an earlier process had begun with. What nobody may take any more is left alone.
+    /// Passes on what an earlier process had begun with. What nobody may take any more was taken if `again` shows it, and is left
+    /// alone otherwise.
     fn finish(&self, ledger: &mut Ledger, now: &Moment) -> Result<(), String> {
-        let mut taken = Vec::new();
+        let (mut taken, mut late) = (Vec::new(), Vec::new());
         for (at, trigger) in ledger.begun().iter().enumerate() {
-            if let Verdict::Take(lineage) = judge(&self.rules, ledger.books(), trigger, now) {
-                let trigger = trigger.clone();
-                taken.push(Taken {
+            let trigger = trigger.clone();
+            match judge(&self.rules, ledger.books(), &trigger, now) {
+                Verdict::Take(lineage) => taken.push(Taken {
                     at,
                     trigger,
                     lineage,
-                });
+                }),
+                _ => late.push(trigger),
             }
+        }
+        if !late.is_empty() {
+            let shown = helper::status(&self.settings)? + &helper::history(&self.settings)?;
+            late.retain(|trigger| shown.contains(trigger.id.as_str()));
+        }
+        for trigger in late {
+            ledger.record(&trigger, Outcome::Taken, "", self.rules.skew, now);
         }
         self.pass_on(ledger, &taken, now);
         match ledger.begun() {
@@ -350,47 +361,74 @@ impl Case {
         }
     }
 
-    /// A verdict on each value; or else what is to be said of it.
+    /// A verdict on each value; or else what is to be said of it. Those with the lowest numbers are judged first, and what is to
+    /// be taken waits in the books from then on, so that no name that makes room cuts it off.
     fn judge_all(
         &self,
-        books: &Books,
+        ledger: &mut Ledger,
         values: &[Vec<u8>],
         now: &Moment,
     ) -> Vec<Result<(Came, Verdict), Answer>> {
         let mut keys = BTreeSet::new();
-        let judged = values.iter().map(|value| {
+        let came = values.iter().map(|value| {
             let came = self.admitted(value)?;
-            let trigger = &came.trigger;
+            let Trigger { sender, name, .. } = &came.trigger;
             // Under a key there is one value. What becomes of a second one hangs on how the first one fares.
-            if !keys.insert((trigger.sender.clone(), trigger.name.clone())) {
-                return Err(said(
+            match keys.insert((sender.clone(), name.clone())) {
+                true => Ok(came),
+                false => Err(said(
                     Outcome::Held,
                     "another one of its name was handed over with it",
-                ));
+                )),
             }
-            let verdict = judge(&self.rules, books, trigger, now);
-            if let (Verdict::Take(_), Some(own)) = (&verdict, &came.own) {
-                self.is_left(own)?;
-            }
-            // A copy that comes again is nothing new.
-            let already = match verdict {
-                Verdict::Known(..) => "already ",
-                _ => "",
-            };
-            if let Verdict::Settled(outcome, why) | Verdict::Known(outcome, why) = &verdict {
-                let Trigger {
-                    sender,
-                    name,
-                    number,
-                    ..
-                } = trigger;
-                complain(&format!(
-                    "again-fleet: {already}{outcome}: '{name}' of {sender}, number {number}: {why}"
-                ));
-            }
-            Ok((came, verdict))
         });
-        judged.collect()
+        let came: Vec<Result<Came, Answer>> = came.collect();
+        let mut judged: Vec<(usize, _)> = came.into_iter().enumerate().collect();
+        judged.sort_by_key(|(_, came)| came.as_ref().ok().map(|came| came.trigger.number));
+        let judged = judged.into_iter().map(|(at, came)| {
+            let judged = came.and_then(|came| {
+                let verdict = self.judge(ledger, &came, now)?;
+                Ok((came, verdict))
+            });
+            (at, judged)
+        });
+        let judged: BTreeMap<usize, _> = judged.collect();
+        judged.into_values().collect()
+    }
+
+    /// Judges a trigger, and records the verdict.
+    fn judge(&self, ledger: &mut Ledger, came: &Came, now: &Moment) -> Result<Verdict, Answer> {
+        let trigger = &came.trigger;
+        let verdict = judge(&self.rules, ledger.books(), trigger, now);
+        if let (Verdict::Take(_), Some(own)) = (&verdict, &came.own) {
+            self.is_left(own)?;
+        }
+        let skew = self.rules.skew;
+        match &verdict {
+            Verdict::Take(_) => ledger.record(trigger, Outcome::Held, "", skew, now),
+            Verdict::Settled(outcome, why) => ledger.record(trigger, *outcome, why, skew, now),
+            Verdict::Known(..) | Verdict::Superseded(_) | Verdict::Held(_) => {}
+        }
+        // A copy that comes again is nothing new.
+        let (already, outcome, why) = match &verdict {
+            Verdict::Settled(outcome, why) => ("", *outcome, why.clone()),
+            Verdict::Known(outcome, why) => ("already ", *outcome, why.clone()),
+            Verdict::Superseded(above) => {
+                let why = superseded(trigger, *above);
+                ("already ", Outcome::Superseded, why)
+            }
+            Verdict::Take(_) | Verdict::Held(_) => return Ok(verdict),
+        };
+        let Trigger {
+            sender,
+            name,
+            number,
+            ..
+        } = trigger;
+        complain(&format!(
+            "again-fleet: {already}{outcome}: '{name}' of {sender}, number {number}: {why}"
+        ));
+        Ok(verdict)
     }
 
     /// The trigger that somebody has sent to this node whom it listens to.
@@ -479,7 +517,7 @@ impl Case {
             for one in order.members {
                 let (outcome, why) = match &done {
                     Done::Recorded(why) => {
-                        ledger.enter(&one.trigger, Outcome::Taken, why, self.rules.skew, now);
+                        ledger.record(&one.trigger, Outcome::Taken, why, self.rules.skew, now);
                         (Outcome::Taken, why)
                     }
                     Done::Refused(why) => {

@@ -56,6 +56,12 @@ impl Outcome {
         self != Outcome::Held
     }
 
+    /// Whether the trigger was accepted to start a run.
+    pub fn is_of_a_run(self) -> bool {
+        let others = [Outcome::Taken, Outcome::Satisfied, Outcome::Started];
+        others.contains(&self) || self.ends_a_run()
+    }
+
     /// Whether it is how a run ends.
     pub fn ends_a_run(self) -> bool {
         matches!(
@@ -103,6 +109,9 @@ pub struct Told {
     /// The run that did its job, once it has begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
+    /// The number above which it would have been taken, if it is superseded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<u64>,
 }
 
 /// The run that did a trigger's job, as its target has it on record.
@@ -242,6 +251,7 @@ mod tests {
             at: 1_000_500,
             stopped: vec![],
             ran: None,
+            above: None,
         }
     }
 

@@ -284,6 +284,7 @@ fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
         at: 0,
         stopped: vec![],
         ran: None,
+        above: None,
     };
     let drafts: Vec<Draft> = (0..1000)
         .map(|n| Draft::new(&namespace, &told(n)).expect("a draft"))

@@ -197,7 +197,7 @@ fn every_default_is_the_programs() {
         format!("End when nothing has been handed over for so long; {idle} by default."),
         format!("by default {}.", settings::FILE),
         format!("The directory for state, by default {state}."),
-        format!(".It Pa {state}/take/books.json"),
+        format!(".It Pa {state}/take/ledger"),
         format!(".It Pa {run}/take"),
     ] {
         assert!(manual.contains(&said), "again-fleet(8) lacks {said:?}");

@@ -309,6 +309,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         at: stands.at,
         stopped: vec![],
         ran: None,
+        above: None,
     };
     let key = "result/web1=test/lb1=test/again";
     let elsewhere = Told {

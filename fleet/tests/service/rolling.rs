@@ -236,6 +236,7 @@ fn put_outcome(
             at: 1,
             stopped: Vec::new(),
             ran: None,
+            above: None,
         },
         origin: Origin {
             id: story.clone(),

@@ -5,7 +5,7 @@ use crate::world::{Ev, MINUTE, SECOND, World};
 /// One thing breaks, and the next one is planned.
 pub fn strike(world: &mut World) {
     let n = usize::try_from(world.dice.below(world.machines.len() as u64)).expect("small");
-    match world.dice.below(12) {
+    match world.dice.below(14) {
         0 | 1 => {
             world.promises.count("killed");
             world.kill(n);
@@ -33,6 +33,22 @@ pub fn strike(world: &mut World) {
             world.machines[n].clock = off - 90 * i64::try_from(MINUTE).expect("small");
             world.machines[n].was_clock_wrong = true;
             mend_later(world, n, 30 * MINUTE);
+        }
+        12 => {
+            world.promises.count("restarted with its clock set back");
+            let back = i64::try_from(world.dice.below(90 * MINUTE)).expect("small");
+            world.machines[n].clock -= back;
+            world.machines[n].was_clock_wrong = true;
+            world.kill(n);
+            mend_later(world, n, 30 * MINUTE);
+        }
+        13 => {
+            let other = usize::try_from(world.dice.below(world.machines.len() as u64));
+            let sender = world.machines[other.expect("small")].name.clone();
+            if world.dice.permille(300) {
+                world.promises.count("flooded");
+                crate::take::flood(world, n, &sender);
+            }
         }
         10 => {
             world.promises.count("disabled");

@@ -2,7 +2,7 @@
 
 use again::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
-use again_fleet::policy::fire::Request;
+use again_fleet::policy::fire::{Numbers, Request};
 use again_fleet::step::model::{Back, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -28,17 +28,17 @@ impl World {
         }
         let (outbox, held) = Outbox::open(machine.disk.clone(), WIDE).expect("opened");
         assert_eq!(held.aside, Vec::<String>::new());
-        let mut number = 0;
+        let mut numbers = Numbers::default();
         let mut drafts = Vec::new();
         for (key, value) in held.values {
             if key == "number" {
-                number = u64::from_be_bytes(value.try_into().expect("eight bytes"));
+                numbers = serde_json::from_slice(&value).expect("numbers");
             } else {
                 drafts.push(serde_json::from_slice::<Draft>(&value).expect("a draft"));
             }
         }
         machine.service = Some(Service {
-            state: State::new(machine.rules.clone(), number, drafts, &now),
+            state: State::new(machine.rules.clone(), numbers, drafts, &now),
             life,
             outbox,
             connection: None,
@@ -67,6 +67,7 @@ impl World {
             return;
         }
         self.machines[n].service = None;
+        self.machines[n].ledger.die();
         self.machines[n].is_on = false;
         self.machines[n].disk.crash(&mut self.dice);
         let delay = SECOND + self.dice.below(longest);
@@ -136,8 +137,13 @@ impl World {
         self.look_at_tool(n);
     }
 
-    pub fn dies(&mut self) -> bool {
-        self.odds(self.odds.take)
+    /// Whether an executor dies here. The next one reads its ledger.
+    pub fn dies(&mut self, n: usize) -> bool {
+        let dies = self.odds(self.odds.take);
+        if dies {
+            self.machines[n].ledger.die();
+        }
+        dies
     }
 
     pub fn look_at_tool(&mut self, n: usize) {

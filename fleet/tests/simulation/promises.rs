@@ -39,6 +39,8 @@ pub struct Promises {
     /// The numbers that were acted on, in their order.
     highest: BTreeMap<(Node, Node, String), u64>,
     settled: BTreeMap<(Node, Which), Outcome>,
+    /// The number with which each was sent last.
+    numbers: BTreeMap<Asked, u64>,
     excused: BTreeSet<Asked>,
     told: BTreeMap<(Node, Which), BTreeSet<Outcome>>,
     /// From when on everything is whole, but for the nodes that are gone.
@@ -146,7 +148,13 @@ impl Promises {
                 self.cancels
                     .insert((trigger.target.clone(), trigger.id.clone()));
             }
-            Content::Trigger(_) | Content::Node(_) | Content::Targets(_) => {}
+            Content::Trigger(trigger) => {
+                let asked = (trigger.target.clone(), trigger.id.clone());
+                if self.numbers.insert(asked, trigger.number).is_some() {
+                    self.count("numbered again");
+                }
+            }
+            Content::Node(_) | Content::Targets(_) => {}
             Content::Told { told, .. } => {
                 let which = Which {
                     sender: told.sender.clone(),
@@ -218,7 +226,8 @@ impl Promises {
             "{me} acted on {which:?} after {highest}"
         );
         *highest = which.number;
-        self.acted_ids.insert((me.clone(), which.id.clone()));
+        let is_first = self.acted_ids.insert((me.clone(), which.id.clone()));
+        assert!(is_first, "{me} acted on the id of {which:?} twice");
         if let Some(outcome) = self.settled.get(&(me.clone(), which.clone())) {
             panic!("{me} acted on {which:?}, which was {outcome}");
         }

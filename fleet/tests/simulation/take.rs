@@ -1,124 +1,246 @@
-//! Root's side of a node, which may die at each of its steps: judge with the books, have the tool record, write the books,
-//! answer.
+//! The executor of a node, which may die at each of its steps: judge with the ledger, write down what is begun, have the tool record it,
+//! write down what became of it, answer. What was not saved is gone when it dies.
 
-use again::model::Span;
-use again_fleet::policy::books::{Books, Which};
-use again_fleet::policy::judge::{self, Verdict};
+use again::model::{Moment, Span};
+use again_fleet::policy::books::{Books, MOST_NAMES, Record, Which};
+use again_fleet::policy::judge::{self, Rules, Verdict};
 use again_fleet::policy::pace::{self, Pace};
+use again_fleet::policy::page::{Change, Page};
 use again_fleet::step::model::{Answer, Found};
+use again_fleet::wire::lineage::{Cause, Lineage, Origin};
+use again_fleet::wire::name::{Id, Node};
 use again_fleet::wire::outcome::Outcome;
-use again_fleet::wire::trigger::Trigger;
+use again_fleet::wire::trigger::{Ask, Trigger};
 
 use crate::seal;
 use crate::tool::Order;
-use crate::world::{Mutant, World};
+use crate::world::{Machine, Mutant, World};
+
+/// The ledger of an executor, and what of it is on disk.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    page: Page,
+    saved: Page,
+}
+
+impl Ledger {
+    /// The executor is gone; the next one reads the disk.
+    pub fn die(&mut self) {
+        self.page.clone_from(&self.saved);
+    }
+
+    fn record(
+        &mut self,
+        trigger: &Trigger,
+        outcome: Outcome,
+        why: &str,
+        (rules, now): (&Rules, &Moment),
+    ) {
+        let record = Record::new(trigger, outcome, why, rules.skew, now);
+        self.page.apply(&Change::Recorded(Box::new(record)));
+    }
+}
 
 /// Takes a batch; nothing if it died before it answered.
 pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer>> {
     let now = world.moment(n);
     let rules = world.machines[n].rules.clone();
     let knows_numbers = world.mutant != Some(Mutant::ForgetsNumbers);
-    let mut books = if knows_numbers {
-        books(world, n)
-    } else {
-        Books::default()
-    };
-    books.forget(&now);
-    let (mut orders, mut taken, mut rest) = (Vec::new(), Vec::new(), Vec::new());
-    for bytes in batch {
-        let Found::Good(signed) = seal::found(bytes) else {
-            continue;
-        };
-        if judge::admit(&rules, &signed).is_err() {
-            continue;
-        }
-        let trigger = signed.trigger;
-        match judge::judge(&rules, &books, &trigger, &now) {
-            Verdict::Take(_) if world.machines[n].tool.is_disabled => {
-                world.promises.count("held");
-                rest.push((trigger, Outcome::Held, "disabled".to_owned(), false));
-            }
+    let ledger = &mut world.machines[n].ledger;
+    if !knows_numbers {
+        ledger.page.books = Books::default();
+    }
+    ledger.page.apply(&Change::Forgotten(now.clone()));
+    finish(world, n, &rules, &now)?;
+    let mut triggers: Vec<Trigger> = batch
+        .iter()
+        .filter_map(|bytes| admitted(&rules, bytes))
+        .collect();
+    triggers.sort_by_key(|trigger| trigger.number);
+    let (mut taken, mut rest) = (Vec::new(), Vec::new());
+    for trigger in triggers {
+        let ledger = &mut world.machines[n].ledger;
+        let verdict = judge::judge(&rules, &ledger.page.books, &trigger, &now);
+        match verdict {
             Verdict::Take(lineage) => {
-                let delta = trigger.delta().millis();
-                let range = pace::range(
-                    &Pace::default(),
-                    Span::ZERO,
-                    trigger.together(),
-                    lineage.hops(),
-                );
-                let extra = world.dice.below(range.millis() + 1);
-                orders.push(Order {
-                    which: Which::from(&trigger),
-                    lineage,
-                    ready: world.now + delta,
-                    due: world.now + delta + extra,
-                });
-                taken.push(trigger);
+                ledger.record(&trigger, Outcome::Held, "", (&rules, &now));
+                if world.machines[n].tool.is_disabled {
+                    world.promises.count("held");
+                    rest.push((trigger, Outcome::Held, "disabled".to_owned(), None));
+                } else {
+                    taken.push((trigger, lineage));
+                }
             }
             Verdict::Held(why) => {
                 world.promises.count("held");
-                rest.push((trigger, Outcome::Held, why, false));
+                rest.push((trigger, Outcome::Held, why, None));
             }
-            Verdict::Settled(outcome, why) => rest.push((trigger, outcome, why, true)),
-            Verdict::Known(outcome, why) => rest.push((trigger, outcome, why, false)),
+            Verdict::Settled(outcome, why) => {
+                ledger.record(&trigger, outcome, &why, (&rules, &now));
+                rest.push((trigger, outcome, why, None));
+            }
+            Verdict::Known(outcome, why) => rest.push((trigger, outcome, why, None)),
+            Verdict::Superseded(above) => {
+                if above == ledger.page.books.floor(&trigger) {
+                    world.promises.count("below a floor");
+                }
+                rest.push((trigger, Outcome::Superseded, String::new(), Some(above)));
+            }
         }
     }
-    if world.dies() {
+    let begun = taken.iter().map(|(trigger, _)| trigger.clone()).collect();
+    world.machines[n].ledger.page.apply(&Change::Begun(begun));
+    if world.dies(n) {
         return None;
     }
-    let me = world.machines[n].name.clone();
-    for which in world.machines[n].tool.record(orders, knows_numbers) {
-        world.promises.records(&me, &which);
+    if !saves(world, n) {
+        let all = taken.into_iter().map(|(trigger, _)| trigger);
+        let all = all.chain(rest.into_iter().map(|(trigger, ..)| trigger));
+        let held = |trigger| answer((trigger, Outcome::Held, "no space".to_owned(), None));
+        return Some(all.map(held).collect());
     }
-    if world.dies() {
+    // It may die before it has asked, and after it.
+    if world.dies(n) {
         return None;
     }
-    for trigger in &taken {
-        books.enter(&Which::from(trigger), Outcome::Taken, "", rules.skew, &now);
-    }
-    for (trigger, outcome, why, is_new) in &rest {
-        if *is_new {
-            books.enter(&Which::from(trigger), *outcome, why, rules.skew, &now);
-        }
-    }
-    world.machines[n].books = books;
+    pass_on(world, n, &taken, (&rules, &now))?;
     settle(world, n, &rest);
-    if world.dies() {
+    if world.dies(n) {
         return None;
     }
     let taken = taken
         .into_iter()
-        .map(|trigger| (trigger, Outcome::Taken, String::new(), true));
-    let answer = |(trigger, outcome, why, _): (Trigger, Outcome, String, bool)| Answer {
-        which: Which::from(&trigger),
-        outcome,
-        why,
-    };
+        .map(|(trigger, _)| (trigger, Outcome::Taken, String::new(), None));
     Some(taken.chain(rest).map(answer).collect())
 }
 
-/// The books, with what the tool recorded before whoever took could write it down.
-fn books(world: &World, n: usize) -> Books {
-    let now = world.moment(n);
-    let machine = &world.machines[n];
-    let mut books = machine.books.clone();
-    for which in machine.tool.recorded.values() {
-        let seen = books.seen(&which.sender, &which.name);
-        if seen.is_none_or(|seen| seen.number < which.number) {
-            books.enter(which, Outcome::Taken, "", machine.rules.skew, &now);
-        }
+type Judged = (Trigger, Outcome, String, Option<u64>);
+
+fn answer((trigger, outcome, why, above): Judged) -> Answer {
+    Answer {
+        which: Which::from(&trigger),
+        outcome,
+        why,
+        above,
     }
-    books
 }
 
-fn settle(world: &mut World, n: usize, rest: &[(Trigger, Outcome, String, bool)]) {
+fn admitted(rules: &Rules, bytes: &[u8]) -> Option<Trigger> {
+    let Found::Good(signed) = seal::found(bytes) else {
+        return None;
+    };
+    judge::admit(rules, &signed)
+        .is_ok()
+        .then_some(signed.trigger)
+}
+
+/// Passes on what an earlier process had begun with; nothing if it dies again.
+fn finish(world: &mut World, n: usize, rules: &Rules, now: &Moment) -> Option<()> {
+    let Machine { ledger, tool, .. } = &mut world.machines[n];
+    let mut taken = Vec::new();
+    for trigger in ledger.page.begun.clone() {
+        if let Verdict::Take(lineage) = judge::judge(rules, &ledger.page.books, &trigger, now) {
+            taken.push((trigger, lineage));
+        } else if tool.has(&trigger.id) {
+            ledger.record(&trigger, Outcome::Taken, "", (rules, now));
+        }
+    }
+    if !taken.is_empty() {
+        world.promises.count("finished");
+    }
+    pass_on(world, n, &taken, (rules, now))
+}
+
+/// Has the tool record triggers, and writes down that it has; nothing if it dies in between.
+fn pass_on(
+    world: &mut World,
+    n: usize,
+    taken: &[(Trigger, Lineage)],
+    (rules, now): (&Rules, &Moment),
+) -> Option<()> {
+    let orders = taken.iter().map(|(trigger, lineage)| {
+        let delta = trigger.delta().millis();
+        let together = trigger.together();
+        let range = pace::range(&Pace::default(), Span::ZERO, together, lineage.hops());
+        let extra = world.dice.below(range.millis() + 1);
+        Order {
+            which: Which::from(trigger),
+            lineage: lineage.clone(),
+            ready: world.now + delta,
+            due: world.now + delta + extra,
+        }
+    });
+    let orders = orders.collect();
+    let me = world.machines[n].name.clone();
+    let knows_numbers = world.mutant != Some(Mutant::ForgetsNumbers);
+    for which in world.machines[n].tool.record(orders, knows_numbers) {
+        world.promises.records(&me, &which);
+    }
+    if world.dies(n) {
+        return None;
+    }
+    let ledger = &mut world.machines[n].ledger;
+    for (trigger, _) in taken {
+        ledger.record(trigger, Outcome::Taken, "", (rules, now));
+    }
+    ledger.page.apply(&Change::Begun(Vec::new()));
+    Some(())
+}
+
+/// Whether the disk takes the ledger.
+fn saves(world: &mut World, n: usize) -> bool {
+    if world.odds(world.odds.refuse) {
+        world.promises.count("disk refuses");
+        return false;
+    }
+    let ledger = &mut world.machines[n].ledger;
+    ledger.saved.clone_from(&ledger.page);
+    true
+}
+
+fn settle(world: &mut World, n: usize, rest: &[Judged]) {
     let me = world.machines[n].name.clone();
     let is_clock_right = !world.machines[n].was_clock_wrong;
-    for (trigger, outcome, _, _) in rest {
+    for (trigger, outcome, ..) in rest {
         if *outcome != Outcome::Held {
             world
                 .promises
                 .settles(&me, trigger, *outcome, world.now, is_clock_right);
+        }
+    }
+}
+
+/// A sender has used so many names that those of its triggers make room.
+pub fn flood(world: &mut World, n: usize, sender: &Node) {
+    let now = world.moment(n);
+    let machine = &mut world.machines[n];
+    for name in 0..MOST_NAMES {
+        let number = now.wall.millis() + name as u64 / 100;
+        let one = Trigger {
+            ask: Ask::Cancel,
+            id: Id::from_bits(u128::from(world.now) << 64 | name as u128),
+            target: machine.name.clone(),
+            sender: sender.clone(),
+            on_behalf: None,
+            name: format!("name {name}").parse().expect("a name"),
+            number,
+            at: number,
+            ttl: 1000,
+            delta: 0,
+            targets: 1,
+            at_once: 0,
+            stop_after: 0,
+            lineage: Lineage(vec![Origin {
+                id: Id::from_bits(1),
+                cause: Cause::Person,
+                path: vec![sender.clone()],
+            }]),
+        };
+        let verdict = judge::judge(&machine.rules, &machine.ledger.page.books, &one, &now);
+        if let Verdict::Settled(outcome, why) = verdict {
+            machine
+                .ledger
+                .record(&one, outcome, &why, (&machine.rules, &now));
         }
     }
 }

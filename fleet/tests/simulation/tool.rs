@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use again_fleet::policy::books::Which;
 use again_fleet::policy::lineage;
 use again_fleet::wire::lineage::Lineage;
-use again_fleet::wire::name::{Name, Node};
+use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
 
 /// A trigger that was recorded.
@@ -57,6 +57,13 @@ impl Tool {
             self.pending.push(order);
         }
         new
+    }
+
+    /// Whether it shows a trigger of this id.
+    pub fn has(&self, id: &Id) -> bool {
+        let history = self.history.iter().map(|(which, ..)| which);
+        let mut shown = history.chain(self.recorded.values());
+        shown.any(|which| which.id == *id)
     }
 
     /// When it starts a run by itself.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use again::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::books::Books;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{Action, Content, Draft, Event, LetterId, Place, State};
 use again_fleet::step::{step, wakes};
@@ -18,6 +17,7 @@ use crate::disk::CrashDisk;
 use crate::engine::{Engine, Value};
 use crate::promises::Promises;
 use crate::seal;
+use crate::take::Ledger;
 use crate::tool::Tool;
 use again_rig::Dice;
 
@@ -44,8 +44,10 @@ pub struct Odds {
     pub crash: u64,
     /// The machine loses power while the outbox is written.
     pub power: u64,
-    /// Those who take are killed at one of their steps.
+    /// The executor is killed at one of its steps.
     pub take: u64,
+    /// The disk does not take the executor's ledger.
+    pub refuse: u64,
     /// A request, an answer or an event is lost.
     pub lose: u64,
     /// A request arrives long after it was given up.
@@ -138,7 +140,7 @@ pub struct Machine {
     pub clock: i64,
     pub was_clock_wrong: bool,
     pub disk: CrashDisk,
-    pub books: Books,
+    pub ledger: Ledger,
     pub tool: Tool,
     pub service: Option<Service>,
     pub manifest: Vec<Notify>,
@@ -190,7 +192,7 @@ impl World {
             clock: 0,
             was_clock_wrong: false,
             disk: CrashDisk::default(),
-            books: Books::default(),
+            ledger: Ledger::default(),
             tool: Tool::default(),
             service: None,
             manifest: Vec::new(),
@@ -404,10 +406,17 @@ impl World {
                     Op::Remove(revision),
                 );
             }
+            Action::KeepNumbers(numbers) => {
+                self.promises.count("numbers by its clock again");
+                let outbox = &mut self.machines[n].service.as_mut().expect("alive").outbox;
+                let numbers = serde_json::to_vec(&numbers).expect("JSON");
+                outbox.put("number", &numbers).expect("kept");
+            }
             Action::Forget { letter, number } => {
                 let outbox = &mut self.machines[n].service.as_mut().expect("alive").outbox;
-                if let Some(number) = number {
-                    outbox.put("number", &number.to_be_bytes()).expect("kept");
+                if let Some(numbers) = number {
+                    let numbers = serde_json::to_vec(&numbers).expect("JSON");
+                    outbox.put("number", &numbers).expect("kept");
                 }
                 outbox.remove(&letter.to_string()).expect("removed");
             }

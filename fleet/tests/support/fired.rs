@@ -1,5 +1,6 @@
 //! Triggers as another node fires them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use again_fleet::identity::own::Own;
@@ -12,16 +13,18 @@ use again_fleet::wire::trigger::{Ask, Trigger};
 
 use crate::ca::Ca;
 
-/// A trigger for lb1.test, fired now by `sender`.
+/// A trigger for lb1.test, fired now by `sender`, with an id of its own.
 pub fn trigger(sender: &str) -> Trigger {
+    static LAST: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("a clock");
     let now = u64::try_from(now.as_millis()).expect("a time");
+    let bits = u128::from(now) << 64 | u128::from(LAST.fetch_add(1, Ordering::Relaxed));
     let sender: again_fleet::wire::name::Node = sender.parse().expect("a certname");
     Trigger {
         ask: Ask::Run,
-        id: Id::from_bits(u128::from(now)),
+        id: Id::from_bits(bits),
         target: "lb1.test".parse().expect("a certname"),
         sender: sender.clone(),
         on_behalf: None,
@@ -34,7 +37,7 @@ pub fn trigger(sender: &str) -> Trigger {
         at_once: 0,
         stop_after: 0,
         lineage: Lineage(vec![Origin {
-            id: Id::from_bits(u128::from(now)),
+            id: Id::from_bits(bits),
             cause: Cause::Refresh,
             path: vec![sender],
         }]),

@@ -145,7 +145,7 @@ fn what_is_too_old_or_from_the_future_is_not_run() {
     let future = Trigger {
         at: now.at + 3_600_000,
         number: now.at + 3_600_000,
-        ..now
+        ..trigger("web1.test")
     };
     let (outcome, why) = one(&node, by("web1.test", &future));
     assert_eq!(outcome, Outcome::Held);

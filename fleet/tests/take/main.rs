@@ -7,6 +7,7 @@ mod calls;
 #[path = "../support/fired.rs"]
 mod fired;
 mod hostile;
+mod names;
 mod node;
 mod rules;
 mod share;
@@ -72,11 +73,18 @@ fn nothing_is_taken_twice() {
     let old = Trigger {
         number: new.number - 1,
         at: new.at - 1,
+        ..trigger("web1.test")
+    };
+    // The same id under another number and name is the same trigger.
+    let again = Trigger {
+        number: new.number + 1,
+        name: "other".parse().expect("a name"),
         ..new.clone()
     };
     let value = by("web1.test", &new);
-    assert_eq!(node.one(&value).outcome, Outcome::Taken);
-    assert_eq!(node.one(&value).outcome, Outcome::Taken);
+    for value in [&value, &value, &by("web1.test", &again)] {
+        assert_eq!(node.one(value).outcome, Outcome::Taken);
+    }
     assert_eq!(
         outcomes(&node.hand_over(&[by("web1.test", &old)])),
         [Outcome::Superseded]
@@ -94,6 +102,7 @@ fn nothing_is_taken_twice() {
     assert_eq!(node.calls().len(), 1);
     let newer = Trigger {
         number: new.number + 1,
+        id: Id::from_bits(9),
         ..new
     };
     assert_eq!(
@@ -174,7 +183,7 @@ fn what_was_taken_back_in_time_is_not_run() {
     node.wait_until_idle();
     assert_eq!(
         outcomes(&node.hand_over(&[by("web1.test", &one)])),
-        [Outcome::Superseded]
+        [Outcome::Cancelled]
     );
     assert_eq!(outcomes(&node.hand_over(&[back])), [Outcome::Cancelled]);
     assert_eq!(node.calls().len(), 0);
@@ -201,7 +210,7 @@ fn what_was_begun_is_finished_before_anything_else() {
         calls[0], calls[1],
         "the same numbers, which the helper knows"
     );
-    assert_eq!(outcomes(&node.hand_over(&[value])), [Outcome::Superseded]);
+    assert_eq!(outcomes(&node.hand_over(&[value])), [Outcome::Taken]);
     assert_eq!(node.calls().len(), 2);
 }
 
@@ -215,7 +224,15 @@ fn what_was_begun_and_has_expired_is_left_alone() {
         at: trigger("web1.test").at - 290_000,
         ..trigger("web1.test")
     };
-    let begun = node.try_to_hand_over(&[by("web1.test", &brief)]);
+    // The helper has one of them on record.
+    let recorded = Trigger {
+        name: "recorded".parse().expect("a name"),
+        id: Id::from_bits(5),
+        ..brief.clone()
+    };
+    let values = sealed("web1.test", "test", &[brief.clone(), recorded.clone()]);
+    node.helper_shows("history", &format!("{{\"id\": \"{}\"}}\n", recorded.id));
+    let begun = node.try_to_hand_over(&values);
     assert!(begun.is_err(), "{begun:?}");
     node.helper_kills(false);
     // Time itself is tested: the trigger expires.
@@ -228,6 +245,8 @@ fn what_was_begun_and_has_expired_is_left_alone() {
         outcomes(&node.hand_over(&[by("web1.test", &other)])),
         [Outcome::Taken]
     );
+    let late = outcomes(&node.hand_over(&values));
+    assert_eq!(late, [Outcome::Expired, Outcome::Taken]);
     let numbers: Vec<u64> = node
         .calls()
         .iter()

@@ -198,16 +198,16 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
 #[test]
 fn an_event_counts_for_an_hour_and_not_before_its_time() {
     let node = node(&[UP]);
-    let at = |ahead: i64| {
-        let mut told = batch("web1.test", 1, &[1]);
+    let at = |run, ahead: i64| {
+        let mut told = batch("web1.test", run, &[1]);
         told.begun.at = now().checked_add_signed(ahead).expect("a time");
         told.events[0].at = told.begun.at;
         node.one(&signed("up", 1, &told))
     };
     let hour = 3_600_000;
-    let old = at(-hour - 301_000);
+    let old = at(1, -hour - 301_000);
     assert_eq!(old.outcome, Outcome::Expired, "{}", old.why);
-    let future = at(hour);
+    let future = at(2, hour);
     assert_eq!(future.outcome, Outcome::Held, "{}", future.why);
     assert!(
         future.why.contains("by the clock of web1.test"),

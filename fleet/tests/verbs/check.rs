@@ -46,6 +46,8 @@ fn how() -> How {
         slots: Vec::new(),
         tokens: Vec::new(),
         ahead: Some(3),
+        set_back: None,
+        names: Vec::new(),
     }
 }
 

@@ -159,6 +159,7 @@ fn whole() -> Vec<Vec<u8>> {
             last: Some(Outcome::Unchanged),
             more: false,
         }),
+        above: Some(number),
     };
     let events = events(origin.clone());
     let entry = Entry {

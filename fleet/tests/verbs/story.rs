@@ -410,6 +410,7 @@ fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
             at: 1_795_219_388_000,
             stopped: vec![],
             ran: None,
+            above: None,
         },
         origin: Origin {
             id: Id::from_bits(1),

@@ -332,6 +332,13 @@ impl Driver {
                     draft,
                 });
             }
+            Action::KeepNumbers(numbers) => {
+                if let Err(e) = self.keep.put_numbers(numbers) {
+                    complain(&format!(
+                        "again-fleet: the numbers of triggers cannot be kept: {e}"
+                    ));
+                }
+            }
             Action::Forget { letter, number } => {
                 if let Err(e) = self.keep.forget(&letter, number) {
                     complain(&format!("again-fleet: {letter} stays in the outbox: {e}"));

@@ -164,6 +164,8 @@ impl Driver {
             slots: self.slots.own(true),
             tokens: self.locks.warnings(),
             ahead: self.state.ahead(),
+            set_back: self.state.set_back(clock::walltime()),
+            names: self.state.crowded(clock::walltime()),
         }
     }
 

@@ -85,6 +85,7 @@ impl Driver {
             which,
             outcome,
             why,
+            above: None,
         }));
     }
 

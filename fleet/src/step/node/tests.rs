@@ -60,7 +60,12 @@ fn serial_is_the_clock_or_one_more_than_the_last() {
     let draft = kept(&web1.does(Event::Inventory(inventory("d"))));
     let mut again = Bench::new("web1");
     again.now.wall = Walltime::from_millis(5);
-    again.state = State::new(again.state.rules.clone(), 0, [draft], &again.now);
+    again.state = State::new(
+        again.state.rules.clone(),
+        Numbers::default(),
+        [draft],
+        &again.now,
+    );
     let put = node_puts(&again.reaches()).remove(0);
     again.is_put_at(&put, 3);
     assert_eq!(again.publishes("e", 4).serial, now + 60_002);
@@ -155,7 +160,12 @@ fn restored_service_continues_from_what_it_finds_at_its_own_key() {
     let mut before = Bench::linked("web1");
     let draft = kept(&before.does(Event::Inventory(inventory("a"))));
     let mut web1 = Bench::new("web1");
-    web1.state = State::new(web1.state.rules.clone(), 0, [draft.clone()], &web1.now);
+    web1.state = State::new(
+        web1.state.rules.clone(),
+        Numbers::default(),
+        [draft.clone()],
+        &web1.now,
+    );
     assert_eq!(puts(&web1.does(Event::Reached)), []);
     let theirs = web1.now.wall.millis() + 7;
     assert_eq!(puts(&web1.does(own_key(9, signed(theirs, "b")))), []);
@@ -174,7 +184,12 @@ fn restored_service_continues_from_what_it_finds_at_its_own_key() {
     // An engine that has lost it, and one that does not show it, get it without a word.
     for is_shown in [true, false] {
         let mut again = Bench::new("web1");
-        again.state = State::new(again.state.rules.clone(), 0, [draft.clone()], &again.now);
+        again.state = State::new(
+            again.state.rules.clone(),
+            Numbers::default(),
+            [draft.clone()],
+            &again.now,
+        );
         assert_eq!(puts(&again.does(Event::Reached)), []);
         let actions = again.does(Event::OwnKeySeen { is_shown });
         assert_eq!((logged(&actions), puts(&actions).len()), (vec![], 1));

@@ -101,6 +101,7 @@ fn what_is_halted_is_told_and_removed_and_does_not_begin_when_it_comes_again() {
         which: which.clone(),
         outcome,
         why: why.clone(),
+        above: None,
     }));
     let draft = kept(&actions);
     assert!(
@@ -146,6 +147,7 @@ fn whoever_waits_is_told_seldom() {
         which: Which::from(&trigger),
         outcome: Outcome::Held,
         why: "disabled".to_owned(),
+        above: None,
     }]);
     assert!(
         matches!(&kept(&lb1.does(held)).content, Content::Told { told, .. } if told.why == "disabled")
@@ -198,7 +200,12 @@ fn a_service_that_begins_again_keeps_a_turn_that_had_come() {
     let draft = kept(&lb1.does(Event::Turn(Which::from(&trigger))));
     let begins = |draft: Option<Draft>| {
         let mut again = Bench::new("lb1");
-        again.state = State::new(again.state.rules.clone(), 0, draft, &again.now);
+        again.state = State::new(
+            again.state.rules.clone(),
+            Numbers::default(),
+            draft,
+            &again.now,
+        );
         // No register is seen yet.
         let which = Which::from(&trigger);
         assert!(!is_over(&again, &trigger) && again.state.is_over(&which, true));

@@ -5,6 +5,7 @@ use again::model::{Span, Walltime};
 use super::engine::MAKE_ROOM;
 use super::finding::Finding;
 use crate::ask::{Failure, How, Reason};
+use crate::policy::term;
 use crate::settings::Settings;
 use crate::verbs::clock;
 
@@ -18,6 +19,12 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     }
     found.extend(how.failures.iter().map(failure));
     found.extend([outbox(how, now), clocks(how.ahead, settings.skew)]);
+    found.extend(how.set_back.map(|number| set_back(number, now)));
+    found.extend(
+        how.names
+            .iter()
+            .map(|what| Finding::warning("names", what.clone(), FEWER_NAMES)),
+    );
     if let Some(why) = &how.take {
         found.push(Finding::error(
             "take",
@@ -60,6 +67,20 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
         ));
     }
     found
+}
+
+/// What helps where a sender uses too many names.
+pub const FEWER_NAMES: &str =
+    "use the same name for triggers that replace each other, or a shorter ttl";
+
+/// Finding about a clock that was set back.
+fn set_back(number: u64, now: Walltime) -> Finding {
+    let (last, here) = (term::shown(at(number)), term::shown(now));
+    Finding::warning(
+        "clock",
+        format!("it was set back: a trigger was sent at {last}, and here it is {here}"),
+        "set the clock right; a target that has that trigger takes newer ones only if the service here knows its number",
+    )
 }
 
 fn at(millis: u64) -> Walltime {
@@ -203,6 +224,8 @@ mod tests {
             slots: Vec::new(),
             tokens: Vec::new(),
             ahead: Some(20),
+            set_back: None,
+            names: Vec::new(),
         }
     }
 
@@ -276,6 +299,17 @@ mod tests {
         assert_eq!((grade, &*words), (Grade::Warning, "slots: it has ended"));
         let (grade, words) = one(|how| how.tokens = vec!["it is ignored".to_owned()]);
         assert_eq!((grade, &*words), (Grade::Warning, "locks: it is ignored"));
+        let (grade, words) = one(|how| how.set_back = Some(NOW + 3_600_000));
+        assert_eq!(grade, Grade::Warning);
+        assert!(
+            words.starts_with("clock: it was set back: a trigger was sent at 2026-11-21"),
+            "{words}"
+        );
+        let (grade, words) = one(|how| how.names = vec!["lb1 has too many".to_owned()]);
+        assert_eq!(
+            (grade, &*words),
+            (Grade::Warning, "names: lb1 has too many")
+        );
         let (_, words) = one(|how| how.node = "web2".parse().expect("a certname"));
         assert!(words.contains("it is web2 of fleet 'default'"), "{words}");
     }

@@ -19,10 +19,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use again::layout::{Look, say};
-use again::model::Walltime;
+use again::model::{Moment, Walltime};
 use again::puppet::cmdline::parse;
 use again::puppet::prefix;
 use again::sys::clock::moment;
+use again::sys::file::read_regular;
 use again::sys::process::os;
 use serde_json::json;
 
@@ -32,6 +33,7 @@ use super::{Exit, Problem};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
 use crate::engine::{NO_LOCKS, NO_PLACES};
+use crate::policy::page::{self, Page};
 use crate::puppet::certificates;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 
@@ -40,9 +42,9 @@ use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
 /// # Errors
 /// Those of writing.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, Problem> {
-    let now = moment().wall;
+    let now = moment();
     let found = match settings::settings(flags, around) {
-        Ok(settings) => examined(&settings, &around.root, now),
+        Ok(settings) => examined(&settings, &around.root, &now),
         Err(e) => vec![Finding::error("settings", e.0, "see again-fleet.toml(5)")],
     };
     if args.json {
@@ -70,19 +72,19 @@ fn superuser(settings: &Settings, root: &Path, now: Walltime) -> Option<Finding>
     takes_users.then(|| superuser::look(&certificates(root).authority, now))?
 }
 
-fn examined(settings: &Settings, root: &Path, now: Walltime) -> Vec<Finding> {
+fn examined(settings: &Settings, root: &Path, now: &Moment) -> Vec<Finding> {
     let mut found = set(settings);
     found.push(helper(settings));
     found.extend(run_cmd(settings));
     found.push(trust(settings));
     if settings.tls || settings.trust == Trust::Puppet {
-        found.extend(files::look(settings, now));
+        found.extend(files::look(settings, now.wall));
     }
-    found.extend(superuser(settings, root, now));
+    found.extend(superuser(settings, root, now.wall));
     found.extend(engine::look(settings));
     let how = ask(settings);
     match &how {
-        Ok(how) => found.extend(how::judge(how, settings, now)),
+        Ok(how) => found.extend(how::judge(how, settings, now.wall)),
         Err(problem) => found.push(Finding::error(
             "service",
             problem.clone(),
@@ -90,7 +92,18 @@ fn examined(settings: &Settings, root: &Path, now: Walltime) -> Vec<Finding> {
         )),
     }
     found.push(take_socket(settings));
+    found.extend(ledger(settings, now));
     found
+}
+
+/// Findings about the executor's ledger, where it can be read: senders whose triggers are held soon.
+fn ledger(settings: &Settings, now: &Moment) -> Vec<Finding> {
+    let path = settings.state_dir.join(page::FILE);
+    let text = read_regular(&path, page::LARGEST, 0).unwrap_or_default();
+    let page = Page::parse(&text).map(|(page, _)| page.books.warnings(now));
+    let warnings = page.unwrap_or_default().into_iter();
+    let found = warnings.map(|what| Finding::warning("ledger", what, how::FEWER_NAMES));
+    found.collect()
 }
 
 /// What can be told of the settings alone.
