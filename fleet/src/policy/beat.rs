@@ -233,8 +233,8 @@ pub(crate) mod tests {
         /// dead is not sure of the place any more.
         #[test]
         fn nobody_who_is_sure_is_found_dead(
-            beats in prop::collection::vec((20..70_u64, 0..5000_u64, 0..5000_u64, any::<bool>()), 1..20),
-            looks in prop::collection::vec((1..60_u64, 0..5000_u64, 0..5000_u64), 1..60),
+            beats in prop::collection::vec((20..200_u64, 0..5000_u64, 0..5000_u64, prop::bool::weighted(0.8)), 1..20),
+            looks in prop::collection::vec((1..35_u64, 0..5000_u64, 0..5000_u64), 1..100),
         ) {
             let (mut sent, mut writes, mut answers) = (0, Vec::new(), Vec::new());
             for (n, (after, way, back, is_answered)) in beats.iter().enumerate() {

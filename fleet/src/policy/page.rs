@@ -1,6 +1,6 @@
 //! What a target's ledger has on disk: on the first line all of it, and on each other line a change since.
 
-use again::model::{Moment, json};
+use again::model::Moment;
 use serde::{Deserialize, Serialize};
 
 use super::books::{Books, Record};
@@ -71,11 +71,11 @@ impl Page {
         let whole = text.strip_suffix(b"\n");
         let mut lines = whole.unwrap_or(text).split(|byte| *byte == b'\n');
         let first = lines.next().unwrap_or_default();
-        let mut page: Page = json::read(first).map_err(|e| e.to_string())?;
+        let mut page: Page = serde_json::from_slice(first).map_err(|e| e.to_string())?;
         if page.version != VERSION {
             return Err(format!("it is of version {}", page.version));
         }
-        let read = |line: &[u8]| json::read::<Change>(line);
+        let read = |line: &[u8]| serde_json::from_slice::<Change>(line);
         while let Some(line) = lines.next() {
             match read(line) {
                 Ok(change) => drop(page.apply(&change)),

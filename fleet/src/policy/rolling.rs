@@ -317,6 +317,7 @@ mod tests {
             name: trigger.name,
             outcome,
             why: String::new(),
+            above: None,
             at: 1,
             stopped: vec![],
             ran: None,

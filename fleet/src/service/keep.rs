@@ -135,7 +135,7 @@ impl Keep {
 impl Found {
     fn take(&mut self, key: &str, value: &[u8]) {
         if key == NUMBER {
-            match again::model::json::read(value) {
+            match serde_json::from_slice(value) {
                 Ok(numbers) => self.numbers = numbers,
                 Err(e) => self.unread.push(format!("the numbers of triggers: {e}")),
             }

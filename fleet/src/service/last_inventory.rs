@@ -114,7 +114,7 @@ fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
         .position(|byte| *byte == b'\n')
         .ok_or_else(cut)?;
     let (head, mut rest) = (&bytes[..end], &bytes[end + 1..]);
-    let head: Head = again::model::json::read(head)?;
+    let head: Head = serde_json::from_slice(head)?;
     if head.namespace != *namespace {
         return Ok(LastInventory::default());
     }

@@ -67,7 +67,6 @@ impl Driver {
         self.order(Call::List {
             client: BEATS,
             prefixes: keys.map(|key| key.encode(&self.namespace)).collect(),
-            limit: None,
         });
     }
 

@@ -31,7 +31,7 @@ impl Driver {
             tokio::time::sleep(PATIENCE).await;
             let _ = notes.send(Note::Late(client));
         });
-        self.look(client, &[Prefix::Nodes, Prefix::Alive], None);
+        self.look(client, &[Prefix::Nodes, Prefix::Alive]);
     }
 
     /// Whether somebody has asked which nodes there are, and the backend has not answered.
