@@ -160,8 +160,8 @@ fn fresh(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdi
     if trigger.ask == Ask::Cancel {
         return Verdict::Settled(Outcome::Cancelled, String::new());
     }
-    if trigger.fired() > now.wall + rules.skew {
-        return Verdict::Held(ahead("fired", trigger.at, trigger, now));
+    if let Some(why) = fired_ahead(rules, trigger, now) {
+        return Verdict::Held(why);
     }
     let within = lineage::within(&trigger.lineage, &rules.me, rules.hop_limit);
     if within.lineage.0.is_empty() {
@@ -169,6 +169,12 @@ fn fresh(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdi
         return Verdict::Settled(Outcome::Refused, ways.join("; "));
     }
     Verdict::Take(within.lineage)
+}
+
+/// Why a trigger is held that was fired later than it can have been: its sender's clock is ahead of this one by more than the skew.
+pub fn fired_ahead(rules: &Rules, trigger: &Trigger, now: &Moment) -> Option<String> {
+    let is_ahead = trigger.fired() > now.wall + rules.skew;
+    is_ahead.then(|| ahead("fired", trigger.at, trigger, now))
 }
 
 /// Says that a time of the sender's clock, in milliseconds, is ahead of this one.

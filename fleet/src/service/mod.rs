@@ -54,7 +54,7 @@ use std::io;
 use std::time::Duration;
 
 use again::layout::complain;
-use again::model::{Boottime, Span};
+use again::model::{Boottime, Moment, Span};
 use again::sys::clock;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -76,6 +76,8 @@ use crate::step::model::{Event, State};
 /// Between two beats: less than half of the lease, and often enough that a connection which fell silent is noticed within half a
 /// minute, with the time that a renewal may take.
 const BEAT: Span = Span::from_secs(27);
+/// By how many milliseconds the clock has moved between two beats if it was set; what adjusts it slowly moves it by less.
+const SET: u128 = 1000;
 /// How long whoever has asked is waited for in the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -120,6 +122,8 @@ struct Service<'a> {
     beat: Boottime,
     /// Between two beats.
     pace: Span,
+    /// By how much the clock was ahead of the time since boot at the last beat.
+    clock: i128,
     ears: Ears,
 }
 
@@ -185,6 +189,7 @@ impl<'a> Service<'a> {
             alarm: Alarm::new()?,
             beat: clock::boottime(),
             pace: pace(),
+            clock: clock_of(&clock::moment()),
             ears: Ears::new(notes, news)?,
             access: access.clone(),
             trouble: None,
@@ -266,6 +271,7 @@ impl<'a> Service<'a> {
         if is_beat {
             self.beat = now + self.pace;
             let _ = self.orders.send(Order::Beat);
+            self.look_at_clock();
             self.driver.look_at_files();
             self.look_at_access();
             self.driver.count(true);
@@ -283,6 +289,15 @@ impl<'a> Service<'a> {
         self.driver.tell_events();
         self.driver.ask_for_nodes();
         self.driver.feed(Event::Tick);
+    }
+
+    /// Judges again what is held if the clock was set since the last beat.
+    fn look_at_clock(&mut self) {
+        let clock = clock_of(&clock::moment());
+        let before = std::mem::replace(&mut self.clock, clock);
+        if clock.abs_diff(before) > SET {
+            self.driver.feed(Event::Changed);
+        }
     }
 
     /// Connects in another way if the settings or the certificates say another one.
@@ -412,6 +427,11 @@ async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
         ));
     };
     futures_util::future::join(people, runs).await;
+}
+
+/// By how many milliseconds the clock is ahead of the time since boot.
+fn clock_of(now: &Moment) -> i128 {
+    i128::from(now.wall.millis()) - i128::from(now.uptime.nanos() / 1_000_000)
 }
 
 /// Between two beats; more often if systemd wants to hear more often that this service lives.

@@ -3,6 +3,7 @@
 use again::model::{Moment, Span};
 
 use super::model::{Action, Draft, Letter, LetterId, State};
+use super::room::size;
 use crate::wire::key::Key;
 
 /// The first pause after a put that failed; it doubles.
@@ -26,8 +27,13 @@ pub(super) fn write(state: &mut State, drafts: Vec<Draft>, now: &Moment, out: &m
         if let Some(older) = state.letters.get(&draft.letter) {
             letter.kept = older.kept;
             letter.confirmed = older.confirmed;
-        } else {
-            state.told += usize::from(letter.is_told());
+            letter.is_past = older.is_past;
+            if let Some((told, lineage)) = older.told() {
+                state.told.remove(&told.sender, size(lineage));
+            }
+        }
+        if let Some((told, lineage)) = letter.told() {
+            state.told.add(&told.sender, size(lineage));
         }
         state.wake_at(now.uptime + letter.term.left(now));
         state.letters.insert(draft.letter.clone(), letter);

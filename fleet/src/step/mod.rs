@@ -10,6 +10,8 @@
 //! - The **target** removes a register only when those who take have recorded it, and only the revision that was judged. It
 //!   keeps what it told, and tells it again when the same number comes again.
 
+/// Triggers that came too early.
+mod ahead;
 /// Letters to the engine: on disk first, then put until the engine has them.
 mod letters;
 /// What goes in, what comes out, and what is remembered.
@@ -18,12 +20,20 @@ pub mod model;
 mod node;
 /// What stands at this node's own key.
 pub mod own_key;
+/// A trigger's register in the engine.
+mod register;
+/// What became of triggers, as this node tells it.
+mod results;
 /// Triggers that are part of a rolling run.
 mod rolling;
+/// How much is told of one sender's triggers.
+mod room;
 /// The half that fires.
 mod sender;
 /// The half that runs.
 mod target;
+/// Who is served next.
+mod turns;
 
 use again::model::{Boottime, Moment};
 
@@ -38,7 +48,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         Event::Reached => {
             state.is_linked = true;
             node::reached(state, now);
-            target::reached(state);
+            target::reached(state, now);
             letters::reached(state, now, out);
         }
         Event::Lost => {
@@ -114,7 +124,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
     state.wakes = None;
     sender::end(state, now, out);
-    target::end(state, now, out);
+    results::end(state, now, out);
     letters::send_due(state, now, out);
     node::tick(state, now, out);
     target::tick(state, now, out);

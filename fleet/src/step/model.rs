@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again::model::{Boottime, Moment, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::own_key::{OwnKey, OwnKeyState};
+pub use super::register::{Found, Place, Sight};
+pub(super) use super::register::{Register, Stage};
+use super::room::{OF_A_SENDER, size};
 use crate::policy::books::Which;
 use crate::policy::fire::{Numbers, Request};
-use crate::policy::judge::{Rules, Signed};
+use crate::policy::judge::Rules;
 use crate::policy::lineage::TooFar;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;
@@ -17,6 +20,7 @@ use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::{Outcome, Ran, Told};
+use crate::wire::quota::Quotas;
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
@@ -26,8 +30,8 @@ pub type Client = u64;
 /// What is written down of a trigger, and told nobody, when its turn in a rolling run has come: it may be taken from then on.
 pub(super) const TURN: &str = "its turn has come";
 
-/// Where a register for this node stands: below its own name in the engine, whose and which.
-pub type Place = (Node, Name);
+/// A trigger that came too early, and since when it is here.
+pub(super) type Since = (Which, Boottime);
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,28 +135,6 @@ pub enum Event {
     Changed,
     /// It is time.
     Tick,
-}
-
-/// A register as it was seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
-    /// Where.
-    pub place: Place,
-    /// Its revision; 0 where it is made of an event that met a rule. Nothing of such a one is removed.
-    pub revision: u64,
-    /// What it is.
-    pub found: Found,
-}
-
-/// What a register turned out to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// A trigger whose signature holds.
-    Good(Signed),
-    /// Something that nobody may have put there.
-    Bad(String),
-    /// It cannot be told now: this node lacks what it needs.
-    Unclear(String),
 }
 
 /// What is to be taken back.
@@ -378,8 +360,8 @@ pub struct State {
     /// What of them is written down: the highest that was given before the clock was set back.
     pub(super) kept_before: u64,
     pub(super) letters: BTreeMap<LetterId, Letter>,
-    /// How many of them are results.
-    pub(super) told: usize,
+    /// How many of them are results, by who fired.
+    pub(super) told: Quotas<Node>,
     /// The version of what this node tells of itself that the engine is to have before any trigger.
     pub(super) first: u64,
     /// The last one that the engine will not take.
@@ -395,6 +377,10 @@ pub struct State {
     /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
     pub(super) ahead: Option<i64>,
     pub(super) registers: BTreeMap<Place, Box<Register>>,
+    /// The triggers that came too early, and since when they are here.
+    pub(super) early: BTreeMap<Place, Since>,
+    /// Whose trigger was handed over last.
+    pub(super) served: Option<Node>,
     /// The origins of what was told that were stopped at the hop limit, and their ways in words.
     pub(super) stopped: BTreeMap<Id, String>,
     /// What those who take have in hand.
@@ -415,6 +401,8 @@ pub(super) struct Letter {
     pub confirmed: u64,
     /// Where this version has yet to go.
     pub left: BTreeSet<Key>,
+    /// Whether it is a result of a trigger that stood in the engine before one with a lower number.
+    pub is_past: bool,
     /// How often in a row a put failed, or was done without an answer of the target's.
     pub tries: u32,
     /// Whether it was numbered once more, above what its target has recorded.
@@ -432,47 +420,6 @@ pub(super) struct Firing {
     pub waits: BTreeMap<LetterId, u64>,
     pub deadline: Boottime,
     pub said: Said,
-}
-
-/// A register for this node.
-#[derive(Debug, Clone)]
-pub(super) struct Register {
-    pub revision: u64,
-    pub found: Found,
-    pub stage: Stage,
-}
-
-/// How far a register has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// To be handed over.
-    New,
-    /// Its turn in a rolling run has not come.
-    Waits,
-    /// Those who take have it.
-    Handed,
-    /// To be looked at again then.
-    Held(Boottime),
-    /// Its removal is under way.
-    Leaving,
-    /// To be removed then.
-    Settled(Boottime),
-}
-
-impl Register {
-    /// Whether it is this trigger.
-    pub fn is(&self, which: &Which) -> bool {
-        matches!(&self.found, Found::Good(signed) if Which::from(&signed.trigger) == *which)
-    }
-
-    /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.
-    pub fn left(&self, skew: Span, now: &Moment) -> Option<Span> {
-        let Found::Good(signed) = &self.found else {
-            return None;
-        };
-        let until = signed.trigger.expires() + skew;
-        Some(until.since(now.wall)).filter(|_| now.wall < until)
-    }
 }
 
 impl State {
@@ -495,7 +442,7 @@ impl State {
             numbers,
             kept_before: kept.before,
             letters: BTreeMap::new(),
-            told: 0,
+            told: Quotas::new(OF_A_SENDER),
             first: 0,
             not_taken: 0,
             own_key: OwnKeyState::default(),
@@ -505,6 +452,8 @@ impl State {
             accepted: BTreeMap::new(),
             ahead: None,
             registers: BTreeMap::new(),
+            early: BTreeMap::new(),
+            served: None,
             stopped: BTreeMap::new(),
             handed: None,
             wakes: Some(now.uptime),
@@ -522,7 +471,9 @@ impl State {
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);
             letter.kept = draft.version;
-            state.told += usize::from(letter.is_told());
+            if let Some((told, lineage)) = letter.told() {
+                state.told.add(&told.sender, size(lineage));
+            }
             state.letters.insert(draft.letter, letter);
         }
         state
@@ -585,6 +536,7 @@ impl Letter {
             kept: 0,
             not_kept: None,
             confirmed: 0,
+            is_past: false,
             tries: 0,
             is_renumbered: false,
             due: None,
@@ -600,8 +552,16 @@ impl Letter {
         }
     }
 
+    /// The result that it is, and the way of its trigger.
+    pub fn told(&self) -> Option<(&Told, &Lineage)> {
+        match &self.content {
+            Content::Told { told, lineage } => Some((told, lineage)),
+            Content::Trigger(_) | Content::Node(_) => None,
+        }
+    }
+
     /// Whether it is a result.
     pub fn is_told(&self) -> bool {
-        matches!(self.content, Content::Told { .. })
+        self.told().is_some()
     }
 }

@@ -6,7 +6,8 @@
 use again::model::Moment;
 
 use super::model::{Action, Answer, Content, LetterId, Register, Stage, State, TURN};
-use super::target::{self, News};
+use super::results::{self, News};
+use super::{target, turns};
 use crate::policy::books::Which;
 use crate::policy::judge::Signed;
 use crate::step::model::Found;
@@ -75,7 +76,7 @@ pub(super) fn turn(state: &mut State, which: &Which, now: &Moment, out: &mut Vec
     if let Some(register) = state.registers.get_mut(&place) {
         register.stage = Stage::New;
     }
-    target::hand_over(state, out);
+    turns::hand_over(state, out);
 }
 
 /// It does not begin, or not now.
@@ -121,5 +122,5 @@ fn say(
         until: trigger.expires() + state.rules.skew,
         again: false,
     };
-    target::tell(state, which, &news, now, out);
+    results::tell(state, which, &news, now, out);
 }

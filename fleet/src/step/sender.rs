@@ -10,7 +10,7 @@ use again::model::{Moment, Span, Walltime};
 use super::model::{
     Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
 };
-use super::{letters, target};
+use super::{letters, results};
 use crate::policy::books::MOST_ACCEPTED;
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
@@ -46,7 +46,7 @@ pub(super) fn fire(
         way: outcome::words(&one.to_string()),
         origin: one.id,
     });
-    target::stopped(state, stopped, now, out);
+    results::stopped(state, stopped, now, out);
     if request.stop_after > 0 && !triggers.is_empty() {
         match listed(state, &triggers, number, now) {
             Ok(list) => letters::write(state, vec![list], now, out),
@@ -103,7 +103,7 @@ fn fired(
     (number, now): (u64, &Moment),
     (said, stopped): (&mut Said, &mut Vec<TooFar>),
 ) -> Result<Trigger, String> {
-    if state.letters.len() - state.told >= letters::MOST {
+    if state.letters.len() - state.told.values() >= letters::MOST {
         return Err(format!("{} triggers wait already", letters::MOST));
     }
     let rules = &state.rules;
@@ -257,7 +257,7 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
         target: told.target,
         news: News::Told(told.outcome, why),
     });
-    target::stopped(state, told.stopped, now, out);
+    results::stopped(state, told.stopped, now, out);
     review(state, Some(&id), now, out);
 }
 

@@ -5,35 +5,25 @@
 
 use std::collections::BTreeMap;
 
-use again::model::{Moment, Span, Walltime};
+use again::model::{Moment, Span};
 
-use super::letters;
+use super::ahead::Early;
 use super::model::{
-    Action, Answer, Content, Draft, Found, Letter, LetterId, Place, Register, Sight, Stage, State,
-    TURN, result_key,
+    Action, Answer, Content, Found, LetterId, Place, Register, Sight, Stage, State, TURN,
 };
+use super::results::{MOST_REFUSALS, News, refusals, tell};
+use super::turns::hand_over;
+use super::{ahead, results};
 use crate::policy::books::Which;
 use crate::policy::judge::{self, Signed, Unfit};
-use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;
-use crate::wire::name::Id;
-use crate::wire::outcome::{self, Outcome, Ran, Stopped, Told};
+use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::trigger::{Ask, Trigger};
 
 /// How long what is held waits to be judged again, if nothing changes before.
 const LOOK_AGAIN: Span = Span::from_secs(60);
 /// How long until those who take are asked again, or the engine, after either failed.
 const RETRY: Span = Span::from_secs(2);
-/// How many strangers are told at a time that they are refused; they must not fill the outbox.
-const MOST_REFUSALS: usize = 100;
-/// How many origins that were stopped are remembered.
-const MOST_STOPPED: usize = 1000;
-/// How long a run that was taken may be away until nobody is told any more how it ended.
-const LONGEST_RUN: Span = Span::from_secs(86_400);
-/// How often that is looked at.
-const LOOK_AT_RUNS: Span = Span::from_secs(3600);
-/// How long another reason for the same outcome waits to be told: one that names the clock changes all the time.
-const SAY_AGAIN: Span = Span::from_secs(600);
 
 /// Registers stand in the engine. Those that come together are handed over together. An engine that began anew comes to the same
 /// revisions.
@@ -62,6 +52,7 @@ pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mu
 /// A register is gone.
 pub(super) fn gone(state: &mut State, place: &Place) {
     state.registers.remove(place);
+    state.early.remove(place);
 }
 
 /// Sorts out what those who take need not see.
@@ -75,7 +66,12 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
             Unfit::Foreign(format!("{} signed it for another place", signed.signer))
         }
         Found::Good(signed) => match judge::admit(&state.rules, signed) {
-            Ok(()) => return queue(state, place, now, out),
+            Ok(()) => {
+                if !hold_back(state, place, now, out) {
+                    queue(state, place, now, out);
+                }
+                return;
+            }
             Err(unfit) => unfit,
         },
         Found::Bad(why) => Unfit::Foreign(why.clone()),
@@ -108,7 +104,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
                     why: &why,
                     ran: None,
                     above: None,
-                    until: trigger.expires() + state.rules.skew,
+                    until: results::until(state, &trigger, now),
                     again: true,
                 };
                 tell(state, &Which::from(&trigger), &news, now, out);
@@ -116,6 +112,39 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
         }
     }
     remove(state, place, out);
+}
+
+/// Holds a trigger that came too early, and removes it after a day. Whether it did.
+fn hold_back(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) -> bool {
+    let Some(early) = ahead::early(state, place, now) else {
+        return false;
+    };
+    let register = state.registers.get(place);
+    let Some(Found::Good(Signed { trigger, .. })) = register.map(|one| &one.found) else {
+        return false;
+    };
+    let (trigger, until) = (trigger.clone(), results::until(state, trigger, now));
+    let (outcome, why, is_news) = match &early {
+        Early::Held(_, why, is_news) => (Outcome::Held, why, *is_news),
+        Early::Over(why) => (Outcome::Expired, why, true),
+    };
+    if is_news {
+        let news = News {
+            lineage: &trigger.lineage,
+            outcome,
+            why,
+            ran: None,
+            above: None,
+            until,
+            again: true,
+        };
+        tell(state, &Which::from(&trigger), &news, now, out);
+    }
+    match early {
+        Early::Held(pause, ..) => hold(state, place, pause, now),
+        Early::Over(_) => remove(state, place, out),
+    }
+    true
 }
 
 /// What is part of a rolling run waits for its turn, unless that came before, or its time is over: whoever takes it says what is so.
@@ -181,28 +210,6 @@ fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     }
 }
 
-/// Hands over all that is new, unless something is in hand already.
-pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
-    if state.handed.is_some() {
-        return;
-    }
-    let (mut places, mut handed) = (Vec::new(), BTreeMap::new());
-    for (place, register) in &mut state.registers {
-        if let (Stage::New, Found::Good(signed)) = (register.stage, &register.found) {
-            register.stage = Stage::Handed;
-            places.push((place.clone(), register.revision));
-            handed.insert(
-                Which::from(&signed.trigger),
-                Box::new(signed.trigger.clone()),
-            );
-        }
-    }
-    if !places.is_empty() {
-        state.handed = Some(handed);
-        out.push(Action::HandOver(places));
-    }
-}
-
 /// Those who take have answered. What they did not speak of is handed over again.
 pub(super) fn answered(
     state: &mut State,
@@ -235,7 +242,7 @@ pub(super) fn settle(
         .registers
         .get(&place)
         .is_some_and(|register| register.is(&answer.which));
-    let until = trigger.expires() + state.rules.skew;
+    let until = results::until(state, trigger, now);
     let news = News {
         lineage: &trigger.lineage,
         outcome: answer.outcome,
@@ -277,8 +284,9 @@ fn retry(state: &mut State, handed: BTreeMap<Which, Box<Trigger>>, now: &Moment)
 }
 
 /// The engine can be reached, perhaps another one, whose revisions mean something else.
-pub(super) fn reached(state: &mut State) {
+pub(super) fn reached(state: &mut State, now: &Moment) {
     state.registers.clear();
+    ahead::forget(state, now);
 }
 
 /// The engine answered a removal.
@@ -326,67 +334,6 @@ pub(super) fn ran(
     tell(state, which, &news, now, out);
 }
 
-/// Origins were stopped at the hop limit, here or further on. Those who sent them here are told, and tell those before them: at
-/// once where a run has ended already, else when it does.
-pub(super) fn stopped(
-    state: &mut State,
-    stopped: impl IntoIterator<Item = Stopped>,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    for one in stopped {
-        let came_here = state.letters.iter().filter_map(|(id, letter)| match id {
-            LetterId::Told(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
-            _ => None,
-        });
-        let came_here: Vec<Which> = came_here.collect();
-        if came_here.is_empty() || state.stopped.contains_key(&one.origin) {
-            continue;
-        }
-        if state.stopped.len() >= MOST_STOPPED {
-            state.stopped.clear();
-        }
-        state.stopped.insert(one.origin, one.way);
-        for which in came_here {
-            tell_anew(state, &which, now, out);
-        }
-    }
-}
-
-/// Tells what became of a trigger once more, with the ways that were stopped since.
-fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Action>) {
-    let id = LetterId::Told(which.clone());
-    let Some(letter) = state.letters.get(&id) else {
-        return;
-    };
-    let (version, term) = (letter.version + 1, letter.term.clone());
-    let Content::Told { mut told, lineage } = letter.content.clone() else {
-        return;
-    };
-    if !told.outcome.is_final() {
-        return;
-    }
-    told.stopped = ways(state, &lineage);
-    let draft = Draft {
-        letter: id,
-        version,
-        content: Content::Told { told, lineage },
-        term,
-    };
-    letters::write(state, vec![draft], now, out);
-    only_newest(state, which);
-}
-
-/// The ways of these origins that were stopped.
-fn ways(state: &State, lineage: &Lineage) -> Vec<Stopped> {
-    let stopped = lineage.0.iter().filter_map(|origin| {
-        let way = state.stopped.get(&origin.id)?.clone();
-        let origin = origin.id.clone();
-        Some(Stopped { origin, way })
-    });
-    stopped.collect()
-}
-
 /// Looks at all that is held again.
 pub(super) fn look_again(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     wake_held(state, true, now, out);
@@ -422,171 +369,4 @@ fn wake_held(state: &mut State, all: bool, now: &Moment, out: &mut Vec<Action>) 
         }
     }
     hand_over(state, out);
-}
-
-/// How far along an outcome is: what is later is told, what is earlier is not told any more.
-fn rank(outcome: Outcome) -> u8 {
-    match outcome {
-        // That a lower number comes again says nothing of what became of it the first time.
-        Outcome::Held | Outcome::Refused | Outcome::Superseded => 0,
-        Outcome::Taken => 1,
-        Outcome::Started => 2,
-        _ => 3,
-    }
-}
-
-/// What there is to tell of a trigger.
-pub(super) struct News<'a> {
-    pub lineage: &'a Lineage,
-    pub outcome: Outcome,
-    pub why: &'a str,
-    pub ran: Option<Ran>,
-    /// The number above which it would have been taken, if it is superseded.
-    pub above: Option<u64>,
-    /// How long the sender may ask again by putting the same number.
-    pub until: Walltime,
-    /// Whether it asks again.
-    pub again: bool,
-}
-
-/// Tells what became of a trigger, if that is new or asked for again.
-pub(super) fn tell(
-    state: &mut State,
-    which: &Which,
-    news: &News,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    let id = LetterId::Told(which.clone());
-    let why = outcome::words(news.why);
-    let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
-    if let Some(letter) = state.letters.get_mut(&id)
-        && let Content::Told { told, .. } = &letter.content
-    {
-        ran = ran.or_else(|| told.ran.clone());
-        let is_same = (told.outcome, told.above) == (news.outcome, news.above)
-            && told.ran == ran
-            && (told.why == why
-                || ![&*told.why, &why].contains(&TURN)
-                    && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
-        if is_same || rank(news.outcome) < rank(told.outcome) {
-            if news.again {
-                letter.left = letter.content.keys();
-                only_newest(state, which);
-                letters::send(state, &id, now, out);
-            }
-            return;
-        }
-        (version, until) = (letter.version + 1, until.max(letter.term.until));
-    } else if !has_room(state, out) {
-        let (outcome, name, sender) = (news.outcome, &which.name, &which.sender);
-        out.push(Action::Note(format!(
-            "too many results wait: '{name}' of {sender} is {outcome}, which is not told"
-        )));
-        return;
-    }
-    let told = Told {
-        id: which.id.clone(),
-        number: which.number,
-        sender: which.sender.clone(),
-        target: state.rules.me.clone(),
-        name: which.name.clone(),
-        outcome: news.outcome,
-        why,
-        at: now.wall.millis(),
-        stopped: ways(state, news.lineage),
-        ran,
-        above: news.above,
-    };
-    let draft = Draft {
-        letter: id,
-        version,
-        content: Content::Told {
-            told,
-            lineage: news.lineage.clone(),
-        },
-        term: Term {
-            began: now.clone(),
-            until,
-        },
-    };
-    letters::write(state, vec![draft], now, out);
-    only_newest(state, which);
-}
-
-/// Leaves the result register to the highest number of a sender and name that does not wait; what is older is told in the story
-/// only.
-fn only_newest(state: &mut State, which: &Which) {
-    let id = |number, bits| {
-        LetterId::Told(Which {
-            number,
-            id: Id::from_bits(bits),
-            ..which.clone()
-        })
-    };
-    let of_the_name = id(0, 0)..=id(u64::MAX, u128::MAX);
-    // A trigger that is ahead of the clock may wait while one with a lower number is taken.
-    let waits = |letter: &Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Held);
-    let all = state.letters.range(of_the_name.clone());
-    let newest = all.max_by_key(|(id, letter)| (!waits(letter), *id));
-    let newest = newest.map(|(id, _)| id.clone());
-    for (id, letter) in state.letters.range_mut(of_the_name) {
-        if let Content::Told { told, .. } = &letter.content
-            && newest.as_ref() != Some(id)
-            // The sender, whose clock may have been set back, has to hear that.
-            && told.above.is_none()
-        {
-            letter.left.remove(&result_key(told));
-        }
-    }
-}
-
-/// Lets go of what was told, once the engine has it and nobody can ask again. What still runs is told when it ends.
-pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let goes_on = |letter: &Letter| {
-        matches!(&letter.content, Content::Told { told, .. }
-            if told.goes_on() && now.wall.since(Walltime::from_millis(told.at)) < LONGEST_RUN)
-    };
-    drop_told(state, out, |letter| {
-        letter.term.is_over(now) && !goes_on(letter)
-    });
-    let mut letters = state.letters.values();
-    if letters.any(|letter| letter.term.is_over(now) && goes_on(letter)) {
-        state.wake_at(now.uptime + LOOK_AT_RUNS);
-    }
-}
-
-/// Whether there is room for another result. If not, what the engine has is forgotten early: who asks again is answered by
-/// those who take.
-fn has_room(state: &mut State, out: &mut Vec<Action>) -> bool {
-    if state.told >= letters::MOST {
-        drop_told(state, out, |_| true);
-    }
-    state.told < letters::MOST
-}
-
-/// How many strangers are being told that they were refused.
-fn refusals(state: &State) -> usize {
-    let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Refused);
-    state
-        .letters
-        .values()
-        .filter(is_refusal)
-        .take(MOST_REFUSALS)
-        .count()
-}
-
-fn drop_told(state: &mut State, out: &mut Vec<Action>, is_meant: impl Fn(&Letter) -> bool) {
-    let before = state.letters.len();
-    state.letters.retain(|id, letter| {
-        let goes = letter.is_told() && letter.left.is_empty() && is_meant(letter);
-        if goes {
-            out.push(Action::Forget {
-                letter: id.clone(),
-                number: None,
-            });
-        }
-        !goes
-    });
-    state.told -= before - state.letters.len();
 }

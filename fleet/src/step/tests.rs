@@ -19,6 +19,9 @@ use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::trigger::tests::trigger;
 use crate::wire::trigger::{Ask, Trigger};
 
+/// Triggers that come too early, and senders that send more than their share.
+#[path = "ahead/tests.rs"]
+mod ahead;
 /// What stands at the node's own key.
 #[path = "node/tests.rs"]
 mod own_key;
@@ -881,9 +884,10 @@ fn strangers_do_not_fill_the_outbox() {
 #[test]
 fn many_results_take_no_room_from_what_is_fired() {
     let mut lb1 = Bench::new("lb1");
-    let ran = |number| Event::Ran {
+    let ran = |number: u64| Event::Ran {
         which: Which {
             number,
+            sender: node(&format!("web{}", number % 15)),
             ..Which::from(&trigger())
         },
         lineage: trigger().lineage,

@@ -49,6 +49,8 @@ pub mod met;
 pub mod name;
 /// What became of a trigger.
 pub mod outcome;
+/// How much is kept of what each sender causes.
+pub mod quota;
 /// The right to run now.
 pub mod slot;
 /// The targets of a rolling run.

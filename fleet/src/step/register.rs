@@ -1,0 +1,73 @@
+//! A trigger's register in the engine, and how far this node has come with it.
+
+use again::model::{Boottime, Moment, Span};
+
+use crate::policy::books::Which;
+use crate::policy::judge::Signed;
+use crate::wire::name::{Name, Node};
+
+/// Where a register for this node stands: below its own name in the engine, whose and which.
+pub type Place = (Node, Name);
+
+/// A register as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    /// Where.
+    pub place: Place,
+    /// Its revision; 0 where it is made of an event that met a rule. Nothing of such a one is removed.
+    pub revision: u64,
+    /// What it is.
+    pub found: Found,
+}
+
+/// What a register turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// A trigger whose signature holds.
+    Good(Signed),
+    /// Something that nobody may have put there.
+    Bad(String),
+    /// It cannot be told now: this node lacks what it needs.
+    Unclear(String),
+}
+
+/// A register for this node.
+#[derive(Debug, Clone)]
+pub(super) struct Register {
+    pub revision: u64,
+    pub found: Found,
+    pub stage: Stage,
+}
+
+/// How far a register has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be handed over.
+    New,
+    /// Its turn in a rolling run has not come.
+    Waits,
+    /// Those who take have it.
+    Handed,
+    /// To be looked at again then.
+    Held(Boottime),
+    /// Its removal is under way.
+    Leaving,
+    /// To be removed then.
+    Settled(Boottime),
+}
+
+impl Register {
+    /// Whether it is this trigger.
+    pub fn is(&self, which: &Which) -> bool {
+        matches!(&self.found, Found::Good(signed) if Which::from(&signed.trigger) == *which)
+    }
+
+    /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.
+    pub fn left(&self, skew: Span, now: &Moment) -> Option<Span> {
+        let Found::Good(signed) = &self.found else {
+            return None;
+        };
+        let until = signed.trigger.expires() + skew;
+        Some(until.since(now.wall)).filter(|_| now.wall < until)
+    }
+}

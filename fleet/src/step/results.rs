@@ -1,0 +1,289 @@
+//! What became of triggers, as this node tells it: to the sender, and in the story of each origin.
+
+use std::ops::Bound;
+
+use again::model::{Moment, Span, Walltime};
+
+use super::letters;
+use super::model::{Action, Content, Draft, Letter, LetterId, State, TURN, result_key};
+use super::room::size;
+use crate::policy::books::Which;
+use crate::policy::term::Term;
+use crate::wire::lineage::Lineage;
+use crate::wire::name::Id;
+use crate::wire::outcome::{self, Outcome, Ran, Stopped, Told};
+use crate::wire::trigger::{MOST_TTL, Trigger};
+
+/// How many strangers are told at a time that they are refused; they must not fill the outbox.
+pub(super) const MOST_REFUSALS: usize = 100;
+/// How many origins that were stopped are remembered.
+const MOST_STOPPED: usize = 1000;
+/// How long a run that was taken may be away until nobody is told any more how it ended.
+const LONGEST_RUN: Span = Span::from_secs(86_400);
+/// How often that is looked at.
+const LOOK_AT_RUNS: Span = Span::from_secs(3600);
+/// How long another reason for the same outcome waits to be told: one that names the clock changes all the time.
+const SAY_AGAIN: Span = Span::from_secs(600);
+
+/// Origins were stopped at the hop limit, here or further on. Those who sent them here are told, and tell those before them: at
+/// once where a run has ended already, else when it does.
+pub(super) fn stopped(
+    state: &mut State,
+    stopped: impl IntoIterator<Item = Stopped>,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    for one in stopped {
+        let came_here = state.letters.iter().filter_map(|(id, letter)| match id {
+            LetterId::Told(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
+            _ => None,
+        });
+        let came_here: Vec<Which> = came_here.collect();
+        if came_here.is_empty() || state.stopped.contains_key(&one.origin) {
+            continue;
+        }
+        if state.stopped.len() >= MOST_STOPPED {
+            state.stopped.clear();
+        }
+        state.stopped.insert(one.origin, one.way);
+        for which in came_here {
+            tell_anew(state, &which, now, out);
+        }
+    }
+}
+
+/// Tells what became of a trigger once more, with the ways that were stopped since.
+fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Action>) {
+    let id = LetterId::Told(which.clone());
+    let Some(letter) = state.letters.get(&id) else {
+        return;
+    };
+    let (version, term) = (letter.version + 1, letter.term.clone());
+    let Content::Told { mut told, lineage } = letter.content.clone() else {
+        return;
+    };
+    if !told.outcome.is_final() {
+        return;
+    }
+    told.stopped = ways(state, &lineage);
+    let outcome = told.outcome;
+    let draft = Draft {
+        letter: id,
+        version,
+        content: Content::Told { told, lineage },
+        term,
+    };
+    letters::write(state, vec![draft], now, out);
+    only_newest(state, which, outcome);
+}
+
+/// The ways of these origins that were stopped.
+fn ways(state: &State, lineage: &Lineage) -> Vec<Stopped> {
+    let stopped = lineage.0.iter().filter_map(|origin| {
+        let way = state.stopped.get(&origin.id)?.clone();
+        let origin = origin.id.clone();
+        Some(Stopped { origin, way })
+    });
+    stopped.collect()
+}
+
+/// How far along an outcome is: what is later is told, what is earlier is not told any more.
+fn rank(outcome: Outcome) -> u8 {
+    match outcome {
+        // That a lower number comes again says nothing of what became of it the first time.
+        Outcome::Held | Outcome::Refused | Outcome::Superseded => 0,
+        Outcome::Taken => 1,
+        Outcome::Started => 2,
+        _ => 3,
+    }
+}
+
+/// What there is to tell of a trigger.
+pub(super) struct News<'a> {
+    pub lineage: &'a Lineage,
+    pub outcome: Outcome,
+    pub why: &'a str,
+    pub ran: Option<Ran>,
+    /// The number above which it would have been taken, if it is superseded.
+    pub above: Option<u64>,
+    /// How long the sender may ask again by putting the same number.
+    pub until: Walltime,
+    /// Whether it asks again.
+    pub again: bool,
+}
+
+/// Tells what became of a trigger, if that is new or asked for again.
+pub(super) fn tell(
+    state: &mut State,
+    which: &Which,
+    news: &News,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let id = LetterId::Told(which.clone());
+    let why = outcome::words(news.why);
+    let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
+    if let Some(letter) = state.letters.get_mut(&id)
+        && let Content::Told { told, .. } = &letter.content
+    {
+        ran = ran.or_else(|| told.ran.clone());
+        let is_same = (told.outcome, told.above) == (news.outcome, news.above)
+            && told.ran == ran
+            && (told.why == why
+                || ![&*told.why, &why].contains(&TURN)
+                    && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
+        if is_same || rank(news.outcome) < rank(told.outcome) {
+            if news.again {
+                letter.left = letter.content.keys();
+                only_newest(state, which, news.outcome);
+                letters::send(state, &id, now, out);
+            }
+            return;
+        }
+        (version, until) = (letter.version + 1, until.max(letter.term.until));
+    } else if !has_room(state, which, news.lineage, out) {
+        let (outcome, name, sender) = (news.outcome, &which.name, &which.sender);
+        out.push(Action::Note(format!(
+            "too many results wait: '{name}' of {sender} is {outcome}, which is not told"
+        )));
+        return;
+    }
+    let told = Told {
+        id: which.id.clone(),
+        number: which.number,
+        sender: which.sender.clone(),
+        target: state.rules.me.clone(),
+        name: which.name.clone(),
+        outcome: news.outcome,
+        why,
+        at: now.wall.millis(),
+        stopped: ways(state, news.lineage),
+        ran,
+        above: news.above,
+    };
+    let draft = Draft {
+        letter: id,
+        version,
+        content: Content::Told {
+            told,
+            lineage: news.lineage.clone(),
+        },
+        term: Term {
+            began: now.clone(),
+            until,
+        },
+    };
+    letters::write(state, vec![draft], now, out);
+    only_newest(state, which, news.outcome);
+}
+
+/// Leaves the result register to one trigger of a sender and name: to the one that stands in the engine, else to the highest number of
+/// those that did not stand there before it. What another one came to is told in the story only. A number may be lower than an earlier one
+/// if the sender's clock was set back.
+fn only_newest(state: &mut State, which: &Which, outcome: Outcome) {
+    let id = |number, bits| {
+        LetterId::Told(Which {
+            number,
+            id: Id::from_bits(bits),
+            ..which.clone()
+        })
+    };
+    let (first, last) = (id(0, 0), id(u64::MAX, u128::MAX));
+    let this = LetterId::Told(which.clone());
+    let place = (which.sender.clone(), which.name.clone());
+    let stands = state.registers.get(&place);
+    let stands = stands.is_some_and(|register| register.is(which));
+    // A lower number is superseded also where it is a copy that somebody has put back.
+    if stands && outcome != Outcome::Superseded {
+        let above = (Bound::Excluded(this.clone()), Bound::Included(last.clone()));
+        for (_, letter) in state.letters.range_mut(above) {
+            letter.is_past = true;
+            leave_result(letter);
+        }
+    }
+    let letters = state.letters.range(first..=last).rev();
+    let mut newest = letters.filter(|(_, letter)| !letter.is_past);
+    // This one, or the one that was the newest until now.
+    let older = if newest.next().is_some_and(|(id, _)| *id == this) {
+        newest.next().map(|(id, _)| id.clone())
+    } else {
+        Some(this)
+    };
+    if let Some(letter) = older.and_then(|id| state.letters.get_mut(&id)) {
+        leave_result(letter);
+    }
+}
+
+/// Tells what became of a trigger in the story only, unless its sender, whose clock may have been set back, has to hear of a number.
+fn leave_result(letter: &mut Letter) {
+    if let Content::Told { told, .. } = &letter.content
+        && told.above.is_none()
+    {
+        letter.left.remove(&result_key(told));
+    }
+}
+
+/// Lets go of what was told, once the engine has it and nobody can ask again. What still runs is told when it ends.
+pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let goes_on = |letter: &Letter| {
+        matches!(&letter.content, Content::Told { told, .. }
+            if told.goes_on() && now.wall.since(Walltime::from_millis(told.at)) < LONGEST_RUN)
+    };
+    drop_told(state, out, |letter| {
+        letter.term.is_over(now) && !goes_on(letter)
+    });
+    let mut letters = state.letters.values();
+    if letters.any(|letter| letter.term.is_over(now) && goes_on(letter)) {
+        state.wake_at(now.uptime + LOOK_AT_RUNS);
+    }
+}
+
+/// Whether there is room for another result, among all and among those of its sender. If not, what the engine has is forgotten early:
+/// who asks again is answered by those who take.
+fn has_room(state: &mut State, which: &Which, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
+    let bytes = size(lineage);
+    if state.told.values() >= letters::MOST {
+        drop_told(state, out, |_| true);
+    }
+    let has_room = |state: &State| state.told.has_room(&which.sender, bytes);
+    if !has_room(state) {
+        drop_told(state, out, |letter| {
+            let told = letter.told().map(|(told, _)| told);
+            told.is_some_and(|told| told.sender == which.sender && !told.goes_on())
+        });
+    }
+    state.told.values() < letters::MOST && has_room(state)
+}
+
+/// How long the sender of a trigger may ask again what became of it. It is not believed that this is longer than a trigger may last.
+pub(super) fn until(state: &State, trigger: &Trigger, now: &Moment) -> Walltime {
+    let skew = state.rules.skew;
+    let longest = now.wall + skew + skew + Span::from_nanos(MOST_TTL * 1_000_000);
+    (trigger.expires() + skew).min(longest)
+}
+
+/// How many strangers are being told that they were refused.
+pub(super) fn refusals(state: &State) -> usize {
+    let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Refused);
+    state
+        .letters
+        .values()
+        .filter(is_refusal)
+        .take(MOST_REFUSALS)
+        .count()
+}
+
+fn drop_told(state: &mut State, out: &mut Vec<Action>, is_meant: impl Fn(&Letter) -> bool) {
+    state.letters.retain(|id, letter| {
+        let told = letter.told();
+        let told = told.filter(|_| letter.left.is_empty() && is_meant(letter));
+        if let Some((told, lineage)) = told {
+            state.told.remove(&told.sender, size(lineage));
+            out.push(Action::Forget {
+                letter: id.clone(),
+                number: None,
+            });
+        }
+        told.is_none()
+    });
+}
