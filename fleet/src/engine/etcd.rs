@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use self::errors::{error, words};
+use super::shares::{Shares, Sorter};
 use super::{Change, Engine, Error, Feed, Health, Limit, List, Times, Tls, Value};
 
 /// How much longer than asked a value may live, so that many share a lease.
@@ -142,8 +143,14 @@ impl Etcd {
         }
     }
 
-    /// What stands below a prefix, in the order of keys; or up to this revision, in the order of revisions, until it is enough.
-    async fn pages(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
+    /// What stands below a prefix, in the order of keys, without what is sorted out; or up to this revision, in the order of revisions,
+    /// until it is enough.
+    async fn pages(
+        &self,
+        prefix: &str,
+        (until, most): (u64, usize),
+        mut sorter: Option<&mut Sorter<'_>>,
+    ) -> Result<List, Error> {
         let mut list = List::default();
         let mut from = prefix.as_bytes().to_vec();
         let (mut page, mut longest, mut least) = (PAGE, LONG_PAGE, 0);
@@ -179,13 +186,20 @@ impl Etcd {
                 list.revision = number(header.revision());
                 list.store = format!("etcd {:x}", header.cluster_id());
             }
-            list.values.extend(answer.kvs().iter().map(value));
+            let mut skip = Vec::new();
+            for value in answer.kvs().iter().map(value) {
+                let end = sorter.as_mut().and_then(|sorter| sorter.skips(&value));
+                match end {
+                    Some(end) => skip = end,
+                    None => list.values.push(value),
+                }
+            }
             match answer.kvs().last() {
                 Some(last) if answer.more() && list.values.len() < most => {
                     if until > 0 {
                         least = last.mod_revision() + 1;
                     } else {
-                        from = [last.key(), &[0]].concat();
+                        from = skip.max([last.key(), &[0]].concat());
                     }
                     page = longest.min(i64::try_from(most).unwrap_or(longest));
                     longest = LONG_PAGE.min(2 * longest);
@@ -282,7 +296,16 @@ impl Engine for Etcd {
     type Lease = Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        self.pages(prefix, 0, usize::MAX).await
+        self.pages(prefix, (0, usize::MAX), None).await
+    }
+
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+        let mut sorter = Sorter::new(prefix, limit);
+        let list = self
+            .pages(below, (0, usize::MAX), Some(&mut sorter))
+            .await?;
+        let cut = sorter.cut;
+        Ok(Shares { list, cut })
     }
 
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
@@ -290,7 +313,7 @@ impl Engine for Etcd {
     }
 
     async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
-        self.pages(prefix, until, most).await
+        self.pages(prefix, (until, most), None).await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {

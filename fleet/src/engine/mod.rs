@@ -17,6 +17,8 @@ mod jetstream;
 pub mod memory;
 /// NATS with JetStream.
 pub mod nats;
+/// How much is read of what each sender has.
+pub mod shares;
 /// TLS to a server, as rustls is told of it.
 pub mod tls;
 /// What changes below a prefix, told for as long as it takes.
@@ -25,6 +27,7 @@ pub mod watch;
 use std::fmt;
 use std::time::Duration;
 
+use self::shares::{Shares, Sorter};
 use crate::identity::authority::Revocation;
 
 /// A value, and the write that made it.
@@ -84,7 +87,7 @@ impl From<Vec<Value>> for List {
 }
 
 /// How much is read at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limit {
     /// Bytes of keys and values.
     pub bytes: usize,
@@ -231,6 +234,14 @@ pub trait Engine {
 
     /// Values below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
+
+    /// The same, below another prefix within that, up to a limit below each segment that follows the first prefix.
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+        let (mut list, mut sorter) = (self.list(below).await?, Sorter::new(prefix, limit));
+        list.values.retain(|value| sorter.takes(value));
+        let cut = sorter.cut;
+        Ok(Shares { list, cut })
+    }
 
     /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,
     /// there may be an eighth fewer. A segment `*` of the prefix stands for any one.

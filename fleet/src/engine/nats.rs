@@ -28,6 +28,7 @@ use super::denials::Denials;
 use super::jetstream::{
     Answer, Consumer, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
 };
+use super::shares::{Shares, Sorter};
 use super::{Change, Engine, Error, Health, Limit, List, Times, Tls};
 use crate::wire::name::{Namespace, Node};
 
@@ -435,15 +436,22 @@ impl Nats {
         Ok(Some(()))
     }
 
-    /// Values below a prefix; none if not all of them came.
-    async fn list_once(&self, prefix: &str, patience: Duration) -> Result<Option<List>, Error> {
+    /// Values below a prefix, without what is sorted out; none if not all of them came.
+    async fn list_once(
+        &self,
+        prefix: &str,
+        patience: Duration,
+        mut sorter: Option<&mut Sorter<'_>>,
+    ) -> Result<Option<List>, Error> {
         let stream = self.stream(prefix).await?;
         let (mut values, mut shown) = (BTreeMap::new(), 0);
         let see = |Delivered { change, .. }: Delivered| {
             shown = shown.max(change.revision());
             match change {
-                Change::Put(value) => values.insert(value.key.clone(), value),
-                Change::Removed { key, .. } => values.remove(&key),
+                Change::Put(value) if sorter.as_mut().is_none_or(|one| one.takes(&value)) => {
+                    values.insert(value.key.clone(), value)
+                }
+                change => values.remove(change.key()),
             };
         };
         let all = (From::Newest, u64::MAX);
@@ -467,8 +475,19 @@ impl Engine for Nats {
     type Lease = Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        self.patiently(async |patience| self.list_once(prefix, patience).await)
+        self.patiently(async |patience| self.list_once(prefix, patience, None).await)
             .await
+    }
+
+    /// A server sends everything. What is beyond a share is dropped as it comes.
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+        self.patiently(async |patience| {
+            let mut sorter = Sorter::new(prefix, limit);
+            let list = self.list_once(below, patience, Some(&mut sorter)).await?;
+            let cut = sorter.cut;
+            Ok(list.map(|list| Shares { list, cut }))
+        })
+        .await
     }
 
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {

@@ -5,7 +5,7 @@
 //! nothing was written since, it lists again and tells the difference to what it told before, removals too. So what is told is at any time what a list would show, however many
 //! events the engine lost in between; old etcds lose some.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -16,7 +16,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Change, Engine, Error, Feed, List, Value};
+use super::shares::{self, Shares};
+use super::{Change, Engine, Error, Feed, Limit, Value};
+use crate::wire::quota::Quotas;
 
 /// The first pause after a failure, at most; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,8 +32,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub enum Event {
     /// A change.
     Changed(Change),
-    /// Everything that there is was told.
+    /// Everything that there is was told, but for what was cut off.
     Complete,
+    /// Below this segment of the keys there is more than is told; said once of each.
+    Cut(String),
     /// The engine cannot be asked at present. Told once each time.
     Lost(Error),
 }
@@ -40,8 +44,16 @@ pub enum Event {
 pub struct Watch<'e, E: Engine> {
     engine: &'e E,
     prefix: String,
-    /// What was told: keys, revisions, and a hash of the bytes, for an engine that began anew may come to the same revision.
-    told: BTreeMap<String, (u64, u64)>,
+    /// What was told.
+    told: BTreeMap<String, Mark>,
+    /// How much may be told below each of the next segments, if that is bounded.
+    limit: Option<Limit>,
+    /// How much of it was.
+    used: Quotas<String>,
+    /// The segments below which there is more, those of which that was said, and those below which there is room again.
+    cut: BTreeSet<String>,
+    said: BTreeSet<String>,
+    roomy: BTreeSet<String>,
     /// Everything up to this one was told.
     revision: u64,
     /// Of the last list.
@@ -68,6 +80,11 @@ impl<'e, E: Engine> Watch<'e, E> {
             engine,
             prefix: prefix.into(),
             told: BTreeMap::new(),
+            limit: None,
+            used: Quotas::new(Limit::default().into()),
+            cut: BTreeSet::new(),
+            said: BTreeSet::new(),
+            roomy: BTreeSet::new(),
             revision: 0,
             listed: 0,
             feed: None,
@@ -79,6 +96,14 @@ impl<'e, E: Engine> Watch<'e, E> {
             failures: 0,
             dice: StdRng::seed_from_u64(seed),
         }
+    }
+
+    /// Tells no more than this below each of the next segments of the keys. The rest stays in the engine, and is read when what was told is
+    /// removed there.
+    #[must_use]
+    pub fn within(mut self, limit: Limit) -> Self {
+        (self.limit, self.used) = (Some(limit), Quotas::new(limit.into()));
+        self
     }
 
     /// Lists again before it waits for the next change.
@@ -96,6 +121,8 @@ impl<'e, E: Engine> Watch<'e, E> {
                 self.begin().await
             } else if self.list_again {
                 self.compare().await
+            } else if let Some(segment) = self.roomy.first().cloned() {
+                self.fill(segment).await
             } else {
                 self.follow().await
             };
@@ -126,7 +153,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             sleep(pause).await;
         }
         let list = self.list().await?;
-        let feed = self.engine.follow(&self.prefix, list.revision).await?;
+        let feed = self.engine.follow(&self.prefix, list.list.revision).await?;
         self.feed = Some(feed);
         self.since = Instant::now();
         self.is_lost = false;
@@ -136,18 +163,70 @@ impl<'e, E: Engine> Watch<'e, E> {
 
     /// Lists. A member of a cluster that lags behind tells less than was told for a moment, an engine that began anew
     /// for longer.
-    async fn list(&mut self) -> Result<List, Error> {
+    async fn list(&mut self) -> Result<Shares, Error> {
         loop {
             if let Some(time) = self.behind_until {
                 sleep_until(time).await;
             }
-            let list = self.engine.list(&self.prefix).await?;
-            let is_behind = list.revision < self.revision;
+            let list = self.read(&self.prefix).await?;
+            let is_behind = list.list.revision < self.revision;
             if !is_behind || self.behind_until.is_some() {
                 self.behind_until = None;
                 return Ok(list);
             }
             self.behind_until = Some(Instant::now() + LAG);
+        }
+    }
+
+    async fn read(&self, below: &str) -> Result<Shares, Error> {
+        match self.limit {
+            Some(limit) => self.engine.list_shares(&self.prefix, below, limit).await,
+            None => self.engine.list(below).await.map(Shares::from),
+        }
+    }
+
+    /// Tells more of what is below a segment.
+    async fn fill(&mut self, segment: String) -> Result<(), Error> {
+        let below = format!("{}{segment}/", self.prefix);
+        let mut shares = self.read(&below).await?;
+        self.roomy.remove(&segment);
+        self.cut.remove(&segment);
+        for value in shares.list.values.drain(..) {
+            let known = self.told.get(&value.key);
+            if known.is_some_and(|known| known.revision >= value.revision) {
+                continue;
+            }
+            if self.has_room(&value) {
+                self.tell(Change::Put(value));
+            } else {
+                shares.cut.insert(segment.clone());
+            }
+        }
+        self.leave(shares.cut);
+        Ok(())
+    }
+
+    /// Whether a value may be told, perhaps in place of an older one.
+    fn has_room(&mut self, value: &Value) -> bool {
+        let segment = self.segment(&value.key);
+        let known = self.told.get(&value.key).map(|known| known.size);
+        known.inspect(|size| self.used.remove(&segment, *size));
+        let has_room = self.used.has_room(&segment, value.size());
+        known.inspect(|size| self.used.add(&segment, *size));
+        has_room
+    }
+
+    fn segment(&self, key: &str) -> String {
+        shares::segment(&self.prefix, key).to_owned()
+    }
+
+    /// Leaves what else is below these segments in the engine.
+    fn leave(&mut self, segments: BTreeSet<String>) {
+        for segment in segments {
+            if self.said.insert(segment.clone()) {
+                self.ready.push_back(Event::Cut(segment.clone()));
+            }
+            self.cut.insert(segment);
         }
     }
 
@@ -157,10 +236,14 @@ impl<'e, E: Engine> Watch<'e, E> {
             return Ok(());
         }
         let list = self.list().await?;
-        let began_anew = list.revision < self.revision;
+        let began_anew = list.list.revision < self.revision;
         self.take(list);
-        // Beside what completes it there is something that the feed should have told: it may be dead.
-        if began_anew || self.ready.len() > 1 {
+        // There is something that the feed should have told: it may be dead. Of what is cut off a list may show another part.
+        let is_missed = |event: &Event| match event {
+            Event::Changed(change) => !self.cut.contains(&self.segment(change.key())),
+            _ => false,
+        };
+        if began_anew || self.ready.iter().any(is_missed) {
             self.feed = None;
         }
         Ok(())
@@ -171,24 +254,46 @@ impl<'e, E: Engine> Watch<'e, E> {
         let change = feed.next().await?;
         self.failures = 0;
         self.revision = self.revision.max(change.revision());
-        let known = self.told.get(change.key()).map(|(revision, _)| *revision);
+        let known = self.told.get(change.key()).map(|known| known.revision);
         // What the list told already, what is told twice, and what an old etcd tells after something newer.
         let is_news = match &change {
             Change::Put(_) => known.is_none_or(|known| known < change.revision()),
             Change::Removed { .. } => known.is_some_and(|known| known < change.revision()),
         };
-        if is_news {
-            self.tell(change);
+        if !is_news {
+            return Ok(());
+        }
+        let segment = self.segment(change.key());
+        match change {
+            Change::Put(value) if self.limit.is_some() && !self.has_room(&value) => {
+                // What stood there does not any more.
+                if known.is_some() {
+                    let (key, revision) = (value.key, value.revision);
+                    self.tell(Change::Removed { key, revision });
+                }
+                self.leave(BTreeSet::from([segment]));
+            }
+            Change::Put(_) => self.tell(change),
+            Change::Removed { .. } => {
+                self.tell(change);
+                if self.cut.contains(&segment) && self.used.is_half_empty(&segment) {
+                    self.roomy.insert(segment);
+                }
+            }
         }
         Ok(())
     }
 
     /// Tells in what way a list differs from what was told.
-    fn take(&mut self, list: List) {
+    fn take(&mut self, Shares { list, cut }: Shares) {
         self.list_again = false;
+        self.cut.clear();
+        self.roomy.clear();
+        self.leave(cut);
         if list.revision < self.revision {
             // The engine began anew: what its revisions meant is over. Nothing that it holds is known.
-            self.told.values_mut().for_each(|told| *told = (0, 0));
+            let told = self.told.values_mut();
+            told.for_each(|told| (told.revision, told.hash) = (0, 0));
         }
         (self.revision, self.listed) = (list.revision, list.revision);
         let listed: BTreeMap<&str, &Value> = list
@@ -208,7 +313,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             });
         }
         for value in list.values {
-            if self.told.get(&value.key) != Some(&mark(&value)) {
+            if self.told.get(&value.key) != Some(&Mark::of(&value)) {
                 self.tell(Change::Put(value));
             }
         }
@@ -216,10 +321,17 @@ impl<'e, E: Engine> Watch<'e, E> {
     }
 
     fn tell(&mut self, change: Change) {
-        match &change {
-            Change::Put(value) => self.told.insert(value.key.clone(), mark(value)),
+        let before = match &change {
+            Change::Put(value) => self.told.insert(value.key.clone(), Mark::of(value)),
             Change::Removed { key, .. } => self.told.remove(key),
         };
+        if self.limit.is_some() {
+            let segment = self.segment(change.key());
+            before.inspect(|mark| self.used.remove(&segment, mark.size));
+            if let Change::Put(value) = &change {
+                self.used.add(&segment, value.size());
+            }
+        }
         self.ready.push_back(Event::Changed(change));
     }
 
@@ -245,10 +357,14 @@ impl Tell {
 pub async fn watch<E: Engine>(
     engine: &E,
     prefix: String,
+    limit: Option<Limit>,
     again: &Notify,
     tell: Tell,
 ) -> Infallible {
     let mut watch = Watch::new(engine, prefix, rand::rng().random());
+    if let Some(limit) = limit {
+        watch = watch.within(limit);
+    }
     loop {
         tokio::select! {
             event = watch.next() => tell.tell(event),
@@ -257,10 +373,24 @@ pub async fn watch<E: Engine>(
     }
 }
 
-fn mark(value: &Value) -> (u64, u64) {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&value.bytes);
-    (value.revision, hasher.finish())
+/// What is remembered of a value: a hash of its bytes too, for an engine that began anew may come to the same revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mark {
+    revision: u64,
+    hash: u64,
+    size: usize,
+}
+
+impl Mark {
+    fn of(value: &Value) -> Mark {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&value.bytes);
+        Mark {
+            revision: value.revision,
+            hash: hasher.finish(),
+            size: value.size(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -295,7 +425,7 @@ mod tests {
             Event::Changed(Change::Removed { key, .. }) => {
                 belief.remove(&key);
             }
-            Event::Complete | Event::Lost(_) => {}
+            Event::Complete | Event::Cut(_) | Event::Lost(_) => {}
         }
     }
 
@@ -358,6 +488,126 @@ mod tests {
         }
         assert!(
             seen.iter().all(|count| *count > 100),
+            "too little happened: {seen:?}"
+        );
+    }
+
+    const SHARE: Limit = Limit {
+        values: 4,
+        bytes: 1000,
+    };
+
+    /// Names below each sender, as far as they are told until nothing comes any more; and who is named as cut off.
+    async fn told<E: Engine>(watch: &mut Watch<'_, E>, belief: &mut Belief) -> Vec<String> {
+        let mut cut = Vec::new();
+        while let Ok(event) = timeout(Duration::from_secs(600), watch.next()).await {
+            if let Event::Cut(sender) = &event {
+                cut.push(sender.clone());
+            }
+            believe(belief, event);
+        }
+        cut
+    }
+
+    fn count(belief: &Belief, sender: &str) -> usize {
+        let below = format!("to/a/{sender}/");
+        belief.keys().filter(|key| key.starts_with(&below)).count()
+    }
+
+    #[test]
+    fn sender_is_read_up_to_its_share_and_further_when_there_is_room() {
+        run(async {
+            let memory = Memory::new(Times::default());
+            let put = async |key: &str, size| {
+                let bytes = vec![0; size];
+                memory.put(key, &bytes, None).await.expect("put");
+            };
+            for n in 0..10 {
+                put(&format!("to/a/x/{n}"), 1).await;
+                put(&format!("to/a/big/{n}"), 400).await;
+            }
+            put("to/a/y/0", 1).await;
+            let mut watch = Watch::new(&memory, "to/a/", 1).within(SHARE);
+            let mut belief = Belief::new();
+            assert_eq!(told(&mut watch, &mut belief).await, ["big", "x"]);
+            let counts = |belief: &Belief| ["x", "big", "y"].map(|one| count(belief, one));
+            assert_eq!(counts(&belief), [4, 2, 1]);
+            // A sender with more than its share keeps no other from being read.
+            put("to/a/x/a", 1).await;
+            put("to/a/y/1", 1).await;
+            // A value that grows beyond the share goes.
+            put("to/a/big/0", 900).await;
+            assert_eq!(told(&mut watch, &mut belief).await, [""; 0], "said once");
+            assert_eq!(counts(&belief), [4, 1, 2]);
+            // Everything is read in the end, and never more than the share.
+            let mut seen = 0;
+            while let Some(key) = belief.keys().next().cloned() {
+                let list = memory.list(&key).await.expect("listed");
+                let revision = list.values[0].revision;
+                memory.remove(&key, revision).await.expect("removed");
+                seen += 1;
+                told(&mut watch, &mut belief).await;
+                assert!(counts(&belief).iter().all(|count| *count <= 4));
+            }
+            assert_eq!(seen, 23);
+        });
+    }
+
+    /// Whatever is lost: in the end each sender is read as far as its share goes, and those within it wholly.
+    #[test]
+    fn in_the_end_each_sender_is_read_as_far_as_its_share_goes() {
+        let mut seen = [0; 2];
+        for seed in 0..100 {
+            run(async {
+                let memory = Memory::new(Times::default());
+                let mut dice = StdRng::seed_from_u64(seed);
+                let mut faults = StdRng::seed_from_u64(seed + 1_000_000);
+                let is_bad = Rc::new(RefCell::new(true));
+                let bad = Rc::clone(&is_bad);
+                let faulty = plan(move |_| match faults.random_range(0..10) {
+                    0 if *bad.borrow() => Fault::Unreachable,
+                    1 if *bad.borrow() => Fault::Late(Duration::from_millis(50)),
+                    _ => Fault::None,
+                });
+                let engine = Faulty::new(memory.clone(), faulty);
+                let mut watch = Watch::new(&engine, "to/a/", seed).within(SHARE);
+                let mut belief = Belief::new();
+                for _ in 0..80 {
+                    let (sender, n) = (dice.random_range(0..3), dice.random_range(0..8));
+                    let key = format!("to/a/{sender}/{n}");
+                    match dice.random_range(0..20) {
+                        0 => memory.compact(),
+                        1 => memory.wipe(),
+                        2..=8 => {
+                            let list = memory.list(&key).await.expect("listed");
+                            if let Some(value) = list.values.first() {
+                                memory.remove(&key, value.revision).await.expect("removed");
+                            }
+                        }
+                        9 => watch.list_again(),
+                        n => drop(memory.put(&key, &vec![0; n * 20], None).await.expect("put")),
+                    }
+                    let patience = Duration::from_millis(dice.random_range(0..30));
+                    while let Ok(event) = timeout(patience, watch.next()).await {
+                        believe(&mut belief, event);
+                    }
+                    for sender in 0..3 {
+                        assert!(count(&belief, &sender.to_string()) <= 4, "seed {seed}");
+                    }
+                }
+                *is_bad.borrow_mut() = false;
+                watch.list_again();
+                told(&mut watch, &mut belief).await;
+                let list = memory.list("to/a/").await.expect("listed");
+                let mut sorter = super::super::Sorter::new("to/a/", SHARE);
+                let within = list.values.into_iter().filter(|value| sorter.takes(value));
+                let within: Belief = within.map(|value| (value.key, value.bytes)).collect();
+                assert_eq!(belief, within, "seed {seed}");
+                seen[usize::from(sorter.cut.is_empty())] += 1;
+            });
+        }
+        assert!(
+            seen.iter().all(|count| *count > 10),
             "too little happened: {seen:?}"
         );
     }

@@ -40,6 +40,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MOST_CALLS: usize = 64;
 /// How many changes are told together.
 const MOST_CHANGES: usize = 256;
+/// How much is read of the triggers of one sender. The rest stays in the engine until there is room.
+pub const OF_A_SENDER: Limit = Limit {
+    bytes: 2 << 20,
+    values: 256,
+};
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// How long the engine may take to hear that this service ends.
@@ -167,6 +172,8 @@ pub enum News {
     /// Changes below `to/` and `result/` and at this node's own key, below `event/` where there are rules, and below `lock/` and
     /// `pass/` where there are locks.
     Changes(Vec<Change>),
+    /// Below this segment of the keys below `to/` of this node there is more than [`OF_A_SENDER`].
+    Cut(String),
     /// What is seen of the lines, by the number of the look.
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
@@ -291,7 +298,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
         let tell = watch::Tell(number, tell.clone());
-        watch::watch(engine, prefix.encode(namespace), again, tell)
+        let limit = matches!(prefix, Prefix::To(_)).then_some(OF_A_SENDER);
+        watch::watch(engine, prefix.encode(namespace), limit, again, tell)
     };
     let registers = look(0, Prefix::To(node), &again[0]);
     let results = look(1, Prefix::Results(node), &again[1]);
@@ -367,7 +375,8 @@ async fn watch_own_key<E: Engine>(
 ) -> Infallible {
     let again = if E::HAS_PLACES { again } else { never };
     let key = Key::Node(access.node.clone()).encode(&access.namespace);
-    watch::watch(engine, key, again, watch::Tell(OWN_KEY, tell.clone())).await
+    let tell = watch::Tell(OWN_KEY, tell.clone());
+    watch::watch(engine, key, None, again, tell).await
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
@@ -383,6 +392,7 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
                 }
                 let _ = news.send(News::Watched(number, None));
             }
+            watch::Event::Cut(sender) => drop(news.send(News::Cut(sender))),
             // A watch goes on trying; the rest works all the same.
             watch::Event::Lost(error)
                 if number == OWN_KEY || matches!(error, Error::Denied(_) | Error::Full(_)) =>

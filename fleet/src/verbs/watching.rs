@@ -126,7 +126,7 @@ async fn look<E: Engine>(
     let mut watching: Vec<Watching<'_>> = Vec::new();
     for (n, ((prefix, _), again)) in places.iter().zip(&again).enumerate() {
         let tell = Tell(n, told.clone());
-        watching.push(Box::pin(watch(engine, prefix.clone(), again, tell)));
+        watching.push(Box::pin(watch(engine, prefix.clone(), None, again, tell)));
     }
     if goes_on {
         watching.push(Box::pin(beat(engine, places, &again, Tell(0, told))));
@@ -191,7 +191,8 @@ async fn hear(
                 }
             }
             Some((_, Event::Lost(e))) => return Ok(Err(e)),
-            None => {}
+            // Nothing is cut off where there is no limit.
+            Some((_, Event::Cut(_))) | None => {}
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The service as a process of its own, with real engines, certificates of a Puppet CA, root's side as another process, and the real
 //! helper. What it runs is a script that counts its runs, and where the outcome matters a real `puppet apply`.
 
+/// Senders that flood.
+mod ahead;
 #[path = "../support/ca.rs"]
 mod ca;
 /// Nodes whose clocks are wrong.

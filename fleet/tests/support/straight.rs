@@ -123,6 +123,25 @@ impl Straight {
         assert!(done.iter().all(Result::is_ok), "{done:?}");
     }
 
+    /// Puts each of these values under its key, some at a time.
+    #[allow(dead_code, reason = "the room of the verbs puts one at a time")]
+    pub fn put_all(&self, values: &[(String, Vec<u8>)]) {
+        let one = |(key, bytes): &(String, Vec<u8>)| {
+            let (key, bytes) = (format!("again/v1/test/{key}"), bytes.clone());
+            async move {
+                match &self.store {
+                    Store::Etcd(etcd) => etcd.put(&key, &bytes, None).await,
+                    Store::Nats(nats) => nats.put(&key, &bytes, None).await,
+                }
+            }
+        };
+        for some in values.chunks(64) {
+            let done = futures_util::future::join_all(some.iter().map(one));
+            let done = self.runtime.block_on(done);
+            assert!(done.iter().all(Result::is_ok), "{done:?}");
+        }
+    }
+
     /// What stands for this node of what became of its triggers.
     #[allow(dead_code, reason = "the room of the verbs reads no results")]
     pub fn told(&self, sender: &str) -> Vec<Told> {

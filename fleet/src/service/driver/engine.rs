@@ -9,7 +9,7 @@ use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OURSELVES, OWN_KEY};
+use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OF_A_SENDER, OURSELVES, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
 use crate::service::places::Act;
 use crate::service::root;
@@ -20,6 +20,9 @@ use crate::wire::name::{Id, Node};
 /// How many values of a list are verified together: some milliseconds of work.
 const PORTION: usize = 64;
 
+/// How many senders of too many triggers are named.
+const MOST_CUT: usize = 1000;
+
 impl Driver {
     /// The link tells something.
     pub fn told(&mut self, news: News) {
@@ -27,6 +30,7 @@ impl Driver {
             News::Reached => self.reached(),
             News::Lost(why) => self.lost(why),
             News::Changes(changes) => self.changed(changes),
+            News::Cut(segment) => self.cut_off(&segment),
             News::Watched(number, None) => {
                 self.health.failures.succeeded(&Work::Watch(number));
                 self.own_key_seen(number, true);
@@ -235,6 +239,22 @@ impl Driver {
         }
         self.seen(&mut sights);
         self.ask_for_nodes();
+    }
+
+    /// Names a sender of more triggers than are read, once.
+    fn cut_off(&mut self, segment: &str) {
+        let below = Prefix::To(&self.me).encode(&self.namespace);
+        let key = Key::decode(&format!("{below}{segment}/x"), &self.namespace);
+        let Ok(Key::To { sender, .. }) = key else {
+            return;
+        };
+        if self.cut.len() < MOST_CUT && self.cut.insert(sender.clone()) {
+            let (engine, Limit { bytes, values }) = (&self.health.engine, OF_A_SENDER);
+            complain(&format!(
+                "again-fleet: {sender} has sent more than {values} triggers or {} MB that wait here: the rest is read from {engine} when these are done",
+                bytes >> 20
+            ));
+        }
     }
 
     fn sight(&mut self, place: Place, value: Value) -> Sight {

@@ -24,7 +24,7 @@ mod slots;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -142,6 +142,8 @@ pub struct Driver {
     ways: Ways,
     /// The registers that may be handed over, as they stand in the engine.
     registers: BTreeMap<Place, Box<Register>>,
+    /// Senders of more triggers than are read, which were named.
+    cut: BTreeSet<Node>,
     /// What is to be put, together, when all that has happened is dealt with.
     outgoing: Vec<Outgoing>,
     runs: Runs,
@@ -254,6 +256,7 @@ impl Driver {
             began,
             ways,
             registers: BTreeMap::new(),
+            cut: BTreeSet::new(),
             outgoing: Vec::new(),
             runs,
             processes: JoinSet::new(),

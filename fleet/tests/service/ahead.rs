@@ -1,0 +1,138 @@
+//! A node whose key has fallen into wrong hands sends thousands of triggers that no clock agrees with. No other node's trigger waits for
+//! them, and neither the service nor its outbox grows with them.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use again_fleet::wire::lineage::{Cause, Origin};
+use again_fleet::wire::name::{Id, Node as Name};
+use again_fleet::wire::trigger::Trigger;
+
+use crate::fired::{by, sealed, trigger};
+use crate::many::most_memory;
+use crate::node::{Node, until};
+use crate::servers::{Kind, Server};
+use crate::straight::Straight;
+
+const FLOOD: u64 = 5000;
+const TEN_YEARS: u64 = 10 * 365 * 86_400_000;
+/// How often the other node's trigger is timed.
+const TIMES: u64 = 3;
+
+mod etcd {
+    #[test]
+    fn sender_that_floods_delays_no_other_and_fills_nothing() {
+        super::sender_that_floods_delays_no_other_and_fills_nothing(super::Kind::Etcd);
+    }
+}
+
+mod nats {
+    #[test]
+    fn sender_that_floods_delays_no_other_and_fills_nothing() {
+        super::sender_that_floods_delays_no_other_and_fills_nothing(super::Kind::Nats);
+    }
+}
+
+/// A trigger of web1's ten years ahead, with as long a past as it may have.
+fn large(n: u64) -> Trigger {
+    let now = trigger("web1.test");
+    let hop = |m: u64| -> Name {
+        let name = format!("{m:02}{}.test", "x".repeat(60));
+        name.parse().expect("a certname")
+    };
+    let mut path: Vec<Name> = (0..19).map(hop).collect();
+    path.push(now.sender.clone());
+    let origin = |m: u64| Origin {
+        id: Id::from_bits(u128::from(1000 * n + m)),
+        cause: Cause::Refresh,
+        path: path.clone(),
+    };
+    let mut lineage = now.lineage.clone();
+    lineage.0 = (0..8).map(origin).collect();
+    Trigger {
+        id: Id::from_bits(u128::from(n)),
+        name: format!("{n:05}").parse().expect("a name"),
+        number: now.number + TEN_YEARS + n,
+        at: now.at + TEN_YEARS,
+        lineage,
+        ..now
+    }
+}
+
+/// The longest that a trigger of web2's takes to be accepted.
+fn takes(lb1: &Node, straight: &Straight, round: &str) -> Duration {
+    let took = (0..TIMES).map(|n| {
+        let one = Trigger {
+            name: format!("{round}-{n}").parse().expect("a name"),
+            ..trigger("web2.test")
+        };
+        let (key, id) = (
+            format!("to/lb1=test/web2=test/{}", one.name),
+            one.id.clone(),
+        );
+        let value = by("web2.test", &one);
+        let began = Instant::now();
+        straight.put(&key, &value).expect("put");
+        until("its removal", || straight.list(&key).is_empty());
+        let took = began.elapsed();
+        lb1.runs_once(&id);
+        took
+    });
+    took.max().expect("some")
+}
+
+/// Bytes of the files of a directory.
+fn bytes(lb1: &Node, directory: &str) -> u64 {
+    let listed = fs::read_dir(lb1.path(directory)).expect("a directory");
+    let lengths = listed.filter_map(|one| one.ok()?.metadata().ok());
+    lengths.map(|one| one.len()).sum()
+}
+
+/// The time without the flood bounds the time with it.
+fn is_bounded(quiet: Duration, took: Duration) {
+    // The first one comes right after the flood, which a server may still have to send.
+    let most = 20 * quiet + Duration::from_secs(10);
+    assert!(took < most, "{took:?}, and {quiet:?} before");
+}
+
+fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
+    let server = Server::start(kind);
+    let lb1 = Node::new("lb1.test", &server);
+    let straight = Straight::at(&server, "web1.test");
+    lb1.is_linked(true);
+    let quiet = takes(&lb1, &straight, "quiet");
+    let before = most_memory(lb1.pid());
+    let triggers: Vec<Trigger> = (0..FLOOD).map(large).collect();
+    let key = |one: &Trigger| format!("to/lb1=test/web1=test/{}", one.name);
+    let keys = triggers.iter().map(key);
+    let values = sealed("web1.test", "test", &triggers);
+    let size: usize = values.iter().map(Vec::len).sum();
+    straight.put_all(&keys.zip(values).collect::<Vec<_>>());
+    let flooded = takes(&lb1, &straight, "flooded");
+    is_bounded(quiet, flooded);
+    let named = "web1.test has sent more than 256 triggers or 2 MB that wait here";
+    until(named, || lb1.log().contains(named));
+    // A service that begins with all of it reads no more.
+    let first = most_memory(lb1.pid());
+    lb1.start_anew();
+    lb1.is_linked(true);
+    let again = takes(&lb1, &straight, "again");
+    is_bounded(quiet, again);
+    let grown = first.max(most_memory(lb1.pid())).saturating_sub(before);
+    let outbox = bytes(&lb1, "state/serve/told");
+    println!(
+        "{FLOOD} triggers of {} MB: {quiet:.1?} before, {flooded:.1?} and {again:.1?} with them, {grown} MiB more, outbox of {outbox} bytes",
+        size >> 20
+    );
+    assert!(grown <= 96, "{grown} MiB more");
+    assert!(outbox < 12 << 20, "{outbox} bytes");
+    // They stay there, and what was read is shown with both times. No key was lost to the bound.
+    assert_eq!(straight.list("to/lb1=test/web1=test/").len() as u64, FLOOD);
+    let told = straight.told("web1.test");
+    assert!((1..=256).contains(&told.len()), "{} results", told.len());
+    let is_held = |why: &str| {
+        why.starts_with("fired at ") && why.contains(" by the clock of web1.test, here it is ")
+    };
+    assert!(told.iter().all(|one| is_held(&one.why)), "{told:?}");
+    assert_eq!(lb1.runs().len() as u64, 3 * TIMES);
+}
