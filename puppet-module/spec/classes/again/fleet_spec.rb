@@ -98,6 +98,11 @@ describe 'common::again::fleet' do
         expect(unit('again-fleet.socket')).to match(%r{^SocketGroup=root\nSocketMode=0660$})
       end
 
+      it 'bounds the memory of the service, and not that of runs' do
+        expect(unit('again-fleet.service')).to match(%r{^MemoryMax=512M$})
+        expect(unit('again-fleet-take.service')).not_to include('MemoryMax')
+      end
+
       it 'starts a run as cron does, without a sandbox' do
         pam = os == 'rocky-9' ? 'crond' : 'cron'
         service = unit('again-fleet-take.service').lines.reject { |line| line.start_with?('#') }.drop_while { |line| line != "[Service]\n" }.drop(1)
