@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use ::toml::Spanned;
-use ::toml::de::{DeTable, DeValue};
+use ::toml::de::{DeString, DeTable, DeValue};
 
 /// A value as it is written.
 #[derive(Debug)]
@@ -73,7 +73,11 @@ fn written(value: &Spanned<DeValue<'_>>) -> Result<Written, Wrong> {
         DeValue::String(text) => Ok(Written::Text(text.to_string())),
         DeValue::Array(_) => texts(value).map(Written::List),
         DeValue::Table(rows) => {
-            let row = |(key, list): (&Spanned<_>, _)| Ok((key.to_string(), texts(list)?));
+            let row = |(key, list): (&Spanned<DeString<'_>>, _)| {
+                let key = key.get_ref().to_string();
+                let list = texts(list).map_err(|(at, e)| (at, format!("in the row '{key}': {e}")));
+                Ok((key, list?))
+            };
             let rows = rows.iter().map(row);
             rows.collect::<Result<_, Wrong>>().map(Written::Table)
         }
@@ -188,6 +192,11 @@ mod tests {
             assert!(error.starts_with("line 2: key 'a': "), "{error}");
             assert!(error.contains("expected a"), "{error}");
         }
+        let row = "[b]\nx = ['y']\nz = 1\n";
+        assert_eq!(
+            error(row),
+            "line 3: key 'b': in the row 'z': expected a list of strings"
+        );
         let many = "a = [\n  'x',\n  3,\n]\n";
         assert_eq!(error(many), "line 3: key 'a': expected a string");
         let large = "b = 9223372036854775808";

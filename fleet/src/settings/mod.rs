@@ -770,7 +770,10 @@ locks_dir = '/l'
                 &["line 1", "accept", "'Web*' is no certname"],
             ),
             ("run_cmd = []", &["line 1", "'run_cmd'", "empty"]),
-            ("[accept_for]\nweb1 = 'x'", &["line 2", "accept_for.web1"]),
+            (
+                "[accept_for]\nweb1 = 'x'",
+                &["line 2", "'accept_for': in the row 'web1'"],
+            ),
             ("ttl", &["line 1"]),
             (
                 "trust = 'engine'\ntls = false\nendpoints = ['localhost', '192.0.2.1:1']",
