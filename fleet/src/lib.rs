@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use again::layout::complain;
-use again::sys::start;
+use again::sys::{log, start};
 use clap::Parser;
 use clap::error::ErrorKind;
 
@@ -70,11 +70,21 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(Exit::Usage as u8));
         }
     };
+    let is_service = matches!(
+        cli.command,
+        Command::Serve | Command::Take(_) | Command::Call(_)
+    );
+    if is_service {
+        log::of_service("again-fleet");
+    }
     match dispatch(cli) {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(Problem::NobodyReads) => ExitCode::SUCCESS,
         Err(e) => {
-            complain(&format!("again-fleet: error: {e}"));
+            match is_service {
+                true => tracing::error!("error: {e}"),
+                false => complain(&format!("again-fleet: error: {e}")),
+            }
             let is_usage = matches!(e, Problem::Usage(_));
             let exit = if is_usage { Exit::Usage } else { Exit::Failed };
             ExitCode::from(exit as u8)

@@ -1,15 +1,15 @@
 //! Where `tracing` events go: to the journal, else to syslog, else to a file; those of a
 //! command to standard error too, if they are warnings or `-v` asks for them. One line per
 //! event, and an event for each change of state, with target, timer, chain and run as fields:
-//! `journalctl AGAIN_TIMER=again`.
+//! `journalctl AGAIN_TIMER=again`. A service's go to standard error, with a level where systemd passes that to the journal.
 //!
-//! A subscriber of our own, because the usual one is larger than all that a
-//! waiter needs and opens nothing but standard error.
+//! A subscriber of our own: Cargo.toml says why.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
@@ -31,8 +31,20 @@ const SYSLOG: &str = "/dev/log";
 /// How long a system log may take to take a line.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// How an event is written to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// For a person: `again: warning: TEXT`.
+    Command,
+    /// For a file: `PROGRAM: TEXT`.
+    Service(&'static str),
+    /// For the journal, which takes the level off: `<4>PROGRAM: TEXT` (sd-daemon(3)).
+    Journal(&'static str),
+}
+
 #[derive(Debug)]
 struct Log {
+    form: Form,
     stderr: LevelFilter,
     system: LevelFilter,
     /// The fields that this process's spans set, which go with every event.
@@ -71,6 +83,7 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     };
     let wanted = wanted()?;
     install(
+        Form::Command,
         wanted.unwrap_or(by_flag),
         wanted.unwrap_or(LevelFilter::INFO),
     );
@@ -82,7 +95,27 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
 pub fn of_waiter() {
     // The request has already reported a bad level.
     let wanted = wanted().ok().flatten();
-    install(LevelFilter::OFF, wanted.unwrap_or(LevelFilter::INFO));
+    let system = wanted.unwrap_or(LevelFilter::INFO);
+    install(Form::Command, LevelFilter::OFF, system);
+}
+
+/// For a service of this name: events to standard error alone.
+pub fn of_service(program: &'static str) {
+    let stream = std::env::var_os("JOURNAL_STREAM");
+    let file = std::io::stderr().as_fd().try_clone_to_owned();
+    let file = file.and_then(|file| File::from(file).metadata());
+    let is_journal = file.is_ok_and(|file| is_journal(stream.as_deref(), file.dev(), file.ino()));
+    let form = if is_journal {
+        Form::Journal
+    } else {
+        Form::Service
+    };
+    install(form(program), LevelFilter::INFO, LevelFilter::OFF);
+}
+
+/// Whether a file is the one that systemd says goes to the journal: its device and inode (systemd.exec(5), `$JOURNAL_STREAM`).
+fn is_journal(stream: Option<&OsStr>, device: u64, inode: u64) -> bool {
+    stream.is_some_and(|stream| stream == format!("{device}:{inode}").as_str())
 }
 
 /// `AGAIN_LOG`: error, warn, info, debug, trace or off.
@@ -101,9 +134,10 @@ fn wanted() -> anyhow::Result<Option<LevelFilter>> {
     }
 }
 
-fn install(stderr: LevelFilter, system: LevelFilter) {
+fn install(form: Form, stderr: LevelFilter, system: LevelFilter) {
     // Fails only if it was done before.
     let _ = tracing::subscriber::set_global_default(Log {
+        form,
         stderr,
         system,
         about: Mutex::default(),
@@ -223,9 +257,22 @@ fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
     Ok(())
 }
 
+impl Form {
+    fn line(self, level: Level, text: &str) -> String {
+        let (name, priority) = name(level);
+        match self {
+            Form::Command => format!("again: {name}: {text}\n"),
+            Form::Service(program) => format!("{program}: {text}\n"),
+            Form::Journal(program) => format!("<{priority}>{program}: {text}\n"),
+        }
+    }
+}
+
 impl Subscriber for Log {
+    /// Not what the crates of others have to say.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.stderr.max(self.system)
+        let is_ours = metadata.target().starts_with("again");
+        is_ours && *metadata.level() <= self.stderr.max(self.system)
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -237,9 +284,9 @@ impl Subscriber for Log {
             let rest = about.iter().filter(|(name, _)| !said.contains(name));
             text.fields.extend(rest.cloned());
         }
-        let (name, priority) = name(level);
+        let (_, priority) = name(level);
         if level <= self.stderr {
-            let line = format!("again: {name}: {}\n", text.line());
+            let line = self.form.line(level, &text.line());
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
         if level <= self.system {
@@ -300,6 +347,18 @@ mod tests {
             let older = dir.path().join(OLDER).metadata().expect("there");
             assert!(older.len() > ROTATE_AT, "{}", older.len());
         }
+    }
+
+    #[test]
+    fn service_writes_a_level_where_its_standard_error_is_the_journal() {
+        let is = |stream| is_journal(Some(OsStr::new(stream)), 8, 42);
+        assert!(is("8:42"));
+        assert!(!is("8:4") && !is("9:42") && !is("") && !is_journal(None, 8, 42));
+        let journal = Form::Journal("again-fleet");
+        assert_eq!(journal.line(Level::ERROR, "x"), "<3>again-fleet: x\n");
+        assert_eq!(journal.line(Level::INFO, "x"), "<6>again-fleet: x\n");
+        let file = Form::Service("again-fleet");
+        assert_eq!(file.line(Level::ERROR, "x"), "again-fleet: x\n");
     }
 
     #[test]

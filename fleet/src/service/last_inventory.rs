@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::layout::complain;
 use again::model::Walltime;
 use again::sys::file::sync;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::policy::last_inventory::{Entry, LastInventory};
 use crate::wire::name::{Namespace, Node};
@@ -58,9 +58,7 @@ impl File {
         known.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
                 let path = self.path.display();
-                complain(&format!(
-                    "again-fleet: the last inventory is not known: {path}: {e}"
-                ));
+                warn!("the last inventory is not known: {path}: {e}");
             }
             LastInventory::default()
         })

@@ -25,7 +25,7 @@ use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch;
-use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
+use crate::engine::{Change, Engine, Error, Limit, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::envelope;

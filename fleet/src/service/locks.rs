@@ -151,8 +151,10 @@ pub enum Deed {
     Leave(Name, Lease),
     /// To have all candidates run, and to say then that it is done.
     Fire(Name),
-    /// To log this.
+    /// To log this: an operator may have to act.
     Say(String),
+    /// To log this.
+    Note(String),
 }
 
 /// All of them.
@@ -443,7 +445,7 @@ impl Locks {
             one.confirmed();
             let token = one.token;
             deeds.push(Deed::Save);
-            deeds.push(Deed::Say(format!(
+            deeds.push(Deed::Note(format!(
                 "this node holds the lock '{name}', with token {token}"
             )));
             deeds.push(Deed::Fire(name.clone()));

@@ -52,8 +52,8 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
+use tracing::{error, info, warn};
 
-use again::layout::complain;
 use again::model::{Boottime, Moment, Span};
 use again::sys::clock;
 use sd_notify::NotifyState;
@@ -163,9 +163,7 @@ impl<'a> Service<'a> {
         fs::create_dir_all(&settings.state_dir)?;
         let (keep, found) = Keep::open(&settings.state_dir.join("serve"))?;
         for why in found.unread {
-            complain(&format!(
-                "again-fleet: something in the outbox is lost: {why}"
-            ));
+            error!("something in the outbox is lost: {why}");
         }
         let sockets = door::open(&settings.run_dir)?;
         let (tell, notes) = unbounded_channel();
@@ -204,8 +202,8 @@ impl<'a> Service<'a> {
     /// Serves, says farewell, and ends.
     async fn run(mut self) -> io::Result<()> {
         if self.settings.trust == Trust::Engine {
-            complain(
-                "again-fleet: trust is \"engine\": nothing is signed, and whoever can write to the engine can have Puppet run here",
+            warn!(
+                "trust is \"engine\": nothing is signed, and whoever can write to the engine can have Puppet run here"
             );
         }
         tell_systemd(&[NotifyState::Ready]);
@@ -305,9 +303,7 @@ impl<'a> Service<'a> {
         let access = Access::new(&self.settings).and_then(Access::checked);
         let trouble = access.as_ref().err().cloned();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            complain(&format!(
-                "again-fleet: the engine is reached as before: {why}"
-            ));
+            warn!("the engine is reached as before: {why}");
         }
         self.trouble = trouble;
         let (rules, has_locks) = (self.reactions.clone(), self.has_locks);
@@ -328,12 +324,10 @@ impl<'a> Service<'a> {
     fn reload(&mut self) {
         match self.settings_anew() {
             Ok(()) => {
-                complain("again-fleet: the settings were read anew");
+                info!("the settings were read anew");
                 self.look_at_access();
             }
-            Err(why) => complain(&format!(
-                "again-fleet: the settings of before still count: {why}"
-            )),
+            Err(why) => warn!("the settings of before still count: {why}"),
         }
     }
 
@@ -412,9 +406,7 @@ async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
     };
     let people = async {
         let e = door::attend(sockets.door, let_in).await;
-        complain(&format!(
-            "again-fleet: nobody can fire any more until a restart: {e}"
-        ));
+        error!("nobody can fire any more until a restart: {e}");
     };
     let runs = async {
         let Some(bell) = sockets.bell else { return };
@@ -422,9 +414,7 @@ async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
             let _ = tell.send(Note::Rung);
         };
         let e = door::listen(bell, rung).await;
-        complain(&format!(
-            "again-fleet: events are told late until a restart: {e}"
-        ));
+        error!("events are told late until a restart: {e}");
     };
     futures_util::future::join(people, runs).await;
 }
@@ -443,9 +433,7 @@ fn pace() -> Span {
 
 fn tell_systemd(what: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(what) {
-        complain(&format!(
-            "again-fleet: systemd cannot be told anything: {e}"
-        ));
+        warn!("systemd cannot be told anything: {e}");
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use tracing::warn;
 
-use again::layout::complain;
 use again::sys::file::sync;
 use rustix::fs::OFlags;
 
@@ -23,10 +23,10 @@ impl File {
         let bytes = again::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
         let bytes = bytes.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
-                complain(&format!(
-                    "again-fleet: the newest versions of other nodes' facts are not known: {}: {e}",
+                warn!(
+                    "the newest versions of other nodes' facts are not known: {}: {e}",
                     path.display()
-                ));
+                );
             }
             Vec::new()
         });

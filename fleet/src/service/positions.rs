@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use tracing::warn;
 
-use again::layout::complain;
 use again::sys::file::read_regular;
 use rustix::fs::OFlags;
 
@@ -30,9 +30,7 @@ impl Positions {
         let offsets = read.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
                 let path = path.display();
-                complain(&format!(
-                    "again-fleet: {path} cannot be read: {e}; events of the last runs are published again"
-                ));
+                warn!("{path} cannot be read: {e}; events of the last runs are published again");
             }
             BTreeMap::new()
         });

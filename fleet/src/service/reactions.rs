@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
+use tracing::warn;
 
-use again::layout::complain;
 use again::model::{Boottime, Walltime};
 
 use crate::policy::books::Which;
@@ -63,7 +63,7 @@ impl Reactions {
             self.said.clear();
         }
         if !self.said.contains(&why) {
-            complain(&format!("again-fleet: {why}"));
+            warn!("{why}");
             self.said.insert(why);
         }
     }

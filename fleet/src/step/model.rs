@@ -556,7 +556,7 @@ impl Letter {
     pub fn told(&self) -> Option<(&Told, &Lineage)> {
         match &self.content {
             Content::Told { told, lineage } => Some((told, lineage)),
-            Content::Trigger(_) | Content::Node(_) => None,
+            Content::Trigger(_) | Content::Node(_) | Content::Targets(_) => None,
         }
     }
 

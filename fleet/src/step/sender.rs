@@ -16,7 +16,7 @@ use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
 use crate::policy::term::{self, Term};
 use crate::wire::name::{Name, Node};
-use crate::wire::outcome::{self, Outcome, Stopped, Told};
+use crate::wire::outcome::{self, Stopped, Told};
 use crate::wire::trigger::{Ask, Trigger};
 
 /// How long a client may have to wait for the engine before it is told what is true then.
@@ -339,10 +339,8 @@ fn ahead(fired: u64, told: u64, now: u64) -> i64 {
 /// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
 /// told.
 fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
-    use Outcome::{Expired, Failed, Halted, Held, Refused, Unknown};
     let is_stopped = !told.stopped.is_empty();
-    let is_bad =
-        is_stopped || [Expired, Failed, Halted, Held, Refused, Unknown].contains(&told.outcome);
+    let is_bad = is_stopped || told.outcome.is_bad();
     let news = (told.number, told.id.clone(), told.outcome, is_stopped);
     let known = state.logged.get(id);
     // An engine restored from a backup shows results that newer ones have replaced.

@@ -11,8 +11,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
+use tracing::{info, warn};
 
-use again::layout::complain;
 use again::state::directory::shown;
 use again::sys::file::sync;
 use again::sys::spawn::{close_all_on_exec, memory_file};
@@ -130,10 +130,10 @@ impl Desk {
     fn end(&mut self, name: String, left: Left) {
         if let Err(e) = self.try_to_put_away(&name, &left) {
             let path = shown(&self.path.join(&name));
-            complain(&format!(
-                "again-fleet: {} has been dealt with and cannot be taken away: {e}; it is tried until it works",
+            warn!(
+                "{} has been dealt with and cannot be taken away: {e}; it is tried until it works",
                 path.display()
-            ));
+            );
             self.left.insert(name, left);
         }
     }
@@ -158,11 +158,11 @@ impl Desk {
         }
         if let Left::Unreadable(why) = left {
             let (path, aside) = (shown(&path), shown(&self.unreadable));
-            complain(&format!(
-                "again-fleet: not called: {} cannot be read ({why}), and is now {}",
+            warn!(
+                "not called: {} cannot be read ({why}), and is now {}",
                 path.display(),
                 aside.display()
-            ));
+            );
         }
         // So that a call is not made again because the power failed.
         File::open(&self.path).and_then(|directory| sync(&directory))
@@ -207,7 +207,10 @@ fn make(call: &Call) {
         &format!("{about}: {became} (id {})", call.id),
         4 * LONGEST_LINE,
     );
-    complain(&format!("again-fleet: {outcome}: {line}"));
+    match outcome {
+        "called" => info!("{outcome}: {line}"),
+        _ => warn!("{outcome}: {line}"),
+    }
 }
 
 /// Runs the program. How it ended, and whether that was for the time it took.
@@ -341,7 +344,7 @@ impl Lines<'_> {
             _ => return,
         };
         let text = cut(&format!("{}: {text}", self.about), 4 * LONGEST_LINE);
-        complain(&format!("again-fleet: {text}"));
+        info!("{text}");
     }
 
     fn end(&mut self) {

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use tracing::warn;
 
-use again::layout::complain;
 use again::model::{Moment, Span};
 use again::state::directory::{Directory, Keeps, shown};
 use again::sys::file::{read_regular, sync};
@@ -240,10 +240,10 @@ fn set_aside(path: &Path, why: &str) -> (Page, Appended) {
         |e| format!("and cannot be set aside: {e}"),
         |()| format!("and is now {}", shown(&aside).display()),
     );
-    complain(&format!(
-        "again-fleet: {} cannot be read ({why}), {moved}; a trigger of the last day may be taken once more if the helper has forgotten it too",
+    warn!(
+        "{} cannot be read ({why}), {moved}; a trigger of the last day may be taken once more if the helper has forgotten it too",
         shown(path).display()
-    ));
+    );
     Default::default()
 }
 

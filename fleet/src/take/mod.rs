@@ -32,8 +32,8 @@ pub mod socket;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use tracing::{error, info, warn};
 
-use again::layout::complain;
 use again::model::Moment;
 use again::sys::clock;
 
@@ -79,7 +79,7 @@ impl Taker {
     /// What becomes of each of these values. What cannot be judged now is held.
     pub fn answer(&mut self, values: &[Vec<u8>]) -> Vec<Answer> {
         let answers = self.try_to_answer(values).unwrap_or_else(|why| {
-            complain(&format!("again-fleet: nothing is taken: {why}"));
+            error!("nothing is taken: {why}");
             vec![said(Outcome::Held, &why); values.len()]
         });
         debug_assert_eq!(answers.len(), values.len());
@@ -157,9 +157,7 @@ impl Taker {
         let held = settings.as_ref().ok().map(held);
         let known = settings.and_then(|settings| helper::history(&settings));
         let known = known.unwrap_or_else(|why| {
-            complain(&format!(
-                "again-fleet: what became of triggers is not known: {why}"
-            ));
+            warn!("what became of triggers is not known: {why}");
             String::new()
         });
         let became = became::became(&known);
@@ -190,9 +188,7 @@ impl Taker {
         });
         let trouble = marked.err();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            complain(&format!(
-                "again-fleet: cannot remove files of published events: {why}"
-            ));
+            warn!("cannot remove files of published events: {why}");
         }
         self.trouble = trouble;
     }
@@ -200,9 +196,16 @@ impl Taker {
     /// Leaves nothing behind that the next process would have to do again.
     pub fn rest(&mut self) {
         if let Some(Err(why)) = self.ledger.as_mut().map(Ledger::save) {
-            complain(&format!("again-fleet: {why}"));
+            warn!("{why}");
         }
         self.mark(&[]);
+    }
+}
+
+fn log(outcome: Outcome, line: &str) {
+    match outcome.is_bad() {
+        true => warn!("{line}"),
+        false => info!("{line}"),
     }
 }
 
@@ -223,7 +226,7 @@ fn superseded(trigger: &Trigger, above: u64) -> String {
 }
 
 fn refused(why: &str) -> Answer {
-    complain(&format!("again-fleet: refused: {why}"));
+    warn!("refused: {why}");
     said(Outcome::Refused, why)
 }
 
@@ -249,9 +252,7 @@ fn held(settings: &Settings) -> Result<Vec<ends::Held>, ()> {
     let status = helper::status(settings);
     let processes = status.and_then(|status| ends::processes(&status).map_err(|e| e.to_string()));
     let processes = processes.map_err(|why| {
-        complain(&format!(
-            "again-fleet: cannot read 'again status --json', results may be late: {why}"
-        ));
+        warn!("cannot read 'again status --json', results may be late: {why}");
     })?;
     Ok(ends::hold(processes, asked))
 }
@@ -284,9 +285,10 @@ fn put(calls: &mut Option<Calls>, settings: &Settings, call: &Call) -> Answer {
         Err(NotPut::Failed(why)) => (Outcome::Held, why),
     };
     let n = call.event.event.n;
-    complain(&format!(
-        "again-fleet: {outcome}: rule '{rule}', event {n} of {node}: {why}"
-    ));
+    log(
+        outcome,
+        &format!("{outcome}: rule '{rule}', event {n} of {node}: {why}"),
+    );
     said(outcome, &why)
 }
 
@@ -425,9 +427,10 @@ impl Case {
             number,
             ..
         } = trigger;
-        complain(&format!(
-            "again-fleet: {already}{outcome}: '{name}' of {sender}, number {number}: {why}"
-        ));
+        log(
+            outcome,
+            &format!("{already}{outcome}: '{name}' of {sender}, number {number}: {why}"),
+        );
         Ok(verdict)
     }
 
@@ -535,9 +538,10 @@ impl Case {
                     number,
                     ..
                 } = &one.trigger;
-                complain(&format!(
-                    "again-fleet: {outcome}: '{name}' of {sender}, number {number}: {why}"
-                ));
+                log(
+                    outcome,
+                    &format!("{outcome}: '{name}' of {sender}, number {number}: {why}"),
+                );
                 answers.push((one.at, said(outcome, why)));
             }
         }

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
+use tracing::warn;
 
-use again::layout::complain;
 use again::sys::pidfd::{inherit, is_readable_by};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -48,7 +48,7 @@ pub fn attend(listener: &UnixListener, taker: &mut Taker, idle: Duration) -> io:
                 .accept()
                 .and_then(|(stream, _)| converse(&stream, taker));
             if let Err(e) = served {
-                complain(&format!("again-fleet: a question was not answered: {e}"));
+                warn!("a question was not answered: {e}");
             }
         }
         if (!is_asked || is_replaced()) && group().is_none_or(|now| now.is_subset(&at_first)) {

@@ -70,6 +70,12 @@ impl Outcome {
         )
     }
 
+    /// Whether an operator may have to act: no run has started, or not a good one.
+    pub fn is_bad(self) -> bool {
+        use Outcome::{Expired, Failed, Halted, Held, Refused, Unknown};
+        matches!(self, Expired | Failed | Halted | Held | Refused | Unknown)
+    }
+
     /// Whether the run counts as failed: it failed, or its outcome is unknown.
     pub fn counts_as_failed(self) -> bool {
         matches!(self, Outcome::Failed | Outcome::Unknown)

@@ -40,6 +40,11 @@ pub fn is_broken(fleet: &Fleet) {
         is_linked(node, false);
         let noticed = lost_at(node) - since;
         assert!((0.0..NOTICED).contains(&noticed), "{noticed} s");
+        // What went wrong, without what went well.
+        let wrong = node.sh("journalctl --no-pager -o cat -p warning -u again-fleet.service");
+        assert!(wrong.contains(" is not reached: "), "{wrong}");
+        let is_good = |line: &str| line.ends_with(" is reached");
+        assert!(!wrong.lines().any(is_good), "{wrong}");
     }
     for host in [&WEB1, &LB1] {
         fleet.net.pass(host, true);

@@ -1,5 +1,7 @@
 //! What befalls an engine: whatever was fired is taken once when it is over.
 
+use std::os::unix::fs::MetadataExt;
+
 use again_fleet::ask::Reason;
 
 use serde_json::json;
@@ -204,4 +206,28 @@ fn any_of_three_may_die_with_etcd() {
 #[test]
 fn any_of_three_may_die_with_nats() {
     one_of_three(Kind::Nats);
+}
+
+/// `journalctl -p warning` shows what went wrong. On a pipe and in a file a line has no level.
+#[test]
+fn service_gives_lines_a_level_where_systemd_passes_them_to_the_journal() {
+    let server = Server::start(Kind::Etcd);
+    let [journal, file] = ["web1.test", "web2.test"].map(|name| Node::off(name, &server));
+    journal.write("errors", "");
+    let errors = std::fs::metadata(journal.path("errors")).expect("it is there");
+    let stream = |inode| format!("JOURNAL_STREAM={}:{inode}", errors.dev());
+    journal.start_in(&[&stream(errors.ino())]);
+    file.start_in(&[&stream(errors.ino() + 1)]);
+    for (node, [good, bad]) in [(&journal, ["<6>", "<4>"]), (&file, ["", ""])] {
+        let says = |what: &str| {
+            until(&format!("{what:?} in {}", node.log()), || {
+                node.log().lines().any(|line| line.starts_with(what))
+            });
+        };
+        node.is_linked(true);
+        says(&format!("{good}again-fleet: etcd is reached"));
+        server.kill();
+        says(&format!("{bad}again-fleet: etcd is not reached: "));
+        server.run();
+    }
 }

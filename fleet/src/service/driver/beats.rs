@@ -3,8 +3,8 @@
 use std::slice;
 use std::time::Duration;
 
-use again::layout::complain;
 use again::sys::clock;
+use tracing::warn;
 
 use super::Driver;
 use crate::engine::Error;
@@ -54,7 +54,7 @@ impl Driver {
                     }),
                     Err(e) => {
                         self.beats.answered(false);
-                        complain(&format!("again-fleet: the beat cannot be signed: {e}"));
+                        warn!("the beat cannot be signed: {e}");
                     }
                 }
             }
@@ -154,9 +154,7 @@ impl Driver {
         match answer {
             Ok(_) => {
                 self.health.failures.succeeded(&Work::Eviction);
-                complain(&format!(
-                    "again-fleet: {node} has lost its {what}: its service has not beaten for 90 s"
-                ));
+                warn!("{node} has lost its {what}: its service has not beaten for 90 s");
             }
             // It has beaten, or somebody else was faster.
             Err(Error::Conflict) => {}

@@ -1,11 +1,12 @@
 //! What the link tells: whether the engine is reached, what stands there, and what came of calls.
 
-use again::layout::{complain, plural};
+use again::layout::plural;
 use again::sys::clock;
+use tracing::{info, warn};
 
 use super::{Driver, Note, Register};
 use crate::ask::{self, Reason};
-use crate::engine::{Change, Error, Value};
+use crate::engine::{Change, Error, Limit, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
@@ -134,11 +135,9 @@ impl Driver {
         let is_news = self.health.failures.refused(work, error, &what, now);
         let is_refused = matches!(error, Error::Denied(_) | Error::TooLarge);
         if is_refused && *letter != LetterId::Node {
-            complain(&format!(
-                "again-fleet: {letter} is not sent: the engine {error}"
-            ));
+            warn!("{letter} is not sent: the engine {error}");
         } else if is_news {
-            complain(&format!("again-fleet: {what}"));
+            warn!("{what}");
         }
         if is_refused && *letter == LetterId::Node {
             self.feed(Event::NotTaken(version));
@@ -149,7 +148,7 @@ impl Driver {
     pub(super) fn note_failure(&mut self, work: Work, reason: Reason, what: &str) {
         let now = clock::boottime();
         if self.health.failures.failed(work, reason, what, now) {
-            complain(&format!("again-fleet: {what}"));
+            warn!("{what}");
         }
     }
 
@@ -157,12 +156,12 @@ impl Driver {
     pub(super) fn note_refusal(&mut self, work: Work, error: &Error, what: &str) {
         let now = clock::boottime();
         if self.health.failures.refused(work, error, what, now) {
-            complain(&format!("again-fleet: {what}"));
+            warn!("{what}");
         }
     }
 
     fn reached(&mut self) {
-        complain(&format!("again-fleet: {} is reached", self.health.engine));
+        info!("{} is reached", self.health.engine);
         let health = &mut self.health;
         (health.is_up, health.since) = (true, clock::walltime());
         health.why.clear();
@@ -187,10 +186,7 @@ impl Driver {
         let health = &mut self.health;
         // One that is tried in vain is said once, and whenever the reason is another.
         if health.is_up || health.why != why {
-            complain(&format!(
-                "again-fleet: {} is not reached: {why}",
-                health.engine
-            ));
+            warn!("{} is not reached: {why}", health.engine);
         }
         let was_up = std::mem::take(&mut health.is_up);
         health.why = why;
@@ -250,10 +246,10 @@ impl Driver {
         };
         if self.cut.len() < MOST_CUT && self.cut.insert(sender.clone()) {
             let (engine, Limit { bytes, values }) = (&self.health.engine, OF_A_SENDER);
-            complain(&format!(
-                "again-fleet: {sender} has sent more than {values} triggers or {} MB that wait here: the rest is read from {engine} when these are done",
+            warn!(
+                "{sender} has sent more than {values} triggers or {} MB that wait here: the rest is read from {engine} when these are done",
                 bytes >> 20
-            ));
+            );
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::time::Duration;
+use tracing::{error, warn};
 
-use again::layout::complain;
 use again::sys::clock;
 
 use super::{Driver, Note};
@@ -38,7 +38,7 @@ impl Driver {
             .err()
             .map(|e| format!("cannot remove files of published events: {e}"));
         if let Some(why) = self.telling.marked(why, clock::boottime()) {
-            complain(&format!("again-fleet: {why}"));
+            warn!("{why}");
         }
     }
 
@@ -51,12 +51,12 @@ impl Driver {
                     // Nobody could read it, then or later.
                     Err(why) => {
                         if let Some(why) = why {
-                            complain(&format!("again-fleet: events are dropped: {why}"));
+                            error!("events are dropped: {why}");
                         }
                         self.parcel_done(false);
                     }
                 },
-                Err(why) => return complain(&format!("again-fleet: {why}")),
+                Err(why) => return warn!("{why}"),
             }
         }
     }
@@ -89,7 +89,7 @@ impl Driver {
 
     fn parcel_done(&mut self, is_told: bool) {
         if let Err(why) = self.telling.done(is_told, clock::boottime()) {
-            complain(&format!("again-fleet: {why}"));
+            warn!("{why}");
         }
     }
 
@@ -103,7 +103,7 @@ impl Driver {
             }
             Err(e @ Error::TooLarge) => {
                 self.health.failures.succeeded(&Work::Events);
-                complain(&format!("again-fleet: events are dropped: the engine {e}"));
+                error!("events are dropped: the engine {e}");
                 self.parcel_done(false);
             }
             Err(e) => {
@@ -111,7 +111,7 @@ impl Driver {
                 let now = clock::boottime();
                 self.health.failures.refused(Work::Events, &e, &what, now);
                 if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
-                    complain(&format!("again-fleet: events wait: the engine {why}"));
+                    warn!("events wait: the engine {why}");
                 }
             }
         }

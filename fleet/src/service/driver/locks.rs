@@ -1,8 +1,8 @@
 //! The locks for which this node is a candidate, and what people ask of locks.
 
 use std::time::Duration;
+use tracing::{error, info, warn};
 
-use again::layout::complain;
 use again::model::Span;
 use again::sys::clock;
 use rand::RngExt;
@@ -42,7 +42,7 @@ impl Driver {
     pub fn lock(&mut self, locks: &[Lock]) {
         let has_places = self.health.engine != "nats";
         if !has_places && !locks.is_empty() {
-            complain(&format!("again-fleet: {NO_LOCKS}"));
+            warn!("{NO_LOCKS}");
         }
         let deeds = self.locks().set(if has_places { locks } else { &[] });
         self.do_with_locks(deeds);
@@ -240,7 +240,7 @@ impl Driver {
         if deeds.contains(&Deed::Save)
             && let Err(e) = self.slots_file.write_locks(&self.locks)
         {
-            complain(&format!("again-fleet: nothing of locks is kept: {e}"));
+            error!("nothing of locks is kept: {e}");
             deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
             deeds.extend(self.locks().not_kept());
         }
@@ -258,9 +258,7 @@ impl Driver {
                 Deed::Sign(name) => match self.word(&name) {
                     Ok(act) => self.order(place(name, act)),
                     Err(e) => {
-                        complain(&format!(
-                            "again-fleet: the lock '{name}' cannot be taken: {e}"
-                        ));
+                        warn!("the lock '{name}' cannot be taken: {e}");
                         let deeds = self.locks().failed(&name);
                         self.do_with_locks(deeds);
                     }
@@ -277,7 +275,8 @@ impl Driver {
                     });
                 }
                 Deed::Fire(name) => self.fire_lock(&name),
-                Deed::Say(text) => complain(&format!("again-fleet: {text}")),
+                Deed::Say(text) => warn!("{text}"),
+                Deed::Note(text) => info!("{text}"),
             }
         }
     }

@@ -29,8 +29,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
+use tracing::{error, info, warn};
 
-use again::layout::complain;
 use again::model::{Boottime, Identity, Usage, Walltime};
 use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
@@ -337,14 +337,12 @@ impl Driver {
             }
             Action::KeepNumbers(numbers) => {
                 if let Err(e) = self.keep.put_numbers(numbers) {
-                    complain(&format!(
-                        "again-fleet: the numbers of triggers cannot be kept: {e}"
-                    ));
+                    warn!("the numbers of triggers cannot be kept: {e}");
                 }
             }
             Action::Forget { letter, number } => {
                 if let Err(e) = self.keep.forget(&letter, number) {
-                    complain(&format!("again-fleet: {letter} stays in the outbox: {e}"));
+                    error!("{letter} stays in the outbox: {e}");
                 }
             }
             Action::HandOver(places) => self.hand_over(&places),
@@ -358,7 +356,7 @@ impl Driver {
                 self.callers.said(client, &said, engine, away);
             }
             Action::Progress { id, target, news } => self.callers.progress(&(id, target), &news),
-            Action::Note(text) => complain(&format!("again-fleet: {text}")),
+            Action::Note(text) => warn!("{text}"),
             Action::TurnedAway(why) => self.turn_away(&why),
         }
     }
@@ -366,7 +364,7 @@ impl Driver {
     /// Counts what nobody may have put into the engine, and says so.
     fn turn_away(&mut self, why: &str) {
         self.health.turned_away += 1;
-        complain(&format!("again-fleet: {why}"));
+        warn!("{why}");
     }
 
     /// Says once why a value counts for nothing.
@@ -424,9 +422,7 @@ impl Driver {
             Some(why) if answers.is_empty() => self.feed(Event::NotHanded(why)),
             why => {
                 if let Some(why) = why {
-                    complain(&format!(
-                        "again-fleet: not everything could be handed over: {why}"
-                    ));
+                    warn!("not everything could be handed over: {why}");
                 }
                 self.feed(Event::Answers(answers));
             }
@@ -477,9 +473,7 @@ impl Driver {
                 became.answers
             }
             Err(e) => {
-                complain(&format!(
-                    "again-fleet: what became of triggers is not known: {e}"
-                ));
+                warn!("what became of triggers is not known: {e}");
                 Vec::new()
             }
         };
@@ -559,7 +553,7 @@ impl Driver {
             key,
             ..
         } = one;
-        complain(&format!("again-fleet: {letter} cannot be sent: {why}"));
+        error!("{letter} cannot be sent: {why}");
         self.feed(Event::Put {
             letter,
             version,
@@ -603,12 +597,10 @@ impl Driver {
         match self.seals.refresh() {
             Ok(false) => {}
             Ok(true) => {
-                complain("again-fleet: the certificates were read anew");
+                info!("the certificates were read anew");
                 self.feed(Event::Changed);
             }
-            Err(why) => complain(&format!(
-                "again-fleet: the certificates of before still count: {why}"
-            )),
+            Err(why) => warn!("the certificates of before still count: {why}"),
         }
     }
 }

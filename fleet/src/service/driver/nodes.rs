@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use again::layout::{complain, plural};
+use again::layout::plural;
 use again::model::Walltime;
 use again::sys::clock;
 use again::sys::localtime::local;
+use tracing::warn;
 
 use super::{Driver, Note};
 use crate::ask::{self, Answer};
@@ -159,10 +160,10 @@ impl Driver {
             {
                 let (engine, count) = (&self.health.engine, loss.missing);
                 let (s, at) = (plural(count), local(before.unwrap_or_default()));
-                complain(&format!(
-                    "again-fleet: {engine} has lost its data: {}; {count} node{s} of the inventory of {at} still count until they publish again or 'again-fleet forget NODE' removes them",
+                warn!(
+                    "{engine} has lost its data: {}; {count} node{s} of the inventory of {at} still count until they publish again or 'again-fleet forget NODE' removes them",
                     loss.why
-                ));
+                );
             }
             self.keep_nodes(&last);
         }
@@ -183,9 +184,7 @@ impl Driver {
         let written = self.nodes.file.write(last);
         let why = written.err().map_or(String::new(), |e| e.to_string());
         if !why.is_empty() && why != self.nodes.why {
-            complain(&format!(
-                "again-fleet: the last inventory cannot be written, the one before stays: {why}"
-            ));
+            warn!("the last inventory cannot be written, the one before stays: {why}");
         }
         self.nodes.why = why;
     }

@@ -1,8 +1,8 @@
 //! Runs that wait for a slot, and this node's places among those that share slots.
 
-use again::layout::complain;
 use again::model::Identity;
 use again::sys::clock;
+use tracing::{error, warn};
 
 use super::Driver;
 use crate::ask::{self, Wish};
@@ -267,11 +267,11 @@ impl Driver {
                     Some(which) => self.turn(client, which),
                     None => self.callers.end(client),
                 },
-                Deed::Say(text) => complain(&format!("again-fleet: {text}")),
+                Deed::Say(text) => warn!("{text}"),
             }
         }
         if !is_kept && let Err(e) = self.slots_file.write(&self.slots) {
-            complain(&format!("again-fleet: a restart would lose slots: {e}"));
+            error!("a restart would lose slots: {e}");
         }
     }
 

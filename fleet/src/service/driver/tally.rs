@@ -1,7 +1,7 @@
 //! How the service does, in numbers; and what it writes down at each beat.
 
-use again::layout::complain;
 use again::sys::clock;
+use tracing::warn;
 
 use super::Driver;
 use crate::ask::Reason;
@@ -18,14 +18,10 @@ impl Driver {
         if let Err(e) = kept
             && is_beat
         {
-            complain(&format!(
-                "again-fleet: logged failures cannot be kept: {e}; a restart may log them again"
-            ));
+            warn!("logged failures cannot be kept: {e}; a restart may log them again");
         }
         if is_beat && let Err(e) = self.newest_file.write(&mut self.seals.newest) {
-            complain(&format!(
-                "again-fleet: the newest versions of other nodes' facts are not kept: {e}"
-            ));
+            warn!("the newest versions of other nodes' facts are not kept: {e}");
         }
         let told = self.telling.counts();
         let waiting = self.waiting();

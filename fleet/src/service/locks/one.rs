@@ -81,7 +81,7 @@ impl One {
             && to != me
             && self.is_mine(me)
         {
-            deeds.push(Deed::Say(format!(
+            deeds.push(Deed::Note(format!(
                 "an operator passes the lock '{name}' on to {to}"
             )));
             self.leave(name, deeds);

@@ -546,7 +546,7 @@ impl World {
         for deed in deeds {
             match deed {
                 Deed::Save => {}
-                Deed::Say(text) => self.nodes[n].log.push(text),
+                Deed::Say(text) | Deed::Note(text) => self.nodes[n].log.push(text),
                 Deed::Retell => self.nodes[n].tells = true,
                 Deed::Fire(name) => {
                     self.nodes[n].runs += 1;

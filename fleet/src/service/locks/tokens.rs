@@ -133,7 +133,7 @@ impl One {
         deeds.extend([
             Deed::Save,
             Deed::Retell,
-            Deed::Say(format!(
+            Deed::Note(format!(
                 "{node} has reset the lock '{name}': its next token is {next}"
             )),
         ]);
