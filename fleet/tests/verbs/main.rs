@@ -19,6 +19,7 @@ mod node;
 mod nodes;
 /// A CA of `again-fleet ca`.
 mod own_ca;
+mod panic;
 /// What everybody may read.
 mod public;
 /// Real services.
