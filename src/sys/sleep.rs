@@ -39,7 +39,7 @@ pub enum Wake {
     Ended,
     /// The time has come.
     Time,
-    /// The watched file or one of the watched directories has changed.
+    /// One of the watched directories has changed.
     Changed,
 }
 

@@ -54,7 +54,7 @@ impl Viewer {
         let (read, write) = UnixStream::pair()?;
         let all = ENDING.into_iter().chain([SIGWINCH, SIGCONT]);
         let caught = all.filter(|signal| !inherited.ignores(*signal));
-        let signals = SignalDelivery::with_pipe(read, write, SignalOnly::default(), caught)?;
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, caught)?;
         Ok(Viewer(signals))
     }
 
