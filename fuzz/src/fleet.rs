@@ -5,7 +5,7 @@ use again_fleet::identity::authority::{Authority, Revocation};
 use again_fleet::identity::{Signer, Untrusted, certificate};
 use again_fleet::origin::Word;
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::books::{Books, Which};
+use again_fleet::policy::books::{Books, Record};
 use again_fleet::policy::judge::{Rules, Signed, Verdict, admit, judge};
 use again_fleet::policy::lineage::{HOP_LIMIT, merged, onward};
 use again_fleet::wire::Malformed;
@@ -216,7 +216,7 @@ fn take(trigger: &Trigger) {
             let (by, to) = (&trigger.target, &trigger.sender);
             let within = onward(&all, (&trigger.id, Cause::Person), by, to, HOP_LIMIT);
             let _ = within.too_far.iter().map(ToString::to_string).count();
-            books.enter(&Which::from(trigger), Outcome::Taken, "", rules.skew, &now);
+            books.record(&Record::new(trigger, Outcome::Taken, "", rules.skew, &now));
             let again = judge(&rules, &books, trigger, &now);
             assert_eq!(again, Verdict::Known(Outcome::Taken, String::new()));
             books.forget(&now);

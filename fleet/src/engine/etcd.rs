@@ -20,8 +20,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use self::errors::{error, words};
-use super::shares::{Shares, Sorter};
-use super::{Change, Engine, Error, Feed, Health, Limit, List, Times, Tls, Value};
+use super::shares::Sorter;
+use super::{Change, Engine, Error, Feed, Health, Limit, List, Shares, Times, Tls, Value};
+use crate::wire::quota::Amount;
 
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
@@ -188,7 +189,8 @@ impl Etcd {
             }
             let mut skip = Vec::new();
             for value in answer.kvs().iter().map(value) {
-                let end = sorter.as_mut().and_then(|sorter| sorter.skips(&value));
+                let end = sorter.as_mut();
+                let end = end.and_then(|sorter| sorter.skips(&value.key, value.size()));
                 match end {
                     Some(end) => skip = end,
                     None => list.values.push(value),
@@ -299,7 +301,7 @@ impl Engine for Etcd {
         self.pages(prefix, (0, usize::MAX), None).await
     }
 
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
         let mut sorter = Sorter::new(prefix, limit);
         let list = self
             .pages(below, (0, usize::MAX), Some(&mut sorter))

@@ -24,11 +24,13 @@ pub mod tls;
 /// What changes below a prefix, told for as long as it takes.
 pub mod watch;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use self::shares::{Shares, Sorter};
+use self::shares::Sorter;
 use crate::identity::authority::Revocation;
+use crate::wire::quota::Amount;
 
 /// A value, and the write that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,8 +88,24 @@ impl From<Vec<Value>> for List {
     }
 }
 
+/// A list of which no sender has more than its share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shares {
+    /// What was read.
+    pub list: List,
+    /// The senders that have more, as their segment of the keys.
+    pub cut: BTreeSet<String>,
+}
+
+impl From<List> for Shares {
+    fn from(list: List) -> Shares {
+        let cut = BTreeSet::new();
+        Shares { list, cut }
+    }
+}
+
 /// How much is read at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes of keys and values.
     pub bytes: usize,
@@ -236,9 +254,10 @@ pub trait Engine {
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
     /// The same, below another prefix within that, up to a limit below each segment that follows the first prefix.
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
         let (mut list, mut sorter) = (self.list(below).await?, Sorter::new(prefix, limit));
-        list.values.retain(|value| sorter.takes(value));
+        let is_taken = |value: &Value| sorter.takes(&value.key, value.size());
+        list.values.retain(is_taken);
         let cut = sorter.cut;
         Ok(Shares { list, cut })
     }

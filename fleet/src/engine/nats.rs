@@ -28,9 +28,10 @@ use super::denials::Denials;
 use super::jetstream::{
     Answer, Consumer, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
 };
-use super::shares::{Shares, Sorter};
-use super::{Change, Engine, Error, Health, Limit, List, Times, Tls};
+use super::shares::Sorter;
+use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
+use crate::wire::quota::Amount;
 
 /// As seldom as can be: whether the server lives is asked with the renewals of the lease.
 const PING: Duration = Duration::from_secs(24 * 3600);
@@ -445,12 +446,14 @@ impl Nats {
     ) -> Result<Option<List>, Error> {
         let stream = self.stream(prefix).await?;
         let (mut values, mut shown) = (BTreeMap::new(), 0);
+        let mut is_taken = |value: &Value| {
+            let sorter = sorter.as_mut();
+            sorter.is_none_or(|sorter| sorter.takes(&value.key, value.size()))
+        };
         let see = |Delivered { change, .. }: Delivered| {
             shown = shown.max(change.revision());
             match change {
-                Change::Put(value) if sorter.as_mut().is_none_or(|one| one.takes(&value)) => {
-                    values.insert(value.key.clone(), value)
-                }
+                Change::Put(value) if is_taken(&value) => values.insert(value.key.clone(), value),
                 change => values.remove(change.key()),
             };
         };
@@ -480,7 +483,7 @@ impl Engine for Nats {
     }
 
     /// A server sends everything. What is beyond a share is dropped as it comes.
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Limit) -> Result<Shares, Error> {
+    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
         self.patiently(async |patience| {
             let mut sorter = Sorter::new(prefix, limit);
             let list = self.list_once(below, patience, Some(&mut sorter)).await?;

@@ -3,30 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Limit, List, Value};
 use crate::wire::quota::{Amount, Quotas};
-
-/// A list of which no sender has more than its share.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Shares {
-    /// What was read.
-    pub list: List,
-    /// The senders that have more, as their segment of the keys.
-    pub cut: BTreeSet<String>,
-}
-
-impl From<List> for Shares {
-    fn from(list: List) -> Shares {
-        let cut = BTreeSet::new();
-        Shares { list, cut }
-    }
-}
-
-impl From<Limit> for Amount {
-    fn from(Limit { bytes, values }: Limit) -> Amount {
-        Amount { values, bytes }
-    }
-}
 
 /// The segment of a key that follows a prefix.
 pub fn segment<'k>(prefix: &str, key: &'k str) -> &'k str {
@@ -44,32 +21,32 @@ pub(super) struct Sorter<'p> {
 
 impl<'p> Sorter<'p> {
     /// For keys below this prefix.
-    pub fn new(prefix: &'p str, limit: Limit) -> Self {
+    pub fn new(prefix: &'p str, limit: Amount) -> Self {
         Sorter {
             prefix,
-            used: Quotas::new(limit.into()),
+            used: Quotas::new(limit),
             cut: BTreeSet::new(),
         }
     }
 
-    /// Whether a value is within its sender's share. After the first that is not, none is.
-    pub fn takes(&mut self, value: &Value) -> bool {
-        let sender = segment(self.prefix, &value.key).to_owned();
-        let is_cut = self.cut.contains(&sender) || !self.used.has_room(&sender, value.size());
+    /// Whether a value of this size, in bytes, is within its sender's share. After the first that is not, none is.
+    pub fn takes(&mut self, key: &str, size: usize) -> bool {
+        let sender = segment(self.prefix, key).to_owned();
+        let is_cut = self.cut.contains(&sender) || !self.used.has_room(&sender, size);
         if is_cut {
             self.cut.insert(sender);
         } else {
-            self.used.add(&sender, value.size());
+            self.used.add(&sender, size);
         }
         !is_cut
     }
 
     /// If a value is not, the first key behind all those of its sender.
-    pub fn skips(&mut self, value: &Value) -> Option<Vec<u8>> {
-        if self.takes(value) {
+    pub fn skips(&mut self, key: &str, size: usize) -> Option<Vec<u8>> {
+        if self.takes(key, size) {
             return None;
         }
-        let sender = segment(self.prefix, &value.key);
+        let sender = segment(self.prefix, key);
         // The character after the slash.
         Some(format!("{}{sender}0", self.prefix).into_bytes())
     }
@@ -81,17 +58,16 @@ mod tests {
 
     #[test]
     fn list_ends_for_a_sender_with_the_first_value_beyond_its_share() {
-        let limit = Limit {
+        let limit = Amount {
             values: 2,
             bytes: 100,
         };
         let mut sorter = Sorter::new("to/a/", limit);
-        let value = |key: &str, bytes| Value::new(format!("to/a/{key}"), vec![0; bytes], 1);
-        let mut takes = |key, bytes| sorter.takes(&value(key, bytes));
+        let mut takes = |key: &str, bytes| sorter.takes(&format!("to/a/{key}"), bytes);
         assert!(takes("x/1", 10) && takes("x/2", 10) && !takes("x/3", 1));
         assert!(takes("y/1", 1000) && !takes("y/2", 1));
         assert!(takes("z", 50));
-        let end = sorter.skips(&value("x/3", 1)).expect("beyond its share");
+        let end = sorter.skips("to/a/x/3", 1).expect("beyond its share");
         assert!(end > b"to/a/x/zzz".to_vec() && end < b"to/a/x=1/a".to_vec());
         assert_eq!(sorter.cut, ["x", "y"].map(str::to_owned).into());
     }

@@ -16,9 +16,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::shares::{self, Shares};
-use super::{Change, Engine, Error, Feed, Limit, Value};
-use crate::wire::quota::Quotas;
+use super::{Change, Engine, Error, Feed, Shares, Value, shares};
+use crate::wire::quota::{Amount, Quotas};
 
 /// The first pause after a failure, at most; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -47,7 +46,7 @@ pub struct Watch<'e, E: Engine> {
     /// What was told.
     told: BTreeMap<String, Mark>,
     /// How much may be told below each of the next segments, if that is bounded.
-    limit: Option<Limit>,
+    limit: Option<Amount>,
     /// How much of it was.
     used: Quotas<String>,
     /// The segments below which there is more, those of which that was said, and those below which there is room again.
@@ -81,7 +80,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             prefix: prefix.into(),
             told: BTreeMap::new(),
             limit: None,
-            used: Quotas::new(Limit::default().into()),
+            used: Quotas::new(Amount::default()),
             cut: BTreeSet::new(),
             said: BTreeSet::new(),
             roomy: BTreeSet::new(),
@@ -101,8 +100,8 @@ impl<'e, E: Engine> Watch<'e, E> {
     /// Tells no more than this below each of the next segments of the keys. The rest stays in the engine, and is read when what was told is
     /// removed there.
     #[must_use]
-    pub fn within(mut self, limit: Limit) -> Self {
-        (self.limit, self.used) = (Some(limit), Quotas::new(limit.into()));
+    pub fn within(mut self, limit: Amount) -> Self {
+        (self.limit, self.used) = (Some(limit), Quotas::new(limit));
         self
     }
 
@@ -357,7 +356,7 @@ impl Tell {
 pub async fn watch<E: Engine>(
     engine: &E,
     prefix: String,
-    limit: Option<Limit>,
+    limit: Option<Amount>,
     again: &Notify,
     tell: Tell,
 ) -> Infallible {
@@ -492,7 +491,7 @@ mod tests {
         );
     }
 
-    const SHARE: Limit = Limit {
+    const SHARE: Amount = Amount {
         values: 4,
         bytes: 1000,
     };
@@ -600,7 +599,10 @@ mod tests {
                 told(&mut watch, &mut belief).await;
                 let list = memory.list("to/a/").await.expect("listed");
                 let mut sorter = super::super::Sorter::new("to/a/", SHARE);
-                let within = list.values.into_iter().filter(|value| sorter.takes(value));
+                let within = list
+                    .values
+                    .into_iter()
+                    .filter(|value| sorter.takes(&value.key, value.size()));
                 let within: Belief = within.map(|value| (value.key, value.bytes)).collect();
                 assert_eq!(belief, within, "seed {seed}");
                 seen[usize::from(sorter.cut.is_empty())] += 1;

@@ -24,13 +24,14 @@ use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
-use crate::engine::watch;
-use crate::engine::{Change, Engine, Error, Limit, List, NO_PLACES, Times, Value};
+use crate::engine::watch::{self, Tell};
+use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::step::model::{Client, LetterId, Place};
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
+use crate::wire::quota::Amount;
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ const MOST_CALLS: usize = 64;
 /// How many changes are told together.
 const MOST_CHANGES: usize = 256;
 /// How much is read of the triggers of one sender. The rest stays in the engine until there is room.
-pub const OF_A_SENDER: Limit = Limit {
+pub const OF_A_SENDER: Amount = Amount {
     bytes: 2 << 20,
     values: 256,
 };
@@ -297,9 +298,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
-        let tell = watch::Tell(number, tell.clone());
-        let limit = matches!(prefix, Prefix::To(_)).then_some(OF_A_SENDER);
-        watch::watch(engine, prefix.encode(namespace), limit, again, tell)
+        let (prefix, limit) = (prefix.encode(namespace), limit(&prefix));
+        watch::watch(engine, prefix, limit, again, Tell(number, tell.clone()))
     };
     let registers = look(0, Prefix::To(node), &again[0]);
     let results = look(1, Prefix::Results(node), &again[1]);
@@ -366,6 +366,11 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     end
 }
 
+/// How much is told below each segment that follows a prefix, if that is bounded.
+fn limit(prefix: &Prefix<'_>) -> Option<Amount> {
+    matches!(prefix, Prefix::To(_)).then_some(OF_A_SENDER)
+}
+
 /// Watches this node's own key. With each beat it is listed on etcd; on NATS a list is much, and nothing ever notifies `never`.
 async fn watch_own_key<E: Engine>(
     engine: &E,
@@ -375,7 +380,7 @@ async fn watch_own_key<E: Engine>(
 ) -> Infallible {
     let again = if E::HAS_PLACES { again } else { never };
     let key = Key::Node(access.node.clone()).encode(&access.namespace);
-    let tell = watch::Tell(OWN_KEY, tell.clone());
+    let tell = Tell(OWN_KEY, tell.clone());
     watch::watch(engine, key, None, again, tell).await
 }
 

@@ -2,6 +2,7 @@
 //! them, and neither the service nor its outbox grows with them.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use again_fleet::wire::lineage::{Cause, Origin};
@@ -81,11 +82,15 @@ fn takes(lb1: &Node, straight: &Straight, round: &str) -> Duration {
     took.max().expect("some")
 }
 
-/// Bytes of the files of a directory.
-fn bytes(lb1: &Node, directory: &str) -> u64 {
-    let listed = fs::read_dir(lb1.path(directory)).expect("a directory");
-    let lengths = listed.filter_map(|one| one.ok()?.metadata().ok());
-    lengths.map(|one| one.len()).sum()
+/// Bytes of the files below a directory.
+fn bytes(directory: &Path) -> u64 {
+    let listed = fs::read_dir(directory).expect("a directory");
+    let length = |one: fs::DirEntry| match one.metadata() {
+        Ok(found) if found.is_dir() => bytes(&one.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    };
+    listed.filter_map(Result::ok).map(length).sum()
 }
 
 /// The time without the flood bounds the time with it.
@@ -119,7 +124,7 @@ fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
     let again = takes(&lb1, &straight, "again");
     is_bounded(quiet, again);
     let grown = first.max(most_memory(lb1.pid())).saturating_sub(before);
-    let outbox = bytes(&lb1, "state/serve/told");
+    let outbox = bytes(&lb1.path("state/serve/told"));
     println!(
         "{FLOOD} triggers of {} MB: {quiet:.1?} before, {flooded:.1?} and {again:.1?} with them, {grown} MiB more, outbox of {outbox} bytes",
         size >> 20

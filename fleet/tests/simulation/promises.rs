@@ -164,8 +164,9 @@ impl Promises {
                 };
                 let key = (me.clone(), which);
                 if told.outcome == Outcome::Taken {
+                    // It may have come again with another number.
                     assert!(
-                        self.acted.contains_key(&key),
+                        self.acted_ids.contains(&(me.clone(), told.id.clone())),
                         "{me} told that it took {key:?}, and did not"
                     );
                 }
@@ -292,7 +293,8 @@ impl Promises {
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");
         let key = (me.clone(), Which::from(trigger));
-        let is_known = self.acted.contains_key(&key) || self.settled.contains_key(&key);
+        let has_acted = self.acted_ids.contains(&(me.clone(), trigger.id.clone()));
+        let is_known = has_acted || self.settled.contains_key(&key);
         assert!(is_known, "{me} removed {:?} before it was recorded", key.1);
     }
 

@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::{Driver, Note, Register};
 use crate::ask::{self, Reason};
-use crate::engine::{Change, Error, Limit, Value};
+use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
 use crate::service::failures::Work;
@@ -17,6 +17,7 @@ use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Node};
+use crate::wire::quota::Amount;
 
 /// How many values of a list are verified together: some milliseconds of work.
 const PORTION: usize = 64;
@@ -245,7 +246,7 @@ impl Driver {
             return;
         };
         if self.cut.len() < MOST_CUT && self.cut.insert(sender.clone()) {
-            let (engine, Limit { bytes, values }) = (&self.health.engine, OF_A_SENDER);
+            let (engine, Amount { bytes, values }) = (&self.health.engine, OF_A_SENDER);
             warn!(
                 "{sender} has sent more than {values} triggers or {} MB that wait here: the rest is read from {engine} when these are done",
                 bytes >> 20
