@@ -289,6 +289,13 @@ impl Promises {
         }
     }
 
+    /// A target did not take a trigger, because names of its sender with higher numbers had to make room. Somebody with the sender's
+    /// key gave these, so that the sender does not know them.
+    pub fn is_below_a_floor(&mut self, me: &Node, trigger: &Trigger) {
+        self.count("below a floor");
+        self.excused.insert((me.clone(), trigger.id.clone()));
+    }
+
     /// A target removed a register from the engine.
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");

@@ -82,7 +82,8 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
             Verdict::Known(outcome, why) => rest.push((trigger, outcome, why, None)),
             Verdict::Superseded(above) => {
                 if above == ledger.page.books.floor(&trigger) {
-                    world.promises.count("below a floor");
+                    let me = world.machines[n].name.clone();
+                    world.promises.is_below_a_floor(&me, &trigger);
                 }
                 rest.push((trigger, Outcome::Superseded, String::new(), Some(above)));
             }
