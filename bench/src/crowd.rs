@@ -397,6 +397,7 @@ fn serve(mut stream: UnixStream, tell: &Sender<u64>, runs: bool) -> Result<()> {
         },
         why: String::new(),
         ran: None,
+        above: None,
         is_unwatched: false,
     };
     Ok(stream.write_all(&say(&vec![answer; count]))?)
