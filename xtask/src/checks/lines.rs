@@ -8,7 +8,7 @@ use super::{FLEET, HELPER, Source, sources};
 /// monitoring, rolling runs, locks with their two verbs, what `check` says of each failure, a certificate named root,
 /// ends of runs that are unknown, failures that were logged, pidfds of runs, serials of facts, stories that are read in part, shares of the cap,
 /// resets of locks, a CA for masterless nodes, and a spool that is root's.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_156), (FLEET, 24_500)];
+const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_560), (FLEET, 27_500)];
 
 /// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
 pub fn show() {

@@ -18,15 +18,15 @@ mod people;
 mod rolling;
 /// Events that meet rules.
 mod rules;
+/// What became of triggers that were accepted.
+mod runs;
 /// Runs that wait for a slot.
 mod slots;
 /// How the service does, in numbers.
 mod tally;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -36,7 +36,6 @@ use again::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
-use super::alarm::waited_for;
 use super::beats::Beats;
 use super::callers::Callers;
 use super::door::Guest;
@@ -52,12 +51,11 @@ use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
 use super::root::{self, Handed};
-use super::runs::{self, Runs};
+use super::runs::Runs;
 use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
-use crate::handover;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
@@ -67,13 +65,12 @@ use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::Settings;
 use crate::spool::Spool;
-use crate::step::model::{Action, Answer, Client, Content, Draft, Event, LetterId, Place, State};
+use crate::step::model::{Action, Answer, Client, Draft, Event, LetterId, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
-use crate::wire::lineage::Lineage;
 use crate::wire::name::{Name, Namespace, Node};
-use crate::wire::outcome::{Outcome, Told};
+use crate::wire::outcome::Outcome;
 
 /// How long a value stays at least.
 const LEAST_TTL: Duration = Duration::from_secs(60);
@@ -427,97 +424,6 @@ impl Driver {
                 self.feed(Event::Answers(answers));
             }
         }
-    }
-
-    /// Asks what became of what was taken, if it is time.
-    pub fn look_at_runs(&mut self) {
-        if !self.runs.is_due(clock::boottime()) {
-            return;
-        }
-        let mut taken: Vec<Which> = self.taken().into_keys().collect();
-        self.runs.ask(!taken.is_empty());
-        if taken.is_empty() {
-            self.watch(Vec::new());
-            return self.retell(&[]);
-        }
-        // Of those that the helper has forgotten nothing comes any more.
-        taken.sort_by_key(|which| Reverse(which.number));
-        taken.truncate(runs::MOST);
-        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
-        tokio::spawn(async move {
-            let _ = notes.send(Note::Became(root::became(&socket, taken).await));
-        });
-    }
-
-    /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
-    fn taken(&self) -> BTreeMap<Which, Box<(Told, Lineage)>> {
-        let taken = self
-            .state
-            .letters()
-            .filter_map(|(letter, content)| match (letter, content) {
-                (LetterId::Told(which), Content::Told { told, lineage }) if told.goes_on() => {
-                    Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
-                }
-                _ => None,
-            });
-        taken.collect()
-    }
-
-    /// Root's side has said what became of triggers, or nothing.
-    pub fn became(&mut self, became: io::Result<root::Became>) {
-        let (mut is_news, mut ends) = (false, Vec::new());
-        let answers = match became {
-            Ok(became) => {
-                let is_unwatched = became.answers.iter().any(|(_, one)| one.is_unwatched);
-                self.runs.is_unwatched = !self.watch(became.pidfds) || is_unwatched;
-                became.answers
-            }
-            Err(e) => {
-                warn!("what became of triggers is not known: {e}");
-                Vec::new()
-            }
-        };
-        let mut taken = self.taken();
-        for (which, answer) in answers {
-            let handover::Answer {
-                outcome, why, ran, ..
-            } = answer;
-            if let Some((known, lineage)) = taken.remove(&which).map(|one| *one)
-                && (known.outcome, &known.ran) != (outcome, &ran)
-                && outcome != Outcome::Taken
-            {
-                is_news = true;
-                ends.extend(ran.clone().map(|ran| (ran, outcome)));
-                self.feed(Event::Ran {
-                    which,
-                    lineage,
-                    outcome,
-                    why,
-                    ran,
-                });
-            }
-        }
-        self.runs.answered(is_news, clock::boottime());
-        self.retell(&ends);
-    }
-
-    /// Waits for the ends of these processes, and no longer for those of before. Whether that can be done for all of them.
-    fn watch(&mut self, pidfds: Vec<OwnedFd>) -> bool {
-        self.processes = JoinSet::new();
-        let count = pidfds.len();
-        for pidfd in pidfds.into_iter().filter_map(|fd| waited_for(fd).ok()) {
-            let notes = self.ways.notes.clone();
-            self.processes.spawn(async move {
-                let _ = pidfd.readable().await;
-                let _ = notes.send(Note::ProcessEnded);
-            });
-        }
-        self.processes.len() == count
-    }
-
-    /// A waiter or run of something accepted has ended.
-    pub fn process_ended(&mut self) {
-        self.runs.ended(clock::boottime());
     }
 
     /// Signs all that is to be put, once, and sends it off.
