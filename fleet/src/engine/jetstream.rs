@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::Error;
 
@@ -23,6 +24,8 @@ const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 pub const NUMBER: &str = "Nats-Sequence";
 /// The size of a message of which only the headers are sent.
 const SIZE: &str = "Nats-Msg-Size";
+/// Setting of a stream that lets one message, with a header, replace all messages of the stream. No right of NATS's forbids that header.
+pub const ROLLUPS: &str = "allow_rollup_hdrs";
 /// A removal, as NATS's own clients mark it.
 const OPERATION: &str = "KV-Operation";
 const REMOVED: &str = "DEL";
@@ -98,7 +101,7 @@ impl<'s> Stream<'s> {
             max_age: age.as_nanos(),
             num_replicas: replicas,
             allow_direct: true,
-            allow_rollup_hdrs: true,
+            allow_rollup_hdrs: false,
             deny_delete: true,
             max_bytes: None,
         }
@@ -207,6 +210,8 @@ pub struct Answer {
     pub created: String,
     /// How a stream is.
     pub state: State,
+    /// How a stream was made.
+    pub config: Map<String, Value>,
     /// The number of the message that was stored.
     pub seq: u64,
     /// How many messages wait for a consumer.

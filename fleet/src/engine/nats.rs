@@ -26,7 +26,8 @@ use tokio::time::timeout;
 use self::messages::{Delivered, Following, Messages, broken};
 use super::denials::Denials;
 use super::jetstream::{
-    Answer, Consumer, From, NO_STREAM, NUMBER, Stream, expecting, is_removal, json, removing,
+    Answer, Consumer, From, NO_STREAM, NUMBER, ROLLUPS, Stream, expecting, is_removal, json,
+    removing,
 };
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
@@ -129,7 +130,12 @@ impl Nats {
             broken,
         };
         for room in ["to", "result", "story", "node", "alive"] {
-            nats.prepare(room).await?;
+            let stream = nats.prepare(room).await?;
+            nats.forbid_rollups(room, stream).await?;
+        }
+        let events = format!("KV_{}", nats.bucket("event"));
+        if let Some(stream) = nats.ask_stream("INFO", &events, b"").await? {
+            nats.forbid_rollups("event", stream).await?;
         }
         Ok(nats)
     }
@@ -189,7 +195,20 @@ impl Nats {
         }
     }
 
-    /// Asks JetStream about a stream, or for it: what it says, if the stream is there.
+    /// Forbids rollups in a stream that was made while they were allowed. With rights for streams nodes may not change it.
+    async fn forbid_rollups(&self, room: &str, stream: Answer) -> Result<(), Error> {
+        let mut config = stream.config;
+        if config.insert(ROLLUPS.to_owned(), false.into()) != Some(true.into()) {
+            return Ok(());
+        }
+        let name = format!("KV_{}", self.bucket(room));
+        match self.ask_stream("UPDATE", &name, &json(&config)).await {
+            Ok(_) | Err(Error::Denied(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks JetStream about a stream, or for it: its answer, if the stream is there.
     async fn ask_stream(
         &self,
         verb: &str,

@@ -11,10 +11,13 @@ use std::time::Duration;
 use again_fleet::engine::etcd::Etcd;
 use again_fleet::engine::nats::Nats;
 use again_fleet::engine::{Engine, Error, Feed, Limit, Tls};
+use async_nats::HeaderMap;
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::ca::Ca;
+use super::operator::Operator;
 use super::servers::{Kind, Server, tls};
 use super::{OnServer, TIMES, run};
 
@@ -305,6 +308,14 @@ fn nats_keeps_nodes_to_themselves() {
         );
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
+        // A message that replaces all others of the stream.
+        replace_all(&server, "story", "web2=test.x.y").await;
+        replace_all(&server, "to", "lb1=test.web2=test.again").await;
+        let kept = [
+            web1.list(&key("story/")).await,
+            web2.list(&key("to/web2=test/")).await,
+        ];
+        assert_eq!(kept.map(|list| list.expect("listed").values.len()), [2, 1]);
         let lease = web1.grant().await.expect("a lease");
         web1.create(&key("alive/web1=test"), b"", &lease)
             .await
@@ -382,6 +393,50 @@ fn nats_keeps_nodes_to_themselves() {
         )
         .await;
         denied("a stranger", stranger.map(drop));
+    });
+}
+
+/// Publishes a message of web2.test's with which a server replaces all messages of the stream, if that is allowed there.
+async fn replace_all(server: &Server, room: &str, below: &str) {
+    let bucket = format!("again_test_{room}");
+    let operator = Operator::of(server, &format!("KV_{bucket}")).await;
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Rollup", "all");
+    let subject = format!("$KV.{bucket}.{below}");
+    operator.publish(subject, headers, b"x").await;
+}
+
+#[test]
+fn streams_that_let_one_message_replace_all_are_changed() {
+    let server = Server::start(Kind::Nats);
+    run(async {
+        for room in ["story", "event"] {
+            let bucket = format!("again_test_{room}");
+            let operator = Operator::of(&server, &format!("KV_{bucket}")).await;
+            let made = json!({
+                "name": format!("KV_{bucket}"), "subjects": [format!("$KV.{bucket}.>")], "storage": "file", "discard": "new",
+                "max_msgs_per_subject": 1, "allow_direct": true, "deny_delete": true, "allow_rollup_hdrs": true,
+                "max_bytes": 12_345_678,
+            });
+            operator.ask("STREAM.CREATE", "", made).await;
+        }
+        let stage = OnServer {
+            server: &server,
+            namespace: "test".to_owned(),
+            is_member: false,
+        };
+        let web1 = stage.nats("web1.test").await;
+        for room in ["story", "event"] {
+            web1.put(&key(&format!("{room}/web1=test/x/y")), b"x", None)
+                .await
+                .expect("put");
+            replace_all(&server, room, "web2=test.x.y").await;
+            let there = web1.list(&key(&format!("{room}/web1=test/"))).await;
+            assert_eq!(there.expect("listed").values.len(), 1, "{room}");
+            let operator = Operator::of(&server, &format!("KV_again_test_{room}")).await;
+            let found = operator.ask("STREAM.INFO", "", json!({})).await;
+            assert_eq!(found["config"]["max_bytes"], 12_345_678, "{found:#}");
+        }
     });
 }
 

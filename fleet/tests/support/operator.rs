@@ -19,6 +19,8 @@ impl Operator {
         let tls = tls::configuration(&crate::servers::tls("web2.test")).expect("certificates");
         let options = ConnectOptions::new()
             .require_tls(true)
+            // As the rights of nodes allow it.
+            .custom_inbox_prefix("_INBOX_web2=test")
             .tls_client_config(tls);
         Operator {
             client: options.connect(server.address()).await.expect("connected"),
