@@ -159,7 +159,9 @@ pub fn merged(older: &Trigger, still: Span, mut newer: Trigger) -> Result<Trigge
         return Err(OtherNode(newer.name, older.firing().clone()));
     }
     if older.ask == Ask::Run {
-        newer.lineage = lineage::merged([&older.lineage, &newer.lineage]);
+        let first = first_origin(&newer.id, newer.lineage.0.iter());
+        let first = first.map(|origin| origin.id.clone());
+        newer.lineage = lineage::merged_with(first.as_ref(), [&older.lineage, &newer.lineage]);
         newer.delta = newer.delta.max(older.delta);
         newer.ttl = newer.ttl.max(still.millis()).min(MOST_TTL);
     }
@@ -179,8 +181,8 @@ pub fn targets(triggers: &[Trigger]) -> Result<Targets, Malformed> {
         triggers.iter().all(has)
     };
     let shared = first.lineage.0.iter().filter(is_shared);
-    let origin = shared.min_by_key(|origin| (origin.id != first.id, origin.hops()));
-    let origin = origin.ok_or_else(|| Malformed::new("no origin is shared by all triggers"))?;
+    let origin = first_origin(&first.id, shared)
+        .ok_or_else(|| Malformed::new("no origin is shared by all triggers"))?;
     let list = Targets {
         id: first.id.clone(),
         sender: first.sender.clone(),
@@ -190,10 +192,16 @@ pub fn targets(triggers: &[Trigger]) -> Result<Targets, Malformed> {
     body::encode(&list).map_err(|e| {
         let count = list.targets.len();
         Malformed::new(format!(
-            "the list of {count} targets, which a rolling run with failures counted needs, is too long: {e}; send to fewer nodes"
+            "too many targets for --stop-after-failures: the list of {count} nodes is too long ({e}); send to fewer nodes"
         ))
     })?;
     Ok(list)
+}
+
+/// The origin that a list of targets names: that of the triggers themselves, or else the one with the fewest hops. It stays when triggers
+/// are merged, so that it is in all triggers of a request.
+fn first_origin<'o>(id: &Id, origins: impl Iterator<Item = &'o Origin>) -> Option<&'o Origin> {
+    origins.min_by_key(|origin| (origin.id != *id, origin.hops()))
 }
 
 /// What takes a trigger back. It bears the same id, and lives as long as the trigger still may.
@@ -309,6 +317,36 @@ pub(crate) mod tests {
         let list = of(&[several, several]).expect("a list");
         assert_eq!(list.targets, BTreeSet::from([node("n0"), node("n1")]));
         assert!(of(&[&["1: a"], &["2: a"]]).is_err() && of(&[]).is_err());
+    }
+
+    #[test]
+    fn list_of_targets_finds_its_origin_however_many_older_ones_a_trigger_stands_for() {
+        let older: Vec<String> = (0..8).map(|id| format!("{id}: a")).collect();
+        let older: Vec<&str> = older.iter().map(String::as_str).collect();
+        let older = Trigger {
+            lineage: lineage(&older),
+            ..fired(&request(&[]), 5)
+        };
+        // Its own origin, and one that a triggered run has passed on.
+        for (run, origin) in [
+            (lineage(&[]), u128::MAX),
+            (lineage(&["9: b c", "10: b c d"]), 9),
+        ] {
+            let asked = Request {
+                id: Id::from_bits(u128::MAX),
+                run,
+                ..request(&[])
+            };
+            let newer = fired(&asked, 6);
+            let both = merged(&older, Span::ZERO, newer.clone()).expect("of one node");
+            assert_eq!(both.lineage.0.len(), 8);
+            let other = Trigger {
+                target: node("lb2"),
+                ..newer
+            };
+            let list = targets(&[both, other]).expect("a shared origin");
+            assert_eq!(list.origin, Id::from_bits(origin));
+        }
     }
 
     #[test]

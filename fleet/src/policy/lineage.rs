@@ -14,6 +14,11 @@ pub const HOP_LIMIT: usize = 10;
 /// All origins of these, each once, with the longest way that one of them knows: a way that was once long is not forgotten.
 /// Of too many, those with the fewest hops stay, so that a circle displaces nothing.
 pub fn merged<'a>(all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
+    merged_with(None, all)
+}
+
+/// The same, but one origin stays in any case: it displaces no more than one.
+pub fn merged_with<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
     let mut origins = BTreeMap::<&Id, &Origin>::new();
     for origin in all.into_iter().flat_map(|lineage| &lineage.0) {
         let known = origins.entry(&origin.id).or_insert(origin);
@@ -22,7 +27,7 @@ pub fn merged<'a>(all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
         }
     }
     let mut origins: Vec<Origin> = origins.into_values().cloned().collect();
-    origins.sort_by_key(Origin::hops);
+    origins.sort_by_key(|origin| (Some(&origin.id) != first, origin.hops()));
     origins.truncate(MOST_ORIGINS);
     origins.sort();
     Lineage(origins)
