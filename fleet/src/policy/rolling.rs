@@ -3,7 +3,7 @@
 //! A target reads the list that the sender has signed, then one key for each target of the list, and then the slots of those that
 //! began and have published no end. It never reads below a prefix, so values at other keys neither hide a failure nor hold it up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use again::model::{Boottime, Span};
 
@@ -13,7 +13,7 @@ use crate::wire::outcome::{Outcome, Told};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
-/// How long a target may be missing, begun and with neither slot nor end, until it counts as failed. The list of targets may be
+/// How long each target may be missing, begun and with neither slot nor end, until it counts as failed. The list of targets may be
 /// missing for that time too.
 const PATIENCE: Span = Span::from_secs(60);
 /// Pause until what is missing is looked for again.
@@ -24,12 +24,17 @@ const TOGETHER: usize = 64;
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Read these keys, give what was found to [`Count::saw`], and ask again.
+    /// Read these keys, give what was found to [`Count::record`], and ask again.
     Read(Vec<Key>),
     /// Begin: too few have failed, whatever becomes of the missing ones.
     Begin,
-    /// Do not begin: these have failed, of which the second ones are missing.
-    Halt(BTreeSet<Node>, BTreeSet<Node>),
+    /// Do not begin.
+    Halt {
+        /// Those that count as failed.
+        failed: BTreeSet<Node>,
+        /// Those of them that were missing for [`PATIENCE`].
+        missing: BTreeSet<Node>,
+    },
     /// Begin a new look at this time. These are missing; without any, the list of targets is.
     Wait(Boottime, BTreeSet<Node>),
     /// Give up for now: the list of targets was missing for [`PATIENCE`].
@@ -73,12 +78,12 @@ pub struct Count {
     failed: BTreeSet<Node>,
     /// Targets that began and have published no end.
     begun: BTreeSet<Node>,
-    /// Those of them with a slot.
-    with_slot: BTreeSet<Node>,
-    /// Those of the last look without a slot.
-    missing: BTreeSet<Node>,
-    /// End of the patience, once something is missing on which the decision depends.
-    until: Option<Boottime>,
+    /// Those of them that have a slot, or wait for one.
+    queued: BTreeSet<Node>,
+    /// Those without, and since which look.
+    missing: BTreeMap<Node, Boottime>,
+    /// When the target gives up waiting for the list, once it was missing.
+    unlisted_until: Option<Boottime>,
 }
 
 impl Count {
@@ -95,27 +100,26 @@ impl Count {
             rest: Vec::new(),
             failed: BTreeSet::new(),
             begun: BTreeSet::new(),
-            with_slot: BTreeSet::new(),
-            missing: BTreeSet::new(),
-            until: None,
+            queued: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            unlisted_until: None,
         }
     }
 
-    /// Begins a new look. Targets whose end is known are not read again.
+    /// Begins a new look. Targets that have failed are not read again.
     pub fn look(&mut self) {
         self.stage = Stage::Start;
         self.rest.clear();
         self.begun.clear();
-        self.with_slot.clear();
+        self.queued.clear();
     }
 
     /// Takes in what was read. What does not belong to the run changes nothing.
-    pub fn saw(&mut self, fact: Fact) {
+    pub fn record(&mut self, fact: Fact) {
         match fact {
             Fact::Targets(list) => {
                 if (&list.sender, &list.id) == (&self.sender, &self.id) && self.origin.is_none() {
                     (self.origin, self.open) = (Some(list.origin), list.targets);
-                    self.until = None;
                 }
             }
             Fact::Told(told) => {
@@ -124,7 +128,7 @@ impl Count {
                     self.ended_or_began(told);
                 }
             }
-            Fact::Slot(node) => drop(self.with_slot.insert(node)),
+            Fact::Slot(node) => drop(self.queued.insert(node)),
         }
     }
 
@@ -155,14 +159,17 @@ impl Count {
                         id: self.id.clone(),
                     }]);
                 }
-                Stage::List if self.origin.is_none() => return self.wait(now, BTreeSet::new()),
+                Stage::List if self.origin.is_none() => return self.wait_for_list(now),
                 Stage::Start | Stage::List => {
                     self.stage = Stage::Stories;
                     self.rest = self.open.iter().cloned().collect();
                 }
                 Stage::Stories => {
                     if self.failed.len() >= self.stop_after {
-                        return Effect::Halt(self.failed.clone(), BTreeSet::new());
+                        return Effect::Halt {
+                            failed: self.failed.clone(),
+                            missing: BTreeSet::new(),
+                        };
                     }
                     if self.failed.len() + self.begun.len() < self.stop_after {
                         return Effect::Begin;
@@ -189,31 +196,40 @@ impl Count {
         })
     }
 
-    /// The verdict when everything was read. A slot is free only after the end of its run was published, so whoever has neither is
-    /// missing, unless it ended between two reads of this look: one that was not missing in the last look either counts later.
+    /// The verdict when everything was read. A slot is free only after the end of its run was published, so a target with neither is
+    /// missing, unless it ended between two reads of this look.
     fn verdict(&mut self, now: Boottime) -> Effect {
-        let missing: BTreeSet<Node> = self.begun.difference(&self.with_slot).cloned().collect();
-        let before = std::mem::replace(&mut self.missing, missing.clone());
-        let is_late = self.until.is_some_and(|until| until <= now);
-        let lost: BTreeSet<Node> = match is_late {
-            true => missing.intersection(&before).cloned().collect(),
-            false => BTreeSet::new(),
+        let missing = self.begun.difference(&self.queued).cloned();
+        let since = |node: Node| {
+            let since = self.missing.get(&node).copied().unwrap_or(now);
+            (node, since)
         };
-        if self.failed.len() + lost.len() >= self.stop_after {
-            return Effect::Halt(self.failed.union(&lost).cloned().collect(), lost);
+        self.missing = missing.map(since).collect();
+        let (lost, rest): (Vec<_>, Vec<_>) = self
+            .missing
+            .iter()
+            .partition(|(_, since)| **since + PATIENCE <= now);
+        let missing: BTreeSet<Node> = lost.into_iter().map(|(node, _)| node.clone()).collect();
+        if self.failed.len() + missing.len() >= self.stop_after {
+            let failed = self.failed.union(&missing).cloned().collect();
+            return Effect::Halt { failed, missing };
         }
-        if is_late || self.failed.len() + missing.len() < self.stop_after {
-            return Effect::Begin;
+        let earliest = rest.into_iter().map(|(_, since)| *since).min();
+        match earliest.filter(|_| self.failed.len() + self.missing.len() >= self.stop_after) {
+            Some(since) => Effect::Wait(
+                (since + PATIENCE).min(now + PAUSE),
+                self.missing.keys().cloned().collect(),
+            ),
+            None => Effect::Begin,
         }
-        self.wait(now, missing)
     }
 
-    fn wait(&mut self, now: Boottime, missing: BTreeSet<Node>) -> Effect {
-        let until = *self.until.get_or_insert(now + PATIENCE);
+    fn wait_for_list(&mut self, now: Boottime) -> Effect {
+        let until = *self.unlisted_until.get_or_insert(now + PATIENCE);
         if until <= now {
             return Effect::Unlisted;
         }
-        Effect::Wait(until.min(now + PAUSE), missing)
+        Effect::Wait(until.min(now + PAUSE), BTreeSet::new())
     }
 }
 
@@ -223,7 +239,6 @@ mod tests {
     use crate::policy::lineage::tests::node;
     use crate::wire::trigger::tests::trigger;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     const RUN: u128 = 7;
 
@@ -299,7 +314,7 @@ mod tests {
                         assert!((1..=TOGETHER).contains(&keys.len()));
                         read += keys.len();
                         let facts = keys.iter().filter_map(|key| self.at(key));
-                        facts.for_each(|fact| count.saw(fact));
+                        facts.for_each(|fact| count.record(fact));
                     }
                     effect => return (effect, read),
                 }
@@ -338,6 +353,13 @@ mod tests {
         all.iter().map(|n| node(&format!("n{n}"))).collect()
     }
 
+    fn halt(failed: &[usize], missing: &[usize]) -> Effect {
+        Effect::Halt {
+            failed: nodes(failed),
+            missing: nodes(missing),
+        }
+    }
+
     #[test]
     fn target_begins_until_enough_of_the_listed_ones_have_failed() {
         let mut stored = Stored::new(200);
@@ -347,11 +369,10 @@ mod tests {
             "the list, and one key for each target"
         );
         stored.tells(3, Outcome::Failed, false);
-        stored.tells(4, Outcome::Changed, false);
         stored.tells(5, Outcome::Held, false);
         assert_eq!(stored.look(&mut count(2), at(1)).0, Effect::Begin);
         stored.tells(150, Outcome::Unknown, false);
-        let halt = Effect::Halt(nodes(&[3, 150]), BTreeSet::new());
+        let halt = halt(&[3, 150], &[]);
         assert_eq!(stored.look(&mut count(2), at(1)).0, halt);
     }
 
@@ -360,12 +381,12 @@ mod tests {
         let mut count = count(1);
         let stored = Stored::new(1);
         assert_eq!(stored.look(&mut count, at(1)).0, Effect::Begin);
-        count.saw(Fact::Told(told(
+        count.record(Fact::Told(told(
             &node("n0"),
             &Id::from_bits(8),
             Outcome::Failed,
         )));
-        count.saw(Fact::Told(told(
+        count.record(Fact::Told(told(
             &node("other"),
             &Id::from_bits(RUN),
             Outcome::Failed,
@@ -383,8 +404,7 @@ mod tests {
                 let wait = Effect::Wait(at(now + 5), nodes(&[0]));
                 assert_eq!(stored.look(&mut one, at(now)).0, wait);
             }
-            let halt = Effect::Halt(nodes(&[0]), nodes(&[0]));
-            assert_eq!(stored.look(&mut one, at(160)).0, halt);
+            assert_eq!(stored.look(&mut one, at(160)).0, halt(&[0], &[0]));
             // One that runs, in its slot, is not missing; and nobody waits where one more changes nothing.
             assert_eq!(stored.look(&mut count(2), at(100)).0, Effect::Begin);
             stored.tells(0, outcome, true);
@@ -396,7 +416,7 @@ mod tests {
     fn missing_target_that_publishes_its_end_decides_by_it() {
         for (outcome, effect) in [
             (Outcome::Changed, Effect::Begin),
-            (Outcome::Failed, Effect::Halt(nodes(&[0]), BTreeSet::new())),
+            (Outcome::Failed, halt(&[0], &[])),
         ] {
             let (mut stored, mut one) = (Stored::new(3), count(1));
             stored.tells(0, Outcome::Started, false);
@@ -406,14 +426,26 @@ mod tests {
         }
     }
 
-    /// Its end may have been published after it was read, and its slot given up before that was.
     #[test]
-    fn target_that_is_missing_for_the_first_time_after_the_minute_holds_nobody_up() {
+    fn each_missing_target_counts_as_failed_after_a_minute_of_its_own() {
         let (mut stored, mut one) = (Stored::new(3), count(1));
         stored.tells(0, Outcome::Started, false);
-        stored.look(&mut one, at(1));
-        stored.tells(0, Outcome::Started, true);
+        assert!(matches!(stored.look(&mut one, at(1)).0, Effect::Wait(_, _)));
+        stored.tells(0, Outcome::Changed, false);
         stored.tells(1, Outcome::Started, false);
+        for now in [55, 61, 110] {
+            let wait = Effect::Wait(at((now + 5).min(115)), nodes(&[1]));
+            assert_eq!(stored.look(&mut one, at(now)).0, wait);
+        }
+        assert_eq!(stored.look(&mut one, at(115)).0, halt(&[1], &[1]));
+    }
+
+    #[test]
+    fn target_that_has_a_slot_again_is_missing_no_longer() {
+        let (mut stored, mut one) = (Stored::new(3), count(1));
+        stored.tells(0, Outcome::Started, false);
+        assert!(matches!(stored.look(&mut one, at(1)).0, Effect::Wait(_, _)));
+        stored.tells(0, Outcome::Started, true);
         assert_eq!(stored.look(&mut one, at(61)).0, Effect::Begin);
     }
 
@@ -431,15 +463,15 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever targets publish and slots they hold from look to look: nobody waits longer than a minute, waits only while the missing
-        /// ones can decide, and begins only if fewer than allowed have failed.
+        /// Whatever targets publish and slots they hold from look to look: nobody waits longer than a minute for any of them, waits only while
+        /// the missing ones can decide, begins only if fewer than allowed have failed, and counts nobody as failed that was missing for less.
         #[test]
         fn nobody_waits_longer_than_a_minute(
             stop_after in 1..4_u32,
             changes in prop::collection::vec((0..5_usize, prop::sample::select(Outcome::ALL), any::<bool>(), any::<bool>()), 0..40),
         ) {
             let (mut stored, mut one, mut now) = (Stored::new(5), count(stop_after), at(10));
-            let mut changes = changes.into_iter();
+            let (mut changes, mut since) = (changes.into_iter(), BTreeMap::<Node, Boottime>::new());
             let most = stop_after as usize;
             loop {
                 for (n, outcome, has_slot, is_listed) in changes.by_ref().take(2) {
@@ -450,23 +482,34 @@ mod tests {
                     stored.is_listed = is_listed;
                 }
                 let failed = stored.told.values().filter(|one| one.counts_as_failed()).count();
+                let is_missing = |node: &Node| stored.told.get(node).is_some_and(|one| !one.is_final() && *one != Outcome::Held)
+                    && !stored.slots.contains(node);
+                since.retain(|node, _| is_missing(node));
+                for node in stored.targets.iter().filter(|node| is_missing(node)) {
+                    since.entry(node.clone()).or_insert(now);
+                }
                 match stored.look(&mut one, now).0 {
                     Effect::Wait(until, missing) => {
-                        let is_list = missing.is_empty();
-                        let latest = if is_list { 70 } else { 130 };
-                        prop_assert!(until > now && until <= at(latest));
-                        prop_assert!(is_list || (failed < most && failed + missing.len() >= most));
+                        prop_assert!(until > now);
+                        if missing.is_empty() {
+                            prop_assert!(until <= at(70));
+                        } else {
+                            prop_assert!(failed < most && failed + missing.len() >= most);
+                            prop_assert!(missing.iter().all(|node| until <= now + PAUSE && since.contains_key(node)));
+                        }
                         now = until;
                     }
                     Effect::Begin => { prop_assert!(failed < most); break; }
-                    Effect::Halt(all, missing) => {
+                    Effect::Halt { failed: all, missing } => {
                         prop_assert!(all.len() >= most && all.len() == failed + missing.len());
-                        prop_assert!(missing.is_empty() || now >= at(70));
+                        prop_assert!(missing.iter().all(|node| since[node] + PATIENCE <= now));
                         break;
                     }
                     Effect::Unlisted => { prop_assert!(now >= at(70)); break; }
                     Effect::Read(_) => unreachable!("a look reads all"),
                 }
+                // Each of five targets goes missing at most as often as something changes.
+                prop_assert!(now <= at(10 + 60 * 21));
             }
         }
     }

@@ -282,7 +282,7 @@ impl Driver {
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
         let others = others.chain(self.slots.wakes()).chain(self.locks.wakes());
-        let others = others.chain(self.looks_again());
+        let others = others.chain(self.next_look());
         wakes(&self.state).into_iter().chain(others).min()
     }
 

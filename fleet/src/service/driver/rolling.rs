@@ -40,7 +40,7 @@ fn unlisted(which: &Which) -> String {
 impl Driver {
     /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
     pub(super) fn roll(&mut self) {
-        self.look_again();
+        self.look_due();
         for (which, at_once) in std::mem::take(&mut self.queued) {
             self.queue(which, at_once);
         }
@@ -122,12 +122,12 @@ impl Driver {
     }
 
     /// When a count is continued next.
-    pub(super) fn looks_again(&self) -> Option<Boottime> {
+    pub(super) fn next_look(&self) -> Option<Boottime> {
         self.counts.0.iter().filter_map(|(_, (_, due))| *due).min()
     }
 
     /// Continues the counts that are due, and forgets those whose triggers do not wait any more.
-    fn look_again(&mut self) {
+    fn look_due(&mut self) {
         let turns = &self.turns;
         let waits = |client: &Client| turns.get(client).is_some();
         self.counts.0.retain(|(client, _)| waits(client));
@@ -166,7 +166,7 @@ impl Driver {
         }
         self.counts.remove(&client);
         match effect {
-            Effect::Halt(failed, missing) => {
+            Effect::Halt { failed, missing } => {
                 let count = failed.len();
                 let names = named(&mut failed.iter(), count);
                 let mut why = format!("{count} of its targets have failed: {names}");
@@ -211,7 +211,7 @@ impl Driver {
                             let count = self.counts.get_mut(&client);
                             count
                                 .into_iter()
-                                .for_each(|(count, _)| count.saw(fact.clone()));
+                                .for_each(|(count, _)| count.record(fact.clone()));
                         }
                         Ok(None) => {}
                         Err(why) => {
