@@ -10,7 +10,7 @@ use crate::wire::key::Key;
 const RETRY: Span = Span::from_secs(1);
 /// The longest.
 const LONGEST_RETRY: Span = Span::from_secs(60);
-/// The first pause before a trigger that the engine confirmed is put again, in case it forgot; it doubles.
+/// The first pause before a trigger or a list of targets that the engine confirmed is put again, in case it forgot; it doubles.
 const AGAIN: Span = Span::from_secs(60);
 /// The longest.
 const LONGEST_AGAIN: Span = Span::from_secs(600);
@@ -149,7 +149,8 @@ pub(super) fn answered(
                 letter.tries = 0;
             }
             letter.confirmed = version;
-            if letter.trigger().is_none() {
+            let is_repeated = letter.trigger().is_some() || matches!(id, LetterId::Targets(_));
+            if !is_repeated {
                 // Its time may have been over before.
                 let end = now.uptime + letter.term.left(now);
                 state.wake_at(end);
@@ -178,6 +179,9 @@ pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
     let ids: Vec<LetterId> = state.letters.keys().cloned().collect();
     for id in ids {
+        if let Some(letter) = state.letters.get_mut(&id) {
+            letter.left.extend(letter.content.counted_keys());
+        }
         again(state, &id, now, out);
     }
 }

@@ -306,13 +306,28 @@ impl Content {
                     origin: origin.id.clone(),
                     trigger: told.id.clone(),
                 };
-                let mut keys: BTreeSet<Key> = lineage.0.iter().map(story).collect();
+                // That a cancel came too late is in no story: the outcome of the run, which has the same keys, counts there.
+                let is_of_run = told.outcome != Outcome::TooLate;
+                let origins = lineage.0.iter().filter(|_| is_of_run);
+                let mut keys: BTreeSet<Key> = origins.map(story).collect();
                 // Nobody fired what is made of an event.
                 if !told.name.is_of_a_rule() {
                     keys.insert(result_key(told));
                 }
                 keys
             }
+        }
+    }
+
+    /// Where it goes if other targets of a rolling run count it: that a run began, or failed. Results decide nothing.
+    pub(super) fn counted_keys(&self) -> BTreeSet<Key> {
+        match self {
+            Content::Told { told, .. } if told.outcome.is_counted() => {
+                let mut keys = self.keys();
+                keys.remove(&result_key(told));
+                keys
+            }
+            _ => BTreeSet::new(),
         }
     }
 

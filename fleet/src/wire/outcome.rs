@@ -81,6 +81,11 @@ impl Outcome {
         matches!(self, Outcome::Failed | Outcome::Unknown)
     }
 
+    /// Whether others of a rolling run count it: the run began and has not ended, or failed.
+    pub fn is_counted(self) -> bool {
+        self.counts_as_failed() || !self.is_final() && self != Outcome::Held
+    }
+
     /// Whether nothing more will be told.
     pub fn is_final(self) -> bool {
         !matches!(

@@ -238,6 +238,60 @@ fn a_node_that_is_not_listened_to_any_more_does_not_wait() {
 }
 
 #[test]
+fn backend_that_lost_everything_has_again_which_targets_began_or_failed() {
+    for (outcome, count) in [
+        (Outcome::Failed, 1),
+        (Outcome::Unknown, 1),
+        (Outcome::Started, 1),
+        (Outcome::Changed, 0),
+    ] {
+        let mut lb1 = Bench::linked("lb1");
+        let trigger = rolls(&lb1, 2_000_000_000);
+        ran(&mut lb1, &trigger, outcome);
+        tells_all(&mut lb1);
+        let puts = puts(&lb1.reaches());
+        let is_story = |put: &&Action| {
+            matches!(
+                put,
+                Action::Put {
+                    key: Key::Story { .. },
+                    ..
+                }
+            )
+        };
+        assert_eq!(puts.iter().filter(is_story).count(), count, "{outcome}");
+        let is_result = |put: &Action| {
+            matches!(
+                put,
+                Action::Put {
+                    key: Key::Result { .. },
+                    ..
+                }
+            )
+        };
+        assert!(!puts.iter().any(is_result), "{outcome}");
+    }
+}
+
+#[test]
+fn cancel_that_comes_too_late_leaves_the_outcome_of_the_run_in_the_story() {
+    let mut lb1 = Bench::linked("lb1");
+    let trigger = rolls(&lb1, 2_000_000_000);
+    ran(&mut lb1, &trigger, Outcome::Failed);
+    tells_all(&mut lb1);
+    let cancel = Trigger {
+        ask: Ask::Cancel,
+        number: trigger.number + 1,
+        ..trigger.clone()
+    };
+    lb1.sees(&cancel, 8);
+    let actions = lb1.gets(&cancel, Outcome::TooLate);
+    let draft = kept(&actions);
+    let keys: Vec<Key> = draft.content.keys().into_iter().collect();
+    assert!(matches!(&keys[..], [Key::Result { .. }]), "{keys:?}");
+}
+
+#[test]
 fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
     let mut web1 = Bench::linked("web1");
     let run = |id: u128, targets: usize, stop_after: u32| {
@@ -278,7 +332,13 @@ fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
     let put = web1.keeps(&list, Ok(()));
     assert_eq!(puts_list(&put), 1);
     web1.is_put(&puts(&put)[0], Ok(()));
-    assert_eq!(puts_list(&web1.passes(600)), 0);
+    assert_eq!(puts_list(&web1.passes(30)), 0);
+    // The backend may have lost it.
+    let again = web1.passes(30);
+    assert_eq!(puts_list(&again), 1);
+    for put in puts(&again) {
+        web1.is_put(&put, Ok(()));
+    }
     // Another backend may not have it.
     assert_eq!(puts_list(&web1.reaches()), 1);
     // It stays until no target may begin any more.
@@ -291,7 +351,7 @@ fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
     assert!(
         said.failed[0]
             .1
-            .starts_with("the list of 7000 targets, which"),
+            .contains("the list of 7000 nodes is too long"),
         "{}",
         said.failed[0].1
     );
