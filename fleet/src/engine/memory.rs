@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, matches};
+use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, is_latest};
 
 /// The largest value, as NATS has it by default.
 const LARGEST: usize = 1 << 20;
@@ -177,7 +177,7 @@ impl Engine for Memory {
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
         let (before, _) = prefix.split_once('*').unwrap_or((prefix, ""));
         let (mut list, mut limit) = (self.list(before).await?, limit);
-        list.values.retain(|value| matches(&value.key, prefix));
+        list.values.retain(|value| is_latest(&value.key, prefix));
         list.values.sort_by_key(|value| Reverse(value.revision));
         let allowed = list.values.iter();
         let allowed = allowed.take_while(|value| limit.take(value.size()));

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use self::shares::Sorter;
 use crate::identity::authority::Revocation;
+use crate::wire::key::is_list_of_targets;
 use crate::wire::quota::Amount;
 
 /// A value, and the write that made it.
@@ -263,7 +264,8 @@ pub trait Engine {
     }
 
     /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,
-    /// there may be an eighth fewer. A segment `*` of the prefix stands for any one.
+    /// there may be an eighth fewer. A segment `*` of the prefix stands for any one. Lists of targets are left out: each may be as long as a
+    /// hundred results.
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error>;
 
     /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
@@ -370,8 +372,11 @@ fn is_below(key: &str, prefix: &str) -> bool {
     key == prefix || (is_open(prefix) && key.starts_with(prefix))
 }
 
-/// The same where a segment `*` of the prefix stands for any one.
-fn matches(key: &str, prefix: &str) -> bool {
+/// Whether [`Engine::latest`] reads a key: a segment `*` of the prefix stands for any one.
+fn is_latest(key: &str, prefix: &str) -> bool {
+    if is_list_of_targets(key) {
+        return false;
+    }
     let Some((before, after)) = prefix.split_once("*/") else {
         return is_below(key, prefix);
     };

@@ -228,6 +228,12 @@ impl Key {
     }
 }
 
+/// Whether a key is a list of targets, in any namespace.
+pub fn is_list_of_targets(key: &str) -> bool {
+    let mut segments = key.split('/').skip(3);
+    segments.next() == Some("story") && segments.nth(2) == Some(TARGETS)
+}
+
 /// Many keys at once: all that begin with the same segments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prefix<'a> {
@@ -413,6 +419,7 @@ pub(crate) mod tests {
         #[test]
         fn a_key_comes_back(key in key()) {
             let text = key.encode(&namespace());
+            prop_assert_eq!(is_list_of_targets(&text), matches!(key, Key::Targets { .. }));
             prop_assert_eq!(Key::decode(&text, &namespace()), Ok(key));
         }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use etcd_client::{GetOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
 
 use super::{Etcd, LONGEST, PAGE, end, error, value};
-use crate::engine::{Error, Limit, List, Value, matches};
+use crate::engine::{Error, Limit, List, Value, is_latest};
 
 /// How long etcd may sort, in all tries together.
 const SORTING: Duration = Duration::from_secs(20);
@@ -86,7 +86,7 @@ impl Etcd {
         });
         let answer = keys.await?;
         let keys = answer.kvs().iter().map(|kv| kv.key());
-        let keys = keys.filter(|key| matches(&String::from_utf8_lossy(key), prefix));
+        let keys = keys.filter(|key| is_latest(&String::from_utf8_lossy(key), prefix));
         Ok((keys.map(<[u8]>::to_vec).collect(), answer.more()))
     }
 

@@ -1,6 +1,6 @@
 //! Calls to the engine that take more than one request.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -16,6 +16,10 @@ const STORIES: Limit = Limit {
     bytes: 16_000_000,
     values: 20_000,
 };
+/// Least share of one node, in bytes: no entry is longer.
+const ENTRY: usize = 8_000;
+/// How often those of which not everything was read are read again with a larger share.
+const ROUNDS: usize = 4;
 /// How many nodes' entries are read at the same time.
 const TOGETHER: usize = 16;
 
@@ -33,46 +37,112 @@ pub(super) async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<L
 }
 
 /// The newest of what became of triggers, of all origins or of this one. If that is more than is read, each node has the same share
-/// of it: what one node writes hides nothing of the others.
+/// of it, and what some leave is for the others: what one node writes hides nothing of the others.
 pub(super) async fn stories<E: Engine>(
     engine: &E,
     namespace: &Namespace,
     origin: Option<&Id>,
 ) -> Result<List, Error> {
+    stories_within(engine, namespace, origin, STORIES).await
+}
+
+async fn stories_within<E: Engine>(
+    engine: &E,
+    namespace: &Namespace,
+    origin: Option<&Id>,
+    limit: Limit,
+) -> Result<List, Error> {
     let all = Prefix::Stories(origin).encode(namespace);
-    let list = engine.latest(&all, STORIES).await?;
+    let list = engine.latest(&all, limit).await?;
     if !list.is_cut {
         return Ok(list);
     }
-    let known = engine
-        .latest(&Prefix::Nodes.encode(namespace), STORIES)
-        .await?;
-    let mut shared = List {
-        is_cut: known.is_cut,
-        ..List::default()
-    };
+    let known = Prefix::Nodes.encode(namespace);
+    let known = engine.latest(&known, limit).await?;
+    let is_cut = known.is_cut;
     let values = known.values.into_iter().chain(list.values);
     let node = |value: Value| match Key::decode(&value.key, namespace) {
         Ok(Key::Node(node) | Key::Story { node, .. }) => Some(node),
         _ => None,
     };
     let nodes: BTreeSet<Node> = values.filter_map(node).collect();
-    let share = Limit {
-        bytes: STORIES.bytes / nodes.len().max(1),
-        values: (STORIES.values / nodes.len().max(1)).max(1),
-    };
-    let own = nodes
-        .iter()
-        .map(|node| Prefix::StoriesOf(node, origin).encode(namespace));
-    let own: Vec<String> = own.collect();
-    let mut lists =
-        stream::iter(own.iter().map(|own| engine.latest(own, share))).buffer_unordered(TOGETHER);
-    while let Some(list) = lists.next().await {
-        let list = list?;
-        shared.is_cut |= list.is_cut;
-        shared.values.extend(list.values);
+    let prefix = |node: &Node| Prefix::StoriesOf(node, origin).encode(namespace);
+    let mut shares = Shares::new(nodes.iter().map(prefix), limit);
+    for _ in 0..ROUNDS {
+        let next = shares.next();
+        let read =
+            async |(own, share): &(String, Limit)| (own.clone(), engine.latest(own, *share).await);
+        let mut lists = stream::iter(next.iter().map(read)).buffer_unordered(TOGETHER);
+        while let Some((own, list)) = lists.next().await {
+            shares.take(own, list?);
+        }
     }
+    let mut shared = shares.list();
+    shared.is_cut |= is_cut;
     Ok(shared)
+}
+
+/// Parts of a limit for several prefixes, which are read in rounds: those that are cut have more in the next round.
+struct Shares {
+    /// What is left of the limit.
+    left: Limit,
+    /// What was read, by prefix.
+    lists: BTreeMap<String, List>,
+}
+
+impl Shares {
+    fn new(prefixes: impl Iterator<Item = String>, limit: Limit) -> Shares {
+        let unread = || List {
+            is_cut: true,
+            ..List::default()
+        };
+        let lists = prefixes.map(|prefix| (prefix, unread())).collect();
+        Shares { left: limit, lists }
+    }
+
+    /// What is read next, and how much of each; nothing if all was read, or no entry fits any more.
+    fn next(&self) -> Vec<(String, Limit)> {
+        let left = self.left;
+        let cut = self.lists.iter().filter(|(_, list)| list.is_cut);
+        let count = cut.clone().count().max(1);
+        if left.bytes < ENTRY || left.values == 0 {
+            return Vec::new();
+        }
+        let share = |list: &List| Limit {
+            bytes: size(list) + (left.bytes / count).max(ENTRY),
+            values: list.values.len() + (left.values / count).max(1),
+        };
+        cut.map(|(own, list)| (own.clone(), share(list))).collect()
+    }
+
+    /// Takes a list in place of what was read of it before, if all together is not too much then.
+    fn take(&mut self, own: String, list: List) {
+        let Some(before) = self.lists.get_mut(&own) else {
+            return;
+        };
+        let bytes = self.left.bytes + size(before);
+        let values = self.left.values + before.values.len();
+        if size(&list) <= bytes && list.values.len() <= values {
+            self.left = Limit {
+                bytes: bytes - size(&list),
+                values: values - list.values.len(),
+            };
+            *before = list;
+        }
+    }
+
+    fn list(self) -> List {
+        let mut all = List::default();
+        for list in self.lists.into_values() {
+            all.is_cut |= list.is_cut;
+            all.values.extend(list.values);
+        }
+        all
+    }
+}
+
+fn size(list: &List) -> usize {
+    list.values.iter().map(Value::size).sum()
 }
 
 /// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
@@ -116,4 +186,88 @@ pub(super) async fn reset<E: Engine>(
 ) -> Result<List, Error> {
     let put = engine.put_unless(key, bytes, lock).await;
     put.map(|_| List::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Times;
+    use crate::engine::memory::Memory;
+
+    #[tokio::test]
+    async fn nodes_with_little_leave_their_share_to_those_with_much() {
+        let memory = Memory::new(Times::default());
+        let namespace: Namespace = "test".parse().expect("a namespace");
+        let node = |n: u128| format!("n{n:03}").parse::<Node>().expect("a certname");
+        let put = async |key: Key, length: usize| {
+            let (key, bytes) = (key.encode(&namespace), vec![b'x'; length]);
+            memory.put(&key, &bytes, None).await.expect("put");
+        };
+        let story = |n: u128, entry: u128| Key::Story {
+            node: node(n),
+            origin: Id::from_bits(1),
+            trigger: Id::from_bits(entry),
+        };
+        for n in 0..=200 {
+            put(Key::Node(node(n)), 1).await;
+        }
+        for n in 0..100 {
+            put(story(0, n), 2_600).await;
+        }
+        let list = Key::Targets {
+            sender: node(0),
+            id: Id::from_bits(1),
+        };
+        put(list, 120_000).await;
+        for n in 1..200 {
+            put(story(n, 0), 500).await;
+        }
+        // Junk, and more of it than is read.
+        for n in 0..400 {
+            put(story(200, n), 2_600).await;
+        }
+        let limit = Limit {
+            bytes: 1_000_000,
+            values: 20_000,
+        };
+        for origin in [None, Some(Id::from_bits(1))] {
+            let list = stories_within(&memory, &namespace, origin.as_ref(), limit);
+            let list = list.await.expect("read");
+            let count = |n| {
+                let own = Prefix::StoriesOf(&node(n), None).encode(&namespace);
+                let own = list
+                    .values
+                    .iter()
+                    .filter(|value| value.key.starts_with(&own));
+                own.count()
+            };
+            assert_eq!((0..200).map(count).sum::<usize>(), 100 + 199);
+            assert!((100..400).contains(&count(200)), "{}", count(200));
+            assert!(list.is_cut && size(&list) <= limit.bytes);
+        }
+    }
+
+    #[tokio::test]
+    async fn many_nodes_are_shown_until_the_limit_is_used_up() {
+        let memory = Memory::new(Times::default());
+        let namespace: Namespace = "test".parse().expect("a namespace");
+        for n in 0..500 {
+            let key = format!(
+                "again/v1/test/story/n{n:03}/{}/{}",
+                Id::from_bits(1),
+                Id::from_bits(2)
+            );
+            memory.put(&key, &[b'x'; 2_600], None).await.expect("put");
+            let key = format!("again/v1/test/node/n{n:03}");
+            memory.put(&key, b"x", None).await.expect("put");
+        }
+        let limit = Limit {
+            bytes: 100_000,
+            values: 20_000,
+        };
+        let list = stories_within(&memory, &namespace, None, limit).await;
+        let list = list.expect("read");
+        assert!(list.is_cut && size(&list) <= limit.bytes);
+        assert!(list.values.len() > 30, "{}", list.values.len());
+    }
 }
