@@ -473,7 +473,7 @@ fn newest_story_is_shown_above_junk_in_nats() {
     newest_story_is_shown_above_junk(Kind::Nats);
 }
 
-/// One node writes more than is read, also into the story itself, after the others have told theirs.
+/// One node writes more than is read, also into the story itself, after the others have published theirs. It has what they leave.
 fn junk_of_one_node_hides_nothing_of_others(kind: Kind) {
     let server = Server::start(kind);
     let web1 = Node::new("web1.test", &server);
@@ -495,7 +495,7 @@ fn junk_of_one_node_hides_nothing_of_others(kind: Kind) {
         let (status, text, error) = done(web1.command(words));
         assert_eq!(status, 0, "{words:?}: {error}");
         assert!(text.contains("`- lb1.test  changed "), "{text}");
-        let warning = "this story may not be complete: only 8 values below ";
+        let warning = "this story may not be complete: only 16 values below ";
         assert!(error.contains(warning), "{error}");
     }
 }
