@@ -13,8 +13,8 @@ use tracing::warn;
 use crate::policy::last_inventory::{Entry, LastInventory};
 use crate::wire::name::{Namespace, Node};
 
-/// Largest size of the file in bytes: 20,000 nodes that publish 3 kB each.
-const LONGEST: usize = 64 << 20;
+/// Largest size of the file in bytes: 5,000 nodes that publish 3 kB each. A question holds it in memory about four times.
+const LONGEST: usize = 16 << 20;
 
 /// The file.
 pub struct File {
@@ -37,6 +37,7 @@ struct Line {
     node: Node,
     first: u64,
     revision: u64,
+    is_current: bool,
     missing_since: Option<u64>,
     length: usize,
 }
@@ -48,6 +49,11 @@ impl File {
             path: directory.join("inventory"),
             namespace,
         }
+    }
+
+    /// Whether there is one.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
     }
 
     /// What it holds. One that cannot be read, or is of another fleet, holds nothing; the log says why it cannot be read.
@@ -73,7 +79,7 @@ impl File {
         if bytes.len() > LONGEST {
             let (is, most) = (bytes.len(), LONGEST);
             let what = format!("it would have {is} bytes, and {most} are allowed");
-            return Err(io::Error::other(what));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
         let new = self.path.with_extension("new");
         fs::write(&new, bytes)?;
@@ -87,6 +93,7 @@ fn bytes(last: &LastInventory, namespace: &Namespace) -> io::Result<Vec<u8>> {
         node: node.clone(),
         first: entry.first,
         revision: entry.revision,
+        is_current: entry.is_current,
         missing_since: entry.missing_since.map(Walltime::millis),
         length: entry.bytes.len(),
     };
@@ -129,6 +136,7 @@ fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
             bytes: bytes.to_vec(),
             first: line.first,
             revision: line.revision,
+            is_current: line.is_current,
             missing_since: line.missing_since.map(Walltime::from_millis),
         };
         last.nodes.insert(line.node, entry);
@@ -148,6 +156,7 @@ mod tests {
             bytes: bytes.to_vec(),
             first: 3,
             revision: 7,
+            is_current: missing.is_none() && !bytes.is_empty(),
             missing_since: missing.map(Walltime::from_millis),
         };
         let node = |name: &str| name.parse().expect("a certname");

@@ -1,31 +1,28 @@
 //! Questions for nodes, and lists that are shown to those who asked.
 
+use std::io;
 use std::vec::IntoIter;
 
 use super::few::Few;
 use super::last_inventory::File;
 use crate::engine::Value;
-use crate::policy::last_inventory::Reading;
+use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::step::model::Client;
+use crate::wire::name::Node;
 
-/// Questions for nodes, and the file with the last inventory.
+/// Questions for nodes, and the last inventory.
 pub struct Nodes {
-    /// The file.
-    pub file: File,
-    /// Those that the backend has not answered.
-    pub asked: Few<Client, Asked>,
-    /// How many readings were kept.
+    file: File,
+    /// The last inventory while it cannot be written.
+    unwritten: Option<LastInventory>,
+    /// Those that the backend has not answered; whether the last inventory was shown instead.
+    pub asked: Few<Client, bool>,
+    /// How many readings the backend has shown.
+    pub readings: u64,
+    /// Readings up to this one do not change the last inventory any more.
     pub kept: u64,
     /// Why the last inventory could not be written, as it was logged last.
     pub why: String,
-}
-
-/// A question for nodes.
-pub struct Asked {
-    /// How many readings had been kept by then. If another one was kept since, the answer may be older.
-    pub kept: u64,
-    /// Whether the last inventory was shown.
-    pub is_late: bool,
 }
 
 /// A list that is shown in portions.
@@ -42,20 +39,113 @@ pub struct Shown {
 pub enum Source {
     /// The backend.
     Backend,
-    /// The backend, and it has all nodes: what holds of it is kept, if as many readings were kept by then.
+    /// The backend, and it has all nodes: what is valid is kept, unless a reading with a higher number was kept before.
     Nodes(Reading, u64),
     /// The last inventory.
     Stored,
 }
 
 impl Nodes {
-    /// Without questions.
+    /// The last inventory of this file.
     pub fn new(file: File) -> Nodes {
         Nodes {
             file,
+            unwritten: None,
             asked: Few::default(),
+            readings: 0,
             kept: 0,
             why: String::new(),
         }
+    }
+
+    /// Whether nodes were read before.
+    pub fn has_last(&self) -> bool {
+        self.unwritten.is_some() || self.file.exists()
+    }
+
+    /// The nodes as they were read last.
+    pub fn last(&self) -> LastInventory {
+        let unwritten = self.unwritten.clone();
+        unwritten.unwrap_or_else(|| self.file.read())
+    }
+
+    /// Keeps the last inventory, in memory while the disk refuses it. One that is too large is not kept.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn keep(&mut self, last: &LastInventory) -> io::Result<()> {
+        let written = self.file.write(last);
+        let is_refused = |e: &io::Error| e.kind() != io::ErrorKind::FileTooLarge;
+        let is_refused = written.as_ref().is_err_and(is_refused);
+        self.unwritten = is_refused.then(|| last.clone());
+        written
+    }
+
+    /// Removes a node from the last inventory; whether it was there. It stays if the disk refuses that.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn forget(&mut self, node: &Node) -> io::Result<bool> {
+        let mut last = self.last();
+        if !last.forget(node) {
+            return Ok(false);
+        }
+        self.file.write(&last)?;
+        self.unwritten = None;
+        // What was read before may still have it.
+        self.kept = self.readings;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use again::model::Walltime;
+
+    use super::*;
+
+    fn reading(revision: u64, node: &str) -> Reading {
+        let value = Value::new(format!("node/{node}"), b"{}".to_vec(), revision);
+        Reading {
+            revision,
+            values: vec![(node.parse().expect("a certname"), value)],
+            ..Reading::default()
+        }
+    }
+
+    #[test]
+    fn disk_that_refuses_the_inventory_neither_hides_a_loss_nor_forgets_a_node() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = || File::new(dir.path(), "a".parse().expect("a fleet"));
+        let mut nodes = Nodes::new(file());
+        let mut last = nodes.last();
+        assert_eq!(
+            last.update(reading(9, "web1"), Walltime::from_millis(1)),
+            None
+        );
+        nodes.keep(&last).expect("written");
+        // What a full disk does, also to root.
+        let new = dir.path().join("inventory.new");
+        fs::create_dir(&new).expect("made");
+        let loss = last.update(reading(1, "lb1"), Walltime::from_millis(2));
+        assert!(loss.is_some() && nodes.keep(&last).is_err());
+        assert_eq!(nodes.last(), last);
+        let mut later = nodes.last();
+        assert_eq!(
+            later.update(reading(1, "lb1"), Walltime::from_millis(3)),
+            None
+        );
+        assert_eq!(nodes.last(), last);
+        let web1: Node = "web1".parse().expect("a certname");
+        assert!(nodes.forget(&web1).is_err());
+        assert!(nodes.last().nodes.contains_key(&web1));
+        fs::remove_dir(&new).expect("removed");
+        nodes.readings = 2;
+        assert!(nodes.forget(&web1).expect("written"));
+        assert_eq!(nodes.kept, 2, "a list that was read before is not kept");
+        assert!(!nodes.forget(&web1).expect("nothing to write"));
+        assert!(!file().read().nodes.contains_key(&web1));
     }
 }

@@ -318,6 +318,25 @@ impl Server {
         keeper.wait().expect("its end");
     }
 
+    /// Copies its data; it must not run.
+    pub fn back_up(&self) {
+        self.copy("data", "backup");
+    }
+
+    /// Puts its data back as they were copied; it must not run.
+    pub fn restore(&self) {
+        self.wipe();
+        self.copy("backup", "data");
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        assert!(self.keeper.lock().expect("the keeper").is_none(), "it runs");
+        let mut copy = Command::new("cp");
+        copy.arg("-a")
+            .args([from, to].map(|name| self.dir.join(name)));
+        assert!(copy.status().expect("cp").success());
+    }
+
     /// Throws its data away; it must not run.
     pub fn wipe(&self) {
         assert!(self.keeper.lock().expect("the keeper").is_none(), "it runs");

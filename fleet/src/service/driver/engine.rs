@@ -172,6 +172,7 @@ impl Driver {
         // By another version of this program, perhaps.
         self.retell(&[]);
         self.feed(Event::Reached);
+        self.read_nodes_again();
         self.events_go_on();
         let deeds = self.slots().reached();
         self.do_all(deeds);
@@ -340,7 +341,7 @@ impl Driver {
             return;
         };
         let client = shown.client;
-        // Who has gone is shown nothing more, but what the backend has shown of nodes is kept.
+        // A client that has left gets nothing more, but what the backend has shown of nodes is kept.
         if !self.callers.is_here(client) && !matches!(shown.source, Source::Nodes(..)) {
             shown.values = Vec::new().into_iter();
         }
@@ -368,8 +369,8 @@ impl Driver {
         }
         if shown.values.len() > 0 {
             self.lists.push_back(shown);
-        } else if let Source::Nodes(reading, kept) = shown.source {
-            self.nodes_read(client, reading, kept);
+        } else if let Source::Nodes(reading, number) = shown.source {
+            self.nodes_read(client, reading, number);
         } else {
             self.callers.end(client);
         }
@@ -393,16 +394,12 @@ impl Driver {
             key.and_then(Result::ok)
         });
         let said = match found {
-            Ok(Some(Key::Node(_))) => {
-                self.forget_last(node);
-                return self.callers.end(client);
-            }
+            Ok(Some(Key::Node(_))) => return self.forget_last(client, node, true),
             Ok(Some(_)) => ask::Answer::Refused(format!(
                 "{node} is alive: its service would tell of it again; stop it there first, and wait for up to a minute where it was killed"
             )),
             // The backend has lost it, and it counted all the same.
-            Ok(None) if self.forget_last(node) => return self.callers.end(client),
-            Ok(None) => ask::Answer::Refused(format!("{node} has told nothing of itself")),
+            Ok(None) => return self.forget_last(client, node, false),
             Err(e) => self.not_seen(&e),
         };
         self.callers.answer(client, said);

@@ -1,4 +1,4 @@
-//! Who asks which nodes there are: the backend shows them, or the last inventory does in its place. What the backend shows is kept.
+//! Answers questions for nodes: from the backend, or from the last inventory in its place. What the backend shows is kept.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::engine::{Error, Value};
 use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::policy::newest::Ignored;
 use crate::service::link::{self, OURSELVES};
-use crate::service::nodes::{Asked, Source};
+use crate::service::nodes::Source;
 use crate::step::model::Client;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
@@ -25,14 +25,22 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Driver {
     /// Somebody asks which nodes there are.
     pub(super) fn ask_nodes(&mut self, client: Client) {
-        let (kept, is_late) = (self.nodes.kept, false);
-        self.nodes.asked.insert(client, Asked { kept, is_late });
+        self.nodes.asked.insert(client, false);
         let notes = self.ways.notes.clone();
         tokio::spawn(async move {
             tokio::time::sleep(PATIENCE).await;
             let _ = notes.send(Note::Late(client));
         });
         self.look(client, &[Prefix::Nodes, Prefix::Alive]);
+    }
+
+    /// Reads the nodes for the last inventory, if there is one: the sooner after a loss, the more shows it.
+    pub(super) fn read_nodes_again(&mut self) {
+        if self.nodes.has_last() {
+            let client = self.callers.stranger();
+            self.nodes.asked.insert(client, false);
+            self.look(client, &[Prefix::Nodes]);
+        }
     }
 
     /// Whether somebody has asked which nodes there are, and the backend has not answered.
@@ -42,13 +50,11 @@ impl Driver {
 
     /// The backend has taken its time, if it has not answered meanwhile.
     pub fn late(&mut self, client: Client) {
-        if let Some(asked) = self.nodes.asked.get_mut(&client)
-            && self.callers.is_here(client)
-        {
-            let last = self.nodes.file.read();
+        if self.has_asked_for_nodes(client) && self.callers.is_here(client) {
+            let last = self.nodes.last();
             // Without an inventory its answer is waited for.
             if last.read.is_some() {
-                asked.is_late = true;
+                self.nodes.asked.insert(client, true);
                 let seconds = PATIENCE.as_secs();
                 let why = format!("{} has not answered within {seconds} s", self.health.engine);
                 self.show_last(client, last, why);
@@ -58,20 +64,23 @@ impl Driver {
 
     /// The backend has shown its nodes to somebody who asked for them, or has not.
     pub(super) fn nodes_listed(&mut self, client: Client, answer: link::Answer) {
-        let Some(Asked { kept, is_late }) = self.nodes.asked.remove(&client) else {
+        let Some(is_late) = self.nodes.asked.remove(&client) else {
             return;
         };
         self.look_at_files();
         match answer {
             Ok(list) => {
-                // Who has been shown the last inventory is told no more, but what the backend has shown is kept.
+                // A client that was shown the last inventory gets nothing more, but what the backend has shown is kept.
                 let client = if is_late { OURSELVES } else { client };
                 let reading = Reading {
                     store: list.store,
                     revision: list.revision,
                     ..Reading::default()
                 };
-                let (values, source) = (list.values, Source::Nodes(reading, kept));
+                // Lists come in the order in which the backend made them.
+                self.nodes.readings += 1;
+                let source = Source::Nodes(reading, self.nodes.readings);
+                let values = list.values;
                 self.begin_to_show(client, values, source);
             }
             Err(_) if is_late => {}
@@ -80,7 +89,7 @@ impl Driver {
     }
 
     fn nodes_not_listed(&mut self, client: Client, error: &Error) {
-        let last = self.nodes.file.read();
+        let last = self.nodes.last();
         match last.read {
             Some(_) => {
                 let health = &self.health;
@@ -150,18 +159,18 @@ impl Driver {
     }
 
     /// All nodes of the backend were shown: they are kept, and those that it has lost are shown too.
-    pub(super) fn nodes_read(&mut self, client: Client, reading: Reading, kept: u64) {
-        let mut last = self.nodes.file.read();
-        if kept == self.nodes.kept {
-            self.nodes.kept += 1;
+    pub(super) fn nodes_read(&mut self, client: Client, reading: Reading, number: u64) {
+        let mut last = self.nodes.last();
+        if number > self.nodes.kept {
+            self.nodes.kept = number;
             let before = last.read;
-            if let Some(loss) = last.take(reading, clock::walltime())
+            if let Some(loss) = last.update(reading, clock::walltime())
                 && loss.missing > 0
             {
                 let (engine, count) = (&self.health.engine, loss.missing);
                 let (s, at) = (plural(count), local(before.unwrap_or_default()));
                 warn!(
-                    "{engine} has lost its data: {}; {count} node{s} of the inventory of {at} still count until they publish again or 'again-fleet forget NODE' removes them",
+                    "{engine} has lost its data: {}; {count} node{s} of the last inventory (read at {at}) still count",
                     loss.why
                 );
             }
@@ -181,21 +190,21 @@ impl Driver {
 
     /// Keeps the last inventory. What the disk refuses is logged once.
     fn keep_nodes(&mut self, last: &LastInventory) {
-        let written = self.nodes.file.write(last);
+        let written = self.nodes.keep(last);
         let why = written.err().map_or(String::new(), |e| e.to_string());
         if !why.is_empty() && why != self.nodes.why {
-            warn!("the last inventory cannot be written, the one before stays: {why}");
+            warn!("the last inventory cannot be written, the one before stays on disk: {why}");
         }
         self.nodes.why = why;
     }
 
-    /// Removes a node from the last inventory; whether it was there.
-    pub(super) fn forget_last(&mut self, node: &Node) -> bool {
-        let mut last = self.nodes.file.read();
-        let was_known = last.forget(node);
-        if was_known {
-            self.keep_nodes(&last);
-        }
-        was_known
+    /// Removes a node from the last inventory, and says whether that or the removal from the backend removed anything.
+    pub(super) fn forget_last(&mut self, client: Client, node: &Node, was_removed: bool) {
+        let said = match self.nodes.forget(node) {
+            Ok(was_known) if was_known || was_removed => return self.callers.end(client),
+            Ok(_) => format!("{node} has told nothing of itself"),
+            Err(e) => format!("{node} stays in the last inventory, which cannot be written: {e}"),
+        };
+        self.callers.answer(client, Answer::Refused(said));
     }
 }
