@@ -97,18 +97,38 @@ impl Roster {
         self.stored.is_none() && !self.nodes.get(node).is_some_and(|one| one.is_alive)
     }
 
-    /// Nodes whose facts the backend has lost, since when first, and those of them that have had time enough to publish again.
-    fn missing(&self, now: Walltime) -> Option<(Vec<&Node>, Walltime, Vec<&Node>)> {
+    /// Sentences about nodes whose facts the backend has lost: those that may still publish again, and those that had time enough.
+    fn missing(&self, now: Walltime) -> Vec<String> {
         let nodes = self.nodes.iter();
         let missing = nodes.filter(|(_, one)| one.told.is_some());
         let missing = missing.filter_map(|(node, one)| Some((node, one.missing_since?)));
         let missing: Vec<_> = missing.collect();
-        let since = missing.iter().map(|(_, since)| *since).min()?;
-        let is_late = |since: Walltime| now.since(since) >= RETURN;
-        let late = missing.iter().filter(|(_, since)| is_late(*since));
-        let late = late.map(|(node, _)| *node).collect();
-        let all = missing.iter().map(|(node, _)| *node).collect();
-        Some((all, since, late))
+        let Some(since) = missing.iter().map(|(_, since)| *since).min() else {
+            return Vec::new();
+        };
+        let lost = format!("since the backend lost its data at {}", clock(since, now));
+        let (late, others): (Vec<_>, Vec<_>) = missing
+            .into_iter()
+            .partition(|(_, since)| now.since(*since) >= RETURN);
+        let mut sentences = Vec::new();
+        if !others.is_empty() {
+            let (count, s) = (others.len(), plural(others.len()));
+            sentences.push(format!(
+                "the last inventory still counts {count} node{s} without new facts {lost}"
+            ));
+        }
+        let nodes = || late.iter().map(|(node, _)| *node);
+        match late.as_slice() {
+            [] => {}
+            [(node, _)] => sentences.push(format!(
+                "{node} still counts without new facts {lost}; if it is gone for good, 'again-fleet forget {node}'"
+            )),
+            _ => sentences.push(format!(
+                "still counted without new facts {lost}: {}; 'again-fleet forget NODE' for each that is gone for good",
+                named(nodes())
+            )),
+        }
+        sentences
     }
 
     /// Sentences about what is not known of the nodes.
@@ -120,20 +140,7 @@ impl Roster {
                 "the nodes are those of the last inventory, read {age} ago at {at}: {why}"
             ));
         }
-        if let Some((all, since, late)) = self.missing(now) {
-            let (count, since) = (all.len(), clock(since, now));
-            let s = plural(count);
-            warnings.push(if late.is_empty() {
-                format!(
-                    "the backend lost its data at {since}, and nothing has been published since by {count} node{s}, which the last inventory still counts"
-                )
-            } else {
-                let late = named(late);
-                format!(
-                    "the backend lost its data at {since}, and nothing has been published since by {late}, which the last inventory still counts; 'again-fleet forget NODE' removes a node that is gone for good"
-                )
-            });
-        }
+        warnings.extend(self.missing(now));
         let ignored = self.ignored();
         if !ignored.is_empty() {
             warnings.push(format!(
@@ -204,7 +211,7 @@ impl Entry {
                 (Tone::Plain, format!("not known, told {}", at(told.at)))
             }
             (false, Some(_)) if self.missing_since.is_some() => {
-                (Tone::Attention, "lost".to_owned())
+                (Tone::Attention, "not back".to_owned())
             }
             (false, Some(told)) => (Tone::Attention, format!("gone, told {}", at(told.at))),
             (false, None) => (Tone::Attention, "gone".to_owned()),
@@ -338,7 +345,7 @@ mod tests {
         assert_eq!(
             roster.warnings(now),
             [format!(
-                "the backend lost its data at {at}, and nothing has been published since by 1 node, which the last inventory still counts"
+                "the last inventory still counts 1 node without new facts since the backend lost its data at {at}"
             )]
         );
         let why = "etcd is away".to_owned();
@@ -353,9 +360,12 @@ mod tests {
             *age,
             format!("the nodes are those of the last inventory, read 7m ago at {at}: etcd is away")
         );
-        assert!(
-            loss.contains("published since by 1 node: web2.example.com, which"),
-            "{loss}"
+        let lost = clock(lost, now);
+        assert_eq!(
+            *loss,
+            format!(
+                "web2.example.com still counts without new facts since the backend lost its data at {lost}; if it is gone for good, 'again-fleet forget web2.example.com'"
+            )
         );
         assert!(!roster.is_away(&web2));
         let (_, one) = roster.nodes.first_key_value().expect("a node");
