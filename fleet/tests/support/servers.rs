@@ -319,16 +319,19 @@ impl Server {
     }
 
     /// Copies its data; it must not run.
+    #[allow(dead_code, reason = "for the suite verbs")]
     pub fn back_up(&self) {
         self.copy("data", "backup");
     }
 
     /// Puts its data back as they were copied; it must not run.
+    #[allow(dead_code, reason = "for the suite verbs")]
     pub fn restore(&self) {
         self.wipe();
         self.copy("backup", "data");
     }
 
+    #[allow(dead_code, reason = "for the suite verbs")]
     fn copy(&self, from: &str, to: &str) {
         assert!(self.keeper.lock().expect("the keeper").is_none(), "it runs");
         let mut copy = Command::new("cp");
