@@ -13,6 +13,8 @@ pub enum Deed {
     Find,
     /// To write this beat.
     Put(Beat),
+    /// To read whether the places that this written beat covers still stand.
+    Check(Beat),
     /// To read the beats of these nodes.
     Look(Vec<Node>),
 }
@@ -24,7 +26,7 @@ pub struct Beats {
     /// The counter of the last beat, once that of earlier services is known.
     counter: Option<u64>,
     is_finding: bool,
-    /// The beat that is not answered yet, and when it was sent.
+    /// The beat that is not answered yet, or whose places are not checked yet, and when it was sent.
     sent: Option<(Boottime, Beat)>,
     /// What is watched by the look that is not answered yet, and when it was sent.
     look: Option<(Boottime, Vec<Watched>)>,
@@ -78,9 +80,20 @@ impl Beats {
         self.counter = counter;
     }
 
-    /// The beat was answered, or it is not known whether it was written. What was answered, and when that was sent.
-    pub fn answered(&mut self, is_written: bool) -> Option<(Boottime, Beat)> {
-        self.sent.take().filter(|_| is_written)
+    /// The beat was answered, or it is not known whether it was written. Others may have removed a place before it was: what stands after it
+    /// is this node's for as long as others wait for the next beat.
+    pub fn answered(&mut self, is_written: bool) -> Option<Deed> {
+        if !is_written {
+            self.sent = None;
+        }
+        self.sent
+            .as_ref()
+            .map(|(_, beat)| Deed::Check(beat.clone()))
+    }
+
+    /// It was read which of its places stand, or that has failed. The beat that counts, and when it was sent.
+    pub fn checked(&mut self, is_read: bool) -> Option<(Boottime, Beat)> {
+        self.sent.take().filter(|_| is_read)
     }
 
     /// It is time to look at the beats for these places. Those that are not looked at lose what was known of them.
@@ -155,10 +168,13 @@ mod tests {
         beats.found(Some(5_000_000));
         assert_eq!(counter(beat(&mut beats, 4)), 5_000_001);
         assert_eq!(beat(&mut beats, 5), None, "one at a time");
-        let (sent, answered) = beats.answered(true).expect("a beat");
-        assert_eq!((sent, answered.counter), (at(4).0, 5_000_001));
+        assert!(matches!(beats.answered(true), Some(Deed::Check(_))));
+        assert_eq!(beat(&mut beats, 5), None, "its places are not checked yet");
+        let (sent, checked) = beats.checked(true).expect("a beat");
+        assert_eq!((sent, checked.counter), (at(4).0, 5_000_001));
         assert_eq!(counter(beat(&mut beats, 6)), 5_000_002);
         assert_eq!(beats.answered(false), None);
+        assert_eq!(beats.checked(true), None);
         // An old copy was put back while this service was away.
         beats.found(Some(3));
         assert_eq!(counter(beat(&mut beats, 7)), 1_007_000);

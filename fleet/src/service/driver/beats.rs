@@ -13,6 +13,7 @@ use crate::service::beats::Deed;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, BEATS, Call};
 use crate::service::places::Act;
+use crate::wire::beat::Covered;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 use crate::wire::name::Node;
@@ -26,13 +27,13 @@ impl Driver {
         if !self.health.is_up {
             return;
         }
-        self.beat_alone();
+        self.send_beat();
         let watched = [self.slots.watched(), self.locks.watched()].concat();
         let deed = self.beats.look(watched, clock::boottime());
         self.do_with_beats(deed);
     }
 
-    fn beat_alone(&mut self) {
+    fn send_beat(&mut self) {
         let (slots, locks) = (self.slots.covered(), self.locks.covered());
         let now = (clock::boottime(), clock::walltime());
         let deed = self.beats.beat(slots, locks, now);
@@ -58,12 +59,20 @@ impl Driver {
                     }
                 }
             }
+            Some(Deed::Check(beat)) => {
+                let slots = beat.slots.iter().map(slot_key(&self.me));
+                let locks = beat.locks.iter().map(lock_key);
+                self.list_for_beats(slots.chain(locks));
+            }
             None => {}
         }
     }
 
     fn list_beats(&self, nodes: &[Node]) {
-        let keys = nodes.iter().map(|node| Key::Beat(node.clone()));
+        self.list_for_beats(nodes.iter().map(|node| Key::Beat(node.clone())));
+    }
+
+    fn list_for_beats(&self, keys: impl Iterator<Item = Key>) {
         self.order(Call::List {
             client: BEATS,
             prefixes: keys.map(|key| key.encode(&self.namespace)).collect(),
@@ -71,7 +80,7 @@ impl Driver {
     }
 
     /// The beat is written, or it is not known whether it is.
-    pub(super) fn beat_told(&mut self, answer: Answer) {
+    pub(super) fn beat_written(&mut self, answer: Answer) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
             Err(e) => {
@@ -80,22 +89,53 @@ impl Driver {
                 self.note_refusal(Work::Beat, e, &what);
             }
         }
-        if let Some((sent, beat)) = self.beats.answered(answer.is_ok()) {
-            self.locks().beaten(&beat.locks, sent);
-            let deeds = self.slots().beaten(&beat.slots, sent);
-            self.do_all(deeds);
-        }
+        let deed = self.beats.answered(answer.is_ok());
+        self.do_with_beats(deed);
     }
 
-    /// What stands at keys for beats: that of this node, or those of others.
-    pub(super) fn beats_told(&mut self, asked: &[String], answer: Answer) {
-        let own = Key::Beat(self.me.clone()).encode(&self.namespace);
-        let is_own = *asked == [own];
+    /// What stands at the places that the last beat covers, after it was written.
+    fn places_read(&mut self, answer: Answer) {
+        match &answer {
+            Ok(_) => self.health.failures.succeeded(&Work::Beat),
+            Err(e) => {
+                let what = format!("slots and locks end, as they cannot be read: the engine {e}");
+                self.note_refusal(Work::Beat, e, &what);
+            }
+        }
+        let Some((sent, beat)) = self.beats.checked(answer.is_ok()) else {
+            return;
+        };
+        let found = answer.unwrap_or_default().values;
+        let (namespace, node) = (self.namespace.clone(), self.me.clone());
+        let is_there = |key: Key, first| {
+            let key = key.encode(&namespace);
+            found.iter().any(|one| one.key == key && one.first == first)
+        };
+        let slot = slot_key(&node);
+        let stands = |one: &Covered| is_there(lock_key(one), one.first);
+        let deeds = self.locks().beaten(&beat.locks, sent, stands);
+        self.do_with_locks(deeds);
+        let stands = |one: &Covered| is_there(slot(one), one.first);
+        let deeds = self.slots().beaten(&beat.slots, sent, stands);
+        self.do_all(deeds);
+    }
+
+    /// What stands at keys for beats, that of this node or those of others; or at the places that a beat covers.
+    pub(super) fn beats_read(&mut self, asked: &[String], answer: Answer) {
+        let key = asked.first().map(|key| Key::decode(key, &self.namespace));
+        let Some(Ok(Key::Beat(node))) = key else {
+            return self.places_read(answer);
+        };
+        let is_own = node == self.me;
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beats),
             Err(e) => {
-                let what = format!("cannot see which holders are alive: the engine {e}");
-                self.note_refusal(Work::Beats, e, &what);
+                let what = if is_own {
+                    "slots and locks end, as the last beat cannot be read"
+                } else {
+                    "cannot see which holders are alive"
+                };
+                self.note_refusal(Work::Beats, e, &format!("{what}: the engine {e}"));
             }
         }
         let found = answer.ok().map(|list| {
@@ -121,7 +161,7 @@ impl Driver {
             let counter = last.map(|beat| beat.map_or(0, |beat| beat.counter));
             self.beats.found(counter);
             if counter.is_some() {
-                self.beat_alone();
+                self.send_beat();
             }
             return;
         }
@@ -164,4 +204,15 @@ impl Driver {
             }
         }
     }
+}
+
+fn slot_key(node: &Node) -> impl Fn(&Covered) -> Key {
+    move |place| Key::Slot {
+        group: place.name.clone(),
+        node: node.clone(),
+    }
+}
+
+fn lock_key(lock: &Covered) -> Key {
+    Key::Lock(lock.name.clone())
 }

@@ -88,7 +88,7 @@ impl Driver {
             ) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
-                BEATS => self.beats_told(&prefixes, answer),
+                BEATS => self.beats_read(&prefixes, answer),
                 client if self.has_asked_for_nodes(client) => self.nodes_listed(client, answer),
                 client => self.listed(client, &prefixes, answer),
             },
@@ -98,7 +98,7 @@ impl Driver {
             News::Answered(Call::Get { client, .. }, answer) => self.read(client, answer),
             News::Answered(Call::Tell { client, .. }, answer) => match client {
                 OURSELVES => self.events_told(answer),
-                BEATS => self.beat_told(answer),
+                BEATS => self.beat_written(answer),
                 client => self.pass_told(client, answer),
             },
             News::Answered(Call::Reset { client, .. }, answer) => self.reset_told(client, answer),

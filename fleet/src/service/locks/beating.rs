@@ -2,7 +2,7 @@
 
 use again::model::Boottime;
 
-use super::{Locks, One, Seen};
+use super::{Deed, Locks, One, Seen};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::Covered;
 use crate::wire::inventory::MOST_LOCKS;
@@ -18,16 +18,27 @@ impl Locks {
         all.take(MOST_LOCKS).collect()
     }
 
-    /// A beat was answered that had covered these locks and was sent then.
-    pub fn beaten(&mut self, covered: &[Covered], sent: Boottime) {
-        for Covered { name, first } in covered {
-            let one = self.all.get_mut(name);
-            let one = one.filter(|one| one.place.is_some_and(|place| place.first == *first));
-            if let Some(one) = one {
-                one.beaten = one.beaten.max(sent + SURE);
-                one.has_ended &= one.ends() <= self.now;
+    /// A beat was answered that had covered these locks and was sent then; which of them stood there after that.
+    pub fn beaten(
+        &mut self,
+        covered: &[Covered],
+        sent: Boottime,
+        stands: impl Fn(&Covered) -> bool,
+    ) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        for lock in covered {
+            let one = self.all.get_mut(&lock.name);
+            let one = one.filter(|one| one.place.is_some_and(|place| place.first == lock.first));
+            match one {
+                Some(one) if stands(lock) => {
+                    one.beaten = one.beaten.max(sent + SURE);
+                    one.has_ended &= one.ends() <= self.now;
+                }
+                Some(_) => deeds.extend(self.gone(&lock.name)),
+                None => {}
             }
         }
+        deeds
     }
 
     /// The words of other holders that this node watches as a candidate.

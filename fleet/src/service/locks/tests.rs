@@ -11,7 +11,7 @@ use crate::policy::beat::{Dead, Found, SILENT};
 use crate::policy::lock::tests::lock;
 use crate::policy::lock::{AHEAD, Known};
 use crate::service::beats::{self, Beats};
-use crate::wire::beat::Beat;
+use crate::wire::beat::{Beat, Covered};
 use crate::wire::lock::{MOST_TOKEN, Published, Reset};
 
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "n3"];
@@ -42,6 +42,10 @@ struct There {
 }
 
 impl There {
+    fn first(&self) -> u64 {
+        self.word.as_ref().map_or(self.revision, |word| word.first)
+    }
+
     fn seen(&self) -> Seen {
         match &self.word {
             Some(word) => Seen::Held(Box::new(word.clone())),
@@ -245,6 +249,8 @@ struct Stand {
     orders: Vec<Deed>,
     /// What it has to tell, and how far it has heard.
     tells: bool,
+    /// Whether its watch has not begun.
+    lists: bool,
     heard: usize,
     /// How many resets it has heard of.
     resets: usize,
@@ -308,6 +314,7 @@ impl World {
                 is_linked: false,
                 orders: Vec::new(),
                 tells: false,
+                lists: false,
                 heard: 0,
                 resets: 0,
                 log: Vec::new(),
@@ -348,14 +355,13 @@ impl World {
         one.unlinked();
     }
 
-    /// The same, and somebody keeps its lease alive.
-    fn kill_and_keep_its_lease(&mut self, n: usize) {
+    /// Somebody keeps a node's lease alive, which is killed or cut off after that.
+    fn keep_its_lease(&mut self, n: usize) {
         let place = self.nodes[n].locks.place(&db());
         let is_signed = |there: &There| there.word.is_some();
         if self.store.there.as_ref().is_some_and(is_signed) {
             self.store.haunted.extend(place.map(|place| place.lease));
         }
-        self.kill(n);
     }
 
     /// A node beats, and looks at the beats of others.
@@ -394,8 +400,15 @@ impl World {
             beats::Deed::Put(beat) => {
                 self.store.past.push(beat.clone());
                 self.store.beat(beat);
-                if let Some((sent, beat)) = self.nodes[n].beats.answered(true) {
-                    self.locks(n).beaten(&beat.locks, sent);
+                let one = &mut self.nodes[n];
+                one.asked.extend(one.beats.answered(true));
+            }
+            beats::Deed::Check(_) => {
+                let first = self.store.there.as_ref().map(There::first);
+                if let Some((sent, beat)) = self.nodes[n].beats.checked(true) {
+                    let stands = |lock: &Covered| Some(lock.first) == first;
+                    let deeds = self.locks(n).beaten(&beat.locks, sent, stands);
+                    self.doing(n, deeds);
                 }
             }
             beats::Deed::Look(nodes) => {
@@ -447,16 +460,11 @@ impl World {
         let deeds = self.locks(n).reached();
         let one = &mut self.nodes[n];
         (one.is_linked, one.tells, one.beat) = (true, true, self.store.now + BEAT);
-        (one.heard, one.resets) = (self.store.log.len(), self.store.resets.len());
+        one.resets = self.store.resets.len();
         self.doing(n, deeds);
+        self.nodes[n].lists = true;
         self.beats(n, true);
         self.resets(n);
-        if let Some(there) = self.store.there.clone() {
-            let deeds = self
-                .locks(n)
-                .saw(&db(), there.seen(), Some(there.revision), false);
-            self.doing(n, deeds);
-        }
     }
 
     /// The reset that stands there, as a node sees it.
@@ -664,7 +672,17 @@ impl World {
             self.resets(n);
         }
         let one = &mut self.nodes[n];
-        if one.is_linked
+        if one.is_linked && one.lists {
+            // It is some time before the watch begins.
+            if self.dice.random_bool(0.2) {
+                (one.lists, one.heard) = (false, self.store.log.len());
+                if let Some(there) = self.store.there.clone() {
+                    let locks = self.locks(n);
+                    let deeds = locks.saw(&db(), there.seen(), Some(there.revision), false);
+                    self.doing(n, deeds);
+                }
+            }
+        } else if one.is_linked
             && let Some((revision, seen)) = self.store.log.get(one.heard).cloned()
         {
             one.heard += 1;
@@ -704,6 +722,21 @@ impl World {
         while self.store.now < until {
             self.go_on(0.0);
             self.judge(0);
+        }
+    }
+
+    /// One is away for this long, and back for a while.
+    fn away(&mut self, n: usize, millis: u64, emptied: u64) {
+        let back = self.store.now + millis;
+        let mut until = back;
+        while self.store.now < until {
+            self.go_on(0.0);
+            self.judge(emptied);
+            if self.store.now >= back && until == back {
+                self.link(n);
+                self.judge(emptied);
+                until = self.store.now + 5_000;
+            }
         }
     }
 
@@ -876,7 +909,8 @@ fn dead_holder_whose_lease_somebody_keeps_alive_loses_the_lock() {
         let mut world = World::new(seed, 3, &[]);
         world.for_millis(8_000);
         let holder = world.one();
-        world.kill_and_keep_its_lease(holder);
+        world.keep_its_lease(holder);
+        world.kill(holder);
         world.for_millis(1000 * SILENT.secs() - BEAT - 1_000);
         assert!(world.holders().is_empty(), "it may still be certain");
         world.for_millis(3 * BEAT + 10_000);
@@ -888,6 +922,21 @@ fn dead_holder_whose_lease_somebody_keeps_alive_loses_the_lock() {
             world.for_millis(LEASE_MS);
         }
         assert_eq!((world.one(), world.store.words.len()), (other, 2));
+        world.ends_well();
+    }
+}
+
+#[test]
+fn holder_that_was_cut_off_and_evicted_is_not_certain_when_it_is_back() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        world.for_millis(8_000);
+        let holder = world.one();
+        world.keep_its_lease(holder);
+        world.cut(holder);
+        world.away(holder, 150_000, 0);
+        assert_ne!(world.one(), holder);
+        assert_eq!((world.store.evictions, world.store.words.len()), (1, 2));
         world.ends_well();
     }
 }
@@ -907,10 +956,13 @@ fn holder_without_answered_beats_is_not_certain() {
     // A beat for an earlier word counts for nothing.
     let mut earlier = covered.clone();
     earlier[0].first -= 1;
-    world.locks(0).beaten(&earlier, now);
+    world.locks(0).beaten(&earlier, now, |_| true);
     assert!(!world.held(0).is_mine);
-    world.locks(0).beaten(&covered, now);
+    world.locks(0).beaten(&covered, now, |_| true);
     assert!(world.held(0).is_mine);
+    // It was removed before the beat was written.
+    world.locks(0).beaten(&covered, now, |_| false);
+    assert!(!world.held(0).is_mine);
 }
 
 #[test]
@@ -1555,14 +1607,27 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
         for _ in 0..40 {
             let n = world.dice.random_range(0..world.nodes.len());
             match world.dice.random_range(0..if refuses { 13 } else { 11 }) {
-                0 if world.dice.random_bool(0.5) => world.kill_and_keep_its_lease(n),
-                0 => world.kill(n),
+                0 => {
+                    if world.dice.random_bool(0.5) {
+                        world.keep_its_lease(n);
+                    }
+                    world.kill(n);
+                }
                 1 | 2 => {
                     world.kill(n);
                     world.start(n);
                     world.link(n);
                 }
-                3 => world.cut(n),
+                3 => {
+                    let is_kept = world.dice.random_bool(0.5);
+                    if is_kept {
+                        world.keep_its_lease(n);
+                    }
+                    world.cut(n);
+                    if is_kept && world.dice.random_bool(0.5) {
+                        world.away(n, 150_000, emptied);
+                    }
+                }
                 4 => {
                     let (to, token) = (
                         world.dice.random_range(0..world.nodes.len()),

@@ -23,17 +23,29 @@ impl Slots {
         all.take(MOST_GROUPS).collect()
     }
 
-    /// A beat was answered that had covered these places and was sent then.
-    pub fn beaten(&mut self, covered: &[Covered], sent: Boottime) -> Vec<Deed> {
-        for Covered { name, first } in covered {
-            let group = self.groups.get_mut(name);
-            let group = group.filter(|group| group.place.is_some_and(|one| one.first == *first));
-            if let Some(group) = group {
-                group.beaten = group.beaten.max(Some(sent + SURE));
-                group.has_ended &= group.ends() <= self.now;
+    /// A beat was answered that had covered these places and was sent then; which of them stood there after that.
+    pub fn beaten(
+        &mut self,
+        covered: &[Covered],
+        sent: Boottime,
+        stands: impl Fn(&Covered) -> bool,
+    ) -> Vec<Deed> {
+        let mut deeds = Vec::new();
+        for place in covered {
+            let group = self.groups.get_mut(&place.name);
+            let group = group.filter(|group| group.place.is_some_and(|at| at.first == place.first));
+            match group {
+                Some(group) if stands(place) => {
+                    group.beaten = group.beaten.max(Some(sent + SURE));
+                    group.has_ended &= group.ends() <= self.now;
+                }
+                // Where it is given up, that is answered itself.
+                Some(group) if !group.is_over => deeds.extend(self.gone(&place.name, true)),
+                _ => {}
             }
         }
-        self.look()
+        deeds.extend(self.look());
+        deeds
     }
 
     /// The places of others that this node watches, since its turn comes when a few of them have ended.

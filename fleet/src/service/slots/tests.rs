@@ -212,6 +212,8 @@ struct Stand {
     /// Whether its run has begun.
     runs: Option<bool>,
     done: usize,
+    /// Until when it is cut off.
+    away: u64,
 }
 
 /// All of them.
@@ -249,6 +251,7 @@ impl World {
                 pid: 0,
                 runs: None,
                 done: 0,
+                away: 0,
             });
             world.start(n);
         }
@@ -271,7 +274,8 @@ impl World {
                 Deed::Save => is_kept = false,
                 Deed::Look => node.look = Some((node.slots.round, None)),
                 Deed::Turn(client) if client == node.client => {
-                    if node.runs == Some(false) {
+                    // One that asks again is told so once more.
+                    if node.runs.is_some() {
                         node.runs = Some(true);
                         self.begins(n);
                     }
@@ -296,7 +300,8 @@ impl World {
         let before = self.store.before(place);
         assert!(before < self.limit as usize, "n{n} after {before}");
         let running = |(n, node): &(usize, &Stand)| {
-            node.runs == Some(true) && self.store.values.contains_key(n)
+            let had_turn = node.slots.group(&group()).is_some_and(|one| one.had_turn);
+            had_turn && node.runs == Some(true) && self.store.values.contains_key(n)
         };
         let count = self.nodes.iter().enumerate().filter(running).count();
         assert!(count <= self.limit as usize, "{count} run");
@@ -349,14 +354,16 @@ impl World {
         node.beats.lost();
     }
 
+    /// Somebody keeps a node's lease alive.
+    fn keep_its_lease(&mut self, n: usize) {
+        let group = self.nodes[n].slots.group(&group());
+        let place = group.and_then(|one| one.place);
+        self.store.haunted.extend(place.map(|place| place.lease));
+    }
+
     /// The service of a node is killed and does not come back, and somebody keeps its leases alive.
     fn dies(&mut self, n: usize) {
-        let place = self.nodes[n]
-            .slots
-            .group(&group())
-            .and_then(|one| one.place);
-        let lease = place.map(|place| place.lease);
-        self.store.haunted.extend(lease);
+        self.keep_its_lease(n);
         self.unlinked(n);
         self.nodes[n].is_dead = true;
     }
@@ -402,8 +409,15 @@ impl World {
             beats::Deed::Put(beat) => {
                 self.store.past.push((n, beat.clone()));
                 self.store.beat(n, beat);
-                if is_answered && let Some((sent, beat)) = node.beats.answered(!fails) {
-                    let deeds = node.slots.beaten(&beat.slots, sent);
+                if is_answered {
+                    node.asked.extend(node.beats.answered(!fails));
+                }
+            }
+            beats::Deed::Check(_) if is_answered => {
+                let first = self.store.values.get(&n).map(|held| held.first);
+                if let Some((sent, beat)) = node.beats.checked(!fails) {
+                    let stands = |place: &Covered| Some(place.first) == first;
+                    let deeds = node.slots.beaten(&beat.slots, sent, stands);
                     self.doing(n, deeds);
                 }
             }
@@ -585,21 +599,25 @@ impl World {
     /// Everything goes on for a while without harm: what is under way is done, what is told is heard.
     fn settles(&mut self) {
         for n in 0..self.nodes.len() {
-            if self.nodes[n].is_dead {
-                continue;
+            if !self.nodes[n].is_dead && self.nodes[n].away <= self.store.now {
+                self.settle(n);
             }
-            if !self.nodes[n].is_up {
-                self.reached(n);
-            }
-            while !self.nodes[n].asked.is_empty() || !self.nodes[n].dead.is_empty() {
-                self.beaten(n, true);
-            }
-            while !self.nodes[n].orders.is_empty() {
-                self.ordered(n, true);
-            }
-            for _ in 0..4 {
-                self.watched(n);
-            }
+        }
+    }
+
+    /// The same for one node.
+    fn settle(&mut self, n: usize) {
+        if !self.nodes[n].is_up {
+            self.reached(n);
+        }
+        while !self.nodes[n].asked.is_empty() || !self.nodes[n].dead.is_empty() {
+            self.beaten(n, true);
+        }
+        while !self.nodes[n].orders.is_empty() {
+            self.ordered(n, true);
+        }
+        for _ in 0..4 {
+            self.watched(n);
         }
     }
 
@@ -625,8 +643,15 @@ impl World {
             55..65 if node.runs == Some(true) => self.ends(n),
             65..67 => self.ends(n),
             75..80 => self.start(n),
-            80..83 if node.is_up => self.breaks(n),
-            80..95 if !node.is_up => self.reached(n),
+            80..83 if node.is_up => {
+                self.breaks(n);
+                if self.dice.random_bool(0.1) {
+                    self.keep_its_lease(n);
+                    self.nodes[n].away = self.store.now + 2 * SILENT.secs();
+                }
+            }
+            80..95 if !node.is_up && node.away <= self.store.now => self.reached(n),
+            98 if node.runs == Some(true) => self.wants(n),
             95.. => {
                 let seconds = self.dice.random_range(1..30);
                 self.pass(seconds);
@@ -638,6 +663,7 @@ impl World {
     /// Nothing breaks any more, and no run comes: in the end nobody stands there.
     fn ends_well(&mut self) {
         self.fails = false;
+        self.nodes.iter_mut().for_each(|node| node.away = 0);
         let lives = |node: &&Stand| !node.is_dead;
         let waits = |world: &World| {
             let mut nodes = world.nodes.iter().filter(lives);
@@ -741,6 +767,34 @@ fn dead_holder_whose_lease_somebody_keeps_alive_loses_its_slot() {
     world.ends_well();
 }
 
+/// Another run of the node asks then.
+#[test]
+fn holder_that_was_cut_off_and_removed_has_no_turn_when_it_is_back() {
+    for seed in 0..20 {
+        let mut world = standing(3, 1);
+        world.dice = StdRng::seed_from_u64(seed);
+        world.keep_its_lease(0);
+        world.breaks(0);
+        world.nodes[0].away = 2 * SILENT.secs();
+        passes(&mut world, 2 * SILENT.secs() - 5);
+        let runs = |world: &World| world.nodes.iter().map(|node| node.runs).collect::<Vec<_>>();
+        assert_eq!(runs(&world), [Some(true), Some(true), Some(false)]);
+        world.reached(0);
+        world.wants(0);
+        // Each turn is judged.
+        while !(world.nodes[0].asked.is_empty() && world.nodes[0].orders.is_empty()) {
+            if world.dice.random_bool(0.5) {
+                world.beaten(0, true);
+            } else if !world.nodes[0].orders.is_empty() {
+                world.ordered(0, true);
+            }
+        }
+        assert!(!world.store.values.contains_key(&0));
+        world.ends_well();
+        assert_eq!(world.store.evictions, 1, "seed {seed}");
+    }
+}
+
 #[test]
 fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
     let mut world = standing(2, 1);
@@ -776,9 +830,9 @@ fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
     };
     let (earlier, own) = (covered(&world, 1), covered(&world, 0));
     let now = world.slots(1).now;
-    world.slots(1).beaten(&earlier, now);
+    world.slots(1).beaten(&earlier, now, |_| true);
     assert!(!sure(&mut world, 1));
-    let deeds = world.slots(1).beaten(&own, now);
+    let deeds = world.slots(1).beaten(&own, now, |_| true);
     assert!(
         deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
         "{deeds:?}"
@@ -957,7 +1011,7 @@ fn no_turn_comes_by_a_lease_that_may_have_ended() {
     late.store.now += LEASE - 1;
     assert_eq!(late.slots(1).stands(&group(), None), []);
     let covered = late.slots(1).covered();
-    let deeds = late.slots(1).beaten(&covered, asked);
+    let deeds = late.slots(1).beaten(&covered, asked, |_| true);
     assert!(
         deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
         "{deeds:?}"
