@@ -53,6 +53,18 @@ fn place_of_events(batch: &Batch) -> (Key, &Node) {
     (key, &batch.node)
 }
 
+/// What a value is that does not hold.
+fn judged(why: Untrusted) -> Found {
+    match why {
+        // The sender can do nothing about these; this node's operator can.
+        Untrusted::Certificate(
+            _,
+            Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
+        ) => Found::Unclear(why.to_string()),
+        why => Found::Bad(why.to_string()),
+    }
+}
+
 /// Signs and verifies; or neither, where the engine is trusted.
 pub struct Seals {
     me: Node,
@@ -249,16 +261,7 @@ impl Seals {
     /// Who signed a value, and what it says.
     fn signed<T: body::Content>(&self, bytes: &[u8]) -> Result<(Option<Signer>, T), Box<Found>> {
         self.open::<T, _>(bytes, |seal| self.verify(seal))
-            .map_err(|untrusted| {
-                Box::new(match untrusted {
-                    // The sender can do nothing about these; this node's operator can.
-                    why @ Untrusted::Certificate(
-                        _,
-                        Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-                    ) => Found::Unclear(why.to_string()),
-                    why => Found::Bad(why.to_string()),
-                })
-            })
+            .map_err(|why| Box::new(judged(why)))
     }
 
     /// What the target told at a key of results.
@@ -338,11 +341,18 @@ impl Seals {
     /// What a node signs at this key while it has places.
     ///
     /// # Errors
-    /// It did not sign that there.
-    pub fn beat(&mut self, bytes: &[u8], key: &Key) -> Result<Beat, String> {
-        self.stands(bytes, key, |beat: &Beat| {
-            (Key::Beat(beat.node.clone()), &beat.node)
-        })
+    /// It did not sign that there; or that cannot be told now, as its certificate does not hold by this clock and these revocation lists.
+    pub fn beat(&self, bytes: &[u8], key: &Key) -> Result<Beat, Box<Found>> {
+        let opened = self.open::<Beat, _>(bytes, |seal| self.verify(seal));
+        let (signer, beat) = opened.map_err(|why| match why {
+            Untrusted::Certificate(_, Reason::Expired) => Found::Unclear(why.to_string()),
+            why => judged(why),
+        })?;
+        let node = signer.map_or_else(|| beat.node.clone(), |signer| signer.node);
+        if node != beat.node || Key::Beat(node) != *key {
+            return Err(Found::Bad("another node signed it, or elsewhere".to_owned()).into());
+        }
+        Ok(beat)
     }
 
     /// Who holds a lock, or to whom it is to go on, by the word of whoever may say so at this key.

@@ -262,7 +262,7 @@ fn text(report: &Report, place: &str, look: &Look) -> String {
         out.push(look.entry("again is ", Tone::Attention, &text));
     }
     if report.slots_ended > 0 {
-        let text = "a slot has ended with its lease; the run here goes on, and one more may run: see 'again-fleet check'";
+        let text = "a slot has ended, as its lease or beats were not renewed; the run here goes on, and one more may run: see 'again-fleet check'";
         out.push(look.entry("again-fleet: ", Tone::Attention, text));
     }
     for driver in &report.drivers {

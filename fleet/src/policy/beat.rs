@@ -35,6 +35,9 @@ pub struct Found {
     pub revision: u64,
     /// The beat; none if the node has not signed it there.
     pub beat: Option<Beat>,
+    /// Whether that cannot be told now, since its certificate does not hold by this node's clock and revocation lists. What the node has
+    /// signed before may be believed still.
+    pub is_unclear: bool,
 }
 
 /// A place that is to be removed, if its key and the node's key for beats still have these revisions.
@@ -83,6 +86,9 @@ impl Silence {
         let mut dead = Vec::new();
         for place in places {
             let there = found.iter().find(|one| one.node == place.node);
+            if there.is_some_and(|one| one.is_unclear) {
+                continue;
+            }
             let counter = there
                 .and_then(|one| one.beat.as_ref())
                 .filter(|beat| beat.covers(&place.key, place.first))
@@ -140,6 +146,7 @@ pub(crate) mod tests {
                 locks: vec![Covered { name, first }],
             }),
             node,
+            is_unclear: false,
         }
     }
 
@@ -196,6 +203,22 @@ pub(crate) mod tests {
         ];
         let dead = looks(&mut silence, 0, &overwritten.map(Some));
         assert!(!dead.contains(&true), "{dead:?}");
+    }
+
+    #[test]
+    fn beats_that_cannot_be_verified_now_are_no_silence_and_garbage_is() {
+        let unsigned = |is_unclear| Found {
+            beat: None,
+            is_unclear,
+            ..found(7, 5)
+        };
+        let mut silence = Silence::default();
+        let all = vec![Some(unsigned(true)); 9];
+        assert!(!looks(&mut silence, 0, &all).contains(&true));
+        // It begins anew once it can be told.
+        let all = vec![Some(unsigned(false)); 5];
+        let dead = looks(&mut silence, 270_000, &all);
+        assert_eq!(dead, [false, false, false, true, true]);
     }
 
     #[test]

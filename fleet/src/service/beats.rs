@@ -19,7 +19,7 @@ pub enum Deed {
     Look(Vec<Node>),
 }
 
-/// How far they are.
+/// This node's beats, and its looks at those of others: what was sent, what is not answered yet, and what was seen.
 #[derive(Debug)]
 pub struct Beats {
     me: Node,
@@ -34,7 +34,7 @@ pub struct Beats {
 }
 
 impl Beats {
-    /// Those of this node.
+    /// The beats of this node, none of which was sent yet.
     pub fn new(me: Node) -> Beats {
         Beats {
             me,
@@ -130,6 +130,7 @@ impl Beats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::key::Key;
 
     fn at(seconds: u64) -> (Boottime, Walltime) {
         let now = Boottime::from_nanos(seconds * 1_000_000_000);
@@ -153,6 +154,27 @@ mod tests {
         let mut beats = Beats::new("n1".parse().expect("a certname"));
         assert_eq!(beats.beat(Vec::new(), Vec::new(), at(1)), None);
         assert_eq!(beats.look(Vec::new(), at(1).0), None);
+    }
+
+    #[test]
+    fn silence_of_one_connection_counts_for_nothing_on_the_next() {
+        let mut beats = Beats::new("n1".parse().expect("a certname"));
+        let watched = Watched {
+            key: Key::Lock("db".parse().expect("a name")),
+            node: "n2".parse().expect("a certname"),
+            first: 5,
+            revision: 6,
+        };
+        let look = |beats: &mut Beats, seconds| {
+            let now = at(seconds).0;
+            assert!(beats.look(vec![watched.clone()], now).is_some());
+            beats.looked(Some(&[]), now).len()
+        };
+        let dead = [0, 30, 60].map(|seconds| look(&mut beats, seconds));
+        assert_eq!(dead, [0; 3]);
+        beats.lost();
+        let dead = [95, 125, 155, 185].map(|seconds| look(&mut beats, seconds));
+        assert_eq!(dead, [0, 0, 0, 1]);
     }
 
     #[test]

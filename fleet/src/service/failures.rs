@@ -7,6 +7,7 @@ use again::model::{Boottime, Span};
 use crate::ask::{Failure, Reason};
 use crate::engine::Error;
 use crate::step::model::LetterId;
+use crate::wire::key::Key;
 use crate::wire::name::Name;
 
 /// How long a failure of work that is tried over and over is shown after the last try: nobody may want that work any more.
@@ -27,10 +28,10 @@ pub enum Work {
     Lock(Name),
     /// Writing beats of this node.
     Beat,
-    /// Reading those of others.
+    /// Reading beats of this node and of others.
     Beats,
-    /// Removing places of dead nodes.
-    Eviction,
+    /// Removing this place of a dead node.
+    Eviction(Key),
     /// Seeing what others write, by the number of the watch.
     Watch(usize),
     /// Writing the numbers for `again metrics`.

@@ -337,7 +337,7 @@ impl Slots {
             group.is_looking = false;
             if was_there && group.had_turn && !group.runs.is_empty() {
                 deeds.push(Deed::Say(format!(
-                    "the slot in group '{name}' ends with its lease, a minute after it was renewed last, unless the engine is back before: one more may run then"
+                    "the slot in group '{name}' ends a minute after lease and beats were renewed last, unless the engine is back before: one more may run then"
                 )));
             }
         }
@@ -440,14 +440,14 @@ impl Slots {
         let had_turn = std::mem::take(&mut group.had_turn);
         let is_said = std::mem::take(&mut group.has_ended);
         if had_turn && is_said {
-            // It has ended with its lease.
+            // It was said that it has ended.
         } else if had_turn {
             deeds.push(Deed::Say(format!(
-                "the slot in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here goes on, and one more may run meanwhile"
+                "the slot in group '{name}' is gone: released, its lease ended, or other nodes saw no beat for 90 s: the run here goes on, and one more may run meanwhile"
             )));
         } else {
             deeds.push(Deed::Say(format!(
-                "the place in group '{name}' is gone, by 'again-fleet release', with its lease, or by whoever may write to the engine: the run here waits at the end of the line"
+                "the place in group '{name}' is gone: released, its lease ended, or other nodes saw no beat for 90 s: the run here waits at the end of the line"
             )));
         }
         (group.stage, group.asked, group.line) = (Stage::Idle, None, None);

@@ -36,7 +36,6 @@ pub struct Lock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Node>,
     /// Whether the holder beats for the lock ([`Beat`](super::beat::Beat)), so that others may remove this if it does not any more.
-    #[serde(default)]
     pub beats: bool,
 }
 

@@ -30,7 +30,6 @@ pub struct Slot {
     /// What for, in its own words.
     pub why: String,
     /// Whether the node beats for this place ([`Beat`](super::beat::Beat)), so that others may remove it if it does not any more.
-    #[serde(default)]
     pub beats: bool,
 }
 

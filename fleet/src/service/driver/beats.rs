@@ -13,6 +13,7 @@ use crate::service::beats::Deed;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, BEATS, Call};
 use crate::service::places::Act;
+use crate::step::model;
 use crate::wire::beat::Covered;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
@@ -148,10 +149,21 @@ impl Driver {
                 let Key::Beat(node) = key.clone() else {
                     return None;
                 };
+                let beat = self.seals.beat(&value.bytes, &key);
+                let mut is_unclear = false;
+                if let Err(why) = &beat
+                    && let model::Found::Unclear(why) = &**why
+                {
+                    is_unclear = true;
+                    warn!(
+                        "whether {node} is alive cannot be told, and its slots and locks are left to their leases: {why}"
+                    );
+                }
                 Some(Found {
                     node,
                     revision: value.revision,
-                    beat: self.seals.beat(&value.bytes, &key).ok(),
+                    beat: beat.ok(),
+                    is_unclear,
                 })
             });
             found.collect::<Vec<_>>()
@@ -193,14 +205,17 @@ impl Driver {
         };
         match answer {
             Ok(_) => {
-                self.health.failures.succeeded(&Work::Eviction);
-                warn!("{node} has lost its {what}: its service has not beaten for 90 s");
+                self.health.failures.succeeded(&Work::Eviction(key.clone()));
+                warn!("{node} has lost its {what}: no beat of its service was seen for 90 s");
             }
             // It has beaten, or somebody else was faster.
-            Err(Error::Conflict) => {}
+            Err(Error::Conflict) => {
+                let work = Work::Eviction(key.clone());
+                self.health.failures.succeeded(&work);
+            }
             Err(e) => {
                 let what = format!("{node} is dead and keeps its {what}: the engine {e}");
-                self.note_refusal(Work::Eviction, &e, &what);
+                self.note_refusal(Work::Eviction(key.clone()), &e, &what);
             }
         }
     }

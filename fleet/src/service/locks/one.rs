@@ -65,7 +65,7 @@ impl One {
     pub(super) fn lose(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
         if self.place.is_some_and(|place| place.revision > 0) {
             deeds.push(Deed::Say(format!(
-                "this node does not hold the lock '{name}' any more: its lease has ended, or whoever may write to the engine has taken it away"
+                "this node does not hold the lock '{name}' any more: its lease has ended, other nodes saw no beat for 90 s, or whoever may write to the engine has removed it"
             )));
             // It took no reset as long as it believed that it holds it.
             deeds.push(Deed::Look(name.clone()));

@@ -419,6 +419,7 @@ impl World {
                         node,
                         revision,
                         beat,
+                        is_unclear: false,
                     })
                 });
                 let found: Vec<Found> = found.collect();
@@ -934,7 +935,17 @@ fn holder_that_was_cut_off_and_evicted_is_not_certain_when_it_is_back() {
         let holder = world.one();
         world.keep_its_lease(holder);
         world.cut(holder);
-        world.away(holder, 150_000, 0);
+        world.for_millis(150_000);
+        world.link(holder);
+        // Its look fails, and its watch begins late.
+        let orders = &mut world.nodes[holder].orders;
+        orders.retain(|order| !matches!(order, Deed::Look(_)));
+        for _ in 0..30 {
+            world.carry(holder, false);
+            world.beaten(holder);
+            world.judge(0);
+        }
+        world.for_millis(5_000);
         assert_ne!(world.one(), holder);
         assert_eq!((world.store.evictions, world.store.words.len()), (1, 2));
         world.ends_well();

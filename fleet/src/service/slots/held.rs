@@ -68,7 +68,7 @@ impl Run {
 /// That a run goes on without its slot.
 pub(super) fn ended(name: &Name) -> String {
     format!(
-        "the slot in group '{name}' has ended with its lease; the run here goes on, and one more may run"
+        "the slot in group '{name}' has ended, as its lease or its beats were not renewed; the run here goes on, and one more may run"
     )
 }
 

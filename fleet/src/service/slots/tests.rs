@@ -148,6 +148,7 @@ impl Store {
             node: name_of(*n),
             revision: *revision,
             beat: Some(beat.clone()),
+            is_unclear: false,
         });
         found.collect()
     }
