@@ -2,8 +2,10 @@
 //!
 //! It remembers a number as long as anything that bears it, or a lower one, could still be taken: all of that was fired no
 //! later than the number says, and nothing may wait longer than a day. How much it remembers is bounded. A name that makes room, or
-//! is forgotten, leaves its number as a floor: nothing of that sender and node is taken at or below it, unless it waits here already.
+//! is forgotten, leaves its number as a floor: nothing of that sender and node is taken at or below it, unless it waits here already for
+//! `again`, its cap or its share. What is held for another reason is not recorded, and a floor can overtake it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use again::model::{Moment, Span, Walltime};
@@ -43,14 +45,16 @@ impl From<&Trigger> for Which {
 pub const MOST_NAMES: usize = 1000;
 /// Maximum number of calls of programs for the events of one sender.
 pub const MOST_CALLS: usize = 10_000;
-/// Maximum number of names of one sender that wait here, or were accepted and have not expired. `again` remembers 4,096 numbers.
+/// Maximum number of names of one sender that wait here, or were accepted and have not expired.
 pub const MOST_ACCEPTED: usize = 2000;
+/// Number of such names of all senders together from which on the sender with the most gets no more. `again` remembers 4,096 numbers.
+const MOST_ACCEPTED_OF_ALL: usize = 3500;
 /// Maximum number of entries of all senders together: names, floors, and ids of accepted triggers whose names have made room.
 pub const MOST_ENTRIES: usize = 50_000;
 /// Longest reason that is remembered, in bytes.
 const MOST_WHY: usize = 200;
 
-/// What is known of the highest number.
+/// The highest number of a name, and what became of its trigger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The number.
@@ -123,11 +127,13 @@ impl Group {
     }
 }
 
-/// Everything of one sender.
+/// Names, calls and floors of one sender.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Sender {
     /// Floor of all nodes.
     floor: u64,
+    /// The highest number that was forgotten because of its age.
+    forgotten: u64,
     nodes: BTreeMap<Node, Group>,
     /// Calls of programs for events of this node.
     calls: Group,
@@ -155,14 +161,16 @@ impl Sender {
         nodes.chain(is_call.then_some(&self.calls))
     }
 
-    /// Removes a name. Whoever has its id again is told that it was taken.
-    fn remove(&mut self, node: Option<&Node>, name: &Name, now: &Moment) {
-        let group = match node {
-            Some(node) => self.nodes.get_mut(node),
-            None => Some(&mut self.calls),
+    /// Removes a name, whose number becomes the floor. Keeps the id of an accepted trigger until it expires.
+    fn remove(&mut self, node: &Node, name: &Name, now: &Moment) {
+        let Some(group) = self.nodes.get_mut(node) else {
+            return;
         };
-        let seen = group.and_then(|group| group.names.remove(name));
-        if let Some(seen) = seen.filter(|seen| node.is_some() && seen.is_live(now))
+        let Some(seen) = group.names.remove(name) else {
+            return;
+        };
+        group.floor = group.floor.max(seen.number);
+        if seen.is_live(now)
             && let Some(id) = seen.taken
         {
             let until = seen.expires;
@@ -170,17 +178,26 @@ impl Sender {
         }
     }
 
-    /// Makes room in a group that is full: its finished name with the lowest number becomes the floor.
+    /// Makes room in a group that is full: its finished name with the lowest number goes.
     fn make_room(&mut self, node: &Node, now: &Moment) {
-        let Some(group) = self.nodes.get_mut(node) else {
-            return;
-        };
-        if group.names.len() >= MOST_NAMES
-            && let Some((name, seen)) = group.lowest(now)
-        {
-            let (name, number) = (name.clone(), seen.number);
-            group.floor = group.floor.max(number);
-            self.remove(Some(node), &name, now);
+        let group = self.nodes.get(node);
+        let full = group.filter(|group| group.names.len() >= MOST_NAMES);
+        if let Some((name, _)) = full.and_then(|group| group.lowest(now)) {
+            let name = name.clone();
+            self.remove(node, &name, now);
+        }
+    }
+
+    /// Removes older triggers of a name that were sent for other nodes than this one.
+    fn replace(&mut self, node: &Node, name: &Name, number: u64, now: &Moment) {
+        let is_older = |seen: &Seen| seen.number < number;
+        let others = self
+            .nodes
+            .iter()
+            .filter(|(other, group)| *other != node && group.names.get(name).is_some_and(is_older));
+        let others: Vec<Node> = others.map(|(other, _)| other.clone()).collect();
+        for other in others {
+            self.remove(&other, name, now);
         }
     }
 
@@ -196,23 +213,29 @@ impl Sender {
         all.min_by_key(|(number, ..)| *number)
     }
 
-    /// Makes room for other senders; false if nothing is finished.
-    fn give_way(&mut self, now: &Moment) -> bool {
+    /// Whether there is anything that can make room for other senders.
+    fn gives_way(&self, now: &Moment) -> bool {
+        self.lowest(now).is_some() || self.calls.lowest(now).is_some() || !self.accepted.is_empty()
+    }
+
+    /// Makes room for other senders: at least one entry, if [`Sender::gives_way`]. No id is kept then: the floor stops each copy.
+    fn give_way(&mut self, now: &Moment) {
         if let Some((number, node, name)) = self.lowest(now) {
             let (node, name) = (node.clone(), name.cloned());
             self.floor = self.floor.max(number);
-            if let Some(name) = name {
-                self.remove(Some(&node), &name, now);
+            let group = self.nodes.get_mut(&node);
+            if let (Some(name), Some(group)) = (name, group) {
+                group.names.remove(&name);
             }
         } else if let Some((name, seen)) = self.calls.lowest(now) {
             let (name, number) = (name.clone(), seen.number);
             self.calls.floor = self.calls.floor.max(number);
-            self.remove(None, &name, now);
-        } else {
-            return false;
+            self.calls.names.remove(&name);
+        } else if let Some((id, _)) = self.accepted.iter().min_by_key(|(_, term)| term.until) {
+            let id = id.clone();
+            self.accepted.remove(&id);
         }
         self.drop_floors();
-        true
     }
 
     /// Drops what the floor of all nodes says as well.
@@ -224,12 +247,21 @@ impl Sender {
 
     fn forget(&mut self, now: &Moment) {
         for group in self.nodes.values_mut() {
-            // All that this sender numbered before it is a day old as well.
-            self.floor = self.floor.max(group.forget(now));
+            self.forgotten = self.forgotten.max(group.forget(now));
         }
+        // All that this sender numbered before it is a day old as well.
+        self.floor = self.floor.max(self.forgotten);
         self.calls.floor = self.calls.floor.max(self.calls.forget(now));
         self.accepted.retain(|_, term| !term.is_over(now));
         self.drop_floors();
+    }
+
+    /// Whether it has floors only, no higher than what any clock says to be over a day old.
+    fn is_over(&self, now: &Moment) -> bool {
+        let is_empty =
+            self.nodes.is_empty() && self.calls.names.is_empty() && self.accepted.is_empty();
+        let floor = self.floor.max(self.calls.floor);
+        is_empty && floor <= self.forgotten && floor.saturating_add(MOST_TTL) < now.wall.millis()
     }
 
     /// How many names wait here, or were accepted and have not expired.
@@ -288,6 +320,8 @@ impl Record {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Books {
     senders: BTreeMap<Node, Sender>,
+    /// Floor of all senders: the highest number of those that had nothing else left, and are forgotten.
+    forgotten: u64,
     /// How many entries there are.
     size: usize,
 }
@@ -303,10 +337,10 @@ impl Books {
     /// The number at or below which nothing of this trigger's sender and node is taken.
     pub fn floor(&self, trigger: &Trigger) -> u64 {
         let Some(sender) = self.senders.get(&trigger.sender) else {
-            return 0;
+            return self.forgotten;
         };
         let group = sender.group(&trigger.name, trigger.firing());
-        let floor = group.map_or(0, |group| group.floor);
+        let floor = group.map_or(0, |group| group.floor).max(self.forgotten);
         match trigger.name.is_of_a_call() {
             true => floor,
             false => floor.max(sender.floor),
@@ -340,10 +374,11 @@ impl Books {
         let seen = group.and_then(|group| group.names.get(name));
         let is_call = name.is_of_a_call();
         let counts = is_taken && !is_call && !seen.is_some_and(|seen| seen.is_accepted(now));
-        if counts && known.is_some_and(|known| known.count_accepted(now) >= MOST_ACCEPTED) {
-            return Some(format!(
-                "{MOST_ACCEPTED} names of {sender} were accepted or wait, and have not expired"
-            ));
+        if counts
+            && let Some(known) = known
+            && let Some(why) = self.accepts_no_more(sender, known, now)
+        {
+            return Some(why);
         }
         if seen.is_some() {
             return None;
@@ -352,19 +387,38 @@ impl Books {
             true => group.names.len() >= MOST_CALLS,
             false => group.names.len() >= MOST_NAMES && group.lowest(now).is_none(),
         });
+        if is_full && is_call {
+            return Some(format!("{MOST_CALLS} events of {sender} within an hour"));
+        }
         if is_full {
+            let node = trigger.firing();
             return Some(format!(
-                "{sender} uses too many names; wait until some have expired"
+                "{MOST_NAMES} triggers of {sender} for {node} wait here; run 'again enable' or wait until some expire"
             ));
         }
-        let largest = || self.senders.values().max_by_key(|one| one.size());
-        let gives_way = |one: &Sender| one.lowest(now).is_some() || one.calls.lowest(now).is_some();
-        if self.size >= MOST_ENTRIES && !largest().is_some_and(gives_way) {
+        if self.size >= MOST_ENTRIES && self.largest(now).is_none() {
             return Some(format!(
                 "the ledger has {MOST_ENTRIES} entries; wait until some have expired"
             ));
         }
         None
+    }
+
+    /// Why nothing more of a sender is accepted until some of its triggers have expired.
+    fn accepts_no_more(&self, node: &Node, sender: &Sender, now: &Moment) -> Option<String> {
+        let count = sender.count_accepted(now);
+        if count >= MOST_ACCEPTED {
+            return Some(format!(
+                "{MOST_ACCEPTED} names of {node} were accepted or wait, and have not expired"
+            ));
+        }
+        let counts = self.senders.values().map(|one| one.count_accepted(now));
+        let (most, all) = counts.fold((0, 0), |(most, all), one| (one.max(most), all + one));
+        (all >= MOST_ACCEPTED_OF_ALL && count >= most).then(|| {
+            format!(
+                "{all} names were accepted or wait, and have not expired, most of them, {count}, of {node}"
+            )
+        })
     }
 
     /// Records what becomes of a trigger. A number that is not the highest changes nothing. Whether anything has changed.
@@ -399,6 +453,7 @@ impl Books {
         let group = if is_call {
             &mut sender.calls
         } else {
+            sender.replace(node, &which.name, which.number, now);
             sender.make_room(node, now);
             sender.nodes.entry(node.clone()).or_default()
         };
@@ -416,16 +471,23 @@ impl Books {
         true
     }
 
+    /// The sender with the most entries of those that can make room.
+    fn largest(&self, now: &Moment) -> Option<&Node> {
+        let mut all: Vec<_> = self.senders.iter().collect();
+        all.sort_by_cached_key(|(_, one)| Reverse(one.size()));
+        let mut give_way = all.into_iter().filter(|(_, one)| one.gives_way(now));
+        give_way.next().map(|(node, _)| node)
+    }
+
     /// Lets the sender with the most entries make room, if all together are too many.
     fn give_way(&mut self, now: &Moment) {
         while self.size >= MOST_ENTRIES {
-            let Some(sender) = self.senders.values_mut().max_by_key(|one| one.size()) else {
+            let largest = self.largest(now).cloned();
+            let Some(sender) = largest.and_then(|node| self.senders.get_mut(&node)) else {
                 return;
             };
             let before = sender.size();
-            if !sender.give_way(now) {
-                return;
-            }
+            sender.give_way(now);
             self.size = self.size - before + sender.size();
         }
     }
@@ -433,11 +495,14 @@ impl Books {
     /// Forgets what no longer matters. Whether anything was forgotten.
     pub fn forget(&mut self, now: &Moment) -> bool {
         let before = self.size;
-        self.size = 0;
         for sender in self.senders.values_mut() {
             sender.forget(now);
-            self.size += sender.size();
+            if sender.is_over(now) {
+                self.forgotten = self.forgotten.max(sender.floor);
+            }
         }
+        self.senders.retain(|_, sender| !sender.is_over(now));
+        self.size = self.senders.values().map(Sender::size).sum();
         self.size != before
     }
 
@@ -450,12 +515,23 @@ impl Books {
     pub fn warnings(&self, now: &Moment) -> Vec<String> {
         let is_near = |count: usize, most: usize| count >= most / 5 * 4;
         let mut warnings = Vec::new();
+        let mut all = 0;
         for (name, sender) in &self.senders {
             let count = sender.count_accepted(now);
+            all += count;
             if is_near(count, MOST_ACCEPTED) {
                 warnings.push(format!(
                     "{count} names of {name} were accepted or wait and have not expired; from {MOST_ACCEPTED} on they are held"
                 ));
+            }
+            for (node, group) in &sender.nodes {
+                let waiting = group.names.values().filter(|seen| !seen.is_finished(now));
+                let count = waiting.count();
+                if is_near(count, MOST_NAMES) {
+                    warnings.push(format!(
+                        "{count} triggers of {name} for {node} wait here; from {MOST_NAMES} on others are held"
+                    ));
+                }
             }
             let count = sender.calls.names.len();
             if is_near(count, MOST_CALLS) {
@@ -463,6 +539,11 @@ impl Books {
                     "{count} events of {name} have called programs within an hour; from {MOST_CALLS} on they are held"
                 ));
             }
+        }
+        if is_near(all, MOST_ACCEPTED_OF_ALL) {
+            warnings.push(format!(
+                "{all} names of all senders were accepted or wait and have not expired; from {MOST_ACCEPTED_OF_ALL} on those of the sender with the most are held"
+            ));
         }
         if is_near(self.size, MOST_ENTRIES) {
             let size = self.size;
@@ -714,6 +795,125 @@ pub(crate) mod tests {
         let mut counted = books.clone();
         counted.forget(&now);
         assert_eq!(counted, books, "counted anew");
+    }
+
+    fn of(sender: &str, trigger: Trigger) -> Trigger {
+        Trigger {
+            sender: sender.parse().expect("a certname"),
+            ..trigger
+        }
+    }
+
+    /// A ledger that is full: this sender has the most names, all accepted or all waiting, and 5,000 others have cancelled some.
+    fn full(outcome: Outcome, now: &Moment) -> Books {
+        let mut books = Books::default();
+        for n in 0..MOST_ACCEPTED {
+            let node = format!("n{}", n / 900);
+            books.enter(&spoken_for(named(n), &node), outcome, now);
+        }
+        for n in 0.. {
+            if books.size() >= MOST_ENTRIES {
+                break;
+            }
+            let sender = format!("s{}", n % 5000);
+            books.enter(&of(&sender, named(n)), Outcome::Cancelled, now);
+        }
+        books
+    }
+
+    /// One that has nothing but triggers that wait does not keep others from making room.
+    #[test]
+    fn new_name_in_a_full_ledger_costs_one_or_two_others() {
+        let now = moment("a", 0, 1_000_000);
+        for outcome in [Outcome::Taken, Outcome::Held] {
+            let mut books = full(outcome, &now);
+            let accepted = |books: &Books| books.senders[&numbered(1).sender].count_accepted(&now);
+            assert_eq!(accepted(&books), MOST_ACCEPTED);
+            for n in 1..20 {
+                let before = accepted(&books);
+                let next = of("new", named(2_000_000 + n));
+                assert!(has_room(&books, &next, true, &now), "{outcome} {n}");
+                books.enter(&next, Outcome::Taken, &now);
+                assert!(seen(&books, &next).is_some());
+                let size = books.size();
+                assert!(
+                    (MOST_ENTRIES..MOST_ENTRIES + 3).contains(&size),
+                    "{outcome} {size}"
+                );
+                assert!(before - accepted(&books) <= 3, "{outcome}");
+            }
+            let waiting = if outcome == Outcome::Held { 2000 } else { 1940 };
+            assert!(accepted(&books) >= waiting, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn names_of_all_senders_that_were_accepted_are_bounded_for_the_one_with_the_most() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        for n in 0..MOST_ACCEPTED_OF_ALL {
+            let one = spoken_for(named(n), &format!("n{}", n / 900));
+            let sender = if n < 1900 { "web1" } else { "web2" };
+            assert!(has_room(&books, &of(sender, one.clone()), true, &now));
+            books.enter(&of(sender, one), Outcome::Taken, &now);
+        }
+        let next = spoken_for(named(9000), "n9");
+        let why = books.lacks_room(&of("web1", next.clone()), true, &now);
+        assert!(why.expect("held").ends_with("most of them, 1900, of web1"));
+        assert!(has_room(&books, &of("web1", next.clone()), false, &now));
+        assert!(has_room(&books, &of("web2", next.clone()), true, &now));
+        assert!(has_room(&books, &of("web3", next), true, &now));
+        let warnings = books.warnings(&now);
+        let is_said = |text: &String| text.starts_with("3500 names of all senders");
+        assert!(warnings.iter().any(is_said), "{warnings:?}");
+    }
+
+    #[test]
+    fn triggers_that_wait_are_warned_of_before_others_are_held() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        for n in 0..MOST_NAMES / 5 * 4 {
+            assert!(books.warnings(&now).is_empty());
+            books.enter(&spoken_for(named(n), "db1"), Outcome::Held, &now);
+        }
+        let warnings = books.warnings(&now);
+        assert!(
+            warnings[0].starts_with("800 triggers of web1 for db1 wait here"),
+            "{warnings:?}"
+        );
+    }
+
+    /// A sender that sends the same name for another node replaces what waits of it.
+    #[test]
+    fn name_of_two_nodes_is_known_once() {
+        let mut books = Books::default();
+        let now = moment("a", 0, 1_000_000);
+        let first = spoken_for(numbered(1_000_001), "web1");
+        let second = spoken_for(numbered(1_000_002), "web2");
+        books.enter(&first, Outcome::Held, &now);
+        books.enter(&second, Outcome::Taken, &now);
+        for n in 0..MOST_NAMES {
+            books.enter(&spoken_for(named(10 + n), "web2"), Outcome::Taken, &now);
+        }
+        assert_eq!(seen(&books, &second), None, "it made room");
+        assert_eq!(books.floor(&first), first.number);
+    }
+
+    /// Senders that never come again leave one floor for all.
+    #[test]
+    fn sender_of_which_nothing_is_left_is_forgotten() {
+        let mut books = Books::default();
+        for n in 0..50 {
+            let one = of(&format!("web{n}"), numbered(1_000_000 + n));
+            books.enter(&one, Outcome::Taken, &moment("a", n, 1_000_000 + n));
+        }
+        let end = DAY + 400_000;
+        books.forget(&moment("a", end, 1_000_000 + end));
+        assert_eq!(books.size(), 0);
+        for n in [0, 49, 99] {
+            let one = of(&format!("web{n}"), numbered(1));
+            assert_eq!(books.floor(&one), 1_000_049);
+        }
     }
 
     #[test]

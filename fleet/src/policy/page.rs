@@ -27,7 +27,7 @@ pub struct Page {
     pub shares: Shares,
 }
 
-/// A change of it.
+/// Change of what the executor remembers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -63,7 +63,7 @@ impl Page {
         }
     }
 
-    /// Reads a file. The end of it may be torn; whether it is whole.
+    /// Reads a file, whose end may be torn. False means that it is.
     ///
     /// # Errors
     /// It is of another version, or something in it cannot be read.
