@@ -85,7 +85,7 @@ impl Numbers {
         *highest = number.max(*highest);
     }
 
-    /// The next one; and the last one, if the clock was set back behind it by more than the skew. Targets hold what is numbered
+    /// The next number; and the last one, if the clock was set back behind it by more than the skew. Targets hold what is numbered
     /// ahead of their clocks, and so the clock counts again.
     pub fn next(&mut self, now: Walltime, skew: Span) -> (u64, Option<u64>) {
         let last = std::mem::take(&mut self.last);

@@ -446,15 +446,11 @@ impl State {
         now: &Moment,
     ) -> State {
         let limit = now.wall + rules.skew;
-        let mut numbers = Numbers {
-            before: kept.before,
-            ..Numbers::default()
-        };
-        numbers.note(kept.last, limit);
         let mut state = State {
             rules,
             is_linked: false,
-            numbers,
+            // If it is ahead of the clock, the next number says so.
+            numbers: kept,
             kept_before: kept.before,
             letters: BTreeMap::new(),
             told: Quotas::new(OF_A_SENDER),
@@ -475,9 +471,12 @@ impl State {
         };
         for draft in letters {
             match &draft.content {
-                Content::Trigger(trigger) => {
-                    state.numbers.note(trigger.number, limit);
+                Content::Trigger(trigger)
+                    if trigger.number <= limit.millis() || trigger.number > kept.before =>
+                {
+                    state.numbers.last = state.numbers.last.max(trigger.number);
                 }
+                Content::Trigger(_) => {}
                 Content::Node(inventory) => {
                     state.first = draft.version;
                     state.own_key.last = inventory.order();
@@ -501,7 +500,8 @@ impl State {
 
     /// The highest number that was given before the clock was set back behind it, in milliseconds; while it is ahead of the clock.
     pub fn set_back(&self, now: Walltime) -> Option<u64> {
-        Some(self.numbers.before).filter(|before| *before > (now + self.rules.skew).millis())
+        Some(self.numbers.before.max(self.numbers.last))
+            .filter(|before| *before > (now + self.rules.skew).millis())
     }
 
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.

@@ -3,7 +3,7 @@
 //! A trigger is a letter until its target told something final for the sender, or its time is over. A second one of the same
 //! name, fired before that, takes over what the first one stood for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use again::model::{Moment, Span, Walltime};
 
@@ -11,7 +11,7 @@ use super::model::{
     Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
 };
 use super::{letters, results};
-use crate::policy::books::MOST_ACCEPTED;
+use crate::policy::books::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
 use crate::policy::term::{self, Term};
@@ -85,7 +85,7 @@ fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
         let last = term::shown(Walltime::from_millis(last));
         let here = term::shown(now.wall);
         out.push(Action::Note(format!(
-            "the clock was set back: a trigger was sent at {last}, and here it is {here}; triggers are numbered by the clock again"
+            "the clock was set back: the last trigger was sent at {last}, it is now {here}; triggers are numbered by the clock again"
         )));
     }
     number
@@ -241,9 +241,13 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
         if !told.outcome.releases() {
             // The target looks at it again.
         } else if is_it && told.id == trigger.id {
-            if !number_again(state, &id, told.above, now, out) {
-                forget(state, &id, out);
+            if number_again(state, &id, told.above, now, out) {
+                // What comes of it the target has yet to say.
+                results::stopped(state, told.stopped, now, out);
+                review(state, Some(&id), now, out);
+                return;
             }
+            forget(state, &id, out);
         } else if told.number > newest {
             // Of a newer one, which stood for this one as well, and was lost here after it was sent.
             out.push(progress(trigger, News::ReplacedBy(told.id.clone())));
@@ -277,19 +281,35 @@ fn accepted(
 }
 
 impl State {
-    /// Which targets will soon hold triggers of this node, because they have accepted many that have not expired; in words.
+    /// Which targets will soon hold triggers of this node, because many wait for an answer or were accepted and have not expired; in
+    /// words. Since this service began: what was accepted before, the targets know.
     pub fn crowded(&self, now: Walltime) -> Vec<String> {
-        let mut counts: BTreeMap<&Node, usize> = BTreeMap::new();
-        for ((target, _), _) in self.accepted.iter().filter(|(_, expires)| **expires > now) {
-            *counts.entry(target).or_default() += 1;
+        let mut names: BTreeMap<&Node, BTreeSet<&Name>> = BTreeMap::new();
+        let mut waiting: BTreeMap<(&Node, &Node), usize> = BTreeMap::new();
+        let letters = self.letters.values().filter_map(Letter::trigger);
+        for trigger in letters.filter(|trigger| trigger.ask == Ask::Run) {
+            let target = &trigger.target;
+            names.entry(target).or_default().insert(&trigger.name);
+            *waiting.entry((target, trigger.firing())).or_default() += 1;
         }
-        let near = counts
+        for ((target, name), _) in self.accepted.iter().filter(|(_, expires)| **expires > now) {
+            names.entry(target).or_default().insert(name);
+        }
+        let is_near = |count: usize, most: usize| count >= most / 5 * 4;
+        let names = names
             .into_iter()
-            .filter(|(_, count)| *count >= MOST_ACCEPTED / 5 * 4);
-        let words = near.map(|(target, count)| {
-            format!("{target} has accepted {count} names of this node that have not expired; from {MOST_ACCEPTED} on it holds others")
+            .map(|(target, names)| (target, names.len()));
+        let near = names.filter(|(_, count)| is_near(*count, MOST_ACCEPTED));
+        let names = near.map(|(target, count)| {
+            format!("{count} names of this node wait for {target}, or were accepted there and have not expired; from {MOST_ACCEPTED} on it holds others")
         });
-        words.take(5).collect()
+        let near = waiting
+            .into_iter()
+            .filter(|(_, count)| is_near(*count, MOST_NAMES));
+        let waiting = near.map(|((target, node), count)| {
+            format!("{count} triggers for {node} wait for {target}; from {MOST_NAMES} on it holds others")
+        });
+        names.chain(waiting).take(5).collect()
     }
 }
 
@@ -484,7 +504,63 @@ fn review_one(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::fire::Numbers;
+    use crate::policy::judge::Rules;
+    use crate::policy::lineage::tests::node;
+    use crate::policy::term::tests::moment;
+    use crate::wire::trigger::tests::trigger;
     use proptest::prelude::*;
+
+    /// A target that is off or disabled has not told that it accepts them.
+    #[test]
+    fn target_that_does_not_answer_is_named_before_it_holds_names() {
+        let rules = Rules {
+            me: node("web1"),
+            accept: Default::default(),
+            skew: Span::from_secs(300),
+            hop_limit: 3,
+            locks: vec![],
+        };
+        let now = moment("a", 1_000_000, 2_000_000_000);
+        let mut state = State::new(rules, Numbers::default(), [], &now);
+        for n in 0..MOST_ACCEPTED / 5 * 4 {
+            let one = Trigger {
+                name: n.to_string().parse().expect("a name"),
+                on_behalf: Some(node(&format!("n{}", n / 790))),
+                ..trigger()
+            };
+            assert!(state.crowded(now.wall).is_empty(), "{n}");
+            let term = Term {
+                began: now.clone(),
+                until: now.wall,
+            };
+            let letter = Letter::new(Content::Trigger(one.clone()), 1, term);
+            state.letters.insert(letter_id(&one), letter);
+        }
+        let said = state.crowded(now.wall);
+        assert!(said[0].starts_with("1600 names of this node wait for lb1"));
+        // One of them was accepted, and is sent once more.
+        let one = state.letters.values().find_map(Letter::trigger);
+        let one = one.expect("sent").clone();
+        let key = (one.target.clone(), one.name.clone());
+        state.accepted.insert(key, now.wall + Span::from_secs(60));
+        assert_eq!(state.crowded(now.wall), said);
+        for n in 0..10 {
+            let one = Trigger {
+                name: format!("x{n}").parse().expect("a name"),
+                on_behalf: Some(node("n0")),
+                ..trigger()
+            };
+            let term = Term {
+                began: now.clone(),
+                until: now.wall,
+            };
+            let letter = Letter::new(Content::Trigger(one.clone()), 1, term);
+            state.letters.insert(letter_id(&one), letter);
+        }
+        let said = state.crowded(now.wall);
+        assert!(said[1].starts_with("800 triggers for n0 wait for lb1"));
+    }
 
     proptest! {
         #[test]

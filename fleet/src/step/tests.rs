@@ -453,6 +453,35 @@ fn a_service_that_begins_puts_what_it_kept_and_goes_on_counting() {
     };
     again.state = State::new(again.state.rules.clone(), numbers, [], &again.now);
     assert_eq!(again.fires(request(&[])).0.number, 2_000_100_001);
+    // Its clock was set back while it was away; what it has sent it knows from there, or from its outbox.
+    let ahead = Numbers {
+        last: again.now.wall.millis() + 3_600_000,
+        before: 0,
+    };
+    let later = Trigger {
+        number: ahead.last,
+        ..web1.fires(request(&[])).0
+    };
+    let draft = Draft {
+        content: Content::Trigger(later),
+        version: ahead.last,
+        ..draft
+    };
+    for (numbers, drafts) in [(ahead, vec![]), (Numbers::default(), vec![draft])] {
+        let mut again = Bench::new("web1");
+        again.state = State::new(again.state.rules.clone(), numbers, drafts, &again.now);
+        assert_eq!(again.state.set_back(again.now.wall), Some(ahead.last));
+        let other = Request {
+            name: "other".parse().expect("a name"),
+            ..request(&[])
+        };
+        let (trigger, actions) = again.fires(other);
+        assert_eq!(trigger.number, again.now.wall.millis());
+        let is_said = |action: &Action| matches!(action, Action::Note(note) if note.starts_with("the clock was set back"));
+        assert!(actions.iter().any(is_said), "{actions:?}");
+        let is_kept = |action: &Action| matches!(action, Action::KeepNumbers(numbers) if numbers.before == ahead.last);
+        assert!(actions.iter().any(is_kept), "{actions:?}");
+    }
 }
 
 /// The clock of a sender is an hour ahead for a while. What it fires afterwards is numbered by the clock, and above what its target
@@ -491,6 +520,9 @@ fn sender_whose_clock_was_set_back_sends_once_more_above_what_its_target_has_rec
     };
     let actions = web1.does(superseded(&fired, before.number));
     assert!(!is_forgotten(&actions));
+    // Whoever waits for it goes on waiting, and the log has no failure.
+    let is_said = |action: &Action| matches!(action, Action::Progress { .. } | Action::Note(_));
+    assert!(!actions.iter().any(is_said), "{actions:?}");
     let Content::Trigger(again) = kept(&actions).content else {
         panic!("{actions:?}");
     };

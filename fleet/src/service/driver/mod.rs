@@ -334,7 +334,7 @@ impl Driver {
             }
             Action::KeepNumbers(numbers) => {
                 if let Err(e) = self.keep.put_numbers(numbers) {
-                    warn!("the numbers of triggers cannot be kept: {e}");
+                    warn!("cannot store the numbers of triggers: {e}");
                 }
             }
             Action::Forget { letter, number } => {

@@ -78,8 +78,8 @@ fn set_back(number: u64, now: Walltime) -> Finding {
     let (last, here) = (term::shown(at(number)), term::shown(now));
     Finding::warning(
         "clock",
-        format!("it was set back: a trigger was sent at {last}, and here it is {here}"),
-        "set the clock right; a target that has that trigger takes newer ones only if the service here knows its number",
+        format!("it was set back: the last trigger was sent at {last}, it is now {here}"),
+        "if the clock is right now, nothing needs to be done, and this disappears when it has come that far; otherwise set it",
     )
 }
 
@@ -302,7 +302,7 @@ mod tests {
         let (grade, words) = one(|how| how.set_back = Some(NOW + 3_600_000));
         assert_eq!(grade, Grade::Warning);
         assert!(
-            words.starts_with("clock: it was set back: a trigger was sent at 2026-11-21"),
+            words.starts_with("clock: it was set back: the last trigger was sent at 2026-11-21"),
             "{words}"
         );
         let (grade, words) = one(|how| how.names = vec!["lb1 has too many".to_owned()]);
