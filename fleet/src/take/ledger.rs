@@ -166,13 +166,18 @@ impl Appended {
     /// Puts another file under the name: all or nothing.
     fn anew(directory: &Path, text: &[u8]) -> io::Result<Appended> {
         let new = directory.join("ledger.new");
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&new)?;
-        file.write_all(text)?;
-        sync(&file)?;
-        fs::rename(&new, directory.join(parts().1))?;
-        sync(&File::open(directory)?)?;
+        let write = || {
+            let mut options = File::options();
+            let options = options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&new)?;
+            file.write_all(text)?;
+            sync(&file)?;
+            fs::rename(&new, directory.join(parts().1))?;
+            sync(&File::open(directory)?)?;
+            Ok(file)
+        };
+        // A full disk needs the room.
+        let file = write().inspect_err(|_: &io::Error| drop(fs::remove_file(&new)))?;
         Ok(Appended {
             file: Some(file),
             length: text.len() as u64,
@@ -444,6 +449,15 @@ mod tests {
         let ledger = Ledger::open(dir.path()).expect("opened");
         assert_eq!(outcome(&ledger, &other), Some(Outcome::Cancelled));
         assert_eq!(ledger.begun(), [one]);
+    }
+
+    #[test]
+    fn file_that_could_not_be_written_anew_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut ledger = Ledger::open(dir.path()).expect("opened");
+        fs::create_dir(dir.path().join("take/ledger")).expect("in the way");
+        ledger.begin(vec![named(1)]).expect_err("in the way");
+        assert!(!dir.path().join("take/ledger.new").exists());
     }
 
     #[test]
