@@ -222,7 +222,7 @@ fn said(outcome: Outcome, why: &str) -> Answer {
 
 /// Why a trigger is superseded.
 fn superseded(trigger: &Trigger, above: u64) -> String {
-    format!("number {above} came before {}", trigger.number)
+    format!("its number {} is not above {above}", trigger.number)
 }
 
 fn refused(why: &str) -> Answer {
@@ -349,7 +349,16 @@ impl Case {
         }
         if !late.is_empty() {
             let shown = helper::status(&self.settings)? + &helper::history(&self.settings)?;
-            late.retain(|trigger| shown.contains(trigger.id.as_str()));
+            let mut shares = ledger.shares().clone();
+            // An id is 32 random digits, and nothing else in these texts has them.
+            late.retain(|trigger| {
+                let is_shown = shown.contains(trigger.id.as_str());
+                if !is_shown {
+                    shares.remove(trigger);
+                }
+                is_shown
+            });
+            ledger.set_shares(shares);
         }
         for trigger in late {
             ledger.record(&trigger, Outcome::Taken, "", self.rules.skew, now);

@@ -96,7 +96,7 @@ fn names_of_every_outcome_are_bounded_and_hand_overs_stay_fast() {
     };
     let below = node.one(&unsigned(&older));
     assert_eq!(below.outcome, Outcome::Superseded);
-    assert!(below.why.contains("came before"), "{}", below.why);
+    assert!(below.why.contains("is not above"), "{}", below.why);
     assert_eq!(node.calls().len(), 1);
     // What is newer is taken, and so is what others send.
     for one in [named("web1.test", 0), named("web2.test", 1)] {
