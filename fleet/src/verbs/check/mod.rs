@@ -92,13 +92,13 @@ fn examined(settings: &Settings, root: &Path, now: &Moment) -> Vec<Finding> {
         )),
     }
     found.push(take_socket(settings));
-    found.extend(ledger(settings, now));
+    found.extend(ledger(&settings.state_dir, now));
     found
 }
 
 /// Findings about the executor's ledger, where it can be read: senders whose triggers are held soon.
-fn ledger(settings: &Settings, now: &Moment) -> Vec<Finding> {
-    let path = settings.state_dir.join(page::FILE);
+fn ledger(state_dir: &Path, now: &Moment) -> Vec<Finding> {
+    let path = state_dir.join(page::FILE);
     let text = read_regular(&path, page::LARGEST, 0).unwrap_or_default();
     let page = Page::parse(&text).map(|(page, _)| page.books.warnings(now));
     let warnings = page.unwrap_or_default().into_iter();
@@ -298,6 +298,32 @@ fn listens(text: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::books::Record;
+    use crate::policy::term::tests::moment;
+    use crate::wire::outcome::Outcome;
+    use crate::wire::trigger::Trigger;
+    use crate::wire::trigger::tests::trigger;
+
+    #[test]
+    fn ledger_near_a_bound_is_a_warning() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(page::FILE);
+        std::fs::create_dir(path.parent().expect("a directory")).expect("made");
+        let now = moment("a", 0, trigger().number);
+        assert!(ledger(dir.path(), &now).is_empty());
+        let mut page = Page::default();
+        for n in 0..800 {
+            let name = n.to_string().parse().expect("a name");
+            let one = Trigger { name, ..trigger() };
+            let skew = again::model::Span::from_secs(300);
+            page.books
+                .record(&Record::new(&one, Outcome::Held, "", skew, &now));
+        }
+        std::fs::write(&path, page::line(&page)).expect("written");
+        let found = ledger(dir.path(), &now);
+        assert_eq!((found.len(), found[0].grade), (1, Grade::Warning));
+        assert!(found[0].what.starts_with("800 triggers of web1"));
+    }
 
     #[test]
     fn only_who_listens_counts() {
