@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use again::model::{Span, Walltime};
 
-use crate::engine::Value;
 use crate::wire::name::Node;
+use crate::wire::value::Value;
 
 /// How long after a loss a node may take to publish its facts again before it is named.
 pub const RETURN: Span = Span::from_secs(300);
@@ -18,7 +18,7 @@ const MOST_INVALID: usize = 20_000;
 /// What a reading of the backend showed.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// Name of the store, as [`crate::engine::List::store`] gives it.
+    /// Name of the store, as the engine's list gives it.
     pub store: String,
     /// Everything up to this revision was shown.
     pub revision: u64,

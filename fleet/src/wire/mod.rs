@@ -57,6 +57,8 @@ pub mod slot;
 pub mod targets;
 /// A request that Puppet runs on another node.
 pub mod trigger;
+/// A value at its key, with its revision.
+pub mod value;
 
 use std::fmt;
 
