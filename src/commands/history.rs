@@ -70,7 +70,10 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
             say(&event(entry, &targets).to_string())?;
         }
         if unreadable.lines > 0 {
-            let line = json!({ "schema": SCHEMA, "unreadable": unreadable.lines });
+            let mut line = json!({ "schema": SCHEMA, "unreadable": unreadable.lines });
+            if let Some(newer) = unreadable.newer {
+                line["newer_version"] = newer.0.into();
+            }
             say(&line.to_string())?;
         }
         return Ok(exit);

@@ -132,15 +132,15 @@ pub fn read(state_dir: &Path) -> (Vec<Entry>, Unreadable) {
     (entries, unreadable)
 }
 
-/// What the history has of one target, oldest first. Lines without its id are not parsed.
+/// What the history has of one target, oldest first, without lines that cannot be read. Lines without its id are not parsed.
 pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     for name in [OLDER, "history.jsonl"] {
         let text = read_ours(&state_dir.join(name));
         let text = String::from_utf8_lossy(&text);
         let lines = text.lines().filter(|line| line.contains(id));
-        let parsed = lines.filter_map(|line| serde_json::from_str(line).ok());
-        entries.extend(parsed.filter(|entry: &Entry| entry.target == id));
+        let parsed = lines.filter_map(|line| newer::read::<Entry>(line.as_bytes()).ok());
+        entries.extend(parsed.filter(|entry| entry.target == id));
     }
     entries
 }
@@ -234,6 +234,7 @@ mod tests {
         let (entries, unreadable) = read(dir.path());
         assert_eq!((entries.len(), unreadable.lines), (1, 1));
         assert_eq!(unreadable.newer, Some(Newer(7)));
+        assert_eq!(of_target(dir.path(), &newer.target).len(), 1);
     }
 
     /// By its kind alone: an operator may give a reason that reads like a cap's.
