@@ -1,6 +1,6 @@
 //! The processes of one scan of the machine, and what a run among them does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::time::Span;
 
@@ -13,7 +13,7 @@ pub struct Process {
     pub parent: i32,
     /// Its words with spaces between them, without the empty ones, as its user chose them. Cut.
     pub command: String,
-    /// How long it has lived, to the second.
+    /// How long it has lived.
     pub age: Span,
     /// The CPU time that it has used, without that of its children.
     pub cpu: Span,
@@ -49,12 +49,16 @@ impl Tree {
         let mut found = Vec::new();
         // A pid that was used again during the scan could close a circle.
         let mut known = BTreeSet::from([root]);
+        let mut children = BTreeMap::<i32, Vec<&Process>>::new();
+        for one in self.0.iter().rev() {
+            children.entry(one.parent).or_default().push(one);
+        }
         let mut next: Vec<_> = self.0.iter().filter(|one| one.pid == root).collect();
         next.truncate(1);
         let mut next: Vec<(usize, &Process)> = next.into_iter().map(|one| (0, one)).collect();
         while let Some((depth, process)) = next.pop() {
             found.push((depth, process));
-            let children = self.0.iter().rev().filter(|one| one.parent == process.pid);
+            let children = children.remove(&process.pid).into_iter().flatten();
             let new = children.filter(|one| known.insert(one.pid));
             next.extend(new.map(|one| (depth + 1, one)));
         }

@@ -4,8 +4,9 @@
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
+use super::clock::boottime;
 use super::machine::replacement;
-use super::process::is_alive;
+use super::process::{identify, is_alive};
 use crate::model::{Identity, Process, Span, Tree};
 
 /// How many characters of a command line are kept. Its user chose them.
@@ -22,7 +23,13 @@ pub fn scan(roots: &[Identity]) -> Tree {
     let mut system = System::new();
     let parents = ProcessRefreshKind::nothing().without_tasks();
     system.refresh_processes_specifics(ProcessesToUpdate::All, false, parents);
-    let all = Tree::new(system.processes().values().map(process).collect());
+    let all = Tree::new(
+        system
+            .processes()
+            .values()
+            .map(|one| process(one, Span::ZERO))
+            .collect(),
+    );
     let alive = roots.iter().filter(|root| is_alive(**root));
     let below = alive.flat_map(|root| all.below(root.pid));
     let this = Pid::from_u32(std::process::id());
@@ -36,10 +43,15 @@ pub fn scan(roots: &[Identity]) -> Tree {
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), false, work);
     let found = pids.iter().filter_map(|pid| system.process(*pid));
     let living = found.filter(|one| one.status() != ProcessStatus::Zombie);
-    Tree::new(living.map(process).collect())
+    // sysinfo goes by /proc/uptime, which may count from the start of a container.
+    let aged = living.filter_map(|one| {
+        let who = identify(i32::try_from(one.pid().as_u32()).ok()?).ok()?;
+        Some(process(one, boottime().since(who.started())))
+    });
+    Tree::new(aged.collect())
 }
 
-fn process(seen: &sysinfo::Process) -> Process {
+fn process(seen: &sysinfo::Process, age: Span) -> Process {
     let pid = |pid: Pid| i32::try_from(pid.as_u32()).unwrap_or(0);
     let words = seen.cmd().iter().map(|word| word.to_string_lossy());
     let mut command = words.collect::<Vec<_>>().join(" ");
@@ -51,7 +63,7 @@ fn process(seen: &sysinfo::Process) -> Process {
         pid: pid(seen.pid()),
         parent: seen.parent().map_or(0, pid),
         command: command.chars().take(COMMAND).collect(),
-        age: Span::from_secs(seen.run_time()),
+        age,
         cpu: Span::from_nanos(millis.saturating_mul(1_000_000)),
         memory: seen.memory(),
     }
@@ -60,7 +72,7 @@ fn process(seen: &sysinfo::Process) -> Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::process::{identify, own_identity};
+    use crate::sys::process::own_identity;
     use std::process::Command;
 
     #[test]
@@ -72,11 +84,12 @@ mod tests {
         let who = identify(i32::try_from(child.id()).expect("a pid")).expect("alive");
         // sh has yet to start it.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let activity = loop {
+        let (activity, least) = loop {
+            let least = boottime().since(who.started());
             let activity = scan(&[who]).activity(who.pid).expect("it lives");
             let command = activity.deepest.as_ref().map(|one| one.command.as_str());
             if command == Some("sleep 600") || std::time::Instant::now() > deadline {
-                break activity;
+                break (activity, least);
             }
         };
         let deepest = activity.deepest.clone().expect("a child");
@@ -86,6 +99,12 @@ mod tests {
         );
         assert_eq!(activity.processes, 2);
         assert!(activity.memory > 4096, "{activity:?}");
+        let tree = scan(&[who]);
+        let age = tree.below(who.pid)[0].1.age;
+        assert!(
+            least <= age && age <= boottime().since(who.started()),
+            "{age:?}"
+        );
         let own = own_identity().expect("/proc");
         assert_eq!(scan(&[own]).activity(own.pid), None);
         let another = Identity {
