@@ -194,7 +194,6 @@ fn follow(file: &mut File, path: &Path, writer: &Running, signals: SignalState) 
                     "again: interrupted; run {run} of chain {chain} continues (pid {pid})"
                 ));
                 end_by(signal);
-                bail!("ended by signal {signal}");
             }
         }
     }

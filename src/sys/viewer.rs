@@ -117,9 +117,13 @@ impl Viewer {
     }
 }
 
-/// Ends this process by a signal, as if it had never been caught: a shell sees 128 and its number.
-pub fn end_by(signal: i32) {
-    let _ = emulate_default_handler(signal);
+/// Ends this process by a signal, as if it had never been caught: a shell sees 128 and its number. By such an exit status where we are
+/// process 1 of a container, whom the kernel lets live.
+pub fn end_by(signal: i32) -> ! {
+    if std::process::id() != 1 {
+        let _ = emulate_default_handler(signal);
+    }
+    std::process::exit(128 + signal)
 }
 
 /// A file that is watched for what is added to it.

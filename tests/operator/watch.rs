@@ -80,3 +80,23 @@ fn watched_status_is_drawn_on_a_terminal_that_is_left_as_it_was() {
         "{after}"
     );
 }
+
+mod privileged {
+    use super::*;
+
+    /// The first process of a container gets no signal that it does not handle.
+    #[test]
+    fn viewer_that_is_process_1_ends_with_the_status_of_its_signal() {
+        let scratch = Scratch::for_operator();
+        let (again, words) = (scratch.at("bin/again"), ["status", "--watch"]);
+        let unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        let watch = scratch.line(&[&unshare[..], &[&again], &words].concat());
+        let watch = scratch.start(watch);
+        prints(&watch, "nothing pending");
+        let children = format!("/proc/{0}/task/{0}/children", watch.pid());
+        let child = std::fs::read_to_string(children).expect("its child");
+        let child = child.trim().parse().expect("a pid");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), Signal::SIGTERM).expect("sent");
+        assert_eq!(watch.wait().status(), 128 + 15);
+    }
+}
