@@ -135,10 +135,11 @@ impl Report {
                 Err(e) => unreadable.push(format!("{e:#}")),
             }
         }
-        if in_words {
+        // Nobody asks about this run to see what it does.
+        if in_words && only.is_none() {
             add_activities(&mut targets, &now);
         }
-        let drivers = driver::all(store).into_iter();
+        let drivers = driver::all(store, |what| unreadable.push(what)).into_iter();
         Report {
             state_dir: settings.state_dir.display().to_string(),
             disabled: store.disabled(),

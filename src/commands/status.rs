@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::disable;
@@ -146,7 +146,6 @@ impl View<'_> {
                 News::Signal(signal) => {
                     drop(drawn.take());
                     end_by(signal);
-                    bail!("ended by signal {signal}");
                 }
                 News::Redraw if drawn.is_some() && !terminal::is_anothers() => {
                     terminal::write(frame.clear())?;
@@ -162,9 +161,9 @@ impl View<'_> {
         let text = self.text(report)?;
         let warnings = report.unreadable.iter();
         let warnings = warnings.map(|what| clean(&format!("again: warning: {what}")));
-        let lines = text.lines().map(str::to_owned).chain(warnings);
+        let lines = warnings.chain(text.lines().map(str::to_owned)).collect();
         // The cursor has the last line.
-        let lines = lines.take(rows.saturating_sub(1)).collect();
+        let lines = fitted(lines, rows.saturating_sub(1));
         Ok(terminal::write(&frame.show(lines, width))?)
     }
 
@@ -176,6 +175,15 @@ impl View<'_> {
         }
         self.print(report, this_run)
     }
+}
+
+/// The lines, or as many of them as leave room for one that says how many more there are.
+fn fitted(mut lines: Vec<String>, most: usize) -> Vec<String> {
+    if lines.len() > most {
+        let more = lines.split_off(most.saturating_sub(1)).len();
+        lines.push(format!("and {more} more lines: 'again status' shows all"));
+    }
+    lines
 }
 
 /// A report without what is [`UNSTEADY`].
@@ -554,4 +562,18 @@ fn timer_text(pending: &Pending, target: &Target, now: &Moment) -> String {
         timer.chain,
         timer.requested.age(now)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_do_not_fit_are_counted_in_the_last_one() {
+        let lines = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(fitted(lines(3), 3), lines(3));
+        let last = "and 2 more lines: 'again status' shows all";
+        assert_eq!(fitted(lines(4), 3), ["0", "1", last]);
+        assert_eq!(fitted(lines(2), 0), [last]);
+    }
 }

@@ -20,7 +20,7 @@ use crate::sys::process;
 /// The driver that would take the request, by the records, and whether it lives. A
 /// request that names a command of its own is for a waiter.
 pub fn above(request: &Request<'_>, seen: &Observation) -> Option<(Driver, bool)> {
-    let drivers = driver::all(&Store::existing(&request.settings.state_dir));
+    let drivers = driver::all(&Store::existing(&request.settings.state_dir), driver::warn);
     if drivers.is_empty() || !request.run.command.is_empty() {
         return None;
     }

@@ -150,15 +150,20 @@ fn directory(store: &Store) -> PathBuf {
     store.path().join("drivers")
 }
 
-/// The drivers on record, and whether each of them lives.
-pub fn all(store: &Store) -> Vec<(Driver, bool)> {
+/// Logs that a driver cannot be used.
+pub fn warn(what: String) {
+    tracing::warn!("{what}");
+}
+
+/// The drivers on record, and whether each of them lives. What is wrong with the others is told.
+pub fn all(store: &Store, mut tell: impl FnMut(String)) -> Vec<(Driver, bool)> {
     let directory = directory(store);
     tokens(store, ".json")
         .into_iter()
         .filter_map(|token| {
             let text = read_bounded(&directory.join(format!("{token}.json"))).ok()?;
             let driver: Driver = newer::read(&text)
-                .inspect_err(|e| tracing::warn!("cannot use the driver {token}: {e}"))
+                .inspect_err(|e| tell(format!("cannot use the driver {token}: {e}")))
                 .ok()?;
             let alive =
                 is_locked(&directory.join(&token)).unwrap_or_else(|| is_alive(driver.process));
@@ -172,7 +177,7 @@ pub fn all(store: &Store) -> Vec<(Driver, bool)> {
 /// # Errors
 /// Why their records cannot be trusted, if there are any.
 pub fn living(store: &Store) -> Result<Vec<Driver>> {
-    let living: Vec<Driver> = all(store)
+    let living: Vec<Driver> = all(store, warn)
         .into_iter()
         .filter_map(|(driver, alive)| alive.then_some(driver))
         .collect();
@@ -189,7 +194,7 @@ pub fn sweep(store: &Store, now: &Moment) {
         return;
     }
     let directory = directory(store);
-    for (driver, alive) in all(store) {
+    for (driver, alive) in all(store, drop) {
         let provenance = now.provenance(&driver.boot, driver.began.place);
         let is_foreign = matches!(provenance, Provenance::Foreign(_));
         let lives = |who: Identity| !is_foreign && is_alive(who);
@@ -473,7 +478,7 @@ mod tests {
             ..driver(1, 2)
         };
         desk.publish(&me).expect("published");
-        assert_eq!(all(&store), [(me.clone(), true)]);
+        assert_eq!(all(&store, warn), [(me.clone(), true)]);
         for (token, at) in [("0000000000000001", 9), ("0000000000000002", 3)] {
             hand_over(&store, &me, &handed(token, at)).expect("handed over");
         }
@@ -504,13 +509,13 @@ mod tests {
         desk.publish(&me).expect("published");
         hand_over(&store, &me, &handed("0000000000000001", 9)).expect("handed over");
         sweep(&store, &moment());
-        assert_eq!(all(&store).len(), 1, "it lives");
+        assert_eq!(all(&store, warn).len(), 1, "it lives");
         // Gone without a drop, as by SIGKILL.
         let Desk { _lock, .. } = &desk;
         _lock.unlock().expect("unlocked");
         sweep(&store, &moment());
         sweep(&store, &moment());
-        assert_eq!(all(&store).len(), 0);
+        assert_eq!(all(&store, warn).len(), 0);
         let (entries, _) = super::super::history::read(store.root());
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].what, What::Closed);
