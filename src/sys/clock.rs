@@ -20,11 +20,13 @@ use crate::model::{Boottime, Moment, Place, Walltime};
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Where a boot's id is: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Where the offsets of a time namespace are: time_namespaces(7). Kernels before 5.6 have no such file.
+/// Where the offsets of the time namespace for children are: time_namespaces(7). Kernels before 5.6 have no such file.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 #[cfg(all(feature = "shift-clock", not(debug_assertions)))]
-compile_error!("shift-clock is a feature of the tests: no release may have it");
+compile_error!(
+    "shift-clock is a feature of the tests, and no release may have it: test without --release"
+);
 
 static BOOT: OnceLock<String> = OnceLock::new();
 static PLACE: OnceLock<Place> = OnceLock::new();
@@ -125,11 +127,25 @@ fn of_boot() -> io::Result<String> {
         Err(e) if !is_need(&e) => Vec::new(),
         read => read?,
     };
-    Ok(boot_under(lossy(id).trim(), &lossy(offsets)))
+    let [own, for_children] = [own_namespace("time")?, own_namespace("time_for_children")?];
+    let boot = boot_under(lossy(id).trim(), &own, &for_children, &lossy(offsets));
+    Ok(boot)
 }
 
-/// A boot's id as it is seen in the time namespace with these offsets: `ID`, or `ID+SECONDS.NANOSECONDS`.
-fn boot_under(id: &str, offsets: &str) -> String {
+/// The name of a namespace of ours: namespaces(7). Empty where there is none.
+fn own_namespace(kind: &str) -> io::Result<String> {
+    match std::fs::read_link(format!("/proc/self/ns/{kind}")) {
+        Err(e) if !is_need(&e) => Ok(String::new()),
+        read => Ok(read?.to_string_lossy().into_owned()),
+    }
+}
+
+/// A boot's id as it is seen in a time namespace: `ID`, or `ID+SECONDS.NANOSECONDS`. The offsets are those of the namespace for
+/// children. Where that is another one, as after unshare(2), and after exec before Linux 6.3, those of ours are not known: `ID+NAME`.
+fn boot_under(id: &str, own: &str, for_children: &str, offsets: &str) -> String {
+    if own != for_children {
+        return format!("{id}+{own}");
+    }
     let mut lines = offsets.lines();
     let line = lines.find_map(|line| line.strip_prefix("boottime"));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
@@ -217,14 +233,23 @@ mod tests {
     fn offset_of_the_time_namespace_is_part_of_the_boot_id() {
         let boot = |boottime: &str| {
             let offsets = format!("monotonic           7         7\nboottime   {boottime}\n");
-            boot_under("c0ffee", &offsets)
+            boot_under("c0ffee", "time:[1]", "time:[1]", &offsets)
         };
         assert_eq!(boot("        0         0"), "c0ffee");
         assert_eq!(boot("     7200         0"), "c0ffee+7200.000000000");
         assert_eq!(boot("       -5  20000000"), "c0ffee+-5.020000000");
         // A kernel without time namespaces, and one whose file has another form.
         for offsets in ["", "boottime\n", "boottime 7200\n"] {
-            assert_eq!(boot_under("c0ffee", offsets), "c0ffee");
+            assert_eq!(boot_under("c0ffee", "", "", offsets), "c0ffee");
+        }
+    }
+
+    /// It goes by the old clock, and the file has the offset of the new one.
+    #[test]
+    fn offset_of_the_namespace_for_children_is_not_that_of_a_process_outside_it() {
+        for offsets in ["boottime 7200 0\n", "boottime 0 0\n"] {
+            let boot = boot_under("c0ffee", "time:[1]", "time:[2]", offsets);
+            assert_eq!(boot, "c0ffee+time:[1]");
         }
     }
 }
