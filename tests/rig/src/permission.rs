@@ -1,6 +1,7 @@
 //! Permissions that root has on a plain machine, and may lack in a container.
 
 use std::fs;
+use std::process::Command;
 
 /// A permission that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub enum Permission {
     MountNamespace,
     /// Set-user-ID programs and capabilities of files take effect.
     SetUserId,
+    /// To become a program in a time namespace of its own.
+    TimeNamespace,
 }
 
 impl Permission {
@@ -20,6 +23,7 @@ impl Permission {
             Permission::SysNice => "CAP_SYS_NICE",
             Permission::MountNamespace => "CAP_SYS_ADMIN, for a mount namespace",
             Permission::SetUserId => "set-user-ID programs",
+            Permission::TimeNamespace => "a time namespace that exec enters (Linux 6.3)",
         }
     }
 
@@ -29,6 +33,7 @@ impl Permission {
             Permission::SysNice => has_capability(23),
             Permission::MountNamespace => has_capability(21),
             Permission::SetUserId => status("NoNewPrivs") == "0" && !temporary_is_nosuid(),
+            Permission::TimeNamespace => enters_time_namespace(),
         }
     }
 }
@@ -66,4 +71,14 @@ fn temporary_is_nosuid() -> bool {
         .expect("statvfs")
         .flags();
     flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID)
+}
+
+/// Whether unshare(1) may make a time namespace, and the program that it becomes is in it. Older kernels move only its children there.
+fn enters_time_namespace() -> bool {
+    const LINK: &str = "/proc/self/ns/time";
+    let words = ["--time", "--boottime=7", "--", "readlink", "-n", LINK];
+    let done = Command::new("unshare").args(words).output();
+    let done = done.expect("unshare");
+    let own = fs::read_link(LINK).unwrap_or_default();
+    done.status.success() && done.stdout != own.as_os_str().as_encoded_bytes()
 }

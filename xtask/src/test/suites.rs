@@ -45,7 +45,7 @@ test    morning           5  25 | tests/tools/morning --check | puppet-agent pro
 
 system  fleet-lab         4  40 | fleet lab 3          | @ca libfaketime tests/lab/setup tests/lab/server-image
 system  lab               4  25 | tests lab 4          | tests/lab/setup tests/lab/image tests/tools/build
-system  privileged        5  25 | privileged           | puppet-agent ruby util-linux mount xfsprogs e2fsprogs python3 bubblewrap
+system  privileged        5  25 | privileged           | @ca @backends util-linux mount xfsprogs e2fsprogs python3 bubblewrap
 system  matrix           10  25 | tests/matrix/run     | puppet-agent debootstrap util-linux mount
 system  package          10  25 | tests/package/run    | cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3 dpkg gcc-aarch64-linux-gnu
 system  sites             8  25 | tests/module/sites   | puppet-agent r10k git openssl python3 util-linux mount
