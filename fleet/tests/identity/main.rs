@@ -2,7 +2,7 @@
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// What earlier and later versions have written.
+/// What a later version may write.
 mod newer;
 
 use std::fs;

@@ -19,6 +19,7 @@ mod node;
 mod nodes;
 /// A CA of `again-fleet ca`.
 mod own_ca;
+/// What a bug shows.
 mod panic;
 /// What everybody may read.
 mod public;
