@@ -74,7 +74,7 @@ fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Actio
         term,
     };
     letters::write(state, vec![draft], now, out);
-    only_newest(state, which, outcome);
+    only_newest(state, which, outcome, false);
 }
 
 /// The ways of these origins that were stopped.
@@ -135,7 +135,7 @@ pub(super) fn tell(
         if is_same || rank(news.outcome) < rank(told.outcome) {
             if news.again {
                 letter.left = letter.content.keys();
-                only_newest(state, which, news.outcome);
+                only_newest(state, which, news.outcome, false);
                 letters::send(state, &id, now, out);
             }
             return;
@@ -174,13 +174,13 @@ pub(super) fn tell(
         },
     };
     letters::write(state, vec![draft], now, out);
-    only_newest(state, which, news.outcome);
+    only_newest(state, which, news.outcome, version == 1);
 }
 
 /// Leaves the result register to one trigger of a sender and name: to the one that stands in the engine, else to the highest number of
 /// those that did not stand there before it. What another one came to is told in the story only. A number may be lower than an earlier one
 /// if the sender's clock was set back.
-fn only_newest(state: &mut State, which: &Which, outcome: Outcome) {
+fn only_newest(state: &mut State, which: &Which, outcome: Outcome, is_new: bool) {
     let id = |number, bits| {
         LetterId::Told(Which {
             number,
@@ -193,10 +193,14 @@ fn only_newest(state: &mut State, which: &Which, outcome: Outcome) {
     let place = (which.sender.clone(), which.name.clone());
     let stands = state.registers.get(&place);
     let stands = stands.is_some_and(|register| register.is(which));
-    // A lower number is superseded also where it is a copy that somebody has put back.
+    // A copy that somebody has put back is superseded, or has a result already. It changes nothing for the trigger that it replaced, and
+    // what is put again after it counts again.
     if stands && outcome != Outcome::Superseded {
+        if let Some(letter) = state.letters.get_mut(&this) {
+            letter.is_past = false;
+        }
         let above = (Bound::Excluded(this.clone()), Bound::Included(last.clone()));
-        for (_, letter) in state.letters.range_mut(above) {
+        for (_, letter) in state.letters.range_mut(above).filter(|_| is_new) {
             letter.is_past = true;
             leave_result(letter);
         }

@@ -195,7 +195,8 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
 /// judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     // An event is there for all nodes.
-    if place.1.is_of_a_rule() {
+    let known = state.registers.get(place);
+    if known.is_some_and(|register| register.revision == 0) {
         state.registers.remove(place);
         return;
     }

@@ -140,6 +140,57 @@ fn sender_is_told_that_its_trigger_is_held_though_an_earlier_one_has_a_result() 
     assert_eq!(ran(&later), Some((later.number, Outcome::Changed)));
 }
 
+/// Somebody without a key puts back what stood in the engine before.
+#[test]
+fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
+    // The earlier one's result is known, or forgotten.
+    for is_forgotten in [false, true] {
+        let mut lb1 = Bench::linked("lb1");
+        let (earlier, later) = (lb1.fired(1_000), lb1.fired(2_000));
+        lb1.sees(&earlier, 7);
+        let actions = lb1.gets(&earlier, Outcome::Taken);
+        tells_sender(&mut lb1, &actions);
+        if is_forgotten {
+            let id = LetterId::Told(Which::from(&earlier));
+            lb1.state.letters.remove(&id);
+        }
+        lb1.sees(&later, 8);
+        let actions = lb1.gets(&later, Outcome::Held);
+        let told = tells_sender(&mut lb1, &actions);
+        assert_eq!(told, Some((later.number, Outcome::Held)));
+        lb1.sees(&earlier, 9);
+        lb1.gets(&earlier, Outcome::Taken);
+        lb1.does(Event::Gone((earlier.sender.clone(), earlier.name.clone())));
+        lb1.sees(&later, 10);
+        let actions = lb1.gets(&later, Outcome::Taken);
+        let told = tells_sender(&mut lb1, &actions);
+        assert_eq!(told, Some((later.number, Outcome::Taken)));
+        let actions = lb1.does(Event::Ran {
+            which: Which::from(&later),
+            lineage: later.lineage.clone(),
+            outcome: Outcome::Changed,
+            why: String::new(),
+            ran: None,
+        });
+        let told = tells_sender(&mut lb1, &actions);
+        assert_eq!(told, Some((later.number, Outcome::Changed)));
+    }
+}
+
+#[test]
+fn value_below_a_name_of_a_rule_is_removed_from_the_engine() {
+    let mut lb1 = Bench::linked("lb1");
+    let one = Trigger {
+        name: "rule/x".parse().expect("a name"),
+        ..lb1.fired(1)
+    };
+    let actions = lb1.does(Event::Seen(vec![Sight {
+        found: Found::Bad("nobody signed it".to_owned()),
+        ..sight(&one, 7)
+    }]));
+    assert_eq!(removed(&actions), Some(7));
+}
+
 #[test]
 fn results_of_one_sender_take_no_room_from_those_of_another() {
     let mut lb1 = Bench::linked("lb1");
