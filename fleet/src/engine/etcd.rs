@@ -22,7 +22,6 @@ use tokio::time::{Instant, timeout};
 use self::errors::{error, words};
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Feed, Health, Limit, List, Shares, Times, Tls, Value};
-use crate::wire::quota::Amount;
 
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
@@ -189,11 +188,13 @@ impl Etcd {
             }
             let mut skip = Vec::new();
             for value in answer.kvs().iter().map(value) {
-                let end = sorter.as_mut();
-                let end = end.and_then(|sorter| sorter.skips(&value.key, value.size()));
-                match end {
-                    Some(end) => skip = end,
-                    None => list.values.push(value),
+                let is_taken = |sorter: &mut &mut Sorter<'_>| {
+                    let is_taken = sorter.takes(&value.key, value.size());
+                    skip = sorter.skips(&value.key).unwrap_or_default();
+                    is_taken
+                };
+                if sorter.as_mut().is_none_or(is_taken) {
+                    list.values.push(value);
                 }
             }
             match answer.kvs().last() {
@@ -301,13 +302,10 @@ impl Engine for Etcd {
         self.pages(prefix, (0, usize::MAX), None).await
     }
 
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
-        let mut sorter = Sorter::new(prefix, limit);
-        let list = self
-            .pages(below, (0, usize::MAX), Some(&mut sorter))
-            .await?;
-        let cut = sorter.cut;
-        Ok(Shares { list, cut })
+    async fn list_shares(&self, prefix: &str, mut sorter: Sorter<'_>) -> Result<Shares, Error> {
+        let all = (0, usize::MAX);
+        let list = self.pages(prefix, all, Some(&mut sorter)).await?;
+        Ok(Shares::new(list, sorter))
     }
 
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {

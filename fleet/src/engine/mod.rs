@@ -31,7 +31,6 @@ use std::time::Duration;
 use self::shares::Sorter;
 use crate::identity::authority::Revocation;
 use crate::wire::key::is_list_of_targets;
-use crate::wire::quota::Amount;
 pub use crate::wire::value::Value;
 
 /// What stands below a prefix.
@@ -63,12 +62,26 @@ pub struct Shares {
     pub list: List,
     /// The senders that have more, as their segment of the keys.
     pub cut: BTreeSet<String>,
+    /// Some of the keys that are not read.
+    pub foreign: BTreeSet<String>,
 }
 
 impl From<List> for Shares {
     fn from(list: List) -> Shares {
-        let cut = BTreeSet::new();
-        Shares { list, cut }
+        Shares {
+            list,
+            ..Shares::default()
+        }
+    }
+}
+
+impl Shares {
+    fn new(list: List, sorter: Sorter<'_>) -> Shares {
+        Shares {
+            list,
+            cut: sorter.cut,
+            foreign: sorter.foreign,
+        }
     }
 }
 
@@ -221,13 +234,12 @@ pub trait Engine {
     /// Values below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
-    /// The same, below another prefix within that, up to a limit below each segment that follows the first prefix.
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
-        let (mut list, mut sorter) = (self.list(below).await?, Sorter::new(prefix, limit));
+    /// The same, without what is sorted out.
+    async fn list_shares(&self, prefix: &str, mut sorter: Sorter<'_>) -> Result<Shares, Error> {
+        let mut list = self.list(prefix).await?;
         let is_taken = |value: &Value| sorter.takes(&value.key, value.size());
         list.values.retain(is_taken);
-        let cut = sorter.cut;
-        Ok(Shares { list, cut })
+        Ok(Shares::new(list, sorter))
     }
 
     /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,

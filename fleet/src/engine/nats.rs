@@ -31,7 +31,6 @@ use super::jetstream::{Answer, Consumer, From, NUMBER, expecting, is_removal, js
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
-use crate::wire::quota::Amount;
 
 /// As seldom as can be: whether the server lives is asked with the renewals of the lease.
 const PING: Duration = Duration::from_secs(24 * 3600);
@@ -428,12 +427,11 @@ impl Engine for Nats {
     }
 
     /// A server sends everything. What is beyond a share is dropped as it comes.
-    async fn list_shares(&self, prefix: &str, below: &str, limit: Amount) -> Result<Shares, Error> {
+    async fn list_shares(&self, prefix: &str, sorter: Sorter<'_>) -> Result<Shares, Error> {
         self.patiently(async |patience| {
-            let mut sorter = Sorter::new(prefix, limit);
-            let list = self.list_once(below, patience, Some(&mut sorter)).await?;
-            let cut = sorter.cut;
-            Ok(list.map(|list| Shares { list, cut }))
+            let mut sorter = sorter.clone();
+            let list = self.list_once(prefix, patience, Some(&mut sorter)).await?;
+            Ok(list.map(|list| Shares::new(list, sorter)))
         })
         .await
     }

@@ -1,9 +1,42 @@
 //! How much is read of what each sender has below a prefix: keys are `PREFIX/SENDER/NAME`, and what one sender puts there must not fill
 //! the memory of who reads, nor keep another's values from being read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug, Formatter};
+use std::ops::Bound;
+use std::rc::Rc;
 
 use crate::wire::quota::{Amount, Quotas};
+
+/// How many senders that have more are known by name.
+pub const MOST_CUT: usize = 1000;
+/// How many keys that are not read are named together.
+const MOST_FOREIGN: usize = 16;
+
+/// What may be read below a prefix.
+#[derive(Clone)]
+pub struct Bounds {
+    /// Of each sender.
+    pub of_sender: Amount,
+    /// Bytes of all senders together.
+    pub most_bytes: usize,
+    /// Whether a key is read. Whatever may stand at others does not count.
+    pub is_read: Rc<dyn Fn(&str) -> bool>,
+}
+
+impl Debug for Bounds {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (of_sender, most_bytes) = (self.of_sender, self.most_bytes);
+        write!(f, "{of_sender:?} of each, {most_bytes} bytes of all")
+    }
+}
+
+impl Bounds {
+    /// Nothing is read yet.
+    pub fn quotas(&self) -> Quotas<String> {
+        Quotas::new(self.of_sender).with_most_bytes(self.most_bytes)
+    }
+}
 
 /// The segment of a key that follows a prefix.
 pub fn segment<'k>(prefix: &str, key: &'k str) -> &'k str {
@@ -11,44 +44,73 @@ pub fn segment<'k>(prefix: &str, key: &'k str) -> &'k str {
     below.split('/').next().unwrap_or(below)
 }
 
-/// Sorts out what is beyond a share, while a list is read.
-pub(super) struct Sorter<'p> {
-    prefix: &'p str,
+/// Sorts out what is beyond a share, while a list is read. What was read before has its room before anything else.
+#[derive(Debug, Clone)]
+pub struct Sorter<'r> {
+    prefix: &'r str,
+    bounds: &'r Bounds,
+    /// Sizes of what was read before, in bytes.
+    known: &'r BTreeMap<String, usize>,
     used: Quotas<String>,
-    /// The senders that have more.
+    /// The senders that have more, and one more than are known by name if those are too many.
     pub cut: BTreeSet<String>,
+    /// Some of the keys that are not read.
+    pub foreign: BTreeSet<String>,
 }
 
-impl<'p> Sorter<'p> {
-    /// For keys below this prefix.
-    pub fn new(prefix: &'p str, limit: Amount) -> Self {
+impl<'r> Sorter<'r> {
+    /// For keys below this prefix, some of which were read before and are counted.
+    pub fn new(
+        prefix: &'r str,
+        bounds: &'r Bounds,
+        known: &'r BTreeMap<String, usize>,
+        used: Quotas<String>,
+    ) -> Self {
         Sorter {
             prefix,
-            used: Quotas::new(limit),
+            bounds,
+            known,
+            used,
             cut: BTreeSet::new(),
+            foreign: BTreeSet::new(),
         }
     }
 
-    /// Whether a value of this size, in bytes, is within its sender's share. After the first that is not, none is.
+    /// Whether a value of this size, in bytes, is read. After the first new one that is beyond its sender's share, no new one is.
     pub fn takes(&mut self, key: &str, size: usize) -> bool {
-        let sender = segment(self.prefix, key).to_owned();
-        let is_cut = self.cut.contains(&sender) || !self.used.has_room(&sender, size);
-        if is_cut {
-            self.cut.insert(sender);
-        } else {
-            self.used.add(&sender, size);
+        if !(self.bounds.is_read)(key) {
+            if self.foreign.len() < MOST_FOREIGN {
+                self.foreign.insert(key.to_owned());
+            }
+            return false;
         }
-        !is_cut
+        let sender = segment(self.prefix, key).to_owned();
+        let known = self.known.get(key).copied();
+        if let Some(size) = known {
+            self.used.remove(&sender, size);
+        }
+        let is_taken =
+            (known.is_some() || !self.cut.contains(&sender)) && self.used.has_room(&sender, size);
+        if is_taken {
+            self.used.add(&sender, size);
+        } else if self.cut.len() <= MOST_CUT {
+            self.cut.insert(sender);
+        }
+        is_taken
     }
 
-    /// If a value is not, the first key behind all those of its sender.
-    pub fn skips(&mut self, key: &str, size: usize) -> Option<Vec<u8>> {
-        if self.takes(key, size) {
+    /// The first key behind this one that may be read, if its sender has more.
+    pub fn skips(&self, key: &str) -> Option<Vec<u8>> {
+        let sender = segment(self.prefix, key);
+        if !self.cut.contains(sender) {
             return None;
         }
-        let sender = segment(self.prefix, key);
         // The character after the slash.
-        Some(format!("{}{sender}0", self.prefix).into_bytes())
+        let end = format!("{}{sender}0", self.prefix);
+        let behind = (Bound::Excluded(key), Bound::Excluded(end.as_str()));
+        let mut known = self.known.range::<str, _>(behind);
+        let next = known.next().map(|(key, _)| key.clone());
+        Some(next.unwrap_or(end).into_bytes())
     }
 }
 
@@ -57,18 +119,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_ends_for_a_sender_with_the_first_value_beyond_its_share() {
-        let limit = Amount {
-            values: 2,
-            bytes: 100,
+    fn list_goes_on_behind_a_sender_with_more_than_its_share_or_at_what_was_read_before() {
+        let bounds = Bounds {
+            of_sender: Amount {
+                values: 2,
+                bytes: 100,
+            },
+            most_bytes: usize::MAX,
+            is_read: Rc::new(|key| !key.ends_with("junk")),
         };
-        let mut sorter = Sorter::new("to/a/", limit);
+        let known = BTreeMap::from([("to/a/x/7".to_owned(), 10)]);
+        let mut used = bounds.quotas();
+        used.add(&"x".to_owned(), 10);
+        let mut sorter = Sorter::new("to/a/", &bounds, &known, used);
         let mut takes = |key: &str, bytes| sorter.takes(&format!("to/a/{key}"), bytes);
-        assert!(takes("x/1", 10) && takes("x/2", 10) && !takes("x/3", 1));
+        assert!(!takes("x/junk", 1000) && !takes("x/junk", 1000) && !takes("x/0junk", 1));
+        assert!(takes("x/1", 10) && !takes("x/2", 10) && !takes("x/3", 1));
         assert!(takes("y/1", 1000) && !takes("y/2", 1));
         assert!(takes("z", 50));
-        let end = sorter.skips("to/a/x/3", 1).expect("beyond its share");
+        assert_eq!(sorter.skips("to/a/x/3"), Some(b"to/a/x/7".to_vec()));
+        assert_eq!(sorter.skips("to/a/z"), None);
+        let end = sorter.skips("to/a/x/7").expect("beyond its share");
         assert!(end > b"to/a/x/zzz".to_vec() && end < b"to/a/x=1/a".to_vec());
+        assert!(sorter.takes("to/a/x/7", 10) && !sorter.takes("to/a/x/8", 1));
         assert_eq!(sorter.cut, ["x", "y"].map(str::to_owned).into());
+        assert_eq!(sorter.foreign.len(), 2);
     }
 }

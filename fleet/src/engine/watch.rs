@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::shares::{Bounds, MOST_CUT, Sorter};
 use super::{Change, Engine, Error, Feed, Shares, Value, shares};
 use crate::wire::quota::{Amount, Quotas};
 
@@ -35,6 +36,8 @@ pub enum Event {
     Complete,
     /// Below this segment of the keys there is more than is told; said once of each.
     Cut(String),
+    /// A value at this key is not read.
+    Foreign(String),
     /// The engine cannot be asked at present. Told once each time.
     Lost(Error),
 }
@@ -45,14 +48,20 @@ pub struct Watch<'e, E: Engine> {
     prefix: String,
     /// What was told.
     told: BTreeMap<String, Mark>,
-    /// How much may be told below each of the next segments, if that is bounded.
-    limit: Option<Amount>,
+    /// What may be told, if that is bounded.
+    bounds: Option<Bounds>,
     /// How much of it was.
     used: Quotas<String>,
     /// The segments below which there is more, those of which that was said, and those below which there is room again.
     cut: BTreeSet<String>,
     said: BTreeSet<String>,
     roomy: BTreeSet<String>,
+    /// Whether more segments were cut off than are known by name.
+    is_more_cut: bool,
+    /// How full all together were when segments were cut off.
+    fullness: u8,
+    /// Whether keys that a list does not read were named.
+    has_named_foreign: bool,
     /// Everything up to this one was told.
     revision: u64,
     /// Of the last list.
@@ -79,11 +88,14 @@ impl<'e, E: Engine> Watch<'e, E> {
             engine,
             prefix: prefix.into(),
             told: BTreeMap::new(),
-            limit: None,
+            bounds: None,
             used: Quotas::new(Amount::default()),
             cut: BTreeSet::new(),
             said: BTreeSet::new(),
             roomy: BTreeSet::new(),
+            is_more_cut: false,
+            fullness: 0,
+            has_named_foreign: false,
             revision: 0,
             listed: 0,
             feed: None,
@@ -97,11 +109,12 @@ impl<'e, E: Engine> Watch<'e, E> {
         }
     }
 
-    /// Tells no more than this below each of the next segments of the keys. The rest stays in the engine, and is read when what was told is
-    /// removed there.
+    /// Tells no more than this below each of the next segments of the keys, and of all. The rest stays in the engine, and is read when what
+    /// was told is removed there.
     #[must_use]
-    pub fn within(mut self, limit: Amount) -> Self {
-        (self.limit, self.used) = (Some(limit), Quotas::new(limit));
+    pub fn within(mut self, bounds: Bounds) -> Self {
+        self.used = bounds.quotas();
+        self.bounds = Some(bounds);
         self
     }
 
@@ -151,7 +164,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             let pause = self.pause();
             sleep(pause).await;
         }
-        let list = self.list().await?;
+        let list = self.list(&self.prefix.clone()).await?;
         let feed = self.engine.follow(&self.prefix, list.list.revision).await?;
         self.feed = Some(feed);
         self.since = Instant::now();
@@ -162,12 +175,12 @@ impl<'e, E: Engine> Watch<'e, E> {
 
     /// Lists. A member of a cluster that lags behind tells less than was told for a moment, an engine that began anew
     /// for longer.
-    async fn list(&mut self) -> Result<Shares, Error> {
+    async fn list(&mut self, below: &str) -> Result<Shares, Error> {
         loop {
             if let Some(time) = self.behind_until {
                 sleep_until(time).await;
             }
-            let list = self.read(&self.prefix).await?;
+            let list = self.read(below).await?;
             let is_behind = list.list.revision < self.revision;
             if !is_behind || self.behind_until.is_some() {
                 self.behind_until = None;
@@ -178,16 +191,24 @@ impl<'e, E: Engine> Watch<'e, E> {
     }
 
     async fn read(&self, below: &str) -> Result<Shares, Error> {
-        match self.limit {
-            Some(limit) => self.engine.list_shares(&self.prefix, below, limit).await,
-            None => self.engine.list(below).await.map(Shares::from),
-        }
+        let Some(bounds) = &self.bounds else {
+            return self.engine.list(below).await.map(Shares::from);
+        };
+        let known = self.told.iter();
+        let known = known.map(|(key, mark)| (key.clone(), mark.size)).collect();
+        let sorter = Sorter::new(&self.prefix, bounds, &known, self.used.clone());
+        self.engine.list_shares(below, sorter).await
     }
 
     /// Tells more of what is below a segment.
     async fn fill(&mut self, segment: String) -> Result<(), Error> {
         let below = format!("{}{segment}/", self.prefix);
-        let mut shares = self.read(&below).await?;
+        let mut shares = self.list(&below).await?;
+        if shares.list.revision < self.revision {
+            // The engine began anew.
+            self.feed = None;
+            return Ok(());
+        }
         self.roomy.remove(&segment);
         self.cut.remove(&segment);
         for value in shares.list.values.drain(..) {
@@ -222,10 +243,27 @@ impl<'e, E: Engine> Watch<'e, E> {
     /// Leaves what else is below these segments in the engine.
     fn leave(&mut self, segments: BTreeSet<String>) {
         for segment in segments {
-            if self.said.insert(segment.clone()) {
+            if self.said.len() < MOST_CUT && self.said.insert(segment.clone()) {
                 self.ready.push_back(Event::Cut(segment.clone()));
             }
-            self.cut.insert(segment);
+            if self.cut.len() < MOST_CUT {
+                self.cut.insert(segment);
+            } else {
+                self.is_more_cut |= !self.cut.contains(&segment);
+            }
+            self.fullness = self.fullness.max(self.used.fullness());
+        }
+    }
+
+    /// Reads more below a segment where there is room again, and below all if there is room again for all together.
+    fn read_more(&mut self, segment: String) {
+        if self.cut.contains(&segment) && self.used.is_half_empty(&segment) {
+            self.roomy.insert(segment);
+        }
+        if self.used.fullness() < self.fullness {
+            self.fullness = self.used.fullness();
+            // No list is of this revision.
+            (self.list_again, self.listed) = (true, u64::MAX);
         }
     }
 
@@ -234,12 +272,17 @@ impl<'e, E: Engine> Watch<'e, E> {
             self.list_again = false;
             return Ok(());
         }
-        let list = self.list().await?;
+        let list = self.list(&self.prefix.clone()).await?;
         let began_anew = list.list.revision < self.revision;
+        let (cut, is_more_cut) = (self.cut.clone(), self.is_more_cut);
         self.take(list);
         // There is something that the feed should have told: it may be dead. Of what is cut off a list may show another part.
         let is_missed = |event: &Event| match event {
-            Event::Changed(change) => !self.cut.contains(&self.segment(change.key())),
+            Event::Changed(change) => {
+                let segment = self.segment(change.key());
+                let is_cut = cut.contains(&segment) || self.cut.contains(&segment);
+                !is_more_cut && !self.is_more_cut && !is_cut
+            }
             _ => false,
         };
         if began_anew || self.ready.iter().any(is_missed) {
@@ -253,6 +296,13 @@ impl<'e, E: Engine> Watch<'e, E> {
         let change = feed.next().await?;
         self.failures = 0;
         self.revision = self.revision.max(change.revision());
+        let mut bounds = self.bounds.iter();
+        if bounds.any(|bounds| !(bounds.is_read)(change.key())) {
+            if let Change::Put(value) = change {
+                self.ready.push_back(Event::Foreign(value.key));
+            }
+            return Ok(());
+        }
         let known = self.told.get(change.key()).map(|known| known.revision);
         // What the list told already, what is told twice, and what an old etcd tells after something newer.
         let is_news = match &change {
@@ -264,31 +314,33 @@ impl<'e, E: Engine> Watch<'e, E> {
         }
         let segment = self.segment(change.key());
         match change {
-            Change::Put(value) if self.limit.is_some() && !self.has_room(&value) => {
+            Change::Put(value) if self.bounds.is_some() && !self.has_room(&value) => {
                 // What stood there does not any more.
+                self.leave(BTreeSet::from([segment.clone()]));
                 if known.is_some() {
                     let (key, revision) = (value.key, value.revision);
                     self.tell(Change::Removed { key, revision });
+                    self.read_more(segment);
                 }
-                self.leave(BTreeSet::from([segment]));
             }
             Change::Put(_) => self.tell(change),
             Change::Removed { .. } => {
                 self.tell(change);
-                if self.cut.contains(&segment) && self.used.is_half_empty(&segment) {
-                    self.roomy.insert(segment);
-                }
+                self.read_more(segment);
             }
         }
         Ok(())
     }
 
     /// Tells in what way a list differs from what was told.
-    fn take(&mut self, Shares { list, cut }: Shares) {
+    fn take(&mut self, Shares { list, cut, foreign }: Shares) {
         self.list_again = false;
         self.cut.clear();
         self.roomy.clear();
-        self.leave(cut);
+        (self.is_more_cut, self.fullness) = (false, 0);
+        if !foreign.is_empty() && !std::mem::replace(&mut self.has_named_foreign, true) {
+            self.ready.extend(foreign.into_iter().map(Event::Foreign));
+        }
         if list.revision < self.revision {
             // The engine began anew: what its revisions meant is over. Nothing that it holds is known.
             let told = self.told.values_mut();
@@ -306,6 +358,10 @@ impl<'e, E: Engine> Watch<'e, E> {
             .filter(|key| !listed.contains_key(key.as_str()));
         let gone: Vec<String> = gone.cloned().collect();
         for key in gone {
+            let segment = self.segment(&key);
+            if cut.contains(&segment) {
+                self.roomy.insert(segment);
+            }
             self.tell(Change::Removed {
                 key,
                 revision: list.revision,
@@ -316,6 +372,7 @@ impl<'e, E: Engine> Watch<'e, E> {
                 self.tell(Change::Put(value));
             }
         }
+        self.leave(cut);
         self.ready.push_back(Event::Complete);
     }
 
@@ -324,7 +381,7 @@ impl<'e, E: Engine> Watch<'e, E> {
             Change::Put(value) => self.told.insert(value.key.clone(), Mark::of(value)),
             Change::Removed { key, .. } => self.told.remove(key),
         };
-        if self.limit.is_some() {
+        if self.bounds.is_some() {
             let segment = self.segment(change.key());
             before.inspect(|mark| self.used.remove(&segment, mark.size));
             if let Change::Put(value) = &change {
@@ -356,13 +413,13 @@ impl Tell {
 pub async fn watch<E: Engine>(
     engine: &E,
     prefix: String,
-    limit: Option<Amount>,
+    bounds: Option<Bounds>,
     again: &Notify,
     tell: Tell,
 ) -> Infallible {
     let mut watch = Watch::new(engine, prefix, rand::rng().random());
-    if let Some(limit) = limit {
-        watch = watch.within(limit);
+    if let Some(bounds) = bounds {
+        watch = watch.within(bounds);
     }
     loop {
         tokio::select! {
@@ -424,7 +481,7 @@ mod tests {
             Event::Changed(Change::Removed { key, .. }) => {
                 belief.remove(&key);
             }
-            Event::Complete | Event::Cut(_) | Event::Lost(_) => {}
+            Event::Complete | Event::Cut(_) | Event::Foreign(_) | Event::Lost(_) => {}
         }
     }
 
@@ -491,10 +548,17 @@ mod tests {
         );
     }
 
-    const SHARE: Amount = Amount {
-        values: 4,
-        bytes: 1000,
-    };
+    /// All keys but those that end with `junk`.
+    fn share() -> Bounds {
+        Bounds {
+            of_sender: Amount {
+                values: 4,
+                bytes: 1000,
+            },
+            most_bytes: 100_000,
+            is_read: Rc::new(|key| !key.ends_with("junk")),
+        }
+    }
 
     /// Names below each sender, as far as they are told until nothing comes any more; and who is named as cut off.
     async fn told<E: Engine>(watch: &mut Watch<'_, E>, belief: &mut Belief) -> Vec<String> {
@@ -526,7 +590,7 @@ mod tests {
                 put(&format!("to/a/big/{n}"), 400).await;
             }
             put("to/a/y/0", 1).await;
-            let mut watch = Watch::new(&memory, "to/a/", 1).within(SHARE);
+            let mut watch = Watch::new(&memory, "to/a/", 1).within(share());
             let mut belief = Belief::new();
             assert_eq!(told(&mut watch, &mut belief).await, ["big", "x"]);
             let counts = |belief: &Belief| ["x", "big", "y"].map(|one| count(belief, one));
@@ -569,7 +633,7 @@ mod tests {
                     _ => Fault::None,
                 });
                 let engine = Faulty::new(memory.clone(), faulty);
-                let mut watch = Watch::new(&engine, "to/a/", seed).within(SHARE);
+                let mut watch = Watch::new(&engine, "to/a/", seed).within(share());
                 let mut belief = Belief::new();
                 for _ in 0..80 {
                     let (sender, n) = (dice.random_range(0..3), dice.random_range(0..8));
@@ -598,13 +662,24 @@ mod tests {
                 watch.list_again();
                 told(&mut watch, &mut belief).await;
                 let list = memory.list("to/a/").await.expect("listed");
-                let mut sorter = super::super::Sorter::new("to/a/", SHARE);
-                let within = list
-                    .values
-                    .into_iter()
-                    .filter(|value| sorter.takes(&value.key, value.size()));
-                let within: Belief = within.map(|value| (value.key, value.bytes)).collect();
-                assert_eq!(belief, within, "seed {seed}");
+                let (bounds, known) = (share(), BTreeMap::new());
+                let mut sorter = Sorter::new("to/a/", &bounds, &known, bounds.quotas());
+                for value in &list.values {
+                    sorter.takes(&value.key, value.size());
+                }
+                let there = list.values.into_iter();
+                let mut there: Belief = there.map(|value| (value.key, value.bytes)).collect();
+                for (key, bytes) in &belief {
+                    assert_eq!(there.remove(key).as_ref(), Some(bytes), "seed {seed}");
+                }
+                for key in there.into_keys() {
+                    let sender = shares::segment("to/a/", &key);
+                    assert!(
+                        sorter.cut.contains(sender),
+                        "{key} is not read, seed {seed}"
+                    );
+                    assert!(count(&belief, sender) > 0, "seed {seed}");
+                }
                 seen[usize::from(sorter.cut.is_empty())] += 1;
             });
         }
@@ -612,6 +687,73 @@ mod tests {
             seen.iter().all(|count| *count > 10),
             "too little happened: {seen:?}"
         );
+    }
+
+    #[test]
+    fn keys_that_are_not_read_take_nothing_of_a_share() {
+        run(async {
+            let memory = Memory::new(Times::default());
+            let put = async |key: &str| {
+                let key = format!("to/a/x/{key}");
+                memory.put(&key, &[0; 900], None).await.expect("put");
+            };
+            for n in 0..50 {
+                put(&format!("{n}junk")).await;
+            }
+            put("y").await;
+            let mut watch = Watch::new(&memory, "to/a/", 1).within(share());
+            let mut belief = Belief::new();
+            assert_eq!(told(&mut watch, &mut belief).await, [""; 0]);
+            assert_eq!(count(&belief, "x"), 1);
+            put("zjunk").await;
+            let named = timeout(LAG, watch.next()).await;
+            assert_eq!(named, Ok(Event::Foreign("to/a/x/zjunk".to_owned())));
+        });
+    }
+
+    #[test]
+    fn what_was_told_is_kept_when_a_list_begins_with_others() {
+        run(async {
+            let memory = Memory::new(Times::default());
+            let mut watch = Watch::new(&memory, "to/a/", 1).within(share());
+            let mut belief = Belief::new();
+            told(&mut watch, &mut belief).await;
+            for key in ["z0", "z1", "z2", "z3", "a0", "a1", "a2", "a3"] {
+                let key = format!("to/a/x/{key}");
+                memory.put(&key, b"x", None).await.expect("put");
+            }
+            assert_eq!(told(&mut watch, &mut belief).await, ["x"]);
+            watch.list_again();
+            let next = timeout(LAG, watch.next()).await;
+            assert_eq!(next, Ok(Event::Complete));
+            assert!(timeout(LAG, watch.next()).await.is_err());
+            assert!(belief.keys().all(|key| key.contains("/z")));
+        });
+    }
+
+    #[test]
+    fn many_senders_are_read_up_to_a_limit_and_all_of_them_in_the_end() {
+        run(async {
+            let memory = Memory::new(Times::default());
+            for n in 0..1500 {
+                let key = format!("to/a/{n:04}/x");
+                memory.put(&key, &[0; 900], None).await.expect("put");
+            }
+            let mut watch = Watch::new(&memory, "to/a/", 1).within(share());
+            let mut belief = Belief::new();
+            assert_eq!(told(&mut watch, &mut belief).await.len(), MOST_CUT);
+            let mut seen = 0;
+            while let Some(key) = belief.keys().next().cloned() {
+                let bytes: usize = belief.values().map(Vec::len).sum();
+                assert!(bytes <= 100_000, "{bytes}");
+                let list = memory.list(&key).await.expect("listed");
+                let revision = list.values[0].revision;
+                memory.remove(&key, revision).await.expect("removed");
+                seen += 1;
+                told(&mut watch, &mut belief).await;
+            }
+            assert_eq!(seen, 1500);
+        });
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
 //! bounded number together, and tells what stands in the engine for this node.
 
+/// How much is read of what others write.
+mod bounds;
 /// Calls that take more than one request.
 mod calls;
 
@@ -18,6 +20,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
+pub use self::bounds::OF_A_SENDER;
+use self::bounds::bounds;
 use self::calls::{forget, list, reset, stories, tell};
 use super::few::Few;
 use super::places::{Act, Leases, Line, Looks, Seen};
@@ -31,7 +35,6 @@ use crate::step::model::{Client, LetterId, Place};
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
-use crate::wire::quota::Amount;
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -41,11 +44,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MOST_CALLS: usize = 64;
 /// How many changes are told together.
 const MOST_CHANGES: usize = 256;
-/// How much is read of the triggers of one sender. The rest stays in the engine until there is room.
-pub const OF_A_SENDER: Amount = Amount {
-    bytes: 2 << 20,
-    values: 256,
-};
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// How long the engine may take to hear that this service ends.
@@ -175,6 +173,8 @@ pub enum News {
     Changes(Vec<Change>),
     /// Below this segment of the keys below `to/` of this node there is more than [`OF_A_SENDER`].
     Cut(String),
+    /// At this key below `to/` of this node stands what is no trigger of a sender.
+    Foreign(String),
     /// What is seen of the lines, by the number of the look.
     Seen(u64, Seen),
     /// The answer to a call. It is none if another revision stood where one was to be removed.
@@ -298,8 +298,8 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
-        let (prefix, limit) = (prefix.encode(namespace), limit(&prefix));
-        watch::watch(engine, prefix, limit, again, Tell(number, tell.clone()))
+        let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));
+        watch::watch(engine, prefix, bounds, again, Tell(number, tell.clone()))
     };
     let registers = look(0, Prefix::To(node), &again[0]);
     let results = look(1, Prefix::Results(node), &again[1]);
@@ -366,11 +366,6 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     end
 }
 
-/// How much is told below each segment that follows a prefix, if that is bounded.
-fn limit(prefix: &Prefix<'_>) -> Option<Amount> {
-    matches!(prefix, Prefix::To(_)).then_some(OF_A_SENDER)
-}
-
 /// Watches this node's own key. With each beat it is listed on etcd; on NATS a list is much, and nothing ever notifies `never`.
 async fn watch_own_key<E: Engine>(
     engine: &E,
@@ -398,6 +393,7 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
                 let _ = news.send(News::Watched(number, None));
             }
             watch::Event::Cut(sender) => drop(news.send(News::Cut(sender))),
+            watch::Event::Foreign(key) => drop(news.send(News::Foreign(key))),
             // A watch goes on trying; the rest works all the same.
             watch::Event::Lost(error)
                 if number == OWN_KEY || matches!(error, Error::Denied(_) | Error::Full(_)) =>

@@ -192,7 +192,7 @@ async fn hear(
             }
             Some((_, Event::Lost(e))) => return Ok(Err(e)),
             // Nothing is cut off where there is no limit.
-            Some((_, Event::Cut(_))) | None => {}
+            Some((_, Event::Cut(_) | Event::Foreign(_))) | None => {}
         }
     }
 }

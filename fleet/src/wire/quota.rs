@@ -15,25 +15,54 @@ pub struct Amount {
 #[derive(Debug, Clone)]
 pub struct Quotas<K> {
     limit: Amount,
+    /// Of all senders together.
+    most_bytes: usize,
     kept: BTreeMap<K, Amount>,
     values: usize,
+    bytes: usize,
 }
+
+/// The part of a sender's limit up to which a sender has little: 1 of this many. What all of them together may have is
+/// only half for those that have more.
+const LITTLE: usize = 32;
 
 impl<K: Ord + Clone> Quotas<K> {
     /// Nothing is kept yet.
     pub fn new(limit: Amount) -> Self {
         Quotas {
             limit,
+            most_bytes: usize::MAX,
             kept: BTreeMap::new(),
             values: 0,
+            bytes: 0,
         }
     }
 
-    /// Whether one more value of this size, in bytes, may be kept of a sender. The first one may always.
+    /// With a limit for the bytes of all senders together. Half of it is for senders that have little.
+    #[must_use]
+    pub fn with_most_bytes(mut self, most_bytes: usize) -> Self {
+        self.most_bytes = most_bytes;
+        self
+    }
+
+    /// Whether one more value of this size, in bytes, may be kept of a sender. The first one may, however large, if all together have room.
     pub fn has_room(&self, sender: &K, bytes: usize) -> bool {
-        self.kept.get(sender).is_none_or(|kept| {
-            kept.values < self.limit.values && kept.bytes.saturating_add(bytes) <= self.limit.bytes
-        })
+        let kept = self.kept.get(sender).copied().unwrap_or_default();
+        let with_it = kept.bytes.saturating_add(bytes);
+        let is_within = kept.values < self.limit.values && with_it <= self.limit.bytes;
+        let most = if with_it <= self.limit.bytes / LITTLE {
+            self.most_bytes
+        } else {
+            self.most_bytes / 2
+        };
+        let all_have_room = self.values == 0 || self.bytes.saturating_add(bytes) <= most;
+        all_have_room && (kept.values == 0 || is_within)
+    }
+
+    /// How full it is with the bytes of all senders together: 0 to 2. One less is room for senders that have little, 0 for others too.
+    pub fn fullness(&self) -> u8 {
+        let part = self.most_bytes / 8;
+        u8::from(self.bytes > 3 * part) + u8::from(self.bytes > 6 * part)
     }
 
     /// Whether no more than half of what may be kept of a sender is.
@@ -49,6 +78,7 @@ impl<K: Ord + Clone> Quotas<K> {
         kept.values += 1;
         kept.bytes = kept.bytes.saturating_add(bytes);
         self.values += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// Counts a value that was counted before, and is kept no longer.
@@ -62,6 +92,7 @@ impl<K: Ord + Clone> Quotas<K> {
             self.kept.remove(sender);
         }
         self.values -= 1;
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// How many values are kept of all senders together.
@@ -99,6 +130,30 @@ mod tests {
         assert!(quotas.has_room(&3, 1000));
     }
 
+    #[test]
+    fn many_senders_are_bounded_together_and_few_leave_room_for_others() {
+        let limit = Amount {
+            values: 100,
+            bytes: 320,
+        };
+        let mut quotas: Quotas<u8> = Quotas::new(limit).with_most_bytes(1000);
+        quotas.add(&0, 300);
+        assert!(quotas.has_room(&1, 200) && !quotas.has_room(&1, 201));
+        quotas.add(&1, 200);
+        assert!(quotas.has_room(&2, 10) && !quotas.has_room(&2, 11));
+        for sender in 2..52 {
+            assert!(quotas.has_room(&sender, 10));
+            assert_eq!(quotas.fullness(), 1 + u8::from(sender > 27));
+            quotas.add(&sender, 10);
+        }
+        assert!(!quotas.has_room(&60, 1) && !quotas.has_room(&2, 1));
+        quotas.remove(&0, 300);
+        assert!(quotas.has_room(&60, 10) && quotas.fullness() == 1);
+        // Whatever is too large by itself is read when there is nothing else.
+        let empty: Quotas<u8> = Quotas::new(limit).with_most_bytes(1000);
+        assert!(empty.has_room(&1, 5000));
+    }
+
     proptest! {
         #[test]
         fn nothing_is_left_of_what_was_removed(added in prop::collection::vec((0..4_u8, 0..200_usize), 0..50)) {
@@ -110,7 +165,7 @@ mod tests {
             for (sender, bytes) in &added {
                 quotas.remove(sender, *bytes);
             }
-            prop_assert_eq!(quotas.values(), 0);
+            prop_assert_eq!((quotas.values(), quotas.bytes), (0, 0));
             prop_assert!(quotas.kept.is_empty());
         }
     }

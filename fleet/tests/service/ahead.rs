@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::{Id, Node as Name};
 use again_fleet::wire::trigger::Trigger;
@@ -22,12 +23,26 @@ const TIMES: u64 = 3;
 
 mod etcd {
     #[test]
+    fn what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read() {
+        super::what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read(
+            super::Kind::Etcd,
+        );
+    }
+
+    #[test]
     fn sender_that_floods_delays_no_other_and_fills_nothing() {
         super::sender_that_floods_delays_no_other_and_fills_nothing(super::Kind::Etcd);
     }
 }
 
 mod nats {
+    #[test]
+    fn what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read() {
+        super::what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read(
+            super::Kind::Nats,
+        );
+    }
+
     #[test]
     fn sender_that_floods_delays_no_other_and_fills_nothing() {
         super::sender_that_floods_delays_no_other_and_fills_nothing(super::Kind::Nats);
@@ -140,4 +155,43 @@ fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
     };
     assert!(told.iter().all(|one| is_held(&one.why)), "{told:?}");
     assert_eq!(lb1.runs().len() as u64, 3 * TIMES);
+}
+
+/// Whoever may write to the backend, with no node's key, puts there what no service removes.
+fn what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read(kind: Kind) {
+    let server = Server::start(kind);
+    let lb1 = Node::new("lb1.test", &server);
+    let straight = Straight::at(&server, "web2.test");
+    lb1.is_linked(true);
+    let namespace = "test".parse().expect("a namespace");
+    let of_a_rule = |n: usize| {
+        let key = Key::To {
+            target: "lb1.test".parse().expect("a certname"),
+            sender: "web1.test".parse().expect("a certname"),
+            name: format!("rule/{n}").parse().expect("a name"),
+        };
+        let key = key.encode(&namespace);
+        let below = key.strip_prefix("again/v1/test/");
+        below.expect("a key of this fleet").to_owned()
+    };
+    let keys = (0..256).flat_map(|n| [format!("to/lb1=test/web1=test/0/{n}"), of_a_rule(n)]);
+    let junk: Vec<(String, Vec<u8>)> = keys.map(|key| (key, vec![b'x'; 100])).collect();
+    straight.put_all(&junk);
+    for is_anew in [false, true] {
+        if is_anew {
+            lb1.start_anew();
+            lb1.is_linked(true);
+        }
+        let named = "holds something that is not ours";
+        until("its name", || lb1.log().contains(named));
+        let one = Trigger {
+            name: format!("again-{is_anew}").parse().expect("a name"),
+            ..trigger("web1.test")
+        };
+        let key = format!("to/lb1=test/web1=test/{}", one.name);
+        straight.put(&key, &by("web1.test", &one)).expect("put");
+        until("its removal", || straight.list(&key).is_empty());
+        lb1.runs_once(&one.id);
+    }
+    assert!(!lb1.log().contains("has sent more than"), "{}", lb1.log());
 }

@@ -15,6 +15,7 @@ use crate::service::nodes::{Shown, Source};
 use crate::service::places::Act;
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
+use crate::wire;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Node};
 use crate::wire::quota::Amount;
@@ -33,6 +34,7 @@ impl Driver {
             News::Lost(why) => self.lost(why),
             News::Changes(changes) => self.changed(changes),
             News::Cut(segment) => self.cut_off(&segment),
+            News::Foreign(key) => self.foreign(&key),
             News::Watched(number, None) => {
                 self.health.failures.succeeded(&Work::Watch(number));
                 self.own_key_seen(number, true);
@@ -80,12 +82,7 @@ impl Driver {
             News::Answered(Call::Forget { client, node }, answer) => {
                 self.forgotten(client, &node, answer);
             }
-            News::Answered(
-                Call::List {
-                    client, prefixes, ..
-                },
-                answer,
-            ) => match client {
+            News::Answered(Call::List { client, prefixes }, answer) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
                 BEATS => self.beats_read(&prefixes, answer),
@@ -237,6 +234,20 @@ impl Driver {
         }
         self.seen(&mut sights);
         self.ask_for_nodes();
+    }
+
+    /// Names a key that is not read.
+    fn foreign(&mut self, key: &str) {
+        let why = match Key::decode(key, &self.namespace) {
+            Ok(_) => format!(
+                "'{}' has a name that only this node gives",
+                wire::shown(key)
+            ),
+            Err(e) => e.to_string(),
+        };
+        self.turn_away(&format!(
+            "the engine holds something that is not ours: {why}"
+        ));
     }
 
     /// Names a sender of more triggers than are read, once.
