@@ -36,9 +36,9 @@ fn in_time(mut is_so: impl FnMut() -> Result<(), String>) {
 /// Waits until a story is as it should be.
 #[track_caller]
 fn until_told(node: &Node, words: &[&str], is_so: impl Fn(&str) -> bool) {
-    in_time(|| {
-        let story = well(node, words);
-        if is_so(&story) { Ok(()) } else { Err(story) }
+    in_time(|| match done(node.command(words)) {
+        (0, story, error) if error.is_empty() && is_so(&story) => Ok(()),
+        (_, story, error) => Err(story + &error),
     });
 }
 
