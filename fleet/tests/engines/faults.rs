@@ -325,8 +325,8 @@ fn connection_that_ends_is_told_in_plain_words() {
         let address = [format!("https://localhost:{}", relay.port)];
         let engine = Etcd::new(&address, Some(&tls), TIMES).await;
         let engine = engine.expect("a client");
-        put(&engine, key).await;
-        let feed = engine.follow("again/v1/test/to/a/", 0).await;
+        let revision = put(&engine, key).await;
+        let feed = engine.follow("again/v1/test/to/a/", revision).await;
         let mut feed = feed.expect("followed");
         relay.cut();
         let breaks = async {
