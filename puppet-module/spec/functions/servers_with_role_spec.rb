@@ -104,6 +104,17 @@ describe 'servers_with_role' do
     end
   end
 
+  context 'where PuppetDB is installed and not set up' do
+    let(:puppetdb) { ->(*) { raise Puppet::Error, "Failed to execute '/pdb/query/v4'" } }
+    let(:configured) { false }
+    let(:inventory) { good_inventory }
+
+    it 'takes the inventory' do
+      expect(certnames('node')).to eq(%w[web1.test web2.test web3.test])
+      expect(warnings).to eq([])
+    end
+  end
+
   context 'with an inventory of which not all is known' do
     let(:inventory) { "echo again-fleet: warning: read 2h ago >&2; #{good_inventory}" }
 

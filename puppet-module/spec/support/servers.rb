@@ -123,10 +123,11 @@ module Servers
   end
 end
 
-# In each example: `puppetdb`, nil for none; `inventory`, a shell script, nil for none; whether the machine was set up for again-fleet; and
+# In each example: `puppetdb`, nil for none; whether it is `configured`; `inventory`, a shell script, nil for none; whether the machine was set up for again-fleet; and
 # the fallback in Hiera, nil for none.
 RSpec.shared_context 'with servers' do
   let(:puppetdb) { nil }
+  let(:configured) { true }
   let(:inventory) { nil }
   let(:set_up) { true }
   let(:fallback) { nil }
@@ -147,7 +148,7 @@ RSpec.shared_context 'with servers' do
     File.write("#{@dir}/nodes", Servers.inventory)
     File.write("#{@dir}/again-fleet.toml", '') if set_up
     allow(PuppetX::Again::Program).to receive(:path).and_return(inventory && "#{@dir}/again-fleet")
-    allow_any_instance_of(PuppetX::Again::Servers).to receive(:puppetdb).and_return(puppetdb) # rubocop:disable RSpec/AnyInstance
+    allow_any_instance_of(PuppetX::Again::Servers).to receive_messages(puppetdb: puppetdb, configured?: configured) # rubocop:disable RSpec/AnyInstance
     allow(Puppet).to receive(:warning) { |line| warnings << line }
   end
 

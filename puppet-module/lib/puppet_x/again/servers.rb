@@ -131,7 +131,7 @@ class PuppetX::Again::Servers
   # Nodes, some of which may not be wanted. Where nobody can tell which there are, the compilation fails: an empty list would remove them.
   def all(comparisons, environment)
     nodes, why = attempt { from_puppetdb(comparisons, environment) }
-    return nodes || from_inventory unless why
+    return nodes || from_inventory unless why && configured?
 
     why = "PuppetDB cannot tell which servers there are: #{why}"
     case fallback
@@ -163,6 +163,11 @@ class PuppetX::Again::Servers
     [yield, nil]
   rescue StandardError, LoadError, NotImplementedError => e
     [nil, e.message.to_s.scrub.gsub(%r{[[:cntrl:]]+}, ' ').strip[0, 300]]
+  end
+
+  # Whether PuppetDB is set up here. Its function is there as soon as a package with it is installed.
+  def configured?
+    Puppet[:storeconfigs] || File.exist?(File.join(Puppet[:confdir], 'puppetdb.conf'))
   end
 
   # The function that asks PuppetDB, where the compiler has one.
