@@ -563,7 +563,7 @@ fn an_end_is_told_once() {
         again_rig::Process::now(pid as i32).is_none()
     });
     // Too long for the limit, which has room for the history.
-    record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "reason": "x".repeat(4000)});
+    record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "kind": "cap", "reason": "x".repeat(4000)});
     fs::write(path, record.to_string()).expect("written");
     for _ in 0..3 {
         let done = scratch

@@ -23,7 +23,10 @@ fn a_question_that_breaks_a_rule_is_refused_and_the_service_goes_on() {
     let [one] = &refused(b"GET / HTTP/1.1\r\n\r\n")[..] else {
         panic!("one answer")
     };
-    assert!(one.starts_with("refused: that is not the language of"), "{one}");
+    assert!(
+        one.starts_with("refused: that is not the language of"),
+        "{one}"
+    );
     let [one] = &refused(b"AGQ1\xff\xff\xff\xff")[..] else {
         panic!("one answer")
     };
