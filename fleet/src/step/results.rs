@@ -195,7 +195,8 @@ fn only_newest(state: &mut State, which: &Which, outcome: Outcome, is_new: bool)
     let stands = stands.is_some_and(|register| register.is(which));
     // A copy that somebody has put back is superseded, or has a result already. It changes nothing for the trigger that it replaced, and
     // what is put again after it counts again.
-    if stands && outcome != Outcome::Superseded {
+    let stands = stands && outcome != Outcome::Superseded;
+    if stands {
         if let Some(letter) = state.letters.get_mut(&this) {
             letter.is_past = false;
         }
@@ -207,11 +208,11 @@ fn only_newest(state: &mut State, which: &Which, outcome: Outcome, is_new: bool)
     }
     let letters = state.letters.range(first..=last).rev();
     let mut newest = letters.filter(|(_, letter)| !letter.is_past);
-    // This one, or the one that was the newest until now.
+    // This one, or the one that was the newest until now. A copy of a higher number may have stood there between; who asks now is answered.
     let older = if newest.next().is_some_and(|(id, _)| *id == this) {
         newest.next().map(|(id, _)| id.clone())
     } else {
-        Some(this)
+        Some(this).filter(|_| !stands)
     };
     if let Some(letter) = older.and_then(|id| state.letters.get_mut(&id)) {
         leave_result(letter);

@@ -159,7 +159,14 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
         let told = tells_sender(&mut lb1, &actions);
         assert_eq!(told, Some((later.number, Outcome::Held)));
         lb1.sees(&earlier, 9);
-        lb1.gets(&earlier, Outcome::Taken);
+        let actions = lb1.gets(&earlier, Outcome::Taken);
+        // Its result is put again, and stays until the later one has a newer result.
+        if is_forgotten {
+            tells_sender(&mut lb1, &actions);
+        }
+        for put in puts(&actions) {
+            lb1.is_put(&put, Ok(()));
+        }
         lb1.does(Event::Gone((earlier.sender.clone(), earlier.name.clone())));
         lb1.sees(&later, 10);
         let actions = lb1.gets(&later, Outcome::Taken);
