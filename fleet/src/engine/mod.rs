@@ -11,8 +11,6 @@ pub mod dial;
 pub mod etcd;
 /// Another engine with faults, for tests and simulations.
 pub mod faulty;
-/// What JetStream is asked for, and answers.
-mod jetstream;
 /// In memory, for tests and simulations.
 pub mod memory;
 /// NATS with JetStream.

@@ -4,6 +4,12 @@
 //! the last message is the one that was read, and so is a creation. Everything in a stream lives equally long. There are no
 //! leases: what depends on one stands in the room of short-lived keys and is written anew.
 
+/// How a consumer is made.
+mod consumer;
+/// What the client's errors mean.
+mod errors;
+/// Headers of messages.
+mod headers;
 /// The values that were written last.
 mod latest;
 /// The messages of a consumer.
@@ -18,16 +24,25 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::{
-    Client, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, StatusCode,
-};
+use async_nats::jetstream::consumer::Info as ConsumerInfo;
+use async_nats::jetstream::response::Response;
+use async_nats::jetstream::stream::{DirectGetErrorKind, Info};
+use async_nats::jetstream::{Context, ContextBuilder, Error as Refusal};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use futures_util::future::{join, join_all};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::messages::{Delivered, Following, Messages, broken};
+use self::consumer::From;
+use self::errors::causes;
+use self::headers::{expecting, is_removal, removing};
+use self::messages::{Delivered, Following, Messages};
 use super::denials::Denials;
-use super::jetstream::{Answer, Consumer, From, NUMBER, expecting, is_removal, json, removing};
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
@@ -40,13 +55,11 @@ const WATCHED: [&str; 2] = ["to", "result"];
 /// How often a removal is tried while members of a cluster disagree on what stands at the key.
 const REMOVALS: usize = 5;
 
-/// Longest time of a stream that is kept, in characters.
-const MOST_CREATED: usize = 40;
-
 /// A client.
 #[derive(Clone)]
 pub struct Nats {
     client: Client,
+    jetstream: Context,
     namespace: Namespace,
     times: Times,
     /// What the server forbade of late.
@@ -109,7 +122,9 @@ impl Nats {
                 Error::Unreachable(why)
             }
         })?;
+        let jetstream = ContextBuilder::new().timeout(times.call);
         let nats = Nats {
+            jetstream: jetstream.build(client.clone()),
             client,
             namespace,
             times,
@@ -120,11 +135,11 @@ impl Nats {
         };
         for room in ["to", "result", "story", "node", "alive"] {
             let stream = nats.prepare(room).await?;
-            nats.forbid_rollups(room, stream).await?;
+            nats.forbid_rollups(stream).await?;
         }
         let events = format!("KV_{}", nats.bucket("event"));
-        if let Some(stream) = nats.ask_stream("INFO", &events, b"").await? {
-            nats.forbid_rollups("event", stream).await?;
+        if let Some(stream) = nats.ask_stream("INFO", &events, &()).await? {
+            nats.forbid_rollups(stream).await?;
         }
         Ok(nats)
     }
@@ -149,35 +164,33 @@ impl Nats {
         self.waiting(prefix, 1).await.map(drop)
     }
 
-    /// Sends something, and waits for the answer.
-    async fn ask(
+    /// Waits for the end of a call, or until the server forbids its subject.
+    async fn unless_denied<T>(
         &self,
-        subject: String,
-        headers: HeaderMap,
-        payload: &[u8],
-    ) -> Result<Message, Error> {
-        use RequestErrorKind::{MaxPayloadExceeded, NoResponders};
+        subject: &str,
+        call: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         let since = Instant::now();
-        let mut request = Request::new().payload(payload.to_vec().into());
-        if !headers.is_empty() {
-            request = request.headers(headers);
+        tokio::select! {
+            answer = call => Ok(answer),
+            denied = self.denials.of(subject, since) => Err(denied),
         }
-        let answer = tokio::select! {
-            answer = self.client.send_request(subject.clone(), request) => answer,
-            denied = self.denials.of(&subject, since) => return Err(denied),
-        };
-        answer.map_err(|e| match e.kind() {
-            MaxPayloadExceeded => Error::TooLarge,
-            NoResponders => Error::Unreachable(format!("no responders at {subject}")),
-            _ => Error::Unknown(causes(&e)),
-        })
     }
 
-    /// Asks for something that changes nothing, or may be done twice.
-    async fn look(&self, subject: String, payload: &[u8]) -> Result<Message, Error> {
-        match self.ask(subject, HeaderMap::new(), payload).await {
-            Err(Error::Unknown(why)) => Err(Error::Unreachable(why)),
-            answer => answer,
+    /// Asks JetStream's API for something that changes nothing, or may be done twice: what it answers, or why it refuses.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        question: &impl Serialize,
+    ) -> Result<Result<T, Refusal>, Error> {
+        let answer = self.jetstream.request(call.to_owned(), question);
+        match self
+            .unless_denied(&format!("$JS.API.{call}"), answer)
+            .await?
+        {
+            Ok(Response::Ok(answer)) => Ok(Ok(answer)),
+            Ok(Response::Err { error }) => Ok(Err(error)),
+            Err(e) => Err(Error::Unreachable(causes(&e))),
         }
     }
 
@@ -216,7 +229,7 @@ impl Nats {
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
         let pending = self.consume(prefix, from, &inbox).await?;
         let messages = Messages {
-            client: self.client.clone(),
+            jetstream: self.jetstream.clone(),
             namespace: self.namespace.clone(),
             denials: self.denials.clone(),
             heard,
@@ -233,24 +246,22 @@ impl Nats {
         self.is_connected()?;
         let stream = format!("KV_{}", self.bucket(room));
         let name = self.client.new_inbox().replace('.', "_");
-        let consumer = json(&Consumer::new(&stream, &name, &filter, inbox, from));
-        let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
-        let mut made = Answer::read(&self.look(subject.clone(), &consumer).await?.payload)?;
-        if made.error.is_some() {
+        let config = from.config(&name, &filter, inbox);
+        let question = json!({ "stream_name": stream, "config": config });
+        let call = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
+        let mut made = self.ask::<ConsumerInfo>(&call, &question).await?;
+        if made.is_err() {
             // A stream that is made at this very moment is said to be invalid.
             tokio::time::sleep(self.times.call / 10).await;
-            made = Answer::read(&self.look(subject, &consumer).await?.payload)?;
+            made = self.ask(&call, &question).await?;
         }
-        match made.error {
-            Some(error) => Err(Error::Unreachable(error.description)),
-            None => Ok(made.num_pending),
+        match made {
+            Ok(made) => Ok(made.num_pending),
+            Err(refusal) => Err(Error::Unreachable(refusal.to_string())),
         }
     }
 
     async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
-        if bytes.len() > self.client.server_info().max_payload {
-            return Err(Error::TooLarge);
-        }
         let (room, _) = self.place(key)?;
         match self.publish_once(key, bytes, &headers).await {
             // Nobody listens there: nothing has happened.
@@ -270,15 +281,21 @@ impl Nats {
     ) -> Result<u64, Error> {
         let (_, subject) = self.place(key)?;
         self.is_connected()?;
-        let answer = Answer::read(&self.ask(subject, headers.clone(), bytes).await?.payload)?;
-        match answer.error {
-            None => Ok(answer.seq),
-            Some(failure) => Err(failure.of_a_message()),
+        let stored = async {
+            let (headers, payload) = (headers.clone(), bytes.to_vec().into());
+            let sent = self
+                .jetstream
+                .publish_with_headers(subject.clone(), headers, payload);
+            sent.await?.await
+        };
+        match self.unless_denied(&subject, stored).await? {
+            Ok(stored) => Ok(stored.sequence),
+            Err(e) => Err(errors::of_message(&e)),
         }
     }
 
     /// What the server says of a prefix's stream.
-    async fn stream(&self, prefix: &str) -> Result<Answer, Error> {
+    async fn stream(&self, prefix: &str) -> Result<Info, Error> {
         let (room, _) = self.place(prefix)?;
         self.prepare(room).await
     }
@@ -287,16 +304,23 @@ impl Nats {
     async fn newest(&self, key: &str) -> Result<Option<(u64, Option<Vec<u8>>)>, Error> {
         let (room, subject) = self.place(key)?;
         self.is_connected()?;
-        let subject = format!("$JS.API.DIRECT.GET.KV_{}.{subject}", self.bucket(room));
-        let message = self.look(subject, b"").await?;
-        if message.status == Some(StatusCode::NOT_FOUND) {
-            return Ok(None);
-        }
-        let number = message.headers.as_ref().and_then(|all| all.get(NUMBER));
-        let number = number.and_then(|number| number.as_str().parse().ok());
-        let number = number.ok_or_else(|| broken("a message without its number"))?;
-        let is_there = !is_removal(message.headers.as_ref());
-        Ok(Some((number, is_there.then(|| message.payload.to_vec()))))
+        let name = format!("KV_{}", self.bucket(room));
+        let call = format!("$JS.API.DIRECT.GET.{name}.{subject}");
+        let newest = async {
+            let stream = self.jetstream.get_stream_no_info(name).await;
+            let stream = stream.map_err(|e| Error::Unreachable(causes(&e)))?;
+            match stream.direct_get_last_for_subject(subject).await {
+                Ok(message) => Ok(Some(message)),
+                Err(e) if e.kind() == DirectGetErrorKind::NotFound => Ok(None),
+                Err(e) => Err(Error::Unreachable(causes(&e))),
+            }
+        };
+        let newest = self.unless_denied(&call, newest).await??;
+        Ok(newest.map(|message| {
+            let is_there = !is_removal(Some(&message.headers));
+            let value = is_there.then(|| message.payload.to_vec());
+            (message.sequence, value)
+        }))
     }
 
     /// Writes the keys of a lease anew.
@@ -321,12 +345,12 @@ impl Nats {
     async fn look_at_streams(&self) -> Result<(), Error> {
         let numbers = join_all(WATCHED.map(|room| async move {
             let stream = format!("KV_{}", self.bucket(room));
-            (room, self.ask_stream("INFO", &stream, b"").await)
+            (room, self.ask_stream("INFO", &stream, &()).await)
         }));
         for (room, last) in numbers.await {
             match last {
                 Ok(Some(stream)) => {
-                    let last = stream.state.last_seq;
+                    let last = stream.state.last_sequence;
                     self.newest.borrow_mut().insert(room, last);
                 }
                 Ok(None) | Err(Error::Denied(_)) => {}
@@ -410,8 +434,8 @@ impl Nats {
         listed.insert(prefix.to_owned(), shown);
         Ok(Some(List {
             values: values.into_values().collect(),
-            revision: stream.state.last_seq.max(shown),
-            store: name_of_store(&stream.created),
+            revision: stream.state.last_sequence.max(shown),
+            store: name_of_store(stream.created),
             is_cut: false,
         }))
     }
@@ -450,7 +474,7 @@ impl Engine for Nats {
         let mut broken = self.broken.clone();
         broken.mark_unchanged();
         // Beyond its end a stream that began anew would be silent until it has grown that far.
-        if self.stream(prefix).await?.state.last_seq < after {
+        if self.stream(prefix).await?.state.last_sequence < after {
             return Err(Error::Unreachable(format!(
                 "changes after revision {after} are not known any more"
             )));
@@ -526,11 +550,6 @@ impl Engine for Nats {
 }
 
 /// Name of a store by the time when its stream was made, which a backup keeps.
-fn name_of_store(created: &str) -> String {
-    let created = created.chars().filter(|c| !c.is_control());
-    format!("nats {}", created.take(MOST_CREATED).collect::<String>())
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    super::with_causes(error.to_string(), error.source())
+fn name_of_store(created: OffsetDateTime) -> String {
+    format!("nats {}", created.format(&Rfc3339).unwrap_or_default())
 }

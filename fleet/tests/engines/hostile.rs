@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 
 use super::operator::Operator;
 use super::servers::{Kind, Server};
-use super::{OnEtcd, OnNats, OnServer, Stage, run};
+use super::{OnEtcd, OnNats, OnServer, Stage, run, shared};
 
 const LIMIT: Limit = Limit {
     bytes: 20_000,
@@ -112,6 +112,21 @@ fn latest_reads_no_more_than_the_limit_where_headers_are_malformed() {
             (listed, list.is_cut),
             (keys[..4].iter().map(|key| &**key).collect(), true)
         );
+    });
+}
+
+#[test]
+fn key_is_created_whatever_number_its_removal_claims() {
+    run(async {
+        let stage = OnNats(OnServer::new(shared(Kind::Nats)));
+        let engine = stage.client().await;
+        let room = format!("again_{}_alive", stage.0.namespace);
+        let operator = Operator::of(stage.0.server, &format!("KV_{room}")).await;
+        let claim = headers(&[("KV-Operation", "DEL"), ("Nats-Sequence", "999")]);
+        operator.publish(format!("$KV.{room}.a"), claim, b"").await;
+        let lease = engine.grant().await.expect("granted");
+        let created = engine.create(&stage.key("alive/a"), b"x", &lease).await;
+        assert_eq!(created, Ok(2));
     });
 }
 

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::Nats;
+use super::consumer::From;
 use super::messages::Delivered;
-use crate::engine::jetstream::From;
 use crate::engine::{Change, Error, Limit, List};
 
 /// How many bytes key and headers of a message may have, on average. Those of a fleet have fewer.
@@ -25,7 +25,7 @@ impl Nats {
         limit: Limit,
         patience: Duration,
     ) -> Result<Option<List>, Error> {
-        let last = self.stream(prefix).await?.state.last_seq;
+        let last = self.stream(prefix).await?.state.last_sequence;
         let (mut fewer, mut is_cut) = (limit, false);
         loop {
             match self.newest_values(prefix, last, fewer, patience).await {
