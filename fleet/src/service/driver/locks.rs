@@ -354,7 +354,7 @@ impl Driver {
         if is_own {
             self.callers.end(client);
         } else {
-            self.look(client, &[Prefix::Alive, Prefix::Locks]);
+            self.look(client, &[Prefix::Locks]);
         }
     }
 
