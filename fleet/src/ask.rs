@@ -8,10 +8,10 @@
 //! | --- | --- |
 //! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
-//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`], [`Answer::Alive`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
+//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
-//! | [`Question::Locks`] | [`Answer::Lock`], [`Answer::IgnoredToken`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Locks`] | [`Answer::Lock`] and [`Answer::IgnoredToken`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Resets`] | [`Answer::Reset`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
@@ -155,8 +155,6 @@ pub enum Answer {
     },
     /// Node whose published facts are ignored; the log says why.
     Ignored(Node),
-    /// This node's service is connected to the engine.
-    Alive(Node),
     /// What became of a trigger.
     Entry(Box<Entry>),
     /// Fired here, and its target has told nothing final for this node yet; with one of its origins.
@@ -708,7 +706,6 @@ mod tests {
                 node: node("lb1"),
                 token: 7,
             },
-            Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),
             Answer::Away("the engine is not there".to_owned()),

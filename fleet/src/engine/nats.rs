@@ -1,8 +1,7 @@
 //! NATS with JetStream: a stream for each room of keys, laid out as NATS lays out its buckets of keys and values.
 //!
 //! A stream keeps the newest message of each subject. A removal is a message that says so; it is sent under the condition that
-//! the last message is the one that was read, and so is a creation. Everything in a stream lives equally long. There are no
-//! leases: what depends on one stands in the room of short-lived keys and is written anew.
+//! the last message is the one that was read. Everything in a stream lives equally long. There are no leases.
 
 /// How a consumer is made.
 mod consumer;
@@ -29,7 +28,7 @@ use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{DirectGetErrorKind, Info};
 use async_nats::jetstream::{Context, ContextBuilder, Error as Refusal};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -40,14 +39,14 @@ use tokio::time::timeout;
 
 use self::consumer::From;
 use self::errors::causes;
-use self::headers::{expecting, is_removal, removing};
+use self::headers::{is_removal, removing};
 use self::messages::{Delivered, Following, Messages};
 use super::denials::Denials;
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
-/// As seldom as can be: whether the server lives is asked with the renewals of the lease.
+/// As seldom as can be: whether the server lives is asked with each beat.
 const PING: Duration = Duration::from_secs(24 * 3600);
 /// The rooms that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
@@ -70,12 +69,6 @@ pub struct Nats {
     newest: Rc<RefCell<BTreeMap<&'static str, u64>>>,
     /// How often the connection was lost. The client makes another one by itself, of which a server that began anew knows nothing.
     broken: watch::Receiver<u64>,
-}
-
-/// Keys of this node's that are to be written anew, with what stands there.
-#[derive(Default)]
-pub struct Lease {
-    keys: RefCell<BTreeMap<String, (Vec<u8>, u64)>>,
 }
 
 impl Nats {
@@ -133,7 +126,7 @@ impl Nats {
             newest: Rc::default(),
             broken,
         };
-        for room in ["to", "result", "story", "node", "alive"] {
+        for room in ["to", "result", "story", "node"] {
             let stream = nats.prepare(room).await?;
             nats.forbid_rollups(stream).await?;
         }
@@ -323,24 +316,6 @@ impl Nats {
         }))
     }
 
-    /// Writes the keys of a lease anew.
-    async fn write_anew(&self, lease: &Lease) -> Result<(), Error> {
-        let keys = lease.keys.borrow().clone();
-        for (key, (bytes, revision)) in keys {
-            let mut answer = self.publish(&key, &bytes, expecting(revision)).await;
-            // An earlier renewal whose answer was lost.
-            if answer == Err(Error::Conflict)
-                && let Some((last, Some(there))) = self.newest(&key).await?
-                && there == bytes
-            {
-                answer = self.publish(&key, &bytes, expecting(last)).await;
-            }
-            let newer = answer?;
-            lease.keys.borrow_mut().insert(key, (bytes, newer));
-        }
-        Ok(())
-    }
-
     /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
     async fn look_at_streams(&self) -> Result<(), Error> {
         let numbers = join_all(WATCHED.map(|room| async move {
@@ -443,7 +418,7 @@ impl Nats {
 
 impl Engine for Nats {
     type Feed = Following;
-    type Lease = Lease;
+    type Lease = ();
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         self.patiently(async |patience| self.list_once(prefix, patience, None).await)
@@ -487,22 +462,6 @@ impl Engine for Nats {
         self.publish(key, bytes, HeaderMap::new()).await
     }
 
-    /// In a cluster two that create at once may both be told that they did: 2.9 and 2.10 look before they have agreed.
-    async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
-        let mut answer = self.publish(key, bytes, expecting(0)).await;
-        if answer == Err(Error::Conflict)
-            && let Some((last, None)) = self.newest(key).await?
-        {
-            answer = self.publish(key, bytes, expecting(last)).await;
-        }
-        let revision = answer?;
-        lease
-            .keys
-            .borrow_mut()
-            .insert(key.to_owned(), (bytes.to_vec(), revision));
-        Ok(revision)
-    }
-
     /// In a cluster only the leader knows the newest message of a key, and `newest` may be answered by a member that lags behind. A
     /// key that looks gone is therefore removed again under the condition that its last message is the one seen: the leader decides.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
@@ -523,29 +482,18 @@ impl Engine for Nats {
         Err(Error::Conflict)
     }
 
-    async fn grant(&self) -> Result<Lease, Error> {
-        Ok(Lease::default())
+    async fn grant(&self) -> Result<(), Error> {
+        Ok(())
     }
 
-    async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+    async fn renew(&self, (): &()) -> Result<(), Error> {
         self.newest.borrow_mut().clear();
-        let (renewed, looked) = join(self.write_anew(lease), self.look_at_streams()).await;
-        renewed.and(looked)
+        self.look_at_streams().await
     }
 
     fn newest(&self, prefix: &str) -> Option<u64> {
         let (room, _) = self.place(prefix).ok()?;
         self.newest.borrow().get(room).copied()
-    }
-
-    async fn revoke(&self, lease: Lease) -> Result<(), Error> {
-        for (key, (_, revision)) in lease.keys.take() {
-            match self.remove(&key, revision).await {
-                Ok(()) | Err(Error::Conflict) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 

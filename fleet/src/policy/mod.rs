@@ -24,6 +24,8 @@ pub mod pace;
 pub mod page;
 /// Regular expressions.
 mod pattern;
+/// Whether a node is connected.
+pub mod presence;
 /// Whether a target of a rolling run may begin.
 pub mod rolling;
 /// Which events this node reacts to.

@@ -24,7 +24,7 @@ impl Selection {
 
     /// Whether a node is meant. One that has told nothing is not, unless all are.
     pub fn has(&self, node: Option<&Inventory>) -> bool {
-        let Some(node) = node else {
+        let Some(node) = node.filter(|node| node.is_of_a_run()) else {
             return self.is_of_all();
         };
         let is_class = |wanted: &String| is_class(wanted, &node.classes);

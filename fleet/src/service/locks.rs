@@ -18,8 +18,7 @@ use again::model::{Boottime, Span};
 
 use super::few::Few;
 use super::slots::Place;
-use crate::engine::LEASE;
-use crate::policy::beat::SURE;
+use crate::policy::beat::{SILENT, SURE};
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
 use crate::wire::lock::{Lock as Word, Published, Reset};
@@ -46,8 +45,9 @@ const PATIENCE: Span = Span::from_secs(3);
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
 /// How long all others leave a lock to the one that it was passed on to, and one that could not take it leaves it to the others.
 const LEFT: Span = Span::from_secs(10);
-/// How long the first write of somebody who takes a lock stands there at most: its lease, and once more that of a new leader of the engine.
-const COMES: Span = Span::from_secs(2 * LEASE);
+/// How long the first write of somebody who takes a lock may stand there. It is removed then, whoever keeps its lease alive: as long as
+/// it is not signed, nobody holds the lock by it, and whoever signs it later finds that it is gone.
+const COMES: Span = SILENT;
 
 /// What stands at the key of a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -149,6 +149,8 @@ pub enum Deed {
     Resume(Name, Lease),
     /// To end one.
     Leave(Name, Lease),
+    /// To remove the first write of somebody else, if it is the one of this revision still.
+    Clear(Name, u64),
     /// To have all candidates run, and to say then that it is done.
     Fire(Name),
     /// To log this: an operator may have to act.
@@ -326,9 +328,8 @@ impl Locks {
                     deeds.push(Deed::Enter(name.clone()));
                 }
                 (Stage::Idle, None) if one.seen == Seen::Coming => {
-                    let why = "nobody has signed what stands there for two minutes";
-                    deeds.push(nobody_can(name, why));
-                    one.seen = Seen::Nothing(why.to_owned());
+                    one.due = Some(now + COMES);
+                    deeds.push(Deed::Clear(name.clone(), one.at));
                 }
                 _ => {}
             }
@@ -359,11 +360,10 @@ impl Locks {
                     && matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
             }
         };
-        // It was waited for long enough.
-        let is_late = seen == Seen::Coming && matches!(one.seen, Seen::Nothing(_));
-        if is_old || is_late && revision == Some(one.at) {
+        if is_old {
             return deeds;
         }
+        let is_same = revision == Some(one.at) && one.due.is_some();
         one.at = one.at.max(revision.unwrap_or(0));
         let seen = one.believed(name, seen, (now, is_list), &mut deeds);
         if one.learn(&seen) {
@@ -383,6 +383,7 @@ impl Locks {
         }
         match &one.seen {
             Seen::Nobody => one.will_try(&me, now, jitter),
+            Seen::Coming if is_known && is_same => {}
             Seen::Coming if one.place.is_none() && one.stage == Stage::Idle => {
                 one.due = Some(now + COMES);
             }

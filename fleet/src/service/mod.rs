@@ -283,6 +283,7 @@ impl<'a> Service<'a> {
         self.driver.locks_go_on(is_beat);
         if is_beat {
             self.driver.beat();
+            self.driver.sign_anew();
         }
         self.driver.tell_events();
         self.driver.ask_for_nodes();

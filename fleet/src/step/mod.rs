@@ -86,6 +86,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         }
         Event::OwnKeyLost => node::lost(state),
         Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
+        Event::Beat => node::sign_anew(state, now, out),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {
             place,

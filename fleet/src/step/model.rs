@@ -72,6 +72,8 @@ pub enum Event {
     },
     /// The watch of this node's own key was lost; it goes on trying.
     OwnKeyLost,
+    /// Half a minute or so has passed: what is old is signed anew.
+    Beat,
     /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
     /// The engine's answer to a put. An error may mean that it happened all the same.
@@ -507,6 +509,19 @@ impl State {
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub fn ahead(&self) -> Option<i64> {
         self.ahead
+    }
+
+    /// Whether it was seen what stands at this node's own key, or cannot be.
+    pub fn has_seen_own_key(&self) -> bool {
+        self.own_key.is_seen
+    }
+
+    /// The newest version that was found at this node's own key.
+    pub fn found_at_own_key(&self) -> Option<&Inventory> {
+        match (&self.own_key.newest, &self.own_key.found) {
+            (Some(found), _) | (None, Some(OwnKey::Signed(found))) => Some(found),
+            _ => None,
+        }
     }
 
     /// What a letter says.

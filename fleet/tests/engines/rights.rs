@@ -184,9 +184,6 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
-        web1.create(&key("alive/web1=test"), b"", &lease)
-            .await
-            .expect("alive");
         // Who waits for a slot is seen by all. Rights are for ranges of keys, and a node's own are in as many as there are groups.
         let place = key("slot/any group/web1=test");
         let first = web1.create(&place, b"", &lease).await.expect("a place");
@@ -316,10 +313,6 @@ fn nats_keeps_nodes_to_themselves() {
             web2.list(&key("to/web2=test/")).await,
         ];
         assert_eq!(kept.map(|list| list.expect("listed").values.len()), [2, 1]);
-        let lease = web1.grant().await.expect("a lease");
-        web1.create(&key("alive/web1=test"), b"", &lease)
-            .await
-            .expect("alive");
         // Each call is told its own reason.
         let [to, results] = ["to", "result"].map(|room| key(&format!("{room}/web2=test/")));
         let (facts, all) = (key("node/web2=test"), key("node/"));

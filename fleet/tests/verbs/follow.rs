@@ -7,9 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::nodes::has_role;
+use crate::nodes::{has_role, shown};
 use crate::real::{done, well};
 use crate::servers::{Kind, Server};
+use crate::straight::Straight;
 use crate::whole::{Node, until};
 
 /// A command that goes on, and what it has printed so far.
@@ -77,6 +78,7 @@ fn two(kind: Kind) -> (Server, Node, Node) {
     let server = Server::start(kind);
     let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
     [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
+    until("what both publish", || shown(&web1, &[]).len() == 2);
     (server, web1, lb1)
 }
 
@@ -100,6 +102,7 @@ fn a_pipe_gets_a_line_for_each_change() {
         well(&lb1, &["tell", "--end=failed"]);
         all.prints(&mut seen, "again-fleet: lb1.test: failed\n");
         lb1.stop();
+        Straight::at(&server, "web1.test").ages("lb1.test");
         all.prints(&mut seen, "again-fleet: lb1.test: gone\n");
         server.kill();
         let engine = match kind {

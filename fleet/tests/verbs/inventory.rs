@@ -201,7 +201,7 @@ fn loss_is_noticed_when_revisions_have_grown_again() {
     assert!(log.contains(".test's value of revision "), "{log}");
     // What is removed from data that is whole goes, though the service of another node removes it.
     web1.stop();
-    until("its end", || straight.list("alive/web1=test").is_empty());
+    straight.ages("web1.test");
     lb1.stop();
     lb1.start();
     lb1.is_linked(true);

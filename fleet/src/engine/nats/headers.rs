@@ -9,16 +9,10 @@ const SIZE: &str = "Nats-Msg-Size";
 const OPERATION: &str = "KV-Operation";
 const REMOVED: &str = "DEL";
 
-/// Headers of a message that is stored if the last one of its subject has this number; 0 for none.
-pub fn expecting(last: u64) -> HeaderMap {
+/// Headers of a removal that is stored if the last message of its subject has this number; 0 for none.
+pub fn removing(last: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
-    headers
-}
-
-/// Headers of a removal under the same condition.
-pub fn removing(last: u64) -> HeaderMap {
-    let mut headers = expecting(last);
     headers.insert(OPERATION, REMOVED);
     headers
 }

@@ -28,7 +28,6 @@ impl Nats {
         }
         let age = match room {
             "node" => Duration::ZERO,
-            "alive" => self.times.lease,
             "event" => HOUR,
             _ => DAY,
         };

@@ -55,11 +55,25 @@ impl Driver {
         }
     }
 
-    /// Tells others the tokens of locks that this node knows of, even before a run has told what it is.
+    /// Tells others the tokens of locks that this node knows of.
     pub(super) fn tell_tokens(&mut self) {
-        let known = self.inventory().cloned();
-        let is_known = known.is_some();
-        let told = known.unwrap_or_else(|| Inventory {
+        self.retell(&[]);
+        self.introduce();
+    }
+
+    /// Signs anew what this node publishes, if that is due: others see from it that the node is connected.
+    pub fn sign_anew(&mut self) {
+        self.introduce();
+        self.feed(Event::Beat);
+    }
+
+    /// Publishes that this node is there, before a run has told what it is; if its state was lost, what it had published before.
+    fn introduce(&mut self) {
+        if !self.health.is_up || !self.state.has_seen_own_key() || self.inventory().is_some() {
+            return;
+        }
+        let found = self.state.found_at_own_key().cloned();
+        self.publish(found.unwrap_or_else(|| Inventory {
             node: self.me.clone(),
             at: 0,
             serial: 0,
@@ -76,10 +90,7 @@ impl Driver {
             cap: None,
             tokens: BTreeMap::new(),
             resets: BTreeMap::new(),
-        });
-        if is_known || !self.locks.tokens().is_empty() {
-            self.publish(told);
-        }
+        }));
     }
 
     fn publish(&mut self, told: Inventory) {
@@ -90,7 +101,6 @@ impl Driver {
             .count();
         self.feed(Event::Inventory(Inventory {
             node: self.me.clone(),
-            at: clock::walltime().millis(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pending: u32::try_from(pending).unwrap_or(u32::MAX),
             tokens: self.locks.tokens(),
@@ -103,6 +113,7 @@ impl Driver {
     pub(super) fn own_key_seen(&mut self, number: usize, is_shown: bool) {
         if number == OWN_KEY {
             self.feed(Event::OwnKeySeen { is_shown });
+            self.introduce();
         }
     }
 

@@ -31,7 +31,7 @@ impl Driver {
             tokio::time::sleep(PATIENCE).await;
             let _ = notes.send(Note::Late(client));
         });
-        self.look(client, &[Prefix::Nodes, Prefix::Alive]);
+        self.look(client, &[Prefix::Nodes]);
     }
 
     /// Reads the nodes for the last inventory, if there is one: the sooner after a loss, the more shows it.

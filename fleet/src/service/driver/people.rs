@@ -70,7 +70,11 @@ impl Driver {
             }
             Question::Tell(told) => self.began(client, *told),
             Question::Ended(outcome) => self.ended(client, outcome),
-            Question::Forget(node) => self.order(Call::Forget { client, node }),
+            Question::Forget(node) => self.order(Call::Forget {
+                client,
+                node,
+                revision: None,
+            }),
             Question::Slot(wish) => self.wish(client, &wish),
             Question::Slots(group) => {
                 if self.has_places(client) {

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::engine::LEASE;
 use crate::policy::beat::{Dead, Found, SILENT};
 use crate::policy::lock::tests::lock;
 use crate::policy::lock::{AHEAD, Known};
@@ -358,10 +359,7 @@ impl World {
     /// Somebody keeps a node's lease alive, which is killed or cut off after that.
     fn keep_its_lease(&mut self, n: usize) {
         let place = self.nodes[n].locks.place(&db());
-        let is_signed = |there: &There| there.word.is_some();
-        if self.store.there.as_ref().is_some_and(is_signed) {
-            self.store.haunted.extend(place.map(|place| place.lease));
-        }
+        self.store.haunted.extend(place.map(|place| place.lease));
     }
 
     /// A node beats, and looks at the beats of others.
@@ -654,6 +652,15 @@ impl World {
                 self.store.revoke(lease);
                 return;
             }
+            Deed::Clear(_, revision) => {
+                let there = self.store.there.clone();
+                if let Some(there) = there.filter(|there| there.revision == revision) {
+                    assert_eq!(there.word, None, "a word is not cleared");
+                    self.store.there = None;
+                    self.store.note(Seen::Nobody);
+                }
+                return;
+            }
             _ => return,
         };
         if loses {
@@ -840,7 +847,7 @@ impl World {
             }
             self.link(n);
         }
-        self.for_millis(90_000);
+        self.for_millis(1000 * SILENT.secs() + 40_000);
         let holder = self.one();
         let token = self.store.words.last().expect("a word").token;
         for n in 0..self.nodes.len() {
@@ -1031,31 +1038,51 @@ fn a_look_that_fails_makes_no_lease_longer() {
 }
 
 #[test]
-fn what_nobody_signs_holds_everybody_up_and_that_is_said() {
+fn what_nobody_signs_is_removed_after_90_seconds_without_a_change() {
     let mut world = World::new(1, 2, &[]);
-    let said = |deeds: &[Deed]| {
-        let is_it = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del"));
-        deeds.iter().any(is_it)
+    let come = |locks: &mut Locks, revision, is_list| {
+        locks.saw(&db(), Seen::Coming, Some(revision), is_list)
     };
-    let come = |locks: &mut Locks, is_list| locks.saw(&db(), Seen::Coming, Some(50), is_list);
-    assert_eq!(come(world.locks(0), false), []);
-    world.store.now += 2 * LEASE_MS - 1;
-    assert!(!said(&world.locks(0).tick()), "it may still come");
+    assert_eq!(come(world.locks(0), 50, false), []);
+    world.store.now += 80_000;
+    // It was listed again, and then another one came.
+    assert_eq!(come(world.locks(0), 50, true), []);
+    world.store.now += 9_999;
+    assert_eq!(world.locks(0).tick(), [], "it may still come");
+    assert_eq!(come(world.locks(0), 51, false), []);
+    world.store.now += 1000 * SILENT.secs() - 1;
+    assert_eq!(world.locks(0).tick(), []);
     world.store.now += 1;
-    assert!(said(&world.locks(0).tick()));
-    let why = world.held(0).why;
-    assert!(why.contains("nobody has signed"), "{why}");
-    // It stands there as before.
-    world.store.now += BEAT;
-    assert_eq!(world.locks(0).beat(), [Deed::Look(db())]);
-    assert_eq!(come(world.locks(0), true), []);
-    assert_eq!(world.held(0).why, why);
-    // Another one comes.
-    let other = world.locks(0).saw(&db(), Seen::Coming, Some(51), false);
-    assert_eq!(other, []);
+    assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
     assert!(world.held(0).why.contains("is taking it"));
     assert_eq!(world.locks(0).saw(&db(), Seen::Nobody, Some(52), false), []);
     assert!(world.nodes[0].locks.wakes() < Some(millis(world.store.now + 10_000)));
+    // Of another connection nothing is known.
+    assert_eq!(come(world.locks(1), 60, false), []);
+    world.locks(1).lost("cut");
+    world.store.now += 1000 * SILENT.secs();
+    assert_eq!(world.locks(1).tick(), []);
+}
+
+#[test]
+fn candidate_that_died_before_it_signed_keeps_nobody_from_the_lock() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        while world.store.there.is_none() {
+            world.go_on(0.0);
+        }
+        let first = world.store.there.clone().expect("a write");
+        assert_eq!(first.word, None);
+        let is_its = |stand: &Stand| stand.locks.place(&db()).is_some();
+        let dead = world.nodes.iter().position(is_its);
+        world.store.haunted.insert(first.lease);
+        if let Some(dead) = dead {
+            world.kill(dead);
+        }
+        world.for_millis(1000 * SILENT.secs() + 20_000);
+        world.one();
+        world.ends_well();
+    }
 }
 
 #[test]

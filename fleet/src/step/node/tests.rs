@@ -291,3 +291,54 @@ fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {
         assert_eq!(node_puts(&web1.does(Event::Reached)), []);
     }
 }
+
+/// With the beat that is next after ten minutes, as the same to be selected by: no trigger waits for it.
+#[test]
+fn node_signs_the_same_anew_every_ten_minutes_while_it_is_connected() {
+    let mut web1 = Bench::linked("web1");
+    let first = web1.publishes("a", 1);
+    assert_eq!(first.at, web1.now.wall.millis());
+    web1.passes(599);
+    assert_eq!(web1.does(Event::Beat), []);
+    let later = web1.now.uptime + Span::from_secs(3_600);
+    let wakes = wakes(&web1.state);
+    assert!(wakes.is_none_or(|at| at > later), "{wakes:?} for that");
+    web1.passes(1);
+    let draft = kept(&web1.does(Event::Beat));
+    let Content::Node(second) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert!(second.tells_the_same(&first));
+    assert_eq!(
+        (second.at, second.serial),
+        (first.at + 600_000, first.serial + 600_000)
+    );
+    let put = node_puts(&web1.keeps(&draft, Ok(()))).remove(0);
+    let (_, actions) = web1.fires(request(&[]));
+    assert_eq!(puts(&actions).len(), 1);
+    assert_eq!(web1.does(Event::Beat), [], "once");
+    // The version before is told late, and nobody else is named for it.
+    let older = || OwnKey::Signed(Box::new(first.clone()));
+    assert_eq!(web1.does(own_key(1, older())), []);
+    assert_eq!(web1.is_put_at(&put, 2), []);
+    let put = node_puts(&web1.does(own_key(3, older()))).remove(0);
+    assert_eq!(web1.is_put_at(&put, 4), []);
+    // Without the engine it signs nothing, and at once when it is back.
+    web1.passes(3_600);
+    web1.does(Event::Lost);
+    assert_eq!(web1.does(Event::Beat), []);
+    web1.does(Event::Reached);
+    assert_eq!(web1.does(Event::Beat), [], "it has not seen its own key");
+    let actions = web1.does(Event::OwnKeySeen { is_shown: true });
+    assert_eq!(node_puts(&actions), []);
+    let third = kept(&actions);
+    assert_eq!(node_puts(&web1.keeps(&third, Ok(()))).len(), 1);
+    // Nobody takes a clock that was set back for a node of the future.
+    web1.now.wall = Walltime::from_millis(first.at);
+    let draft = kept(&web1.does(Event::Beat));
+    let Content::Node(last) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert_eq!(last.at, first.at);
+    assert!(last.serial > second.serial);
+}
