@@ -290,6 +290,8 @@ impl World {
             ttl: Span::from_nanos(ttl * 1_000_000),
             at_once: u32::from(self.dice.permille(250)),
             stop_after: 0,
+            selection: None,
+            is_open: false,
         };
         self.feed(n, Event::Fire { client, request });
     }
