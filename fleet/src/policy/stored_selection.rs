@@ -40,6 +40,11 @@ impl StoredSelection {
         Some(StoredSelection { request, excluded })
     }
 
+    /// Whether it is over. What is removed from the disk may be there again after a crash.
+    pub fn is_over(&self) -> bool {
+        !self.request.is_open
+    }
+
     /// Its size, in bytes.
     pub fn size(&self) -> usize {
         let named = self.request.targets.iter().chain(&self.excluded);

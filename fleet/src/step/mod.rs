@@ -53,8 +53,8 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             state.is_linked = true;
             node::reached(state, now);
             target::reached(state, now);
-            letters::reached(state, now, out);
             selections::reached(state, now, out);
+            letters::reached(state, now, out);
         }
         Event::Lost => {
             state.is_linked = false;

@@ -104,7 +104,7 @@ pub(super) fn store(
         None => Ok(None),
     };
     let Ok(Some(stored)) = stored else {
-        sender::forget(state, &id, out);
+        remove(state, &id, now, out);
         return stored.map(|_| None);
     };
     let draft = Draft {
@@ -135,8 +135,56 @@ fn has_room(state: &State, id: &LetterId, new: &StoredSelection) -> Result<(), S
     Ok(())
 }
 
+/// Removes one. That it is over is on disk before: a crash may bring back what was removed.
+fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
+    let over = state.letters.get(id).and_then(|letter| {
+        let mut stored = letter.selection()?.clone();
+        stored.request.is_open = false;
+        stored.excluded.clear();
+        Some(Draft {
+            letter: id.clone(),
+            version: letter.version + 1,
+            content: Content::Selection(stored),
+            term: letter.term.clone(),
+        })
+    });
+    letters::write(state, over.into_iter().collect(), now, out);
+    sender::forget(state, id, out);
+}
+
+/// Excludes nodes that have triggers of a selection: the service before this one died while it resolved it. It is called before
+/// any trigger is put, so that none of them has been answered. Selections that are over are removed.
+fn recover(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let is_over =
+        |(id, _, stored): (&LetterId, _, &StoredSelection)| stored.is_over().then(|| id.clone());
+    let over: Vec<LetterId> = state.selections().filter_map(is_over).collect();
+    for id in over {
+        sender::forget(state, &id, out);
+    }
+    let mut drafts = Vec::new();
+    for (id, letter, stored) in state.selections() {
+        let triggers = state.letters.values().filter_map(Letter::trigger);
+        let sent = triggers.filter(|one| one.id == stored.request.id);
+        let sent: BTreeSet<Node> = sent.map(|one| one.target.clone()).collect();
+        if sent.is_subset(&stored.excluded) {
+            continue;
+        }
+        let mut less = stored.clone();
+        less.request.targets.retain(|node| !sent.contains(node));
+        less.excluded.extend(sent);
+        drafts.push(Draft {
+            letter: id.clone(),
+            version: letter.version + 1,
+            content: Content::Selection(less),
+            term: letter.term.clone(),
+        });
+    }
+    letters::write(state, drafts, now, out);
+}
+
 /// The engine is reached: stored selections are resolved when other nodes had time to connect too.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    recover(state, now, out);
     state.resolving = Resolving {
         reached: Some(now.clone()),
         hold: Boottime::default(),
@@ -183,8 +231,8 @@ pub(super) fn resolve(state: &mut State, nodes: &[Inventory], now: &Moment, out:
     due.sort();
     for (_, id) in due {
         resolve_one(state, &id, nodes, now, out);
-        // Its triggers are on disk by now. If the service dies before that, it is resolved again under the same id, on which targets act once.
-        sender::forget(state, &id, out);
+        // Its triggers are on disk by now.
+        remove(state, &id, now, out);
     }
     state.resolving.hold = Boottime::default();
     look(state, now, out);
@@ -263,7 +311,7 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         out.push(Action::Note(format!(
             "{what} expired at {until}, before the backend had shown all nodes"
         )));
-        sender::forget(state, &id, out);
+        remove(state, &id, now, out);
     }
 }
 
@@ -290,7 +338,7 @@ pub(super) fn take_back(
     }
     let is_changed = !removed.is_empty() || !drafts.is_empty();
     for id in removed {
-        sender::forget(state, &id, out);
+        remove(state, &id, now, out);
     }
     letters::write(state, drafts, now, out);
     is_changed.then_some(SelectionState::Cancelled)
