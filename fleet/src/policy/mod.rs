@@ -36,6 +36,8 @@ pub mod select;
 pub mod share;
 /// Who of those that share slots may run.
 pub mod slots;
+/// Selections that are resolved later.
+pub mod stored_selection;
 /// What followed from an origin.
 pub mod story;
 /// Times that a wrong clock does not shorten.

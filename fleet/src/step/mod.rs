@@ -28,6 +28,10 @@ mod results;
 mod rolling;
 /// How much is told of one sender's triggers.
 mod room;
+/// What clients are told.
+mod said;
+/// Selections that are resolved later.
+mod selections;
 /// The half that fires.
 mod sender;
 /// The half that runs.
@@ -49,10 +53,12 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             state.is_linked = true;
             node::reached(state, now);
             target::reached(state, now);
+            selections::reached(state, now, out);
             letters::reached(state, now, out);
         }
         Event::Lost => {
             state.is_linked = false;
+            selections::lost(state);
             sender::review(state, None, now, out);
         }
         Event::Seen(sights) => target::seen(state, sights, now, out),
@@ -87,6 +93,8 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         Event::OwnKeyLost => node::lost(state),
         Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
         Event::Beat => node::sign_anew(state, now, out),
+        Event::Nodes(nodes) => selections::resolve(state, &nodes, now, out),
+        Event::NodesIncomplete(wait) => selections::incomplete(state, wait, now),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {
             place,
@@ -125,10 +133,12 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
     state.wakes = None;
     sender::end(state, now, out);
+    selections::end(state, now, out);
     results::end(state, now, out);
     letters::send_due(state, now, out);
     node::tick(state, now, out);
     target::tick(state, now, out);
+    selections::look(state, now, out);
     sender::review(state, None, now, out);
 }
 

@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use again::model::{Boottime, Moment, Walltime};
+use again::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
+pub use super::said::{Said, SelectionState, StoredShown};
+use super::selections::Resolving;
 use crate::policy::books::Which;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::Rules;
-use crate::policy::lineage::TooFar;
+use crate::policy::stored_selection::StoredSelection;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
@@ -74,6 +76,10 @@ pub enum Event {
     OwnKeyLost,
     /// Half a minute or so has passed: what is old is signed anew.
     Beat,
+    /// The engine has shown all nodes, with those that count although it has lost what they had published.
+    Nodes(Vec<Inventory>),
+    /// The engine has shown its nodes; others may still return after a loss, for that long.
+    NodesIncomplete(Span),
     /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
     /// The engine's answer to a put. An error may mean that it happened all the same.
@@ -201,6 +207,9 @@ pub enum Action {
         /// Its revision.
         revision: u64,
     },
+    /// See which nodes there are, for stored selections; answered by `Nodes` or `NodesIncomplete`, or not at all if the engine does not
+    /// show them.
+    ReadNodes,
     /// Answer a client.
     Say(Client, Said),
     /// Whoever waits for this trigger hears what became of it.
@@ -212,6 +221,8 @@ pub enum Action {
         /// What became of it there.
         news: News,
     },
+    /// Something for the log that is as it should be.
+    Info(String),
     /// Something for the log.
     Note(String),
     /// The same of a register that does not come in, or not from whom it names; to be counted.
@@ -240,6 +251,8 @@ pub enum LetterId {
     Targets(Id),
     /// The newest trigger of a name for a target.
     To(Node, Name),
+    /// The newest selection of a name, of the node whose change it is.
+    Selection(Node, Name),
     /// What is told of a trigger.
     Told(Which),
 }
@@ -251,6 +264,7 @@ impl fmt::Display for LetterId {
             LetterId::Node => f.write_str("node"),
             LetterId::Targets(id) => write!(f, "targets/{id}"),
             LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
+            LetterId::Selection(node, name) => write!(f, "selection/{node}/{name}"),
             LetterId::Told(which) => {
                 let Which {
                     sender,
@@ -286,6 +300,8 @@ pub enum Content {
     Targets(Targets),
     /// A trigger, in one register.
     Trigger(Trigger),
+    /// Selection that is resolved later. It stays on this node's disk.
+    Selection(StoredSelection),
     /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
     Told {
         /// The result.
@@ -302,6 +318,7 @@ impl Content {
             Content::Node(inventory) => BTreeSet::from([Key::Node(inventory.node.clone())]),
             Content::Targets(list) => BTreeSet::from([list.key()]),
             Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
+            Content::Selection(_) => BTreeSet::new(),
             Content::Told { told, lineage } => {
                 let story = |origin: &crate::wire::lineage::Origin| Key::Story {
                     node: told.target.clone(),
@@ -348,21 +365,6 @@ pub fn result_key(told: &Told) -> Key {
     }
 }
 
-/// What a client is told of its request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Said {
-    /// The engine has it for these nodes.
-    pub delivered: Vec<Node>,
-    /// It is on this machine's disk for these, and sent until that time.
-    pub kept: Vec<Node>,
-    /// When a target that heard nothing may not take it any more.
-    pub until: Walltime,
-    /// It could neither be sent nor kept for these, or may not be fired.
-    pub failed: Vec<(Node, String)>,
-    /// Origins that went too far, and were left out.
-    pub left_out: Vec<TooFar>,
-}
-
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
 pub type Logged = BTreeMap<LetterId, (u64, Id, Outcome, bool)>;
 
@@ -387,6 +389,7 @@ pub struct State {
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
+    pub(super) resolving: Resolving,
     /// The last failure that was logged of each name and target.
     pub logged: Logged,
     /// When what targets have accepted of this node has expired, by target and name.
@@ -461,6 +464,7 @@ impl State {
             own_key: OwnKeyState::default(),
             flying: BTreeMap::new(),
             firings: Vec::new(),
+            resolving: Resolving::default(),
             logged: Logged::new(),
             accepted: BTreeMap::new(),
             ahead: None,
@@ -483,7 +487,7 @@ impl State {
                     state.first = draft.version;
                     state.own_key.last = inventory.order();
                 }
-                Content::Targets(_) | Content::Told { .. } => {}
+                Content::Targets(_) | Content::Selection(_) | Content::Told { .. } => {}
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);
             letter.kept = draft.version;
@@ -578,7 +582,7 @@ impl Letter {
     pub fn trigger(&self) -> Option<&Trigger> {
         match &self.content {
             Content::Trigger(trigger) => Some(trigger),
-            Content::Told { .. } | Content::Node(_) | Content::Targets(_) => None,
+            _ => None,
         }
     }
 
@@ -586,7 +590,7 @@ impl Letter {
     pub fn told(&self) -> Option<(&Told, &Lineage)> {
         match &self.content {
             Content::Told { told, lineage } => Some((told, lineage)),
-            Content::Trigger(_) | Content::Node(_) | Content::Targets(_) => None,
+            _ => None,
         }
     }
 

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use again::model::{Moment, Span, Walltime};
 
 use super::model::{
-    Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
+    Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState,
+    State,
 };
-use super::{letters, results};
+use super::{letters, results, selections};
 use crate::policy::books::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
@@ -34,10 +35,38 @@ pub(super) fn fire(
 ) {
     let mut said = Said::default();
     let number = next_number(state, now, out);
+    let mut waits = BTreeMap::new();
+    if !request.is_deferred() {
+        waits = send(state, &request, number, &mut said, now, out);
+    }
+    // After the triggers: the selection excludes their targets.
+    let until = now.wall + request.ttl;
+    match selections::store(state, request, number, now, out) {
+        Ok(stored) => {
+            if stored.is_some() {
+                said.until = said.until.max(until);
+            }
+            waits.extend(stored);
+        }
+        Err(why) => said.selection = Some(SelectionState::NotStored(why)),
+    }
+    answer(state, client, waits, said, now, out);
+    selections::look(state, now, out);
+}
+
+/// Sends a request to its targets, and adds to what is said of it; the letters, and their versions.
+pub(super) fn send(
+    state: &mut State,
+    request: &Request,
+    number: u64,
+    said: &mut Said,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) -> BTreeMap<LetterId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
     for target in &request.targets {
-        let outcome = (&mut said, &mut too_far);
-        match fired(state, &request, target, (number, now), outcome) {
+        let outcome = (&mut *said, &mut too_far);
+        match fired(state, request, target, (number, now), outcome) {
             Ok(trigger) => triggers.push(trigger),
             Err(why) => said.failed.push((target.clone(), why)),
         }
@@ -56,7 +85,7 @@ pub(super) fn fire(
             }
         }
     }
-    post(state, client, triggers, said, now, out);
+    post(state, triggers, said, now, out)
 }
 
 /// The letter with the targets of a rolling run. It matters as long as one of them may begin.
@@ -74,7 +103,7 @@ fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Res
     })
 }
 
-fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
+pub(super) fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
     let (number, last) = state.numbers.next(now.wall, state.rules.skew);
     // A letter that has the highest number may be replaced.
     if state.kept_before != state.numbers.before {
@@ -131,15 +160,14 @@ fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
     Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
 }
 
-/// Writes letters with these triggers, and remembers who wants to know what comes of it.
+/// Writes letters with these triggers; their versions.
 fn post(
     state: &mut State,
-    client: Client,
     triggers: Vec<Trigger>,
-    mut said: Said,
+    said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
-) {
+) -> BTreeMap<LetterId, u64> {
     let mut waits = BTreeMap::new();
     let mut drafts = Vec::with_capacity(triggers.len());
     let limit = now.wall + state.rules.skew;
@@ -171,6 +199,18 @@ fn post(
         });
     }
     letters::write(state, drafts, now, out);
+    waits
+}
+
+/// Remembers who wants to know what comes of these letters.
+fn answer(
+    state: &mut State,
+    client: Client,
+    waits: BTreeMap<LetterId, u64>,
+    said: Said,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
     let deadline = now.uptime + ANSWER;
     state.wake_at(deadline);
     state.firings.push(Firing {
@@ -216,7 +256,12 @@ pub(super) fn take_back(
         ))
     };
     let cancels = state.letters.values().filter_map(cancel).collect();
-    post(state, client, cancels, Said::default(), now, out);
+    let mut said = Said {
+        selection: selections::take_back(state, what, now, out),
+        ..Said::default()
+    };
+    let waits = post(state, cancels, &mut said, now, out);
+    answer(state, client, waits, said, now, out);
 }
 
 /// A target told something. What it told of an older number than the letter's is news, but not the end of it.
@@ -386,7 +431,7 @@ fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
     )));
 }
 
-fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+pub(super) fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     if state.letters.remove(id).is_some() {
         out.push(Action::Forget {
             letter: id.clone(),
@@ -431,7 +476,9 @@ fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands
     let Some(letter) = state.letters.get(id) else {
         return Stands::Delivered;
     };
-    let has_time = state.is_linked && now.uptime < firing.deadline;
+    // A selection is not sent to the engine.
+    let is_sent = matches!(id, LetterId::To(..));
+    let has_time = is_sent && state.is_linked && now.uptime < firing.deadline;
     if letter.confirmed >= version {
         Stands::Delivered
     } else if letter.kept >= version {
@@ -479,15 +526,14 @@ fn review_one(
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let LetterId::To(target, _) = id else {
-        return;
-    };
-    match stands(state, id, firing, now) {
-        Stands::Open => return,
-        Stands::Delivered => firing.said.delivered.push(target.clone()),
-        Stands::Kept => firing.said.kept.push(target.clone()),
-        Stands::Failed(why) => {
-            firing.said.failed.push((target.clone(), why));
+    let stands = stands(state, id, firing, now);
+    let said = &mut firing.said;
+    match (stands, id) {
+        (Stands::Open, _) => return,
+        (Stands::Delivered, LetterId::To(target, _)) => said.delivered.push(target.clone()),
+        (Stands::Kept, LetterId::To(target, _)) => said.kept.push(target.clone()),
+        (Stands::Failed(why), LetterId::To(target, _)) => {
+            said.failed.push((target.clone(), why));
             // It may still stand for an older one, about which more was promised.
             if state
                 .letters
@@ -497,6 +543,12 @@ fn review_one(
                 forget(state, id, out);
             }
         }
+        (Stands::Failed(why), _) => {
+            said.selection = Some(SelectionState::NotStored(why));
+            forget(state, id, out);
+        }
+        // It may have been resolved meanwhile.
+        (Stands::Delivered | Stands::Kept, _) => said.selection = Some(SelectionState::Stored),
     }
     firing.waits.remove(id);
 }

@@ -28,6 +28,9 @@ mod own_key;
 /// Triggers that are part of a rolling run.
 #[path = "rolling/tests.rs"]
 mod rolling;
+/// Selections that are resolved later.
+#[path = "selections/tests.rs"]
+mod selections;
 
 const CLIENT: Client = 5;
 

@@ -3,6 +3,7 @@
 use again::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
 use again_fleet::policy::fire::{Numbers, Request};
+use again_fleet::policy::select::Criteria;
 use again_fleet::step::model::{Back, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -262,7 +263,11 @@ impl World {
         let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
         let is_clock_right = self.machines[n].clock == 0;
         let sender = self.machines[n].name.clone();
-        for target in targets {
+        // Sometimes the nodes were selected from the last inventory: all others get it later, if the backend answers in time.
+        let is_open = self.dice.permille(100);
+        let is_clock_right = is_clock_right && !is_open;
+        let all: Vec<Node> = self.machines.iter().map(|one| one.name.clone()).collect();
+        for target in if is_open { &all } else { targets } {
             self.promises
                 .fires((&sender, target), &id, self.now, ttl, is_clock_right);
         }
@@ -290,6 +295,11 @@ impl World {
             ttl: Span::from_nanos(ttl * 1_000_000),
             at_once: u32::from(self.dice.permille(250)),
             stop_after: 0,
+            selection: is_open.then(|| Criteria {
+                environment: Some("production".to_owned()),
+                ..Criteria::default()
+            }),
+            is_open,
         };
         self.feed(n, Event::Fire { client, request });
     }

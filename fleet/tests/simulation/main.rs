@@ -303,6 +303,8 @@ fn every_promise_is_kept() {
         "queued",
         "repeated",
         "restarted with its clock set back",
+        "selection resolved",
+        "selection stored",
         "stopped by hops",
         "superseded",
         "too late",

@@ -154,6 +154,7 @@ impl Promises {
                     self.count("numbered again");
                 }
             }
+            Content::Selection(_) => self.count("selection stored"),
             Content::Node(_) | Content::Targets(_) => {}
             Content::Told { told, .. } => {
                 let which = Which {

@@ -8,6 +8,7 @@ use again_fleet::policy::accept::Accept;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{Action, Content, Draft, Event, LetterId, Place, State};
 use again_fleet::step::{step, wakes};
+use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -442,6 +443,13 @@ impl World {
                 let delay = self.dice.below(5 * SECOND);
                 self.after(delay, n, Ev::Service(life, Event::Turn(which)));
             }
+            Action::ReadNodes => {
+                let all = self.machines.iter();
+                let nodes = all.map(|machine| inventory(&machine.name)).collect();
+                let delay = self.dice.below(SECOND);
+                self.after(delay, n, Ev::Service(life, Event::Nodes(nodes)));
+            }
+            Action::Info(_) => self.promises.count("selection resolved"),
             Action::Progress { .. } | Action::Note(_) | Action::TurnedAway(_) => {}
         }
     }
@@ -493,5 +501,27 @@ impl World {
     pub fn gone(&self) -> BTreeSet<Node> {
         let gone = self.machines.iter().filter(|machine| machine.is_gone);
         gone.map(|machine| machine.name.clone()).collect()
+    }
+}
+
+/// What a node publishes: it is selected as long as the environment is `production`.
+fn inventory(node: &Node) -> Inventory {
+    Inventory {
+        node: node.clone(),
+        at: 1,
+        serial: 1,
+        facts: BTreeMap::new(),
+        classes: BTreeSet::new(),
+        environment: "production".to_owned(),
+        version: String::new(),
+        puppet: String::new(),
+        running: None,
+        last: None,
+        ended: None,
+        pending: 0,
+        disabled: false,
+        cap: None,
+        tokens: BTreeMap::new(),
+        resets: BTreeMap::new(),
     }
 }

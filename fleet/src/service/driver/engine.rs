@@ -126,7 +126,7 @@ impl Driver {
         let kind = match letter {
             LetterId::Node => "this node's own entry",
             LetterId::Targets(_) => "the targets of a rolling run",
-            LetterId::To(..) => "a trigger",
+            LetterId::To(..) | LetterId::Selection(..) => "a trigger",
             LetterId::Told(_) => "a result",
         };
         let what = format!("cannot send {kind}: the engine {error}");

@@ -334,6 +334,8 @@ impl Driver {
             ttl: TTL,
             at_once: 0,
             stop_after: 0,
+            selection: None,
+            is_open: false,
         };
         let client = OURSELVES;
         self.feed(Event::Fire { client, request });

@@ -47,7 +47,7 @@ impl Driver {
                     .targets
                     .iter()
                     .map(|target| (request.id.clone(), target.clone()));
-                let ways = if wait {
+                let ways = if wait && !request.is_deferred() {
                     ways.collect()
                 } else {
                     BTreeSet::new()
@@ -167,6 +167,7 @@ impl Driver {
             turned_away: health.turned_away,
             slots: self.slots.own(true),
             tokens: self.locks.warnings(),
+            selections: self.state.shown_selections(),
             ahead: self.state.ahead(),
             set_back: self.state.set_back(clock::walltime()),
             names: self.state.crowded(clock::walltime()),
@@ -176,7 +177,10 @@ impl Driver {
     /// A line for systemd.
     pub fn status(&self) -> String {
         let Waiting {
-            triggers, results, ..
+            triggers,
+            selections,
+            results,
+            ..
         } = self.waiting();
         let Health {
             engine, is_up, why, ..
@@ -186,13 +190,18 @@ impl Driver {
         } else {
             format!("{engine} is not reached: {why}")
         };
-        format!("{triggers} triggers and {results} results wait; {link}")
+        let selections = match selections {
+            0 => String::new(),
+            count => format!(", {count} selections"),
+        };
+        format!("{triggers} triggers{selections} and {results} results wait; {link}")
     }
 
     /// What waits to be sent.
     pub(super) fn waiting(&self) -> Waiting {
         let mut waiting = Waiting {
             triggers: 0,
+            selections: self.state.stored_selections(),
             results: self.state.untold(),
             oldest: None,
             not_kept: self.health.not_kept.as_deref().map(ask::words),

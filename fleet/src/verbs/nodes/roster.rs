@@ -114,6 +114,13 @@ impl Roster {
         self.stored.is_none() && presence.unwrap_or_default() == Presence::Gone
     }
 
+    /// Whether all nodes are known: the backend shows them, and none may still return after it has lost its data.
+    pub fn is_complete(&self, now: Walltime) -> bool {
+        let missing = self.nodes.values().filter_map(|one| one.missing_since);
+        let mut returning = missing.filter(|since| now.since(*since) < RETURN);
+        self.stored.is_none() && returning.next().is_none()
+    }
+
     /// Sentences about nodes whose facts the backend has lost: those that may still publish again, and those that had time enough.
     fn missing(&self, now: Walltime) -> Vec<String> {
         let nodes = self.nodes.iter();
@@ -382,6 +389,7 @@ mod tests {
             assert!(roster.hear(Answer::Missing { node, since }));
         }
         let now = minutes(14);
+        assert!(!roster.is_complete(now) && roster.is_complete(minutes(15)));
         let at = clock(lost, now);
         assert_eq!(
             roster.warnings(now),
@@ -392,6 +400,7 @@ mod tests {
         let why = "etcd is away".to_owned();
         let at = read.millis();
         assert!(roster.hear(Answer::Stored { at, why }));
+        assert!(!roster.is_complete(minutes(15)));
         let now = minutes(15);
         let [age, loss] = &roster.warnings(now)[..] else {
             panic!("two warnings");
