@@ -48,11 +48,16 @@ impl World {
             watched: 0,
             ticks: None,
             history: 0,
+            reached: 0,
+            waiters: BTreeMap::new(),
+            rolls: None,
         });
+        self.publish(n);
         self.wake(n);
         self.push_history(n);
         let delay = self.dice.below(100);
         self.after(delay, n, Ev::Connect(life));
+        self.roll_after(n, delay);
     }
 
     /// Kills a service; it is started again.
@@ -201,6 +206,8 @@ impl World {
         ];
         let outcome = outcomes[usize::try_from(self.dice.below(4)).expect("small")];
         self.machines[n].tool.end(outcome);
+        self.machines[n].facts += u64::from(self.dice.permille(300));
+        self.publish(n);
         self.push_history(n);
         self.look_at_tool(n);
     }
@@ -235,6 +242,11 @@ impl World {
         }
         let other = usize::try_from(self.dice.below(self.machines.len() as u64)).expect("small");
         let target = self.machines[other].name.clone();
+        match self.dice.below(10) {
+            0 => self.forget_node(n),
+            1..4 => self.read_nodes(n),
+            _ => {}
+        }
         if self.dice.permille(200) {
             let recent = self.recent.last().cloned();
             let what = match recent.filter(|_| self.dice.permille(500)) {
@@ -280,6 +292,13 @@ impl World {
         } else {
             0
         };
+        // A long line is too much to look at.
+        let is_rolling = self.machines.len() < 20 && self.dice.permille(300);
+        let (mut at_once, mut stop_after) = (0, 0);
+        if is_rolling {
+            at_once = 1 + self.dice.below(3) as u32;
+            stop_after = self.dice.below(4) as u32;
+        }
         let request = Request {
             id,
             targets: targets.to_vec(),
@@ -293,8 +312,8 @@ impl World {
             run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
             delta: Span::from_secs(delta),
             ttl: Span::from_nanos(ttl * 1_000_000),
-            at_once: u32::from(self.dice.permille(250)),
-            stop_after: 0,
+            at_once,
+            stop_after,
             selection: is_open.then(|| Criteria {
                 environment: Some("production".to_owned()),
                 ..Criteria::default()

@@ -9,10 +9,12 @@
 #[path = "../support/disk.rs"]
 mod disk;
 mod engine;
+mod facts;
 mod faults;
 mod life;
 mod network;
 mod promises;
+mod rolling;
 mod seal;
 mod take;
 mod tool;
@@ -26,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use again_fleet::step::model::LetterId;
 use again_fleet::wire::key::Key;
-use again_fleet::wire::name::Node;
+use again_fleet::wire::name::{Name, Node};
 use again_rig::Dice;
 use world::{Ev, MINUTE, Mutant, Notify, Odds, SECOND, World};
 
@@ -132,6 +134,8 @@ fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
     let mut world = World::new(dice, names, hop_limit);
     world.most_ttl = plan.most_ttl;
     world.mutant = mutant;
+    world.has_facts = plan.nodes < 20;
+    world.promises.is_faultless = !plan.has_faults;
     manifests(&mut world);
     if plan.has_faults {
         world.odds = odds(&mut world.dice);
@@ -201,7 +205,11 @@ fn is_quiet(world: &World) -> bool {
         let is_alive = world.machines[n].service.is_some();
         world.machines[n].is_gone || is_alive && is_idle && letters_to(world, n).next().is_none()
     };
-    (0..world.machines.len()).all(is_done) && registers(world).next().is_none()
+    let count = world.machines.len();
+    let mut there = (0..count).filter(|n| !world.machines[*n].is_gone);
+    (0..count).all(is_done)
+        && registers(world).next().is_none()
+        && there.all(|n| world.is_published(n))
 }
 
 /// What stands in the engine for nodes that are there.
@@ -209,7 +217,11 @@ fn registers(world: &World) -> impl Iterator<Item = Key> {
     let gone = world.gone();
     let keys = world.engine.keys(world.now);
     let keys = keys.filter_map(|key| Key::decode(key, &seal::namespace()).ok());
-    keys.filter(move |key| matches!(key, Key::To { target, .. } if !gone.contains(target)))
+    // What is dated ahead stays for a day.
+    let stays = |name: &Name| name.as_str().starts_with("name ");
+    keys.filter(move |key| {
+        matches!(key, Key::To { target, name, .. } if !gone.contains(target) && !stays(name))
+    })
 }
 
 /// Nothing is left over: no letter, no register, no run that never comes to an end.
@@ -225,6 +237,11 @@ fn at_rest(world: &World) {
         assert!(
             pending.is_empty(),
             "{} still has to run for {pending:?}",
+            machine.name
+        );
+        assert!(
+            world.is_published(n),
+            "the newest facts of {} do not stand in the engine",
             machine.name
         );
     }
@@ -277,23 +294,33 @@ fn every_promise_is_kept() {
     // What never happened proves nothing.
     for what in [
         "acted",
+        "began in its turn",
         "below a floor",
         "cancelled",
         "clock off",
+        "counted as failed without an end",
         "crash",
+        "dated ahead",
         "disabled",
         "disk refuses",
         "engine away",
+        "engine restored",
         "engine wiped",
         "expired",
+        "facts put back",
+        "facts that do not count",
         "finished",
         "flooded",
         "forgotten",
         "gone",
+        "halted",
         "held",
+        "junk below story",
         "killed",
+        "lost and still counted",
         "merged",
         "no answer",
+        "node forgotten",
         "numbered again",
         "numbers by its clock again",
         "partition",
@@ -306,8 +333,10 @@ fn every_promise_is_kept() {
         "selection resolved",
         "selection stored",
         "stopped by hops",
+        "story put back",
         "superseded",
         "too late",
+        "waits for an end",
     ] {
         let is_rare = ["below a floor", "too late"].contains(&what);
         assert!(
@@ -340,4 +369,19 @@ fn who_forgets_numbers_is_found() {
 #[test]
 fn who_loses_hops_through_satisfied_is_found() {
     is_found(Mutant::LosesSatisfied, "hops of");
+}
+
+#[test]
+fn who_ignores_failures_is_found() {
+    is_found(Mutant::IgnoresFailures, "have failed");
+}
+
+#[test]
+fn who_forgets_lost_nodes_is_found() {
+    is_found(Mutant::ForgetsLostNodes, "no longer");
+}
+
+#[test]
+fn who_takes_older_facts_is_found() {
+    is_found(Mutant::TakesOlderFacts, "goes back to older facts");
 }
