@@ -12,6 +12,8 @@
 
 /// Triggers that came too early.
 mod ahead;
+/// What letters say, and where they go.
+mod content;
 /// Letters to the engine: on disk first, then put until the engine has them.
 mod letters;
 /// What goes in, what comes out, and what is remembered.
@@ -22,6 +24,8 @@ mod node;
 pub mod own_key;
 /// A trigger's register in the engine.
 mod register;
+/// Requests of clients.
+mod requests;
 /// What became of triggers, as this node tells it.
 mod results;
 /// Triggers that are part of a rolling run.
@@ -101,8 +105,8 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             revision,
             answer,
         } => target::removed(state, &place, revision, &answer, now),
-        Event::Fire { client, request } => sender::fire(state, client, request, now, out),
-        Event::TakeBack { client, what } => sender::take_back(state, client, &what, now, out),
+        Event::Fire { client, request } => requests::fire(state, client, request, now, out),
+        Event::TakeBack { client, what } => requests::take_back(state, client, &what, now, out),
         Event::Answers(answers) => target::answered(state, answers, now, out),
         Event::NotHanded(why) => target::not_handed(state, &why, now, out),
         Event::Ran {

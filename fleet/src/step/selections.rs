@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use again::model::{Boottime, Moment, Span, Walltime};
 
 use super::model::{
-    Action, Back, Content, Draft, Letter, LetterId, Said, SelectionState, State, StoredShown,
+    Action, Back, Content, Draft, Letter, LetterId, Resolving, Said, SelectionState, State,
+    StoredShown,
 };
 use super::{letters, sender};
 use crate::policy::fire::Request;
@@ -19,15 +20,6 @@ use crate::wire::outcome;
 const AGAIN: Span = Span::from_secs(60);
 /// How many of them are shown to whoever asks how the service is.
 const MOST_SHOWN: usize = 5;
-
-/// When stored selections are resolved.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Resolving {
-    /// Since when the engine is reached; nothing if it is not.
-    reached: Option<Moment>,
-    /// The nodes are not asked for before that.
-    hold: Boottime,
-}
 
 impl Letter {
     fn selection(&self) -> Option<&StoredSelection> {

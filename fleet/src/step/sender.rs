@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use again::model::{Moment, Span, Walltime};
 
 use super::model::{
-    Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState,
-    State,
+    Action, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState, State,
 };
-use super::{letters, results, selections};
+use super::{letters, results};
 use crate::policy::books::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
@@ -24,35 +23,6 @@ use crate::wire::trigger::{Ask, Trigger};
 const ANSWER: Span = Span::from_secs(4);
 /// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
 const MOST_LOGGED: usize = 2_000;
-
-/// Somebody fires.
-pub(super) fn fire(
-    state: &mut State,
-    client: Client,
-    request: Request,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    let mut said = Said::default();
-    let number = next_number(state, now, out);
-    let mut waits = BTreeMap::new();
-    if !request.is_deferred() {
-        waits = send(state, &request, number, &mut said, now, out);
-    }
-    // After the triggers: the selection excludes their targets.
-    let until = now.wall + request.ttl;
-    match selections::store(state, request, number, now, out) {
-        Ok(stored) => {
-            if stored.is_some() {
-                said.until = said.until.max(until);
-            }
-            waits.extend(stored);
-        }
-        Err(why) => said.selection = Some(SelectionState::NotStored(why)),
-    }
-    answer(state, client, waits, said, now, out);
-    selections::look(state, now, out);
-}
 
 /// Sends a request to its targets, and adds to what is said of it; the letters, and their versions.
 pub(super) fn send(
@@ -155,13 +125,13 @@ fn fired(
 }
 
 /// How long a target may take a trigger from now on, if its clock is right.
-fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
+pub(super) fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
     let left = letter.term.left(now).nanos();
     Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
 }
 
 /// Writes letters with these triggers; their versions.
-fn post(
+pub(super) fn post(
     state: &mut State,
     triggers: Vec<Trigger>,
     said: &mut Said,
@@ -203,7 +173,7 @@ fn post(
 }
 
 /// Remembers who wants to know what comes of these letters.
-fn answer(
+pub(super) fn answer(
     state: &mut State,
     client: Client,
     waits: BTreeMap<LetterId, u64>,
@@ -229,39 +199,6 @@ fn progress(trigger: &Trigger, news: News) -> Action {
         target: trigger.target.clone(),
         news,
     }
-}
-
-/// Somebody takes back what they fired, as far as no target has told that it has it.
-pub(super) fn take_back(
-    state: &mut State,
-    client: Client,
-    what: &Back,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    let number = next_number(state, now, out);
-    let is_meant = |trigger: &&Trigger| {
-        trigger.ask == Ask::Run
-            && match what {
-                Back::Id(id) => trigger.id == *id,
-                Back::To(node) => trigger.target == *node,
-            }
-    };
-    let cancel = |letter: &Letter| {
-        let trigger = letter.trigger().filter(is_meant)?;
-        Some(fire::cancel(
-            trigger,
-            still(state, letter, now),
-            (number, now.wall),
-        ))
-    };
-    let cancels = state.letters.values().filter_map(cancel).collect();
-    let mut said = Said {
-        selection: selections::take_back(state, what, now, out),
-        ..Said::default()
-    };
-    let waits = post(state, cancels, &mut said, now, out);
-    answer(state, client, waits, said, now, out);
 }
 
 /// A target told something. What it told of an older number than the letter's is news, but not the end of it.
