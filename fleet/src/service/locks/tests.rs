@@ -1649,9 +1649,13 @@ fn live(seed: u64) -> [usize; 3] {
     let mut resets = 0;
     let (count, prefer): (usize, &[&str]) = (
         3 + (seed % 2) as usize,
-        if seed % 3 == 0 { &["n2", "n0"] } else { &[] },
+        if seed.is_multiple_of(3) {
+            &["n2", "n0"]
+        } else {
+            &[]
+        },
     );
-    let (lies, refuses) = (seed % 4 > 1, seed % 5 == 0);
+    let (lies, refuses) = (seed % 4 > 1, seed.is_multiple_of(5));
     let mut world = if lies {
         World::with_liar(seed, count, prefer)
     } else {
