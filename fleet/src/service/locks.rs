@@ -98,6 +98,8 @@ struct One {
     seen: Seen,
     /// The revision of that.
     at: u64,
+    /// The revision of the last first write of somebody else, and since when it is known, over this connection.
+    came: (u64, Boottime),
     /// When it was ordered to keep its lease alive, if that is not answered yet.
     asked: Option<Boottime>,
     /// When its lease ends, by the last time that the engine has kept it alive.
@@ -252,6 +254,7 @@ impl Locks {
             (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
             (one.rests, one.reset_at, one.sought) = (now, 0, 0);
             (one.before, one.refused, one.named) = Default::default();
+            one.came = Default::default();
             if !one.is_mine(&me) {
                 one.seen = Seen::Unknown;
             }
@@ -328,8 +331,12 @@ impl Locks {
                     deeds.push(Deed::Enter(name.clone()));
                 }
                 (Stage::Idle, None) if one.seen == Seen::Coming => {
-                    one.due = Some(now + COMES);
-                    deeds.push(Deed::Clear(name.clone(), one.at));
+                    let (revision, since) = one.came;
+                    one.due = Some(since + COMES);
+                    if since + COMES <= now {
+                        one.due = Some(now + COMES);
+                        deeds.push(Deed::Clear(name.clone(), revision));
+                    }
                 }
                 _ => {}
             }
@@ -363,7 +370,6 @@ impl Locks {
         if is_old {
             return deeds;
         }
-        let is_same = revision == Some(one.at) && one.due.is_some();
         one.at = one.at.max(revision.unwrap_or(0));
         let seen = one.believed(name, seen, (now, is_list), &mut deeds);
         if one.learn(&seen) {
@@ -371,6 +377,9 @@ impl Locks {
         }
         let is_known = one.seen == seen;
         one.seen = seen;
+        if one.seen == Seen::Coming && one.came.0 != one.at {
+            one.came = (one.at, now);
+        }
         if let Some(place) = one.place {
             let stands = match &one.seen {
                 Seen::Held(word) => word.node == me && word.first == place.first,
@@ -383,9 +392,8 @@ impl Locks {
         }
         match &one.seen {
             Seen::Nobody => one.will_try(&me, now, jitter),
-            Seen::Coming if is_known && is_same => {}
             Seen::Coming if one.place.is_none() && one.stage == Stage::Idle => {
-                one.due = Some(now + COMES);
+                one.due = Some(one.came.1 + COMES);
             }
             Seen::Nothing(why) if !is_known => deeds.push(nobody_can(name, why)),
             Seen::Held(_) => {

@@ -397,19 +397,6 @@ impl State {
         self.ahead
     }
 
-    /// Whether it was seen what stands at this node's own key, or cannot be.
-    pub fn has_seen_own_key(&self) -> bool {
-        self.own_key.is_seen
-    }
-
-    /// The newest version that was found at this node's own key.
-    pub fn found_at_own_key(&self) -> Option<&Inventory> {
-        match (&self.own_key.newest, &self.own_key.found) {
-            (Some(found), _) | (None, Some(OwnKey::Signed(found))) => Some(found),
-            _ => None,
-        }
-    }
-
     /// What a letter says.
     pub fn letter(&self, id: &LetterId) -> Option<&Content> {
         self.letters.get(id).map(|letter| &letter.content)

@@ -64,6 +64,18 @@ fn published(state: &State) -> Option<&Inventory> {
     }
 }
 
+impl State {
+    /// Whether this node is to publish that it is connected, before a run has published what the node is. An entry that it has signed and
+    /// has lost since stays as it is: it may be an old one. So does what the engine does not show. Only a candidate for locks publishes
+    /// then, since the others need its tokens.
+    pub fn is_unpublished(&self, is_candidate: bool) -> bool {
+        let own = &self.own_key;
+        let is_nothing = matches!(own.found, Some(OwnKey::Absent | OwnKey::Foreign(_)));
+        let is_free = is_nothing && own.newest.is_none();
+        own.is_seen && published(self).is_none() && (is_free || is_candidate)
+    }
+}
+
 /// The engine is reached, perhaps another one than before.
 pub(super) fn reached(state: &mut State, now: &Moment) {
     let own = &mut state.own_key;

@@ -146,6 +146,7 @@ fn json((word, why): &Held, ignored: &Ignored, me: &Node) -> Value {
 }
 
 /// A candidate of a lock.
+#[derive(Debug)]
 struct Candidate {
     /// What it publishes.
     published: Published,
@@ -212,6 +213,14 @@ fn without(number: u64, candidates: &[Candidate]) -> impl Iterator<Item = &Candi
     candidates.filter(move |one| one.published.reset < number)
 }
 
+/// Whether a candidate has not taken a reset although it has published something since, and so is connected.
+fn ignores(number: u64, before: &[Published], now: &[Candidate]) -> bool {
+    without(number, now).any(|Candidate { published, .. }| {
+        let was = before.iter().find(|was| was.node == published.node);
+        was.is_none_or(|was| was.serial < published.serial)
+    })
+}
+
 /// Resets the tokens of a lock, and waits a while for those candidates that may be connected to take that.
 ///
 /// # Errors
@@ -234,35 +243,44 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     let known = numbers(settings, lock, &before)?;
     let number = next_number(walltime().millis(), settings.skew.millis(), &known);
     let number = number.map_err(failed)?;
+    let before: Vec<Published> = before.into_iter().map(|one| one.published).collect();
     let reset = Reset {
         lock: lock.clone(),
         node: settings.certname()?.clone(),
         token,
         number,
-        before: before.into_iter().map(|one| one.published).collect(),
+        before: before.clone(),
     };
     done(settings, &Question::Reset(Box::new(reset)))?;
     let until = Instant::now() + RESET;
-    let late = loop {
+    let now = loop {
         let now = candidates(settings, lock)?;
         let is_over = !without(number, &now).any(|one| one.may_be_there);
         if is_over || Instant::now() >= until {
-            let late = without(number, &now).map(|one| one.published.node.to_string());
-            break late.collect::<Vec<_>>().join(", ");
+            break now;
         }
         thread::sleep(PAUSE);
     };
+    let late = without(number, &now).map(|one| one.published.node.to_string());
+    let late: Vec<String> = late.collect();
     let next = token + 1;
-    say(&format!(
-        "again-fleet: the next token of the lock '{lock}' is {next}"
-    ))?;
+    say(&match late.len() < now.len() {
+        true => format!("again-fleet: the next token of the lock '{lock}' is {next}"),
+        false => format!(
+            "again-fleet: the reset of the lock '{lock}' is stored; the next token is {next} once its candidates have taken it"
+        ),
+    })?;
     if !late.is_empty() {
+        let late = late.join(", ");
         say(&format!(
-            "not reset yet: {late}; where the service runs, see 'again-fleet check' there, and whether 'operators' lists this node"
+            "not reset yet: {late}; run 'again-fleet check' there"
         ))?;
     }
     say("also reset the last token stored by whatever compares tokens")?;
-    Ok(Exit::Done)
+    Ok(match ignores(number, &before, &now) {
+        true => Exit::Failed,
+        false => Exit::Done,
+    })
 }
 
 /// Has a lock go on to another candidate.
@@ -322,4 +340,33 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
     Err(failed(format!(
         "{holder} did not give it up to {node} within {seconds} s; see whether 'operators' there lists this node"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidate_that_publishes_without_a_reset_ignores_it() {
+        let published = |reset, serial| Published {
+            node: "n1".parse().expect("a certname"),
+            token: 9,
+            reset,
+            serial,
+        };
+        let before = [published(0, 30)];
+        for (reset, serial, is_ignored) in [
+            (0, 30, false),
+            (0, 31, true),
+            (4, 31, true),
+            (5, 31, false),
+            (6, 31, false),
+        ] {
+            let now = [Candidate {
+                published: published(reset, serial),
+                may_be_there: false,
+            }];
+            assert_eq!(ignores(5, &before, &now), is_ignored, "{now:?}");
+        }
+    }
 }

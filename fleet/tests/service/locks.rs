@@ -512,8 +512,8 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     let words = said(&done);
     assert!(done.status.success(), "{words}");
     for part in [
-        "the next token of the lock 'db' is 41",
-        "not reset yet: n01.test, n03.test; where the service runs, see 'again-fleet check' there",
+        "the reset of the lock 'db' is stored; the next token is 41 once its candidates have taken it",
+        "not reset yet: n01.test, n03.test; run 'again-fleet check' there",
         "also reset the last token stored by whatever compares tokens",
     ] {
         assert!(words.contains(part), "{words}");

@@ -228,6 +228,28 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
     );
 }
 
+/// The nodes are those that were connected when the backend was lost, however long it is away.
+#[test]
+fn no_node_is_called_gone_while_the_backend_is_away() {
+    let (server, web1, _lb1) = two(Kind::Etcd);
+    web1.set_ahead(0);
+    let mut shown = terminal(&web1, "rows 10 cols 100", "FOLLOW");
+    let mut typed = shown.child.stdin.take().expect("a pipe");
+    let mut seen = 0;
+    shown.prints(&mut seen, "2 nodes: 2 alive");
+    server.kill();
+    shown.prints(&mut seen, "; before: 2 nodes: 2 alive");
+    // On the next day the time has its date.
+    web1.set_ahead(90_000);
+    shown.prints(&mut seen, "etcd is away since ");
+    shown.prints(&mut seen, "; before: 2 nodes: ");
+    let alive = seen;
+    shown.prints(&mut seen, "alive");
+    assert_eq!(shown.text()[alive..seen], *"2 alive");
+    typed.write_all(b"\x03").expect("typed");
+    shown.ends();
+}
+
 /// As a shell's stopped job it ends at once, and leaves the terminal to the shell: whoever sets it from there is stopped.
 #[test]
 fn a_stopped_one_goes_on_or_ends() {

@@ -426,7 +426,7 @@ impl Driver {
             // The backend has lost it, and it counted all the same.
             Ok(None) => return self.forget_last(client, &node, false),
             Ok(Some(value)) if self.is_connected(&node, &value) => ask::Answer::Refused(format!(
-                "{node} has signed what it publishes within the last 15 minutes, and a connected service publishes it again; stop the service there, and wait for 15 minutes"
+                "{node} signed its entry within the last 15 minutes and counts as connected; stop its service and try again in 15 minutes"
             )),
             Ok(Some(value)) => {
                 let revision = Some(value.revision);

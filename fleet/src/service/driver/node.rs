@@ -30,7 +30,8 @@ impl Driver {
 
     /// A run tells how it ends.
     pub fn ended(&mut self, client: Client, outcome: Outcome) {
-        let Some(known) = self.inventory().cloned() else {
+        let known = self.inventory().filter(|known| known.is_of_a_run());
+        let Some(known) = known.cloned() else {
             let why = "no run has told yet what this node is";
             return self
                 .callers
@@ -45,10 +46,11 @@ impl Driver {
         self.kept_or_not(client);
     }
 
-    /// Tells anew what the service knows, if a run has told the rest; and how these runs ended, as far as they have not told it.
+    /// Tells anew what the service knows; and how these runs ended, if a run has told what the node is and not told that.
     pub fn retell(&mut self, ends: &[(Ran, Outcome)]) {
         if let Some(mut known) = self.inventory().cloned() {
-            for (ran, outcome) in ends {
+            let is_of_a_run = known.is_of_a_run();
+            for (ran, outcome) in ends.iter().filter(|_| is_of_a_run) {
                 known.heard_of_end(ran, *outcome);
             }
             self.publish(known);
@@ -67,13 +69,13 @@ impl Driver {
         self.feed(Event::Beat);
     }
 
-    /// Publishes that this node is there, before a run has told what it is; if its state was lost, what it had published before.
+    /// Publishes that this node is connected, before a run has published what it is.
     fn introduce(&mut self) {
-        if !self.health.is_up || !self.state.has_seen_own_key() || self.inventory().is_some() {
+        let is_candidate = !self.locks.tokens().is_empty();
+        if !self.health.is_up || !self.state.is_unpublished(is_candidate) {
             return;
         }
-        let found = self.state.found_at_own_key().cloned();
-        self.publish(found.unwrap_or_else(|| Inventory {
+        self.publish(Inventory {
             node: self.me.clone(),
             at: 0,
             serial: 0,
@@ -90,7 +92,7 @@ impl Driver {
             cap: None,
             tokens: BTreeMap::new(),
             resets: BTreeMap::new(),
-        }));
+        });
     }
 
     fn publish(&mut self, told: Inventory) {

@@ -817,6 +817,13 @@ impl World {
         self.for_millis(20_000);
     }
 
+    /// A node publishes the same again, with a new serial.
+    fn signs_anew(&mut self, n: usize) {
+        let told = self.store.told.iter().find(|(one, _)| *one == node(n));
+        let (_, known) = *told.expect("what it has published");
+        self.store.tell(&node(n), known);
+    }
+
     fn last(&self) -> u64 {
         self.store.words.last().expect("a word").token
     }
@@ -1081,6 +1088,42 @@ fn what_nobody_signs_is_removed_after_90_seconds_without_a_change() {
     world.locks(1).lost("cut");
     world.store.now += 1000 * SILENT.secs();
     assert_eq!(world.locks(1).tick(), []);
+}
+
+/// Candidate that fails or loses its own write while another one takes the lock leaves that one 90 seconds all the same.
+#[test]
+fn first_write_is_not_removed_earlier_by_a_candidate_that_fails() {
+    let is_cleared = |world: &mut World| {
+        world.store.now += 20_000;
+        let early = world.locks(0).tick();
+        world.store.now += 1000 * SILENT.secs() - 20_000 - 1;
+        let late = world.locks(0).tick();
+        assert_eq!([early, late], [vec![], vec![]]);
+        world.store.now += 1;
+        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+    };
+    let come = |world: &mut World, is_list| {
+        world.locks(0).saw(&db(), Seen::Coming, Some(51), is_list);
+    };
+    // It cannot look, or its own write is refused.
+    for fails in [Locks::not_seen, Locks::failed] {
+        let mut world = World::new(1, 2, &[]);
+        come(&mut world, false);
+        fails(world.locks(0), &db());
+        is_cleared(&mut world);
+        // A removal that is refused is tried again.
+        fails(world.locks(0), &db());
+        world.store.now += 11_000;
+        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+    }
+    // It was stopped until its lease had ended, and lists another one's write before its watch tells anything.
+    let mut world = World::new(1, 2, &[]);
+    world.store.now += 10_000;
+    assert_eq!(world.locks(0).tick(), [Deed::Enter(db())]);
+    world.locks(0).entered(&db(), Some((50, 1)));
+    come(&mut world, true);
+    world.locks(0).gone(&db());
+    is_cleared(&mut world);
 }
 
 #[test]
@@ -1447,7 +1490,8 @@ fn token_from_before_a_reset_does_not_count() {
         let mut world = World::new(seed, 3, &[]);
         world.stop_with(1_000);
         assert!(world.store.reset(5, 7));
-        // The others are away for longer than they are waited for, and so is what they published.
+        // The others have signed the same anew, and are away for longer than they are waited for.
+        (1..3).for_each(|n| world.signs_anew(n));
         world.back(0);
         assert_eq!(world.last(), 8);
         world.back(1);

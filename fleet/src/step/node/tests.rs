@@ -292,6 +292,40 @@ fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {
     }
 }
 
+/// An empty entry would replace facts that the engine has not shown, and an old one of its own may have been put there by somebody.
+#[test]
+fn node_without_its_state_leaves_what_may_stand_at_its_own_key_to_the_next_run() {
+    let publishes = |web1: &Bench| [false, true].map(|one| web1.state.is_unpublished(one));
+    let seen = |found: Option<OwnKey>| {
+        let mut web1 = Bench::new("web1");
+        web1.does(Event::Reached);
+        assert_eq!(publishes(&web1), [false, false]);
+        if let Some(found) = found {
+            web1.does(own_key(1, found));
+        }
+        web1.does(Event::OwnKeySeen { is_shown: true });
+        web1
+    };
+    assert_eq!(publishes(&seen(None)), [true, true]);
+    let foreign = OwnKey::Foreign("nobody signed it".to_owned());
+    assert_eq!(publishes(&seen(Some(foreign))), [true, true]);
+    let mut web1 = seen(Some(signed(1, "a")));
+    assert_eq!(publishes(&web1), [false, true]);
+    web1.does(own_key(2, OwnKey::Absent));
+    assert_eq!(publishes(&web1), [false, true]);
+    web1.publishes("a", 3);
+    assert_eq!(publishes(&web1), [false, false]);
+    // The engine does not show it, or not in time.
+    let mut late = Bench::new("web1");
+    late.does(Event::Reached);
+    late.passes(10);
+    assert_eq!(publishes(&late), [false, true]);
+    late.does(Event::OwnKeySeen { is_shown: false });
+    assert_eq!(publishes(&late), [false, true]);
+    late.does(own_key(1, OwnKey::Absent));
+    assert_eq!(publishes(&late), [true, true]);
+}
+
 /// With the beat that is next after ten minutes, as the same to be selected by: no trigger waits for it.
 #[test]
 fn node_signs_the_same_anew_every_ten_minutes_while_it_is_connected() {

@@ -311,7 +311,9 @@ impl View {
         let minute = now.millis() / 60_000;
         let is_next_minute = std::mem::replace(&mut self.minute, minute) != minute;
         let is_new = std::mem::take(&mut self.is_new);
-        let has_changed = (is_new || is_next_minute) && self.live.judge(now, self.skew);
+        // What the backend shows no more tells nothing of who is connected now.
+        let is_judged = matches!(self.link, Link::Here) && (is_new || is_next_minute);
+        let has_changed = is_judged && self.live.judge(now, self.skew);
         let is_new = is_new || has_changed;
         if is_new {
             // What is read anew next is believed by what the files say now.

@@ -170,7 +170,7 @@ impl Roster {
         let ahead: Vec<&Node> = ahead.map(|(node, _)| node).collect();
         if !ahead.is_empty() {
             warnings.push(format!(
-                "not known whether connected: {}; their clocks are ahead of this node's by more than the skew",
+                "cannot tell whether these nodes are connected, as their clocks are ahead of this node's: {}",
                 named(ahead)
             ));
         }
@@ -468,7 +468,7 @@ mod tests {
             panic!("one warning");
         };
         assert!(
-            warning.starts_with("not known whether connected: 2 nodes: db1, web1.example.com; "),
+            warning.ends_with(" ahead of this node's: 2 nodes: db1, web1.example.com"),
             "{warning}"
         );
         let db1: Node = "db1".parse().expect("a certname");
