@@ -79,7 +79,7 @@ impl StoredSelection {
             .collect();
         Ok(Request {
             targets: targets.into_iter().cloned().collect(),
-            ttl: left,
+            ttl: left.min(self.request.ttl),
             selection: None,
             is_open: false,
             ..request.clone()
