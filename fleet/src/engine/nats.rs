@@ -23,24 +23,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::jetstream::consumer::Info as ConsumerInfo;
-use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::{DirectGetErrorKind, Info};
+use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::{Context, ContextBuilder, Error as Refusal};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::consumer::From;
+use self::consumer::Start;
 use self::errors::causes;
-use self::headers::{is_removal, removing};
+use self::headers::removing;
 use self::messages::{Delivered, Following, Messages};
+use self::streams::Stream;
 use super::denials::Denials;
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
@@ -128,11 +127,11 @@ impl Nats {
         };
         for room in ["to", "result", "story", "node"] {
             let stream = nats.prepare(room).await?;
-            nats.forbid_rollups(stream).await?;
+            nats.forbid_rollups(room, stream).await?;
         }
         let events = format!("KV_{}", nats.bucket("event"));
         if let Some(stream) = nats.ask_stream("INFO", &events, &()).await? {
-            nats.forbid_rollups(stream).await?;
+            nats.forbid_rollups("event", stream).await?;
         }
         Ok(nats)
     }
@@ -181,8 +180,10 @@ impl Nats {
             .unless_denied(&format!("$JS.API.{call}"), answer)
             .await?
         {
-            Ok(Response::Ok(answer)) => Ok(Ok(answer)),
-            Ok(Response::Err { error }) => Ok(Err(error)),
+            Ok(answer) => errors::read(&answer),
+            Err(e) if e.kind() == RequestErrorKind::NoResponders => Err(Error::Unreachable(
+                format!("no responders at $JS.API.{call}"),
+            )),
             Err(e) => Err(Error::Unreachable(causes(&e))),
         }
     }
@@ -214,7 +215,7 @@ impl Nats {
     }
 
     /// Delivers what stands, or comes, below a prefix; and how much stands there.
-    async fn deliver(&self, prefix: &str, from: From) -> Result<(Messages, u64), Error> {
+    async fn deliver(&self, prefix: &str, from: Start) -> Result<(Messages, u64), Error> {
         self.is_connected()?;
         let (inbox, since) = (self.client.new_inbox(), Instant::now());
         // Before the consumer, whose first messages nobody would hear.
@@ -234,7 +235,7 @@ impl Nats {
     }
 
     /// Makes a consumer, which sends to an inbox if somebody listens there. How many messages wait for it.
-    async fn consume(&self, prefix: &str, from: From, inbox: &str) -> Result<u64, Error> {
+    async fn consume(&self, prefix: &str, from: Start, inbox: &str) -> Result<u64, Error> {
         let (room, filter) = self.place(prefix)?;
         self.is_connected()?;
         let stream = format!("KV_{}", self.bucket(room));
@@ -242,7 +243,7 @@ impl Nats {
         let config = from.config(&name, &filter, inbox);
         let question = json!({ "stream_name": stream, "config": config });
         let call = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
-        let mut made = self.ask::<ConsumerInfo>(&call, &question).await?;
+        let mut made = self.ask::<Consumer>(&call, &question).await?;
         if made.is_err() {
             // A stream that is made at this very moment is said to be invalid.
             tokio::time::sleep(self.times.call / 10).await;
@@ -283,37 +284,40 @@ impl Nats {
         };
         match self.unless_denied(&subject, stored).await? {
             Ok(stored) => Ok(stored.sequence),
-            Err(e) => Err(errors::of_message(&e)),
+            Err(e) => Err(errors::of_message(&subject, &e)),
         }
     }
 
     /// What the server says of a prefix's stream.
-    async fn stream(&self, prefix: &str) -> Result<Info, Error> {
+    async fn stream(&self, prefix: &str) -> Result<Stream, Error> {
         let (room, _) = self.place(prefix)?;
         self.prepare(room).await
     }
 
-    /// The newest message under a key: its number, and the value if it is no removal.
-    async fn newest(&self, key: &str) -> Result<Option<(u64, Option<Vec<u8>>)>, Error> {
+    /// Number of the newest message under a key, and whether it is a value, not a removal.
+    async fn newest(&self, key: &str) -> Result<Option<(u64, bool)>, Error> {
         let (room, subject) = self.place(key)?;
         self.is_connected()?;
         let name = format!("KV_{}", self.bucket(room));
         let call = format!("$JS.API.DIRECT.GET.{name}.{subject}");
-        let newest = async {
-            let stream = self.jetstream.get_stream_no_info(name).await;
-            let stream = stream.map_err(|e| Error::Unreachable(causes(&e)))?;
-            match stream.direct_get_last_for_subject(subject).await {
-                Ok(message) => Ok(Some(message)),
-                Err(e) if e.kind() == DirectGetErrorKind::NotFound => Ok(None),
-                Err(e) => Err(Error::Unreachable(causes(&e))),
-            }
-        };
-        let newest = self.unless_denied(&call, newest).await??;
-        Ok(newest.map(|message| {
-            let is_there = !is_removal(Some(&message.headers));
-            let value = is_there.then(|| message.payload.to_vec());
-            (message.sequence, value)
-        }))
+        let answer = self.answer_as_it_comes(&call);
+        headers::newest(self.unless_denied(&call, answer).await??)
+    }
+
+    /// Sends a question without content. The client's own calls interpret the status of an answer before its headers, but in an answer that
+    /// holds a stored message both may be from the writer of that message.
+    async fn answer_as_it_comes(&self, call: &str) -> Result<Message, Error> {
+        let inbox = self.client.new_inbox();
+        let answers = self.client.subscribe(inbox.clone()).await;
+        let mut answers = answers.map_err(|e| Error::Unreachable(causes(&e)))?;
+        let question = b"".as_slice().into();
+        let sent = self
+            .client
+            .publish_with_reply(call.to_owned(), inbox, question);
+        sent.await.map_err(|e| Error::Unreachable(causes(&e)))?;
+        let answer = timeout(self.times.call, answers.next()).await;
+        let answer = answer.ok().flatten();
+        answer.ok_or_else(|| Error::Unreachable(format!("no answer from {call}")))
     }
 
     /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
@@ -357,7 +361,7 @@ impl Nats {
     async fn read(
         &self,
         prefix: &str,
-        (from, until): (From, u64),
+        (from, until): (Start, u64),
         most: usize,
         patience: Duration,
         mut see: impl FnMut(Delivered),
@@ -400,7 +404,7 @@ impl Nats {
                 change => values.remove(change.key()),
             };
         };
-        let all = (From::Newest, u64::MAX);
+        let all = (Start::Newest, u64::MAX);
         let read = self.read(prefix, all, usize::MAX, patience, see);
         if read.await?.is_none() {
             return Ok(None);
@@ -454,7 +458,7 @@ impl Engine for Nats {
                 "changes after revision {after} are not known any more"
             )));
         }
-        let (messages, _) = self.deliver(prefix, From::Number(shown + 1)).await?;
+        let (messages, _) = self.deliver(prefix, Start::Number(shown + 1)).await?;
         Ok(Following { messages, broken })
     }
 
@@ -472,9 +476,9 @@ impl Engine for Nats {
                 answer => return answer.map(drop),
             }
             last = match self.newest(key).await? {
-                Some((number, Some(_))) if number > revision => break,
-                Some((_, Some(_))) => revision,
-                Some((number, None)) => number,
+                Some((number, true)) if number > revision => break,
+                Some((_, true)) => revision,
+                Some((number, false)) => number,
                 None => 0,
             };
             tokio::time::sleep(self.times.call / 100).await;
@@ -497,7 +501,13 @@ impl Engine for Nats {
     }
 }
 
+/// The part of a consumer's description that is used.
+#[derive(Deserialize)]
+struct Consumer {
+    num_pending: u64,
+}
+
 /// Name of a store by the time when its stream was made, which a backup keeps.
 fn name_of_store(created: OffsetDateTime) -> String {
-    format!("nats {}", created.format(&Rfc3339).unwrap_or_default())
+    format!("nats {}", created.unix_timestamp_nanos())
 }

@@ -6,7 +6,7 @@ use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy};
 
 /// Where a consumer begins.
 #[derive(Clone, Copy)]
-pub enum From {
+pub enum Start {
     /// With the newest message of each subject.
     Newest,
     /// With the message of this number.
@@ -25,26 +25,26 @@ const UNHEARD: Duration = Duration::from_secs(30);
 /// The same where nobody listens at all.
 const COUNTED: Duration = Duration::from_secs(1);
 
-impl From {
+impl Start {
     /// Configuration of a consumer that sends to an inbox. It has a name: under permissions an unnamed one is made by another call.
     pub fn config(self, name: &str, filter: &str, inbox: &str) -> Config {
         let deliver_policy = match self {
-            From::Newest => DeliverPolicy::LastPerSubject,
-            From::Number(start_sequence)
-            | From::Headers(start_sequence)
-            | From::Count(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
+            Start::Newest => DeliverPolicy::LastPerSubject,
+            Start::Number(start_sequence)
+            | Start::Headers(start_sequence)
+            | Start::Count(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
         };
         Config {
             name: Some(name.to_owned()),
             deliver_subject: Some(inbox.to_owned()),
             filter_subject: filter.to_owned(),
             deliver_policy,
-            headers_only: matches!(self, From::Headers(_) | From::Count(_)),
+            headers_only: matches!(self, Start::Headers(_) | Start::Count(_)),
             ack_policy: AckPolicy::None,
             max_deliver: 1,
             idle_heartbeat: BEAT,
             inactive_threshold: match self {
-                From::Count(_) => COUNTED,
+                Start::Count(_) => COUNTED,
                 _ => UNHEARD,
             },
             flow_control: true,

@@ -4,6 +4,9 @@ use std::error::Error as _;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::engine::Error;
 
@@ -30,8 +33,22 @@ fn is_full(refusal: &jetstream::Error) -> bool {
     NO_ROOM.contains(&code) || (code == ErrorCode::STREAM_STORE_FAILED && is_limit)
 }
 
-/// Error of a message that was to be stored.
-pub fn of_message(error: &PublishError) -> Error {
+/// What an answer of JetStream's API contains, or why it refuses. The client's own type for that does not name what it cannot read.
+pub fn read<T: DeserializeOwned>(answer: &Value) -> Result<Result<T, jetstream::Error>, Error> {
+    let read = match answer.get("error") {
+        Some(refusal) => jetstream::Error::deserialize(refusal).map(Err),
+        None => T::deserialize(answer).map(Ok),
+    };
+    read.map_err(unreadable)
+}
+
+/// Error of an answer in which something is missing or has another type.
+pub fn unreadable(error: impl std::fmt::Display) -> Error {
+    Error::Unreachable(format!("the server's answer cannot be read: {error}"))
+}
+
+/// Error of a message that was to be stored below this subject.
+pub fn of_message(subject: &str, error: &PublishError) -> Error {
     let refusal = error.source();
     let refusal = refusal.and_then(|e| e.downcast_ref::<jetstream::Error>());
     match (refusal, error.kind()) {
@@ -39,7 +56,9 @@ pub fn of_message(error: &PublishError) -> Error {
         (Some(refusal), _) if is_full(refusal) => Error::Full(refusal.to_string()),
         (None, PublishErrorKind::MaxPayloadExceeded) => Error::TooLarge,
         // Nobody listens there: nothing has happened.
-        (None, PublishErrorKind::StreamNotFound) => Error::Unreachable(causes(error)),
+        (None, PublishErrorKind::StreamNotFound) => {
+            Error::Unreachable(format!("no responders at {subject}"))
+        }
         _ => Error::Unknown(causes(error)),
     }
 }
@@ -55,4 +74,48 @@ pub fn of_call(refusal: &jetstream::Error) -> Error {
 /// The words of an error and of its causes.
 pub fn causes(error: &dyn std::error::Error) -> String {
     crate::engine::with_causes(error.to_string(), error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::streams::Stream;
+    use super::*;
+
+    fn stream(answer: Value) -> Result<u64, String> {
+        match read::<Stream>(&answer) {
+            Ok(Ok(stream)) => Ok(stream.state.last_sequence),
+            Ok(Err(refusal)) => Err(refusal.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn answer_is_read_with_settings_of_newer_servers_and_its_errors_name_what_is_wrong() {
+        let answer = json!({
+            "type": "io.nats.jetstream.api.v1.stream_info_response",
+            "config": { "retention": "of a newer server", "allow_rollup_hdrs": true },
+            "created": "2026-01-01T00:00:00.5Z",
+            "state": { "last_seq": 7, "messages": "many" },
+        });
+        assert_eq!(stream(answer.clone()), Ok(7));
+        let mut wrong = answer.clone();
+        wrong["state"]["last_seq"] = json!("7");
+        let error = stream(wrong).expect_err("wrong");
+        assert!(
+            error.contains(r#"cannot be read: invalid type: string "7", expected u64"#),
+            "{error}"
+        );
+        let mut missing = answer;
+        missing["state"] = json!({});
+        let error = stream(missing).expect_err("missing");
+        assert!(
+            error.contains("cannot be read: missing field `last_seq`"),
+            "{error}"
+        );
+        let refusal = json!({ "error": { "code": 404, "err_code": 10059, "description": "stream not found" } });
+        let error = stream(refusal).expect_err("refused");
+        assert!(error.starts_with("stream not found"), "{error}");
+    }
 }

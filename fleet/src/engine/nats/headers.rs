@@ -1,7 +1,11 @@
 //! Headers of a stream's messages: conditions, removals, and sizes according to the server.
 
-use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
-use async_nats::{HeaderMap, Message};
+use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_SEQUENCE};
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::{HeaderMap, Message, StatusCode};
+
+use super::errors::unreadable;
+use crate::engine::Error;
 
 /// The size of a message of which only the headers are sent.
 const SIZE: &str = "Nats-Msg-Size";
@@ -21,6 +25,26 @@ pub fn removing(last: u64) -> HeaderMap {
 pub fn is_removal(headers: Option<&HeaderMap>) -> bool {
     let operation = headers.and_then(|headers| headers.get(OPERATION));
     operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
+}
+
+/// Number of the message that answers a question for the newest one of a subject, and whether it is a value, not a removal. The server
+/// appends its headers to those of the stored message, and keeps the writer's status: only without a number is a status the server's.
+pub fn newest(answer: Message) -> Result<Option<(u64, bool)>, Error> {
+    let number = answer.headers.as_ref();
+    let number = number.and_then(|headers| headers.get_last(NATS_SEQUENCE));
+    match (number, answer.status) {
+        (None, Some(StatusCode::NOT_FOUND)) => return Ok(None),
+        (None, Some(status)) => {
+            let why = format!("the server answered with status {status}");
+            return Err(Error::Unreachable(why));
+        }
+        _ => {}
+    }
+    let message = StreamMessage::try_from(answer).map_err(unreadable)?;
+    Ok(Some((
+        message.sequence,
+        !is_removal(Some(&message.headers)),
+    )))
 }
 
 /// Sizes of a message without its subjects, in bytes: of what came, and of the whole message according to the server. Where the server

@@ -52,10 +52,12 @@ impl Messages {
                 denied = self.denials.of(&self.inbox, self.since) => return Err(denied),
             };
             let message = message.ok_or_else(|| ended("the connection was lost"))?;
-            match message.status {
-                None => break message,
-                Some(StatusCode::IDLE_HEARTBEAT) => {}
-                Some(_) => return Err(ended("the server has ended what it was asked for")),
+            // A stored message has its own subject, and any status that its writer likes.
+            if message.subject.as_str() != self.inbox {
+                break message;
+            }
+            if message.status != Some(StatusCode::IDLE_HEARTBEAT) {
+                return Err(ended("the server has ended what it was asked for"));
             }
             if let Some(reply) = message.reply {
                 // Without a connection nothing more comes either, which is noticed elsewhere.

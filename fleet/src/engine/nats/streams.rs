@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::stream::{Config, DiscardPolicy, Info};
-use serde::Serialize;
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
 
 use super::{Nats, errors};
 use crate::engine::Error;
@@ -17,9 +19,28 @@ const MOST_EVENTS: i64 = 64 << 20;
 /// How many members of a cluster hold a stream.
 const REPLICAS: usize = 3;
 
+/// Setting of a stream by which one message may replace all.
+const ROLLUP: &str = "allow_rollup_hdrs";
+
+/// The part of a stream's description that is used. Its settings are those of the server, also where this client does not know them.
+#[derive(Deserialize)]
+pub struct Stream {
+    pub config: Map<String, Value>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created: OffsetDateTime,
+    pub state: State,
+}
+
+/// The part of a stream's state that is used.
+#[derive(Deserialize)]
+pub struct State {
+    #[serde(rename = "last_seq")]
+    pub last_sequence: u64,
+}
+
 impl Nats {
     /// What the server says of a room's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
-    pub(super) async fn prepare(&self, room: &str) -> Result<Info, Error> {
+    pub(super) async fn prepare(&self, room: &str) -> Result<Stream, Error> {
         self.is_connected()?;
         let bucket = self.bucket(room);
         let name = format!("KV_{bucket}");
@@ -62,12 +83,12 @@ impl Nats {
 
     /// Forbids rollups in a stream that was made while they were allowed: one message, with a header that no right of NATS's forbids, would
     /// replace all messages of the stream. With rights for streams nodes may not change it.
-    pub(super) async fn forbid_rollups(&self, stream: Info) -> Result<(), Error> {
-        let mut config = stream.config;
-        if !std::mem::take(&mut config.allow_rollup) {
+    pub(super) async fn forbid_rollups(&self, room: &str, stream: Stream) -> Result<(), Error> {
+        let Some(config) = without_rollups(stream.config) else {
             return Ok(());
-        }
-        match self.ask_stream("UPDATE", &config.name, &config).await {
+        };
+        let name = format!("KV_{}", self.bucket(room));
+        match self.ask_stream("UPDATE", &name, &config).await {
             Ok(_) | Err(Error::Denied(_)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -79,7 +100,7 @@ impl Nats {
         verb: &str,
         stream: &str,
         question: &impl Serialize,
-    ) -> Result<Option<Info>, Error> {
+    ) -> Result<Option<Stream>, Error> {
         match self
             .ask(&format!("STREAM.{verb}.{stream}"), question)
             .await?
@@ -88,5 +109,35 @@ impl Nats {
             Err(refusal) if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
             Err(refusal) => Err(errors::of_call(&refusal)),
         }
+    }
+}
+
+/// Settings of a stream that allows rollups, with that changed alone.
+fn without_rollups(mut config: Map<String, Value>) -> Option<Map<String, Value>> {
+    let allowed = config.get_mut(ROLLUP)?;
+    if *allowed != true {
+        return None;
+    }
+    *allowed = false.into();
+    Some(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn update_keeps_settings_that_only_a_newer_server_knows() {
+        let changed = |config: Value| {
+            let config = config.as_object().expect("an object").clone();
+            without_rollups(config).map(Value::Object)
+        };
+        assert_eq!(changed(json!({ "allow_rollup_hdrs": false })), None);
+        assert_eq!(changed(json!({})), None);
+        let allowed = json!({ "allow_rollup_hdrs": true, "new": { "a": 1 }, "storage": "tape" });
+        let forbidden = json!({ "allow_rollup_hdrs": false, "new": { "a": 1 }, "storage": "tape" });
+        assert_eq!(changed(allowed), Some(forbidden));
     }
 }
