@@ -5,6 +5,8 @@
 
 /// How a consumer is made.
 mod consumer;
+/// What the server says of a stream.
+mod description;
 /// What the client's errors mean.
 mod errors;
 /// Headers of messages.
@@ -36,10 +38,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::consumer::Start;
+use self::description::Stream;
 use self::errors::causes;
 use self::headers::removing;
 use self::messages::{Delivered, Following, Messages};
-use self::streams::Stream;
 use super::denials::Denials;
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};

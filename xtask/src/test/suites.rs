@@ -47,13 +47,15 @@ check   repository       10  25 | unit xtask           |
 
 system  fleet-lab         4  40 | fleet lab 3          | @ca libfaketime tests/lab/setup tests/lab/server-image
 system  lab               4  25 | tests lab 4          | tests/lab/setup tests/lab/image tests/tools/build
-system  privileged        5  25 | privileged           | @ca @backends util-linux mount xfsprogs e2fsprogs python3 bubblewrap
+system  privileged        5  25 | privileged           | @ca @backends util-linux mount xfsprogs e2fsprogs python3 bubblewrap tests/tools/build
 system  matrix           10  25 | tests/matrix/run     | puppet-agent debootstrap util-linux mount
 system  package          10  25 | tests/package/run    | cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3 dpkg gcc-aarch64-linux-gnu
 system  sites             8  25 | tests/module/sites   | puppet-agent r10k git openssl python3 util-linux mount
 system  counts           10  25 | tests counts 1       | valgrind ruby util-linux
 
 nightly fuzz             10  25 | tests/tools/fuzz 600 | g++
+nightly properties        8  25 | unit again           |
+nightly fleet-properties 10  25 | unit again-fleet     |
 nightly bench            20  25 | xtask bench --quick  | puppet-agent python3 libc6-dev ruby ruby-puppetserver-ca-cli etcd-server etcd-client task-spooler
 nightly mutants          20 180 | tests/tools/mutants  |
 nightly fleet-seeds      20 180 | tests/tools/seeds 100000    |

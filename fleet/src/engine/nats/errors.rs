@@ -80,7 +80,7 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::streams::Stream;
+    use super::super::description::Stream;
     use super::*;
 
     fn stream(answer: Value) -> Result<u64, String> {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
-use time::OffsetDateTime;
 
+use super::description::Stream;
 use super::{Nats, errors};
 use crate::engine::Error;
 
@@ -21,22 +21,6 @@ const REPLICAS: usize = 3;
 
 /// Setting of a stream by which one message may replace all.
 const ROLLUP: &str = "allow_rollup_hdrs";
-
-/// The part of a stream's description that is used. Its settings are those of the server, also where this client does not know them.
-#[derive(Deserialize)]
-pub struct Stream {
-    pub config: Map<String, Value>,
-    #[serde(with = "time::serde::rfc3339")]
-    pub created: OffsetDateTime,
-    pub state: State,
-}
-
-/// The part of a stream's state that is used.
-#[derive(Deserialize)]
-pub struct State {
-    #[serde(rename = "last_seq")]
-    pub last_sequence: u64,
-}
 
 impl Nats {
     /// What the server says of a room's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
