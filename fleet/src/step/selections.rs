@@ -141,7 +141,18 @@ fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>)
         })
     });
     letters::write(state, over.into_iter().collect(), now, out);
-    sender::forget(state, id, out);
+    forget(state, id, out);
+}
+
+/// Removes the letter of a selection. No number is written with it, as its version is none of a trigger: a full disk would refuse that, and
+/// keep the letter.
+fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+    if state.letters.remove(id).is_some() {
+        out.push(Action::Forget {
+            letter: id.clone(),
+            number: None,
+        });
+    }
 }
 
 /// Excludes nodes that have triggers of a selection: the service before this one died while it resolved it. It is called before
@@ -151,7 +162,7 @@ fn recover(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         |(id, _, stored): (&LetterId, _, &StoredSelection)| stored.is_over().then(|| id.clone());
     let over: Vec<LetterId> = state.selections().filter_map(is_over).collect();
     for id in over {
-        sender::forget(state, &id, out);
+        forget(state, &id, out);
     }
     let mut drafts = Vec::new();
     for (id, letter, stored) in state.selections() {

@@ -58,6 +58,10 @@ impl Sender {
                         }
                     }
                 }
+                // Numbers are written before a letter is removed, which a full disk refuses.
+                Action::Forget {
+                    number: Some(_), ..
+                } if self.is_disk_full => {}
                 Action::Forget { letter, .. } => drop(self.disk.remove(&letter)),
                 Action::Say(CLIENT, said) => self.said = Some(said),
                 Action::Note(text) | Action::Info(text) => self.log.push(text),
@@ -255,6 +259,18 @@ fn cancelled_selection_is_not_resolved() {
     }
     assert_eq!(by_id.targets(), [""; 0]);
     assert_eq!(for_node.targets(), ["lb2"]);
+}
+
+#[test]
+fn cancelled_selection_stays_removed_although_the_disk_is_full() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&[], 0));
+    web1.is_disk_full = true;
+    let id = open(&[], 0).id;
+    assert_eq!(web1.cancels(Back::Id(id)), Some(SelectionState::Cancelled));
+    web1.restarts();
+    assert!(!web1.is_stored());
+    assert_eq!(web1.bench.state.stored_selections(), 0);
 }
 
 #[test]
