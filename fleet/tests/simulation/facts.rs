@@ -12,7 +12,7 @@ use again_fleet::wire::name::Node;
 use again_fleet::wire::value::Value;
 
 use crate::seal;
-use crate::world::{Mutant, World};
+use crate::world::{Mutant, World, inventory};
 
 /// What a node knows of others, on its disk.
 #[derive(Debug, Default)]
@@ -102,22 +102,11 @@ impl World {
         }
         let fact = ("runs".to_owned(), self.machines[n].facts.to_string());
         let inventory = Inventory {
-            node: self.machines[n].name.clone(),
             at: self.moment(n).wall.millis(),
             serial: 0,
             facts: BTreeMap::from([fact]),
-            classes: BTreeSet::new(),
-            environment: "production".to_owned(),
             version: "1".to_owned(),
-            puppet: String::new(),
-            running: None,
-            last: None,
-            ended: None,
-            pending: 0,
-            disabled: false,
-            cap: None,
-            tokens: BTreeMap::new(),
-            resets: BTreeMap::new(),
+            ..inventory(&self.machines[n].name)
         };
         self.feed(n, Event::Inventory(inventory));
     }

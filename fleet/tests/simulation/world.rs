@@ -532,7 +532,7 @@ impl World {
 }
 
 /// What a node publishes: it is selected as long as the environment is `production`.
-fn inventory(node: &Node) -> Inventory {
+pub fn inventory(node: &Node) -> Inventory {
     Inventory {
         node: node.clone(),
         at: 1,
