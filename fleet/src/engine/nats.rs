@@ -5,9 +5,9 @@
 
 /// How a consumer is made.
 mod consumer;
-/// What the server says of a stream.
+/// Descriptions of streams by the server.
 mod description;
-/// What the client's errors mean.
+/// Meaning of the client's errors.
 mod errors;
 /// Headers of messages.
 mod headers;

@@ -13,17 +13,18 @@ const AHEAD: Span = Span::from_secs(60);
 /// Whether a node is connected, as another one sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// It has signed within the last 15 minutes.
+    /// Node that has signed within the last 15 minutes.
     Connected,
-    /// It has not.
+    /// Node that has not.
     #[default]
     Gone,
-    /// It has signed at a time that has not come yet: one of the two clocks is wrong, and nobody knows.
+    /// Node that has signed at a time ahead of the reader's clock. One of the two clocks is wrong, so it is not known whether the node is
+    /// connected.
     Ahead,
 }
 
 impl Presence {
-    /// That of a node that signed at this time, where the clocks may differ by the skew.
+    /// Presence of a node that signed at this time, where the clocks may differ by the skew.
     pub fn of(signed: Walltime, now: Walltime, skew: Span) -> Presence {
         if signed > now + skew {
             Presence::Ahead

@@ -17,7 +17,7 @@ pub const MOST_BYTES: usize = 16 << 20;
 /// How long at most the backend has to be reached before a selection is resolved: the longest pause between two attempts of other
 /// nodes to connect.
 const SETTLE: Span = Span::from_secs(30);
-/// What a node takes in memory beside its name, in bytes.
+/// Memory that a node takes beside its name, in bytes.
 const OF_A_NODE: usize = 64;
 
 /// Request with a selection that is resolved later.
@@ -45,7 +45,7 @@ impl StoredSelection {
         !self.request.is_open
     }
 
-    /// Its size, in bytes.
+    /// Size of the selection in memory, in bytes.
     pub fn size(&self) -> usize {
         let named = self.request.targets.iter().chain(&self.excluded);
         let named = named.map(|node| node.as_str().len() + OF_A_NODE);

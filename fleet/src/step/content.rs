@@ -1,4 +1,4 @@
-//! What stands in the outbox: letters, their versions, and where they go.
+//! Letters of the outbox: their names, versions, contents, and the keys they are written to.
 
 use std::collections::BTreeSet;
 use std::fmt;

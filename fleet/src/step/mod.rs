@@ -12,7 +12,7 @@
 
 /// Triggers that came too early.
 mod ahead;
-/// What letters say, and where they go.
+/// Contents of letters, and the keys they are written to.
 mod content;
 /// Letters to the engine: on disk first, then put until the engine has them.
 mod letters;

@@ -1,4 +1,4 @@
-//! What clients are told.
+//! Answers to clients.
 
 use again::model::Walltime;
 use serde::{Deserialize, Serialize};

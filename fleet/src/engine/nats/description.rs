@@ -1,4 +1,4 @@
-//! What the server says of a stream.
+//! Descriptions of streams by the server.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -33,7 +33,10 @@ fn is_full(refusal: &jetstream::Error) -> bool {
     NO_ROOM.contains(&code) || (code == ErrorCode::STREAM_STORE_FAILED && is_limit)
 }
 
-/// What an answer of JetStream's API contains, or why it refuses. The client's own type for that does not name what it cannot read.
+/// Content of an answer of JetStream's API, or the refusal in its place. The client's own type does not name a field that it cannot read.
+///
+/// # Errors
+/// A field is missing or has another type.
 pub fn read<T: DeserializeOwned>(answer: &Value) -> Result<Result<T, jetstream::Error>, Error> {
     let read = match answer.get("error") {
         Some(refusal) => jetstream::Error::deserialize(refusal).map(Err),
