@@ -8,11 +8,11 @@ use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 
 use crate::cli::{Global, Run};
-use crate::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
 use crate::policy::{cap, shutdown};
 use crate::puppet::paths::Paths;
-use crate::sys::file::read_settings;
-use crate::toml::{self, Written};
+use again_base::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
+use again_base::sys::file::read_settings;
+use again_base::toml::{self, Written};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
@@ -301,11 +301,11 @@ pub struct Surroundings {
 impl Surroundings {
     /// Those of this process.
     pub fn of_this_process() -> Self {
-        let uid = crate::sys::user::effective();
+        let uid = again_base::sys::user::effective();
         Surroundings {
             environment: std::env::vars_os().collect(),
             uid,
-            home: crate::sys::user::home(uid),
+            home: again_base::sys::user::home(uid),
         }
     }
 

@@ -5,7 +5,7 @@
 //! A request ([`request`]) is made from inside a puppet run, which waits for it. It
 //! *observes* the run above it ([`request::observe`]), *judges* whether there is to
 //! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
-//! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
+//! waiter in a session of its own ([`again_base::sys::spawn`]), prints one line, and exits.
 //!
 //! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
@@ -24,31 +24,31 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod converge;
-pub mod layout;
-pub mod model;
 pub mod outcome;
 pub mod policy;
 pub mod puppet;
 pub mod request;
 pub mod state;
 pub mod sys;
-pub mod toml;
 pub mod waiter;
+
+pub use again_base::{layout, model, toml};
 
 use std::ffi::OsString;
 
+use again_base::layout::complain;
+use again_base::model::{Exit, Usage};
+use again_base::sys::attributes::{self, SignalState};
+use again_base::sys::{clock, log, process, start};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
-use layout::complain;
-use model::{Exit, Usage};
-use sys::attributes::SignalState;
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.
 pub fn main(arguments: Vec<OsString>) -> i32 {
-    sys::start::fill_standard_descriptors();
-    if sys::start::is_raised() {
+    start::fill_standard_descriptors();
+    if start::is_raised() {
         complain(
             "again: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); remove them",
         );
@@ -64,7 +64,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         SignalState::of_this_process()
     };
     // A write that cannot be done is an error to handle, not a reason to die.
-    sys::attributes::let_writes_fail();
+    attributes::let_writes_fail();
     if is_observer {
         return waiter::observer::main(&arguments);
     }
@@ -81,7 +81,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Ok(cli) => cli,
         Err(status) => return status,
     };
-    let begun = sys::log::of_command(cli.global.verbose).and_then(|()| Ok(sys::clock::locate()?));
+    let begun = log::of_command(cli.global.verbose).and_then(|()| Ok(clock::locate()?));
     let begun = begun.and_then(|()| sees_processes());
     match begun.and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
@@ -177,7 +177,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
 
 /// Whether /proc is there. Without it a living process would pass for a dead one.
 fn sees_processes() -> anyhow::Result<()> {
-    match sys::process::own_identity() {
+    match process::own_identity() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => anyhow::bail!(
             "no process can be seen, since /proc is not mounted; mount it: mount -t proc proc /proc"
         ),

@@ -14,13 +14,13 @@ use super::targets::place;
 
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::{Look, Tone, complain, plural, say};
-use crate::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
 use crate::outcome::read_settled;
 use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::localtime::{self, utc};
+use again_base::layout::{Look, Tone, complain, plural, say};
+use again_base::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
+use again_base::sys::clock::moment;
+use again_base::sys::localtime::{self, utc};
 
 /// The version of the JSON's schema.
 const SCHEMA: u32 = 1;
@@ -268,7 +268,7 @@ fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Place};
+    use again_base::model::{Boottime, Place};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {

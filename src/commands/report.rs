@@ -11,10 +11,6 @@ use serde_json::{Value, json};
 
 use super::fleet;
 use crate::config::Settings;
-use crate::model::{
-    Activity, Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
-    TimerState, Use, Walltime,
-};
 use crate::outcome::read_settled;
 use crate::policy::cap;
 use crate::puppet::live;
@@ -23,10 +19,15 @@ use crate::state::order::{CommandLine, Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
-use crate::sys::flock::{Holder, Locks};
-use crate::sys::localtime::utc;
-use crate::sys::process::is_alive;
-use crate::sys::{tree, user};
+use crate::sys::tree;
+use again_base::model::{
+    Activity, Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
+    TimerState, Use, Walltime,
+};
+use again_base::sys::flock::{Holder, Locks};
+use again_base::sys::localtime::utc;
+use again_base::sys::process::is_alive;
+use again_base::sys::user;
 
 /// Everything that is shown.
 pub struct Report {

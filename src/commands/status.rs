@@ -10,14 +10,7 @@ use super::report::{Blocked, Pending, Report, Target, driver_state, origin_json}
 use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::frame::Frame;
-use crate::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
-use crate::model::{
-    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
-    Span, TimerState, Walltime,
-};
 use crate::puppet::ancestry::{Seen, titled_words};
-use crate::puppet::cmdline::Application;
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
@@ -26,11 +19,18 @@ use crate::state::order::CommandLine;
 use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
 use crate::state::triggered::Present;
-use crate::sys::attributes::SignalState;
-use crate::sys::clock::moment;
-use crate::sys::terminal::{self, Terminal, clean};
-use crate::sys::viewer::{News, Viewer, end_by};
-use crate::sys::{localtime, process, user};
+use again_base::layout::frame::Frame;
+use again_base::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
+use again_base::model::{
+    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
+    Span, TimerState, Walltime,
+};
+use again_base::puppet::cmdline::Application;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::moment;
+use again_base::sys::terminal::{self, Terminal, clean};
+use again_base::sys::viewer::{News, Viewer, end_by};
+use again_base::sys::{localtime, process, user};
 
 /// How many characters of the deepest process's command line are shown.
 const COMMAND: usize = 60;

@@ -2,9 +2,10 @@
 //! reads a clock, a file or a process.
 #![forbid(unsafe_code)]
 
+pub use again_base::delay;
+
 pub mod cap;
 pub mod converge;
-pub mod delay;
 pub mod hurry;
 pub mod judge;
 pub mod next;

@@ -1,17 +1,16 @@
 //! Facts about Puppet. Nothing here knows about `again`.
 #![forbid(unsafe_code)]
 
+// For a while.
+pub use again_base::puppet::{cmdline, conf, options, prefix};
+
 pub mod ancestry;
-pub mod cmdline;
 pub mod command;
-pub mod conf;
 pub mod container;
 pub mod environment;
 pub mod job;
 pub mod live;
 pub mod locks;
-pub mod options;
 pub mod paths;
-pub mod prefix;
 pub mod rerun;
 pub mod summary;

@@ -6,7 +6,6 @@ use super::asked::{Answer, Request};
 use super::line;
 use super::observe::Observation;
 use super::order::Plan;
-use crate::model::{Exit, Lineage, Moment, Provenance, Taken, Trigger, Word};
 use crate::policy::next::{self, Slot};
 use crate::state::change::Change;
 use crate::state::history::What;
@@ -14,7 +13,8 @@ use crate::state::record::{Record, Timer};
 use crate::state::reruns::Rerun;
 use crate::state::store::Store;
 use crate::state::triggered::Present;
-use crate::sys::clock::moment;
+use again_base::model::{Exit, Lineage, Moment, Provenance, Taken, Trigger, Word};
+use again_base::sys::clock::moment;
 
 /// Where the run above us comes from: that of its rerun, and of the triggers whose job it does, whoever started it.
 pub fn lineage(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::newer::{VERSION, Versioned};
-use crate::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
+use again_base::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
 
 words! {
     /// What happened.
@@ -62,7 +62,7 @@ pub struct Entry {
     pub chain: String,
     /// The number of the rerun in its chain.
     pub run: u32,
-    /// For a refusal [`crate::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
+    /// For a refusal [`again_base::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// How an ended run ended.

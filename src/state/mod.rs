@@ -2,8 +2,9 @@
 //! the history.
 #![forbid(unsafe_code)]
 
+pub use again_base::directory;
+
 pub mod change;
-pub mod directory;
 pub mod driver;
 pub mod entry;
 pub mod files;

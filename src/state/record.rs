@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    Base, Boottime, Bytes, Cap, Identity, Kind, Lineage, Moment, OnCap, Outcome, Place, Provenance,
-    Refusal, Span, Taken, Trigger, Walltime, outcome_of,
-};
 use crate::policy::hurry::Pending;
 use crate::policy::resume::{Boot, Wait};
 use crate::state::entry::What;
 use crate::state::newer::{VERSION, Versioned};
+use again_base::model::{
+    Base, Boottime, Bytes, Cap, Identity, Kind, Lineage, Moment, OnCap, Outcome, Place, Provenance,
+    Refusal, Span, Taken, Trigger, Walltime, outcome_of,
+};
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

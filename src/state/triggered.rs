@@ -12,7 +12,7 @@ use super::files::{GUARDED, cannot_write, sync_directory};
 use super::record::{Record, Timer};
 use super::reruns::Rerun;
 use super::store::{Store, is_id, names};
-use crate::model::{
+use again_base::model::{
     Boottime, Identity, Kind, Lineage, Moment, Provenance, Taken, Trigger, Walltime,
 };
 
@@ -217,7 +217,7 @@ impl Store {
     pub fn keep(&self, record: &Record) -> Result<()> {
         let sync = |path: &std::path::Path| {
             let file = File::options().read(true).custom_flags(GUARDED).open(path);
-            file.and_then(|file| crate::sys::file::sync(&file))
+            file.and_then(|file| again_base::sys::file::sync(&file))
                 .map_err(|e| cannot_write(path, e))
         };
         let orders = record.timers.values();

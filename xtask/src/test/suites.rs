@@ -26,6 +26,7 @@ check   process           7  25 | tests process 4      | ruby util-linux
 test    faults            5  25 | tests faults 2       | util-linux libcap2-bin
 test    morning-fleet     3  25 | tests/tools/morning-fleet --check | @ca etcd-server etcd-client systemd util-linux tests/tools/build
 check   unit              8  25 | unit again           |
+check   base-unit        10  25 | unit again-base      |
 check   fleet-unit       10  25 | unit again-fleet     |
 check   fleet-identity   10  25 | fleet identity 2     | @ca
 check   fleet-take       10  25 | fleet take 2         | @ca

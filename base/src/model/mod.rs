@@ -32,4 +32,4 @@ pub use run::{Base, Cap, DriverState, Kind, LogLimits, Obstacle, OnCap, Stuck, T
 pub use time::{Boottime, NotASpan, Span, Walltime};
 pub use tree::{Activity, Process, Tree};
 pub use usage::Usage;
-pub(crate) use words::words;
+pub use words::words;

@@ -1,6 +1,7 @@
 //! Enums that are stable words.
 
 /// An enum of words: each variant is one, in JSON and everywhere else.
+#[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$meta])*
@@ -22,4 +23,4 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub use words;
