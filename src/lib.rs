@@ -32,8 +32,6 @@ pub mod state;
 pub mod sys;
 pub mod waiter;
 
-pub use again_base::{layout, model, toml};
-
 use std::ffi::OsString;
 
 use again_base::layout::complain;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use again::model::Span;
+use again_base::model::Span;
 use clap::{Args, Parser, Subcommand};
 
 use crate::policy::select::{Condition, Selection};

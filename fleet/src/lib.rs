@@ -40,8 +40,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use again::layout::complain;
-use again::sys::{log, start};
+use again_base::layout::complain;
+use again_base::sys::{log, start};
 use clap::Parser;
 use clap::error::ErrorKind;
 

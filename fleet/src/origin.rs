@@ -5,7 +5,7 @@
 //! is a success. With `--origin` the helper ends with 0 if everything in the word is on record, and with anything else if nothing
 //! is; its line of output says why.
 
-use again::model::Span;
+use again_base::model::Span;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::lineage::Lineage;

@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::identity::authority::{Authority, Revocation};
 use again_fleet::identity::{Signer, Untrusted, certificate};
 use again_fleet::origin::Word;

@@ -2,8 +2,6 @@
 //! reads a clock, a file or a process.
 #![forbid(unsafe_code)]
 
-pub use again_base::delay;
-
 pub mod cap;
 pub mod converge;
 pub mod hurry;

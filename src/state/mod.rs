@@ -2,8 +2,6 @@
 //! the history.
 #![forbid(unsafe_code)]
 
-pub use again_base::directory;
-
 pub mod change;
 pub mod driver;
 pub mod entry;

@@ -1,8 +1,6 @@
 //! The kernel, as this program alone needs it: one module per need. But for the entry point, unsafe code is here and in
 //! `again_base::sys` only.
 
-pub use again_base::sys::*;
-
 pub mod foreground;
 pub mod idle;
 pub mod memory;

@@ -150,8 +150,8 @@ fn every_default_is_the_programs() {
     let most = defaults.max_jitter;
     assert_eq!(defaults.jitter, None);
     let jitter = |delta| {
-        let delta = again::model::Span::from_secs(delta);
-        again::policy::delay::jitter_range(delta, None, most, 1).secs()
+        let delta = again_base::model::Span::from_secs(delta);
+        again_base::delay::jitter_range(delta, None, most, 1).secs()
     };
     let (quarter, least) = (120 / jitter(120), jitter(0));
     assert_eq!(quarter, 4);

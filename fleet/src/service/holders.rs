@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use again::model::Identity;
-use again::sys::file::sync;
-use again::sys::{clock, process};
+use again_base::model::Identity;
+use again_base::sys::file::sync;
+use again_base::sys::{clock, process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::alarm::waited_for;

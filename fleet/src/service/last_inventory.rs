@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::Walltime;
-use again::sys::file::sync;
+use again_base::model::Walltime;
+use again_base::sys::file::sync;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -59,7 +59,7 @@ impl File {
     /// What it holds. One that cannot be read, or is of another fleet, holds nothing; the log says why it cannot be read.
     pub fn read(&self) -> LastInventory {
         let (longest, flags) = (LONGEST as u64, OFlags::NOFOLLOW.bits() as i32);
-        let bytes = again::sys::file::read_regular(&self.path, longest, flags);
+        let bytes = again_base::sys::file::read_regular(&self.path, longest, flags);
         let known = bytes.and_then(|bytes| parse(&bytes, &self.namespace));
         known.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
-use again::sys::file::sync;
+use again_base::sys::file::sync;
 use rustix::fs::OFlags;
 
 use crate::policy::newest::Newest;
@@ -20,7 +20,8 @@ impl File {
     /// File in this directory, and what it holds. One that cannot be read holds nothing.
     pub fn open(directory: &Path) -> (File, Newest) {
         let path = directory.join("newest");
-        let bytes = again::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
+        let bytes =
+            again_base::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
         let bytes = bytes.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
                 warn!(

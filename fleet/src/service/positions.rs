@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
-use again::sys::file::read_regular;
+use again_base::sys::file::read_regular;
 use rustix::fs::OFlags;
 
 use crate::wire::name::Id;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::{Boottime, Span, Walltime};
+use again_base::model::{Boottime, Span, Walltime};
 use rustix::fs::OFlags;
 
 use super::telling::Counts;
@@ -41,7 +41,7 @@ impl Tally {
     /// In this directory, with what services before this one have told.
     pub fn open(directory: &Path) -> (Tally, Counts) {
         let path = directory.join("counts.json");
-        let text = again::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
+        let text = again_base::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
         let counts = text
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok());

@@ -13,9 +13,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use again::model::{Span, Usage};
-use again::sys::file::read_settings;
-use again::toml::{self, Written};
+use again_base::model::{Span, Usage};
+use again_base::sys::file::read_settings;
+use again_base::toml::{self, Written};
 
 use crate::identity::authority::{Authority, Revocation};
 use crate::identity::files::{self, Paths};

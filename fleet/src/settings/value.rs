@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use again::model::Span;
-use again::toml::Written;
+use again_base::model::Span;
+use again_base::toml::Written;
 
 use crate::identity::authority::Revocation;
 use crate::policy::accept::{Pattern, Who};

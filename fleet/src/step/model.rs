@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use again::model::{Boottime, Moment, Walltime};
+use again_base::model::{Boottime, Moment, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::own_key::{OwnKey, OwnKeyState};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::Walltime;
-use again::sys::localtime::from_utc;
+use again_base::model::Walltime;
+use again_base::sys::localtime::from_utc;
 use serde::Deserialize;
 
 use crate::handover::Answer;

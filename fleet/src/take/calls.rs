@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use again::model::Span;
-use again::state::directory::{Directory, Keeps, shown};
-use again::sys::file::{read_regular, sync};
+use again_base::directory::{Directory, Keeps, shown};
+use again_base::model::Span;
+use again_base::sys::file::{read_regular, sync};
 use ring::digest::{SHA256, digest};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use again::model::{Boottime, Span};
-use again::sys::process;
+use again_base::model::{Boottime, Span};
+use again_base::sys::process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 
@@ -150,7 +150,7 @@ impl Process {
 mod tests {
     use super::*;
     use crate::wire::outcome::{Outcome, Ran};
-    use again::sys::clock;
+    use again_base::sys::clock;
     use serde_json::{Value, json};
     use std::process::{Command, Stdio};
 

@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tracing::warn;
 
-use again::model::{Moment, Span};
-use again::state::directory::{Directory, Keeps, shown};
-use again::sys::file::{read_regular, sync};
+use again_base::directory::{Directory, Keeps, shown};
+use again_base::model::{Moment, Span};
+use again_base::sys::file::{read_regular, sync};
 use rustix::fs::OFlags;
 
 use crate::policy::books::{Books, Record};
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use crate::policy::share::{Limiter, SHARE};
     use crate::wire::trigger::tests::trigger;
-    use again::sys::clock::moment;
+    use again_base::sys::clock::moment;
 
     const SKEW: Span = Span::from_secs(300);
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use again::model::{Span, Walltime};
-use again::sys::localtime::from_utc;
+use again_base::model::{Span, Walltime};
+use again_base::sys::localtime::from_utc;
 use serde::Deserialize;
 
 use super::became::{self, Line, Origin, Trigger};

@@ -1,6 +1,6 @@
 //! PURE: what is asked of the helper for triggers that are taken together.
 
-use again::model::Span;
+use again_base::model::Span;
 
 use crate::origin::{Numbered, Word};
 use crate::policy::lineage::merged;

@@ -12,12 +12,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use again::layout::say;
-use again::model::Walltime;
-use again::sys::clock::walltime;
-use again::sys::file::{read_named, sync};
-use again::sys::flock::lock;
-use again::sys::localtime::local;
+use again_base::layout::say;
+use again_base::model::Walltime;
+use again_base::sys::clock::walltime;
+use again_base::sys::file::{read_named, sync};
+use again_base::sys::flock::lock;
+use again_base::sys::localtime::local;
 use rand::RngExt;
 
 use super::{Exit, Problem};

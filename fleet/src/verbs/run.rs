@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use again::sys::pidfd::is_readable_by;
+use again_base::sys::pidfd::is_readable_by;
 use serde::Deserialize;
 
 use crate::policy::lineage::merged;

@@ -1,6 +1,6 @@
 //! A request that Puppet runs on another node. It carries no command and no option but a bounded delta.
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;

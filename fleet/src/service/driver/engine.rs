@@ -1,7 +1,7 @@
 //! What the link tells: whether the engine is reached, what stands there, and what came of calls.
 
-use again::layout::plural;
-use again::sys::clock;
+use again_base::layout::plural;
+use again_base::sys::clock;
 use tracing::{info, warn};
 
 use super::{Driver, Note, Register};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
