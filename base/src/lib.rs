@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what either program does. A module uses those below it:
 //!
+//! - [`schema`]: what one program writes and the other one reads;
 //! - [`puppet`]: Puppet's command lines and its configuration; [`directory`]: directories that nobody else can change;
 //!   [`layout`]: text for people; [`toml`]: settings as they are written;
 //! - [`sys`]: the kernel, the clock, the log;
@@ -13,5 +14,6 @@ pub mod directory;
 pub mod layout;
 pub mod model;
 pub mod puppet;
+pub mod schema;
 pub mod sys;
 pub mod toml;

@@ -12,8 +12,6 @@ pub mod engine;
 pub mod handover;
 /// Who signed what.
 pub mod identity;
-/// What the helper is told of triggers.
-pub mod origin;
 /// What must not be lost.
 pub mod outbox;
 /// What a node decides.

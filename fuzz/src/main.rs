@@ -25,12 +25,11 @@ use again::state::reruns::Rerun;
 use again::state::store::{Disabled, parse_record};
 use again::sys::unit::is_a_units_cgroup;
 use again_base::delay;
-use again_base::model::{
-    Boottime, Identity, Moment, Outcome, Refusal, Span, Taken, Walltime, Word,
-};
+use again_base::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
 use again_base::puppet::cmdline::{Invocation, parse};
 use again_base::puppet::conf::Conf;
 use again_base::puppet::options::Application;
+use again_base::schema::origin::{Taken, Word};
 use again_base::sys::attributes::parse_limits;
 use again_base::sys::localtime;
 use again_base::sys::process::{parse_stat, parse_status, split_block};
@@ -214,7 +213,7 @@ fn word(text: &[u8]) {
     let Ok(Ok(word)) = std::str::from_utf8(text).map(Word::parse) else {
         return;
     };
-    let mut lineage = word.lineage(word.triggers().to_vec());
+    let mut lineage = word.lineage(word.triggers.to_vec());
     let once = lineage.clone();
     lineage.join(once.clone());
     assert_eq!(lineage, once);

@@ -21,9 +21,10 @@ use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
 use crate::sys::tree;
 use again_base::model::{
-    Activity, Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
+    Activity, Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Provenance, Span,
     TimerState, Use, Walltime,
 };
+use again_base::schema::origin::Lineage;
 use again_base::sys::flock::{Holder, Locks};
 use again_base::sys::localtime::utc;
 use again_base::sys::process::is_alive;

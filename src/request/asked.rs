@@ -11,7 +11,8 @@ use crate::puppet::paths::Paths;
 use crate::state::change::Change;
 use crate::state::store::Store;
 use again_base::delay;
-use again_base::model::{Base, Exit, OnCap, Refusal, Span, Usage, Word};
+use again_base::model::{Base, Exit, OnCap, Refusal, Span, Usage};
+use again_base::schema::origin::Word;
 use again_base::sys::attributes::SignalState;
 
 /// The name of a timer whose request gives none.

@@ -10,7 +10,8 @@ use crate::sys::mounts;
 use crate::sys::shutdown;
 use crate::waiter::start::Armed;
 use again_base::layout::quoted;
-use again_base::model::{Base, Cap, Hold, Kind, Lineage, Span, Use};
+use again_base::model::{Base, Cap, Hold, Kind, Span, Use};
+use again_base::schema::origin::Lineage;
 use again_base::sys::clock::boottime;
 use again_base::sys::process::{base_name, split_block};
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::newer::{VERSION, Versioned};
-use again_base::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
+use again_base::model::{Moment, Outcome, Walltime, outcome_of, words};
+use again_base::schema::origin::Lineage;
 
 words! {
     /// What happened.

@@ -17,7 +17,7 @@ pub const MOST_DELTA: u64 = 86_400_000;
 /// How many targets one firing may have.
 pub const MOST_TARGETS: u32 = 1 << 20;
 
-words! {
+again_base::shown_words! {
     /// What a sender asks for.
     pub enum Ask {
         /// Run Puppet.

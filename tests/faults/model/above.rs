@@ -10,7 +10,8 @@ use again::state::files;
 use again::state::newer::VERSION;
 use again::state::order::Order;
 use again::state::record::Running;
-use again_base::model::{Bytes, Identity, Kind, Lineage, LogLimits, Moment, Stuck};
+use again_base::model::{Bytes, Identity, Kind, LogLimits, Moment, Stuck};
+use again_base::schema::origin::Lineage;
 use again_base::sys::attributes::Attributes;
 
 use super::TARGETS;

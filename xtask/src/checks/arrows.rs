@@ -22,6 +22,7 @@ const FLOORS: &[&[&str]] = &[
 /// The same of what both programs use.
 const BASE_FLOORS: &[&[&str]] = &[
     &["lib"],
+    &["schema"],
     &["directory", "layout", "puppet", "toml"],
     &["sys"],
     &["delay"],
@@ -35,7 +36,7 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["service", "take", "verbs"],
     &["access", "ask", "cli", "seal"],
     &["step"],
-    &["settings", "origin", "outbox", "spool"],
+    &["settings", "outbox", "spool"],
     &["policy", "handover", "puppet"],
     &["engine"],
     &["identity"],
