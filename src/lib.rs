@@ -34,7 +34,7 @@ pub mod waiter;
 
 use std::ffi::OsString;
 
-use again_base::layout::complain;
+use again_base::layout::{self, complain};
 use again_base::model::{Exit, Usage};
 use again_base::sys::attributes::{self, SignalState};
 use again_base::sys::{clock, log, process, start};
@@ -116,12 +116,8 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     Ok(cli)
 }
 
-/// Where the help is.
-const SEE: &str = "; see 'again --help'";
-
-/// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.
+/// What is wrong with the words, in one line. Nobody but this program takes a word that is no command for an argument of `run`.
 fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
-    let text = error.to_string();
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && !word.starts_with('-')
@@ -130,17 +126,10 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
         let what = format!("there is no command '{word}'");
         return match cli::meant(word) {
             Some(meant) => format!("{what}; did you mean '{meant}'?"),
-            None => format!("{what}{SEE}"),
+            None => format!("{what}; see 'again --help'"),
         };
     }
-    let lines = text.lines().map(str::trim);
-    let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-    let what = what.join(" ");
-    let tip = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("tip: "));
-    let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
-    format!("{}{tip}{SEE}", what.trim_start_matches("error: "))
+    layout::misread(error, "again")
 }
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {

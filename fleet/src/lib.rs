@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use again_base::layout::complain;
+use again_base::layout::{complain, misread};
 use again_base::sys::{log, start};
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -61,7 +61,10 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(e) => {
             // clap reports a missing command as an error whose text is the help.
             if e.use_stderr() && e.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-                complain(&format!("again-fleet: error: {}", cli::in_a_line(&e)));
+                complain(&format!(
+                    "again-fleet: error: {}",
+                    misread(&e, "again-fleet")
+                ));
             } else {
                 let _ = e.print();
             }
