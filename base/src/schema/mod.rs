@@ -1,10 +1,14 @@
 //! What one program writes and the other one reads. The types are the same on both sides, and check their bounds when they are read.
 #![forbid(unsafe_code)]
 
+/// The history.
+pub mod history;
 /// Names of nodes, triggers and fleets.
 pub mod name;
 /// Where a run comes from that other nodes asked for.
 pub mod origin;
+/// The state of everything.
+pub mod status;
 
 use std::fmt;
 

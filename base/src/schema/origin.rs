@@ -86,6 +86,28 @@ pub struct Lineage {
     pub triggers: Vec<Trigger>,
 }
 
+/// A lineage as `again` shows it: its triggers without the time until which their numbers are remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origins {
+    /// The beginnings.
+    pub origins: Vec<Origin>,
+    /// The triggers.
+    pub triggers: Vec<Asked>,
+}
+
+/// A trigger of [`Origins`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its id.
+    pub id: Id,
+    /// The node that signed it.
+    pub sender: Node,
+    /// Its name.
+    pub name: Name,
+    /// Its number.
+    pub number: u64,
+}
+
 /// Triggers that were taken together, until a run does their job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
@@ -218,6 +240,20 @@ impl Lineage {
     /// Whether there is nothing of other nodes in it.
     pub fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.triggers.is_empty()
+    }
+
+    /// What is shown of it; nothing if there is nothing of other nodes in it.
+    pub fn shown(&self) -> Option<Origins> {
+        let asked = |trigger: &Trigger| Asked {
+            id: trigger.id.clone(),
+            sender: trigger.sender.clone(),
+            name: trigger.name.clone(),
+            number: trigger.number,
+        };
+        (!self.is_empty()).then(|| Origins {
+            origins: self.origins.clone(),
+            triggers: self.triggers.iter().map(asked).collect(),
+        })
     }
 
     /// Adds another one: each trigger once, and the origins as [`merged`] does.
