@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what either program does. A module uses those below it:
 //!
+//! - [`settings`]: settings from several sources;
 //! - [`schema`]: what one program writes and the other one reads;
 //! - [`puppet`]: Puppet's command lines and its configuration; [`directory`]: directories that nobody else can change;
 //!   [`layout`]: text for people; [`toml`]: settings as they are written;
@@ -15,5 +16,6 @@ pub mod layout;
 pub mod model;
 pub mod puppet;
 pub mod schema;
+pub mod settings;
 pub mod sys;
 pub mod toml;

@@ -22,6 +22,7 @@ const FLOORS: &[&[&str]] = &[
 /// The same of what both programs use.
 const BASE_FLOORS: &[&[&str]] = &[
     &["lib"],
+    &["settings"],
     &["schema"],
     &["directory", "layout", "puppet", "toml"],
     &["sys"],
