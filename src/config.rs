@@ -129,10 +129,6 @@ impl Value for Container {
     }
 }
 
-fn window(text: &str) -> Result<Span, String> {
-    cap::window(text)
-}
-
 fn number(text: &str) -> Result<u32, String> {
     let number = text.parse();
     number.map_err(|_| format!("'{text}' is not a whole number from 0 to {}", u32::MAX))

@@ -174,7 +174,9 @@ macro_rules! layer {
             }
 
             /// Those that the environment sets.
-            fn of_environment(environment: &[(OsString, OsString)]) -> Result<Self, String> {
+            fn of_environment(
+                environment: &[(std::ffi::OsString, std::ffi::OsString)],
+            ) -> Result<Self, String> {
                 let mut layer = Layer::default();
                 for (key, name) in Self::VARIABLES {
                     if let Some(value) = $crate::settings::variable(environment, name) {
