@@ -100,8 +100,12 @@ fn texts(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Wrong> {
 
 fn parse(text: &str) -> Result<DeTable<'_>, String> {
     let table = DeTable::parse(text).map_err(|e| {
-        let line = line(text, e.span().map_or(0, |span| span.start));
-        format!("line {line}: {}", e.message())
+        let at = e.span().unwrap_or_default();
+        let line = line(text, at.start);
+        match (e.message(), text.get(at)) {
+            (message @ "duplicate key", Some(key)) => format!("line {line}: {message} '{key}'"),
+            (message, _) => format!("line {line}: {message}"),
+        }
     })?;
     Ok(table.into_inner())
 }
@@ -176,7 +180,9 @@ mod tests {
         for (text, line, words) in [
             ("b = 1\na", 2, "expected `=`"),
             ("b = 1\na = [1\n", 2, "array"),
-            ("b = 1\nb = 2\n", 2, "duplicate key"),
+            ("b = 1\nb = 2\n", 2, "duplicate key 'b'"),
+            ("[b]\nx = []\n[b]\n", 3, "duplicate key 'b'"),
+            ("[b]\nx = []\nx = []\n", 3, "duplicate key 'x'"),
             ("b = 1\n\na = \"x\n", 3, "string"),
         ] {
             let error = error(text);

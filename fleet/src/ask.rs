@@ -8,10 +8,10 @@
 //! | --- | --- |
 //! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
-//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`], [`Answer::Alive`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
+//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
 //! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
 //! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
-//! | [`Question::Locks`] | [`Answer::Lock`], [`Answer::IgnoredToken`] and, unless they are this node's own, [`Answer::Alive`], as often as there are some; or [`Answer::NotSeen`] |
+//! | [`Question::Locks`] | [`Answer::Lock`] and [`Answer::IgnoredToken`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Resets`] | [`Answer::Reset`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::fire::Request;
-use crate::step::model::{Back, News, Said};
+use crate::step::model::{Back, News, Said, SelectionState, StoredShown};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
 use crate::wire::lock::{Lock, Reset};
@@ -155,8 +155,6 @@ pub enum Answer {
     },
     /// Node whose published facts are ignored; the log says why.
     Ignored(Node),
-    /// This node's service is connected to the engine.
-    Alive(Node),
     /// What became of a trigger.
     Entry(Box<Entry>),
     /// Fired here, and its target has told nothing final for this node yet; with one of its origins.
@@ -199,6 +197,9 @@ pub struct Summary {
     pub away: Option<String>,
     /// Until when what is kept is sent, milliseconds of the wall clock after 1970.
     pub until: u64,
+    /// What became of the selection; nothing if there is none that is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<SelectionState>,
 }
 
 /// How a service is.
@@ -235,6 +236,9 @@ pub struct How {
     /// after 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_back: Option<u64>,
+    /// The oldest stored selections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selections: Vec<StoredShown>,
     /// Sentences about targets that have accepted almost as many names of this node as they accept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
@@ -293,6 +297,8 @@ pub struct Link {
 pub struct Waiting {
     /// Triggers whose targets have told nothing yet.
     pub triggers: u64,
+    /// Selections that are resolved when the engine shows all nodes.
+    pub selections: u64,
     /// Results of this node.
     pub results: u64,
     /// When the oldest trigger was fired, milliseconds of the wall clock after 1970.
@@ -321,6 +327,10 @@ pub fn said(said: &Said, engine: &str, away: Option<&str>) -> Vec<Answer> {
         engine: words(engine),
         away: away.map(words),
         until: said.until.millis(),
+        selection: said.selection.clone().map(|state| match state {
+            SelectionState::NotStored(why) => SelectionState::NotStored(words(&why)),
+            other => other,
+        }),
     };
     let left_out = ways.into_iter().map(Answer::LeftOut);
     let named = delivered.chain(kept).chain(failed).chain(left_out);
@@ -413,7 +423,11 @@ impl Question {
             _ => return Ok(()),
         };
         let count = request.targets.len();
-        if !(1..=MOST_TARGETS).contains(&count) {
+        if let Some(criteria) = &request.selection {
+            criteria.check()?;
+        }
+        let is_open = request.is_open && request.selection.is_some();
+        if !(usize::from(!is_open)..=MOST_TARGETS).contains(&count) {
             let why = format!("{count} targets: 1 to {MOST_TARGETS} are allowed");
             return Err(Malformed::new(why));
         }
@@ -464,11 +478,17 @@ impl Answer {
             | Answer::Incomplete(why)
             | Answer::Stored { why, .. }
             | Answer::NotSeen(why) => vec![why],
-            Answer::Said(summary) => [Some(&summary.engine), summary.away.as_ref()]
-                .into_iter()
-                .flatten()
-                .map(String::as_str)
-                .collect(),
+            Answer::Said(summary) => {
+                let not_stored = match &summary.selection {
+                    Some(SelectionState::NotStored(why)) => Some(why),
+                    _ => None,
+                };
+                [Some(&summary.engine), summary.away.as_ref(), not_stored]
+                    .into_iter()
+                    .flatten()
+                    .map(String::as_str)
+                    .collect()
+            }
             Answer::Progress {
                 news: News::Told(_, why),
                 ..
@@ -486,6 +506,7 @@ impl Answer {
                     .chain(link)
                     .chain([&how.version])
                     .chain(how.failures.iter().map(|failure| &failure.what))
+                    .chain(how.selections.iter().map(|one| &one.selects))
                     .chain(&how.slots);
                 all.map(String::as_str).collect()
             }
@@ -553,6 +574,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::policy::lineage::TooFar;
+    use crate::policy::select::Criteria;
     use crate::wire::lineage::{Cause, Lineage, MOST_HOPS, Origin};
     use crate::wire::name::Name;
 
@@ -576,6 +598,8 @@ mod tests {
             ttl: Span::from_secs(3600),
             at_once: 0,
             stop_after: 0,
+            selection: None,
+            is_open: false,
         }
     }
 
@@ -629,6 +653,7 @@ mod tests {
             failures: vec![failure("writing below to/")],
             outbox: Waiting {
                 triggers: 3,
+                selections: 1,
                 results: 4,
                 oldest: Some(5),
                 not_kept: Some("no space left".to_owned()),
@@ -639,6 +664,7 @@ mod tests {
             tokens: Vec::new(),
             ahead: Some(-6),
             set_back: None,
+            selections: Vec::new(),
             names: Vec::new(),
         }
     }
@@ -685,6 +711,7 @@ mod tests {
                 engine: "etcd".to_owned(),
                 away: Some("silent".to_owned()),
                 until: 9,
+                selection: Some(SelectionState::NotStored("full".to_owned())),
             }),
             progress(News::Told(Outcome::Changed, "in 3 s".to_owned())),
             progress(News::ReplacedBy(Id::from_bits(8))),
@@ -708,7 +735,6 @@ mod tests {
                 node: node("lb1"),
                 token: 7,
             },
-            Answer::Alive(node("lb1")),
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),
             Answer::Away("the engine is not there".to_owned()),
@@ -789,11 +815,11 @@ mod tests {
             r#"{"kept":"lb1"}"#,
             r#"{"failed":["lb1","no"]}"#,
             r#"{"left_out":"over 10 hops: a -> a ..."}"#,
-            r#"{"said":{"engine":"etcd","away":"silent","until":9}}"#,
+            r#"{"said":{"engine":"etcd","away":"silent","until":9,"selection":{"not_stored":"full"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {
@@ -807,6 +833,14 @@ mod tests {
         let many = |count: usize| (0..count).map(|n| node(&format!("n{n}"))).collect();
         for (question, words) in [
             (fire(|r| r.targets.clear()), "0 targets"),
+            (
+                fire(|r| (r.targets, r.selection, r.is_open) = (vec![], None, true)),
+                "0 targets",
+            ),
+            (
+                fire(|r| r.selection = Some(Criteria::default())),
+                "0 conditions",
+            ),
             (
                 fire(|r| r.targets = many(MOST_TARGETS + 1)),
                 "20001 targets",
@@ -840,6 +874,15 @@ mod tests {
             assert_eq!(read, error);
         }
         assert!(ask(&fire(|r| r.targets = many(MOST_TARGETS))).is_ok());
+        let by_class = Criteria {
+            classes: vec!["profile::lb".to_owned()],
+            ..Criteria::default()
+        };
+        let stored = fire(|r| {
+            (r.targets, r.selection, r.is_open) = (vec![], Some(by_class), true);
+        });
+        let bytes = ask(&stored).expect("a stored selection needs no target");
+        assert_eq!(question(&bytes[HEAD..]).expect("the same"), stored);
         for answer in [
             Answer::Refused("a\u{1b}[2J".to_owned()),
             Answer::Stored {
@@ -905,12 +948,14 @@ mod tests {
             until: Walltime::from_millis(5),
             failed: vec![(node("d"), "no\nroom".to_owned())],
             left_out: vec![too_far.clone(), too_far],
+            selection: Some(SelectionState::NotStored("no\nroom".to_owned())),
         };
         let answers = said(&step, "etcd", Some("silent"));
         let summary = Summary {
             engine: "etcd".to_owned(),
             away: Some("silent".to_owned()),
             until: 5,
+            selection: Some(SelectionState::NotStored("no room".to_owned())),
         };
         let expected = [
             Answer::Delivered(node("a")),

@@ -81,7 +81,10 @@ fn an_error_names_file_line_and_key() {
             "max_runs = 3\nlog_dir = \"relative\"\n",
             &["line 2", "log_dir", "absolute"],
         ),
-        ("max_runs = 3\nmax_runs = 4\n", &["line 2", "duplicate key"]),
+        (
+            "max_runs = 3\nmax_runs = 4\n",
+            &["line 2", "duplicate key 'max_runs'"],
+        ),
     ];
     let mut wrong = Vec::new();
     for (file, words) in cases {

@@ -114,7 +114,7 @@ until_() {
       tail -n 20 "$scratch"/*/serve.log "$scratch"/*/take.log >&2
       exit 1
     fi
-    sleep 0.1
+    sleep 0.4
   done
 }
 

@@ -11,8 +11,6 @@ pub mod dial;
 pub mod etcd;
 /// Another engine with faults, for tests and simulations.
 pub mod faulty;
-/// What JetStream is asked for, and answers.
-mod jetstream;
 /// In memory, for tests and simulations.
 pub mod memory;
 /// NATS with JetStream.
@@ -228,7 +226,7 @@ pub struct Tls {
 pub trait Engine {
     /// What [`Engine::follow`] gives.
     type Feed: Feed;
-    /// What keeps keys of this node's alive.
+    /// What keeps places of this node alive.
     type Lease;
 
     /// Values below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
@@ -254,7 +252,9 @@ pub trait Engine {
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error>;
 
     /// Writes a value where none is, for as long as the lease lives. Its revision; [`Error::Conflict`] where one is.
-    async fn create(&self, key: &str, bytes: &[u8], lease: &Self::Lease) -> Result<u64, Error>;
+    async fn create(&self, _key: &str, _bytes: &[u8], _lease: &Self::Lease) -> Result<u64, Error> {
+        Err(Error::Denied(NO_PLACES.to_owned()))
+    }
 
     /// Whether a key keeps its place while its lease is renewed; without that there are no slots.
     const HAS_PLACES: bool = false;
@@ -335,7 +335,9 @@ pub trait Engine {
     }
 
     /// Ends a lease, and removes its keys.
-    async fn revoke(&self, lease: Self::Lease) -> Result<(), Error>;
+    async fn revoke(&self, _lease: Self::Lease) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Changes, as they come.

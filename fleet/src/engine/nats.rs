@@ -1,9 +1,16 @@
 //! NATS with JetStream: a stream for each room of keys, laid out as NATS lays out its buckets of keys and values.
 //!
 //! A stream keeps the newest message of each subject. A removal is a message that says so; it is sent under the condition that
-//! the last message is the one that was read, and so is a creation. Everything in a stream lives equally long. There are no
-//! leases: what depends on one stands in the room of short-lived keys and is written anew.
+//! the last message is the one that was read. Everything in a stream lives equally long. There are no leases.
 
+/// How a consumer is made.
+mod consumer;
+/// Descriptions of streams by the server.
+mod description;
+/// Meaning of the client's errors.
+mod errors;
+/// Headers of messages.
+mod headers;
 /// The values that were written last.
 mod latest;
 /// The messages of a consumer.
@@ -18,21 +25,29 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::{
-    Client, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, StatusCode,
-};
-use futures_util::future::{join, join_all};
+use async_nats::jetstream::context::RequestErrorKind;
+use async_nats::jetstream::{Context, ContextBuilder, Error as Refusal};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::messages::{Delivered, Following, Messages, broken};
+use self::consumer::Start;
+use self::description::Stream;
+use self::errors::causes;
+use self::headers::removing;
+use self::messages::{Delivered, Following, Messages};
 use super::denials::Denials;
-use super::jetstream::{Answer, Consumer, From, NUMBER, expecting, is_removal, json, removing};
 use super::shares::Sorter;
 use super::{Change, Engine, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
-/// As seldom as can be: whether the server lives is asked with the renewals of the lease.
+/// As seldom as can be: whether the server lives is asked with each beat.
 const PING: Duration = Duration::from_secs(24 * 3600);
 /// The rooms that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
@@ -40,13 +55,11 @@ const WATCHED: [&str; 2] = ["to", "result"];
 /// How often a removal is tried while members of a cluster disagree on what stands at the key.
 const REMOVALS: usize = 5;
 
-/// Longest time of a stream that is kept, in characters.
-const MOST_CREATED: usize = 40;
-
 /// A client.
 #[derive(Clone)]
 pub struct Nats {
     client: Client,
+    jetstream: Context,
     namespace: Namespace,
     times: Times,
     /// What the server forbade of late.
@@ -57,12 +70,6 @@ pub struct Nats {
     newest: Rc<RefCell<BTreeMap<&'static str, u64>>>,
     /// How often the connection was lost. The client makes another one by itself, of which a server that began anew knows nothing.
     broken: watch::Receiver<u64>,
-}
-
-/// Keys of this node's that are to be written anew, with what stands there.
-#[derive(Default)]
-pub struct Lease {
-    keys: RefCell<BTreeMap<String, (Vec<u8>, u64)>>,
 }
 
 impl Nats {
@@ -109,7 +116,9 @@ impl Nats {
                 Error::Unreachable(why)
             }
         })?;
+        let jetstream = ContextBuilder::new().timeout(times.call);
         let nats = Nats {
+            jetstream: jetstream.build(client.clone()),
             client,
             namespace,
             times,
@@ -118,12 +127,12 @@ impl Nats {
             newest: Rc::default(),
             broken,
         };
-        for room in ["to", "result", "story", "node", "alive"] {
+        for room in ["to", "result", "story", "node"] {
             let stream = nats.prepare(room).await?;
             nats.forbid_rollups(room, stream).await?;
         }
         let events = format!("KV_{}", nats.bucket("event"));
-        if let Some(stream) = nats.ask_stream("INFO", &events, b"").await? {
+        if let Some(stream) = nats.ask_stream("INFO", &events, &()).await? {
             nats.forbid_rollups("event", stream).await?;
         }
         Ok(nats)
@@ -149,35 +158,35 @@ impl Nats {
         self.waiting(prefix, 1).await.map(drop)
     }
 
-    /// Sends something, and waits for the answer.
-    async fn ask(
+    /// Waits for the end of a call, or until the server forbids its subject.
+    async fn unless_denied<T>(
         &self,
-        subject: String,
-        headers: HeaderMap,
-        payload: &[u8],
-    ) -> Result<Message, Error> {
-        use RequestErrorKind::{MaxPayloadExceeded, NoResponders};
+        subject: &str,
+        call: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         let since = Instant::now();
-        let mut request = Request::new().payload(payload.to_vec().into());
-        if !headers.is_empty() {
-            request = request.headers(headers);
+        tokio::select! {
+            answer = call => Ok(answer),
+            denied = self.denials.of(subject, since) => Err(denied),
         }
-        let answer = tokio::select! {
-            answer = self.client.send_request(subject.clone(), request) => answer,
-            denied = self.denials.of(&subject, since) => return Err(denied),
-        };
-        answer.map_err(|e| match e.kind() {
-            MaxPayloadExceeded => Error::TooLarge,
-            NoResponders => Error::Unreachable(format!("no responders at {subject}")),
-            _ => Error::Unknown(causes(&e)),
-        })
     }
 
-    /// Asks for something that changes nothing, or may be done twice.
-    async fn look(&self, subject: String, payload: &[u8]) -> Result<Message, Error> {
-        match self.ask(subject, HeaderMap::new(), payload).await {
-            Err(Error::Unknown(why)) => Err(Error::Unreachable(why)),
-            answer => answer,
+    /// Asks JetStream's API for something that changes nothing, or may be done twice: what it answers, or why it refuses.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        question: &impl Serialize,
+    ) -> Result<Result<T, Refusal>, Error> {
+        let answer = self.jetstream.request(call.to_owned(), question);
+        match self
+            .unless_denied(&format!("$JS.API.{call}"), answer)
+            .await?
+        {
+            Ok(answer) => errors::read(&answer),
+            Err(e) if e.kind() == RequestErrorKind::NoResponders => Err(Error::Unreachable(
+                format!("no responders at $JS.API.{call}"),
+            )),
+            Err(e) => Err(Error::Unreachable(causes(&e))),
         }
     }
 
@@ -208,7 +217,7 @@ impl Nats {
     }
 
     /// Delivers what stands, or comes, below a prefix; and how much stands there.
-    async fn deliver(&self, prefix: &str, from: From) -> Result<(Messages, u64), Error> {
+    async fn deliver(&self, prefix: &str, from: Start) -> Result<(Messages, u64), Error> {
         self.is_connected()?;
         let (inbox, since) = (self.client.new_inbox(), Instant::now());
         // Before the consumer, whose first messages nobody would hear.
@@ -216,7 +225,7 @@ impl Nats {
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
         let pending = self.consume(prefix, from, &inbox).await?;
         let messages = Messages {
-            client: self.client.clone(),
+            jetstream: self.jetstream.clone(),
             namespace: self.namespace.clone(),
             denials: self.denials.clone(),
             heard,
@@ -228,29 +237,27 @@ impl Nats {
     }
 
     /// Makes a consumer, which sends to an inbox if somebody listens there. How many messages wait for it.
-    async fn consume(&self, prefix: &str, from: From, inbox: &str) -> Result<u64, Error> {
+    async fn consume(&self, prefix: &str, from: Start, inbox: &str) -> Result<u64, Error> {
         let (room, filter) = self.place(prefix)?;
         self.is_connected()?;
         let stream = format!("KV_{}", self.bucket(room));
         let name = self.client.new_inbox().replace('.', "_");
-        let consumer = json(&Consumer::new(&stream, &name, &filter, inbox, from));
-        let subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.{filter}");
-        let mut made = Answer::read(&self.look(subject.clone(), &consumer).await?.payload)?;
-        if made.error.is_some() {
+        let config = from.config(&name, &filter, inbox);
+        let question = json!({ "stream_name": stream, "config": config });
+        let call = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
+        let mut made = self.ask::<Consumer>(&call, &question).await?;
+        if made.is_err() {
             // A stream that is made at this very moment is said to be invalid.
             tokio::time::sleep(self.times.call / 10).await;
-            made = Answer::read(&self.look(subject, &consumer).await?.payload)?;
+            made = self.ask(&call, &question).await?;
         }
-        match made.error {
-            Some(error) => Err(Error::Unreachable(error.description)),
-            None => Ok(made.num_pending),
+        match made {
+            Ok(made) => Ok(made.num_pending),
+            Err(refusal) => Err(Error::Unreachable(refusal.to_string())),
         }
     }
 
     async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
-        if bytes.len() > self.client.server_info().max_payload {
-            return Err(Error::TooLarge);
-        }
         let (room, _) = self.place(key)?;
         match self.publish_once(key, bytes, &headers).await {
             // Nobody listens there: nothing has happened.
@@ -270,63 +277,61 @@ impl Nats {
     ) -> Result<u64, Error> {
         let (_, subject) = self.place(key)?;
         self.is_connected()?;
-        let answer = Answer::read(&self.ask(subject, headers.clone(), bytes).await?.payload)?;
-        match answer.error {
-            None => Ok(answer.seq),
-            Some(failure) => Err(failure.of_a_message()),
+        let stored = async {
+            let (headers, payload) = (headers.clone(), bytes.to_vec().into());
+            let sent = self
+                .jetstream
+                .publish_with_headers(subject.clone(), headers, payload);
+            sent.await?.await
+        };
+        match self.unless_denied(&subject, stored).await? {
+            Ok(stored) => Ok(stored.sequence),
+            Err(e) => Err(errors::of_message(&subject, &e)),
         }
     }
 
     /// What the server says of a prefix's stream.
-    async fn stream(&self, prefix: &str) -> Result<Answer, Error> {
+    async fn stream(&self, prefix: &str) -> Result<Stream, Error> {
         let (room, _) = self.place(prefix)?;
         self.prepare(room).await
     }
 
-    /// The newest message under a key: its number, and the value if it is no removal.
-    async fn newest(&self, key: &str) -> Result<Option<(u64, Option<Vec<u8>>)>, Error> {
+    /// Number of the newest message under a key, and whether it is a value, not a removal.
+    async fn newest(&self, key: &str) -> Result<Option<(u64, bool)>, Error> {
         let (room, subject) = self.place(key)?;
         self.is_connected()?;
-        let subject = format!("$JS.API.DIRECT.GET.KV_{}.{subject}", self.bucket(room));
-        let message = self.look(subject, b"").await?;
-        if message.status == Some(StatusCode::NOT_FOUND) {
-            return Ok(None);
-        }
-        let number = message.headers.as_ref().and_then(|all| all.get(NUMBER));
-        let number = number.and_then(|number| number.as_str().parse().ok());
-        let number = number.ok_or_else(|| broken("a message without its number"))?;
-        let is_there = !is_removal(message.headers.as_ref());
-        Ok(Some((number, is_there.then(|| message.payload.to_vec()))))
+        let name = format!("KV_{}", self.bucket(room));
+        let call = format!("$JS.API.DIRECT.GET.{name}.{subject}");
+        let answer = self.answer_as_it_comes(&call);
+        headers::newest(self.unless_denied(&call, answer).await??)
     }
 
-    /// Writes the keys of a lease anew.
-    async fn write_anew(&self, lease: &Lease) -> Result<(), Error> {
-        let keys = lease.keys.borrow().clone();
-        for (key, (bytes, revision)) in keys {
-            let mut answer = self.publish(&key, &bytes, expecting(revision)).await;
-            // An earlier renewal whose answer was lost.
-            if answer == Err(Error::Conflict)
-                && let Some((last, Some(there))) = self.newest(&key).await?
-                && there == bytes
-            {
-                answer = self.publish(&key, &bytes, expecting(last)).await;
-            }
-            let newer = answer?;
-            lease.keys.borrow_mut().insert(key, (bytes, newer));
-        }
-        Ok(())
+    /// Sends a question without content. The client's own calls interpret the status of an answer before its headers, but in an answer that
+    /// holds a stored message both may be from the writer of that message.
+    async fn answer_as_it_comes(&self, call: &str) -> Result<Message, Error> {
+        let inbox = self.client.new_inbox();
+        let answers = self.client.subscribe(inbox.clone()).await;
+        let mut answers = answers.map_err(|e| Error::Unreachable(causes(&e)))?;
+        let question = b"".as_slice().into();
+        let sent = self
+            .client
+            .publish_with_reply(call.to_owned(), inbox, question);
+        sent.await.map_err(|e| Error::Unreachable(causes(&e)))?;
+        let answer = timeout(self.times.call, answers.next()).await;
+        let answer = answer.ok().flatten();
+        answer.ok_or_else(|| Error::Unreachable(format!("no answer from {call}")))
     }
 
     /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
     async fn look_at_streams(&self) -> Result<(), Error> {
         let numbers = join_all(WATCHED.map(|room| async move {
             let stream = format!("KV_{}", self.bucket(room));
-            (room, self.ask_stream("INFO", &stream, b"").await)
+            (room, self.ask_stream("INFO", &stream, &()).await)
         }));
         for (room, last) in numbers.await {
             match last {
                 Ok(Some(stream)) => {
-                    let last = stream.state.last_seq;
+                    let last = stream.state.last_sequence;
                     self.newest.borrow_mut().insert(room, last);
                 }
                 Ok(None) | Err(Error::Denied(_)) => {}
@@ -358,7 +363,7 @@ impl Nats {
     async fn read(
         &self,
         prefix: &str,
-        (from, until): (From, u64),
+        (from, until): (Start, u64),
         most: usize,
         patience: Duration,
         mut see: impl FnMut(Delivered),
@@ -401,7 +406,7 @@ impl Nats {
                 change => values.remove(change.key()),
             };
         };
-        let all = (From::Newest, u64::MAX);
+        let all = (Start::Newest, u64::MAX);
         let read = self.read(prefix, all, usize::MAX, patience, see);
         if read.await?.is_none() {
             return Ok(None);
@@ -410,8 +415,8 @@ impl Nats {
         listed.insert(prefix.to_owned(), shown);
         Ok(Some(List {
             values: values.into_values().collect(),
-            revision: stream.state.last_seq.max(shown),
-            store: name_of_store(&stream.created),
+            revision: stream.state.last_sequence.max(shown),
+            store: name_of_store(stream.created),
             is_cut: false,
         }))
     }
@@ -419,7 +424,7 @@ impl Nats {
 
 impl Engine for Nats {
     type Feed = Following;
-    type Lease = Lease;
+    type Lease = ();
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
         self.patiently(async |patience| self.list_once(prefix, patience, None).await)
@@ -450,33 +455,17 @@ impl Engine for Nats {
         let mut broken = self.broken.clone();
         broken.mark_unchanged();
         // Beyond its end a stream that began anew would be silent until it has grown that far.
-        if self.stream(prefix).await?.state.last_seq < after {
+        if self.stream(prefix).await?.state.last_sequence < after {
             return Err(Error::Unreachable(format!(
                 "changes after revision {after} are not known any more"
             )));
         }
-        let (messages, _) = self.deliver(prefix, From::Number(shown + 1)).await?;
+        let (messages, _) = self.deliver(prefix, Start::Number(shown + 1)).await?;
         Ok(Following { messages, broken })
     }
 
     async fn put(&self, key: &str, bytes: &[u8], _ttl: Option<Duration>) -> Result<u64, Error> {
         self.publish(key, bytes, HeaderMap::new()).await
-    }
-
-    /// In a cluster two that create at once may both be told that they did: 2.9 and 2.10 look before they have agreed.
-    async fn create(&self, key: &str, bytes: &[u8], lease: &Lease) -> Result<u64, Error> {
-        let mut answer = self.publish(key, bytes, expecting(0)).await;
-        if answer == Err(Error::Conflict)
-            && let Some((last, None)) = self.newest(key).await?
-        {
-            answer = self.publish(key, bytes, expecting(last)).await;
-        }
-        let revision = answer?;
-        lease
-            .keys
-            .borrow_mut()
-            .insert(key.to_owned(), (bytes.to_vec(), revision));
-        Ok(revision)
     }
 
     /// In a cluster only the leader knows the newest message of a key, and `newest` may be answered by a member that lags behind. A
@@ -489,9 +478,9 @@ impl Engine for Nats {
                 answer => return answer.map(drop),
             }
             last = match self.newest(key).await? {
-                Some((number, Some(_))) if number > revision => break,
-                Some((_, Some(_))) => revision,
-                Some((number, None)) => number,
+                Some((number, true)) if number > revision => break,
+                Some((_, true)) => revision,
+                Some((number, false)) => number,
                 None => 0,
             };
             tokio::time::sleep(self.times.call / 100).await;
@@ -499,38 +488,28 @@ impl Engine for Nats {
         Err(Error::Conflict)
     }
 
-    async fn grant(&self) -> Result<Lease, Error> {
-        Ok(Lease::default())
+    async fn grant(&self) -> Result<(), Error> {
+        Ok(())
     }
 
-    async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+    async fn renew(&self, (): &()) -> Result<(), Error> {
         self.newest.borrow_mut().clear();
-        let (renewed, looked) = join(self.write_anew(lease), self.look_at_streams()).await;
-        renewed.and(looked)
+        self.look_at_streams().await
     }
 
     fn newest(&self, prefix: &str) -> Option<u64> {
         let (room, _) = self.place(prefix).ok()?;
         self.newest.borrow().get(room).copied()
     }
+}
 
-    async fn revoke(&self, lease: Lease) -> Result<(), Error> {
-        for (key, (_, revision)) in lease.keys.take() {
-            match self.remove(&key, revision).await {
-                Ok(()) | Err(Error::Conflict) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
+/// The part of a consumer's description that is used.
+#[derive(Deserialize)]
+struct Consumer {
+    num_pending: u64,
 }
 
 /// Name of a store by the time when its stream was made, which a backup keeps.
-fn name_of_store(created: &str) -> String {
-    let created = created.chars().filter(|c| !c.is_control());
-    format!("nats {}", created.take(MOST_CREATED).collect::<String>())
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    super::with_causes(error.to_string(), error.source())
+fn name_of_store(created: OffsetDateTime) -> String {
+    format!("nats {}", created.unix_timestamp_nanos())
 }

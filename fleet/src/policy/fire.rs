@@ -6,6 +6,7 @@ use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::lineage::{self, TooFar};
+use super::select::Criteria;
 use crate::wire::Malformed;
 use crate::wire::body;
 use crate::wire::lineage::{Cause, Lineage, Origin};
@@ -38,6 +39,19 @@ pub struct Request {
     /// How many have failed when the rest no longer begins; 0 for any number.
     #[serde(default, skip_serializing_if = "trigger::is_none")]
     pub stop_after: u32,
+    /// How targets were selected in addition to those that are named; none if they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Criteria>,
+    /// Whether the selection is stored, because the backend did not show all nodes, and resolved when it does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_open: bool,
+}
+
+impl Request {
+    /// Whether nothing is sent until the selection is resolved: each target of a rolling run has to know how many there are.
+    pub fn is_deferred(&self) -> bool {
+        self.is_open && self.at_once > 0
+    }
 }
 
 /// Nothing of a request may go on.
@@ -237,6 +251,8 @@ pub(crate) mod tests {
             ttl: Span::from_secs(3600),
             at_once: 0,
             stop_after: 0,
+            selection: None,
+            is_open: false,
         }
     }
 

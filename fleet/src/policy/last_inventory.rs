@@ -37,6 +37,8 @@ pub struct LastInventory {
     pub store: String,
     /// The revision up to which it was read.
     pub revision: u64,
+    /// When the backend was last found to have lost its data, by the wall clock.
+    pub lost: Option<Walltime>,
     /// Each node by its name.
     pub nodes: BTreeMap<Node, Entry>,
 }
@@ -102,6 +104,9 @@ impl LastInventory {
         self.nodes.extend(invalid.into_iter().take(MOST_INVALID));
         (self.store, self.revision) = (reading.store, reading.revision);
         self.read = Some(now);
+        if loss.is_some() {
+            self.lost = Some(now);
+        }
         let missing = self.missing().count();
         loss.map(|why| Loss { why, missing })
     }
@@ -147,6 +152,13 @@ impl LastInventory {
     fn is_cut(&self) -> bool {
         let invalid = self.nodes.values().filter(|entry| entry.bytes.is_empty());
         invalid.count() >= MOST_INVALID
+    }
+
+    /// How long nodes may still take to publish again after a loss. A loss that a clock dates ahead is over.
+    pub fn returns_for(&self, now: Walltime) -> Span {
+        let passed = self.lost.filter(|lost| *lost <= now);
+        let left = passed.map(|lost| RETURN.nanos().saturating_sub(now.since(lost).nanos()));
+        Span::from_nanos(left.unwrap_or(0))
     }
 
     fn has_published(&self, node: &Node) -> bool {
@@ -352,6 +364,28 @@ mod tests {
             assert_eq!(last.nodes[&node("web2")].bytes, b"2");
             assert_eq!(last.update(older(revision), at(3)), None);
             assert_eq!(missing(&last), [("web2", 2), ("web3", 2)]);
+        }
+    }
+
+    #[test]
+    fn nodes_return_for_five_minutes_after_a_loss() {
+        let at = |seconds: u64| Walltime::from_millis(seconds * 1000);
+        let mut last = known();
+        assert_eq!(last.returns_for(at(1)), Span::ZERO);
+        // Also if nobody is missing.
+        let values = last
+            .nodes
+            .keys()
+            .map(|node| value(node.as_str(), b"new", 1, 1));
+        let values: Vec<_> = values.collect();
+        let loss = last.update(reading(1, &values), at(1000)).expect("a loss");
+        assert_eq!(loss.missing, 0);
+        for (seconds, left) in [(1000, 300), (1299, 1), (1300, 0), (999, 0)] {
+            assert_eq!(
+                last.returns_for(at(seconds)),
+                Span::from_secs(left),
+                "{seconds}"
+            );
         }
     }
 

@@ -27,11 +27,14 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether a node published this before a reset that it has not taken, according to what the reset says of it. What it published
-    /// afterwards may be a token that was given out since, and counts.
+    /// Whether a node published this before a reset that it has not taken, according to what the reset says of it. Another token that it
+    /// published afterwards may have been given out since, and counts. A connected node signs the same token anew from time to time.
     pub fn is_before(self, reset: u64, was: Option<&Published>) -> bool {
         // A node that publishes another token under the same serial has published it since.
-        let is_before = |was: &Published| (self.serial, self.token) <= (was.serial, was.token);
+        let is_before = |was: &Published| {
+            (self.serial, self.token) <= (was.serial, was.token)
+                || (self.token, self.reset) == (was.token, was.reset)
+        };
         self.reset < reset && was.is_some_and(is_before)
     }
 }
@@ -188,6 +191,16 @@ pub(crate) mod tests {
         for (reset, was, is_before) in [
             (6, Some(was(7, 30)), true),
             (6, Some(was(8, 31)), true),
+            // It has signed the same anew since.
+            (
+                6,
+                Some(Published {
+                    reset: 5,
+                    ..was(7, 29)
+                }),
+                true,
+            ),
+            (6, Some(was(7, 29)), false),
             // It has published a token since, or may have.
             (6, Some(was(6, 30)), false),
             (6, Some(was(9, 29)), false),

@@ -24,6 +24,8 @@ pub mod pace;
 pub mod page;
 /// Regular expressions.
 mod pattern;
+/// Whether a node is connected.
+pub mod presence;
 /// Whether a target of a rolling run may begin.
 pub mod rolling;
 /// Which events this node reacts to.
@@ -34,6 +36,8 @@ pub mod select;
 pub mod share;
 /// Who of those that share slots may run.
 pub mod slots;
+/// Selections that are resolved later.
+pub mod stored_selection;
 /// What followed from an origin.
 pub mod story;
 /// Times that a wrong clock does not shorten.

@@ -1,9 +1,87 @@
 //! PURE: which nodes are meant, by what they tell of themselves.
 
+use std::fmt;
 use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use crate::wire::inventory::Inventory;
+use crate::wire::{Malformed, shown};
+
+/// Largest number of conditions, classes and environments of criteria.
+const MOST_CRITERIA: usize = 100;
+/// Length of the longest of them, in bytes.
+const LONGEST_CRITERION: usize = 1024;
+
+/// Selection as text, for the socket and the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Criteria {
+    /// Conditions on facts.
+    pub facts: Vec<String>,
+    /// Names of classes; none for any.
+    pub classes: Vec<String>,
+    /// Environment; none for any.
+    pub environment: Option<String>,
+}
+
+impl Criteria {
+    /// The selection that the text describes.
+    ///
+    /// # Errors
+    /// A condition is invalid.
+    pub fn selection(&self) -> Result<Selection, String> {
+        let facts = self.facts.iter().map(|fact| fact.parse());
+        Ok(Selection {
+            facts: facts.collect::<Result<_, _>>()?,
+            classes: self.classes.clone(),
+            environment: self.environment.clone(),
+        })
+    }
+
+    /// Whether they keep to the bounds, and select by something.
+    ///
+    /// # Errors
+    /// Which of them they break.
+    pub fn check(&self) -> Result<(), Malformed> {
+        let (count, most) = (self.all().count(), MOST_CRITERIA);
+        if !(1..=most).contains(&count) {
+            let why = format!("{count} conditions: 1 to {most} are allowed");
+            return Err(Malformed::new(why));
+        }
+        if let Some(long) = self.all().find(|text| text.len() > LONGEST_CRITERION) {
+            let (long, most) = (long.len(), LONGEST_CRITERION);
+            let why = format!("a condition has {long} bytes: {most} are allowed");
+            return Err(Malformed::new(why));
+        }
+        self.selection().map(|_| ()).map_err(Malformed::new)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &String> {
+        let named = self.facts.iter().chain(&self.classes);
+        named.chain(&self.environment)
+    }
+
+    /// Length of all text, in bytes.
+    pub fn size(&self) -> usize {
+        self.all().map(String::len).sum()
+    }
+}
+
+/// For a line: `role=web, class profile::lb, environment production`.
+impl fmt::Display for Criteria {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let facts = self.facts.iter().map(|fact| shown(fact));
+        let classes = self
+            .classes
+            .iter()
+            .map(|one| format!("class {}", shown(one)));
+        let environment = self.environment.iter();
+        let environment = environment.map(|one| format!("environment {}", shown(one)));
+        let all: Vec<String> = facts.chain(classes).chain(environment).collect();
+        f.write_str(&all.join(", "))
+    }
+}
 
 /// Nodes that meet all conditions on facts, have one of the classes, and are of the environment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,6 +95,15 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// The same as text.
+    pub fn criteria(&self) -> Criteria {
+        Criteria {
+            facts: self.facts.iter().map(|fact| fact.text.clone()).collect(),
+            classes: self.classes.clone(),
+            environment: self.environment.clone(),
+        }
+    }
+
     /// Whether it leaves nobody out.
     pub fn is_of_all(&self) -> bool {
         self.facts.is_empty() && self.classes.is_empty() && self.environment.is_none()
@@ -24,7 +111,7 @@ impl Selection {
 
     /// Whether a node is meant. One that has told nothing is not, unless all are.
     pub fn has(&self, node: Option<&Inventory>) -> bool {
-        let Some(node) = node else {
+        let Some(node) = node.filter(|node| node.is_of_a_run()) else {
             return self.is_of_all();
         };
         let is_class = |wanted: &String| is_class(wanted, &node.classes);
@@ -47,6 +134,8 @@ pub(super) fn is_class<'a>(wanted: &str, classes: impl IntoIterator<Item = &'a S
 /// A condition on a fact: `role=haproxy`, `role!=db`, `uptime>10`, `hostname=~^web`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
+    /// As it was typed.
+    text: String,
     fact: String,
     test: Test,
 }
@@ -92,7 +181,7 @@ impl FromStr for Condition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let shown = crate::wire::shown(text);
+        let shown = shown(text);
         let wrong = || {
             format!(
                 "'{shown}' is no condition on a fact, such as role=haproxy, role!=db, 'uptime>10' or 'hostname=~^web'"
@@ -121,8 +210,11 @@ impl FromStr for Condition {
         } else {
             return Err(wrong());
         };
-        let fact = fact.to_owned();
-        Ok(Condition { fact, test })
+        Ok(Condition {
+            text: text.to_owned(),
+            fact: fact.to_owned(),
+            test,
+        })
     }
 }
 
@@ -244,6 +336,37 @@ pub(crate) mod tests {
             assert_eq!(selection.has(Some(&node)), is_meant, "{selection:?}");
             assert_eq!(selection.has(None), selection.is_of_all());
         }
+    }
+
+    #[test]
+    fn criteria_are_bounded_and_say_what_they_select() {
+        let of = |facts: &[&str]| Criteria {
+            facts: facts.iter().map(|one| (*one).to_owned()).collect(),
+            ..Criteria::default()
+        };
+        let all = Criteria {
+            classes: vec!["profile::lb".to_owned()],
+            environment: Some("production".to_owned()),
+            ..of(&["role=lb", "uptime>9"])
+        };
+        assert_eq!(
+            all.to_string(),
+            "role=lb, uptime>9, class profile::lb, environment production"
+        );
+        let selection = all.selection().expect("valid");
+        assert_eq!(selection.criteria(), all);
+        assert!(selection.has(Some(&node(&[("role", "lb"), ("uptime", "10")]))));
+        let long = format!("role={}", "x".repeat(LONGEST_CRITERION));
+        for (criteria, why) in [
+            (of(&[]), "0 conditions"),
+            (of(&["a=b"; MOST_CRITERIA + 1]), "101 conditions"),
+            (of(&[&long]), "1029 bytes"),
+            (of(&["role"]), "no condition"),
+        ] {
+            let error = criteria.check().expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(all.check(), Ok(()));
     }
 
     proptest! {

@@ -63,6 +63,11 @@ impl Callers {
         self.callers.remove(&client);
     }
 
+    /// Ends all connections once they have written what they were told; how many.
+    pub fn dismiss(&mut self) -> usize {
+        std::mem::take(&mut self.callers).0.len()
+    }
+
     /// Whether somebody has not been told yet what their request came to.
     pub fn is_owed(&self) -> bool {
         let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_) | Stage::Stands);

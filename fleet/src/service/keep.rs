@@ -81,7 +81,9 @@ impl Keep {
 
     fn of(&mut self, letter: &LetterId) -> &mut Outbox<Directory> {
         match letter {
-            LetterId::Node | LetterId::Targets(_) | LetterId::To(..) => &mut self.fired,
+            LetterId::Node | LetterId::Targets(_) | LetterId::To(..) | LetterId::Selection(..) => {
+                &mut self.fired
+            }
             LetterId::Told(_) => &mut self.told,
         }
     }

@@ -28,6 +28,7 @@ struct Head {
     read: u64,
     store: String,
     revision: u64,
+    lost: Option<u64>,
     nodes: Vec<Line>,
 }
 
@@ -98,6 +99,7 @@ fn bytes(last: &LastInventory, namespace: &Namespace) -> io::Result<Vec<u8>> {
         read: last.read.unwrap_or_default().millis(),
         store: last.store.clone(),
         revision: last.revision,
+        lost: last.lost.map(Walltime::millis),
         nodes: last.nodes.iter().map(line).collect(),
     };
     let mut bytes = serde_json::to_vec(&head)?;
@@ -123,6 +125,7 @@ fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
         read: Some(Walltime::from_millis(head.read)),
         store: head.store,
         revision: head.revision,
+        lost: head.lost.map(Walltime::from_millis),
         ..LastInventory::default()
     };
     for line in head.nodes {
@@ -160,6 +163,7 @@ mod tests {
             read: Some(Walltime::from_millis(5)),
             store: "etcd 1".to_owned(),
             revision: 9,
+            lost: Some(Walltime::from_millis(4)),
             nodes: [
                 (node("lb1"), entry(b"a\nb\0", None)),
                 (node("web1"), entry(b"", None)),

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use self::bounds::OF_A_SENDER;
 use self::bounds::bounds;
-use self::calls::{forget, list, reset, stories, tell};
+use self::calls::{forget, list, release, reset, stories, tell};
 use super::few::Few;
 use super::places::{Act, Leases, Line, Looks, Seen};
 use crate::access::Access;
@@ -46,8 +46,6 @@ const MOST_CALLS: usize = 64;
 const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-/// How long the engine may take to hear that this service ends.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The service, where it asks for itself.
 pub const OURSELVES: Client = 0;
@@ -79,13 +77,14 @@ pub enum Call {
         /// Its revision.
         revision: u64,
     },
-    /// To remove what a node tells of itself, unless its service is connected, for somebody on this machine. The answer is what says
-    /// that it is, or what is removed, or nothing.
+    /// To show what a node publishes, for somebody on this machine who wants to remove it; and then to remove it.
     Forget {
         /// For whom.
         client: Client,
         /// Which.
         node: Node,
+        /// The revision that is removed; nothing is removed without one.
+        revision: Option<u64>,
     },
     /// To list what stands below these, for somebody on this machine.
     List {
@@ -151,7 +150,7 @@ pub type Answer = Result<List, Error>;
 pub enum Order {
     /// This; answered by [`News::Answered`].
     Call(Call),
-    /// Keep the lease alive, which shows whether the engine answers, and then list again what may have changed.
+    /// Find out whether the engine answers, and then list again what may have changed.
     Beat,
     /// Connect in another way from now on.
     Access(Box<Access>),
@@ -286,8 +285,7 @@ pub const OWN_KEY: usize = 5;
 
 /// Uses a connection until its end.
 async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news: &Teller) -> End {
-    let alive = Key::Alive(access.node.clone()).encode(&access.namespace);
-    let lease = match aside(enter(engine, &alive), orders, news).await {
+    let lease = match aside(engine.grant(), orders, news).await {
         ControlFlow::Continue(Ok(lease)) => lease,
         ControlFlow::Continue(Err(e)) => return End::Lost(e.to_string()),
         ControlFlow::Break(end) => return end,
@@ -332,7 +330,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         if std::mem::take(&mut is_due)
             && let Some(lease) = lease.take()
         {
-            beating = Box::pin(beat(engine, &alive, lease));
+            beating = Box::pin(beat(engine, lease));
         }
         tokio::select! {
             _ = &mut watching => {}
@@ -360,9 +358,6 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
         }
     };
     calls.give_up(news);
-    if let (End::Farewell, Some(lease)) = (&end, lease) {
-        let _ = timeout(FAREWELL, engine.revoke(lease)).await;
-    }
     end
 }
 
@@ -410,34 +405,13 @@ fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<Str
     lost
 }
 
-/// Begins a lease, with the key that says that this node is there.
-async fn enter<E: Engine>(engine: &E, alive: &str) -> Result<E::Lease, Error> {
-    let lease = engine.grant().await?;
-    for _ in 0..2 {
-        match engine.create(alive, b"", &lease).await {
-            Ok(_) => break,
-            // An earlier service's, whose lease still lives.
-            Err(Error::Conflict) => {
-                let list = engine.list(alive).await?;
-                for value in list.values.iter().filter(|value| value.key == alive) {
-                    engine.remove(alive, value.revision).await?;
-                }
-            }
-            // Nobody sees that this node is there, which stops no trigger.
-            Err(Error::Denied(_)) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(lease)
-}
-
-/// Keeps a lease alive, or begins another one.
-async fn beat<E: Engine>(engine: &E, alive: &str, lease: E::Lease) -> Result<E::Lease, Error> {
+/// Renews a lease under which nothing stands, or begins another one: no question costs the engine less, and it writes nothing.
+async fn beat<E: Engine>(engine: &E, lease: E::Lease) -> Result<E::Lease, Error> {
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
     let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_) | Error::Full(_)) => Ok(lease),
-        Err(Error::Conflict) => enter(engine, alive).await,
+        Err(Error::Conflict) => engine.grant().await,
         Err(error) => Err(error),
     }
 }
@@ -530,10 +504,9 @@ impl<'e, E: Engine> Calls<'e, E> {
                 let bytes = std::mem::take(bytes);
                 Box::pin(async move { (number, reset(engine, &keys, &bytes).await) })
             }
-            Call::Forget { node, .. } => {
-                let keys = [Key::Alive(node.clone()), Key::Node(node.clone())];
-                let keys = keys.map(|key| key.encode(self.namespace));
-                Box::pin(async move { (number, forget(engine, &keys).await) })
+            Call::Forget { node, revision, .. } => {
+                let (key, revision) = (Key::Node(node.clone()).encode(self.namespace), *revision);
+                Box::pin(async move { (number, forget(engine, &key, revision).await) })
             }
             Call::Place { .. } | Call::Release { .. } if !E::HAS_PLACES => {
                 let why = Error::Denied(NO_PLACES.to_owned());
@@ -545,8 +518,8 @@ impl<'e, E: Engine> Calls<'e, E> {
                 Box::pin(async move { (number, done.await.map(List::from)) })
             }
             Call::Release { key, .. } => {
-                let keys = [(); 2].map(|()| key.encode(self.namespace));
-                Box::pin(async move { (number, forget(engine, &keys).await) })
+                let key = key.encode(self.namespace);
+                Box::pin(async move { (number, release(engine, &key).await) })
             }
             Call::List { prefixes, .. } => {
                 let prefixes = prefixes.clone();

@@ -18,8 +18,7 @@ use again_base::model::{Boottime, Span};
 
 use super::few::Few;
 use super::slots::Place;
-use crate::engine::LEASE;
-use crate::policy::beat::SURE;
+use crate::policy::beat::{SILENT, SURE};
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
 use crate::wire::lock::{Lock as Word, Published, Reset};
@@ -46,8 +45,9 @@ const PATIENCE: Span = Span::from_secs(3);
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
 /// How long all others leave a lock to the one that it was passed on to, and one that could not take it leaves it to the others.
 const LEFT: Span = Span::from_secs(10);
-/// How long the first write of somebody who takes a lock stands there at most: its lease, and once more that of a new leader of the engine.
-const COMES: Span = Span::from_secs(2 * LEASE);
+/// How long the first write of somebody who takes a lock may stand there. It is removed then, whoever keeps its lease alive: as long as
+/// it is not signed, nobody holds the lock by it, and whoever signs it later finds that it is gone.
+const COMES: Span = SILENT;
 
 /// What stands at the key of a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,6 +98,8 @@ struct One {
     seen: Seen,
     /// The revision of that.
     at: u64,
+    /// The revision of the last first write of somebody else, and since when it is known, over this connection.
+    came: (u64, Boottime),
     /// When it was ordered to keep its lease alive, if that is not answered yet.
     asked: Option<Boottime>,
     /// When its lease ends, by the last time that the engine has kept it alive.
@@ -149,6 +151,8 @@ pub enum Deed {
     Resume(Name, Lease),
     /// To end one.
     Leave(Name, Lease),
+    /// To remove the first write of somebody else, if it is the one of this revision still.
+    Clear(Name, u64),
     /// To have all candidates run, and to say then that it is done.
     Fire(Name),
     /// To log this: an operator may have to act.
@@ -250,6 +254,7 @@ impl Locks {
             (one.at, one.stage, one.asked) = (0, Stage::Idle, None);
             (one.rests, one.reset_at, one.sought) = (now, 0, 0);
             (one.before, one.refused, one.named) = Default::default();
+            one.came = Default::default();
             if !one.is_mine(&me) {
                 one.seen = Seen::Unknown;
             }
@@ -326,9 +331,12 @@ impl Locks {
                     deeds.push(Deed::Enter(name.clone()));
                 }
                 (Stage::Idle, None) if one.seen == Seen::Coming => {
-                    let why = "nobody has signed what stands there for two minutes";
-                    deeds.push(nobody_can(name, why));
-                    one.seen = Seen::Nothing(why.to_owned());
+                    let (revision, since) = one.came;
+                    one.due = Some(since + COMES);
+                    if since + COMES <= now {
+                        one.due = Some(now + COMES);
+                        deeds.push(Deed::Clear(name.clone(), revision));
+                    }
                 }
                 _ => {}
             }
@@ -359,9 +367,7 @@ impl Locks {
                     && matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
             }
         };
-        // It was waited for long enough.
-        let is_late = seen == Seen::Coming && matches!(one.seen, Seen::Nothing(_));
-        if is_old || is_late && revision == Some(one.at) {
+        if is_old {
             return deeds;
         }
         one.at = one.at.max(revision.unwrap_or(0));
@@ -371,6 +377,9 @@ impl Locks {
         }
         let is_known = one.seen == seen;
         one.seen = seen;
+        if one.seen == Seen::Coming && one.came.0 != one.at {
+            one.came = (one.at, now);
+        }
         if let Some(place) = one.place {
             let stands = match &one.seen {
                 Seen::Held(word) => word.node == me && word.first == place.first,
@@ -384,7 +393,7 @@ impl Locks {
         match &one.seen {
             Seen::Nobody => one.will_try(&me, now, jitter),
             Seen::Coming if one.place.is_none() && one.stage == Stage::Idle => {
-                one.due = Some(now + COMES);
+                one.due = Some(one.came.1 + COMES);
             }
             Seen::Nothing(why) if !is_known => deeds.push(nobody_can(name, why)),
             Seen::Held(_) => {

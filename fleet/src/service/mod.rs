@@ -212,6 +212,8 @@ impl<'a> Service<'a> {
         self.door.abort();
         // Whoever has asked is told what is true.
         let answered = timeout(FAREWELL, self.attend(true)).await;
+        let connections = self.driver.callers.dismiss();
+        let _ = timeout(FAREWELL, self.ears.until_left(connections)).await;
         self.driver.count(true);
         let _ = self.orders.send(Order::End);
         answered.unwrap_or(Ok(()))
@@ -283,6 +285,7 @@ impl<'a> Service<'a> {
         self.driver.locks_go_on(is_beat);
         if is_beat {
             self.driver.beat();
+            self.driver.sign_anew();
         }
         self.driver.tell_events();
         self.driver.ask_for_nodes();
@@ -390,6 +393,17 @@ impl Ears {
             _ = self.interrupt.recv() => Heard::End,
             _ = self.reload.recv() => Heard::Reload,
         })
+    }
+
+    /// Waits until that many connections have ended.
+    async fn until_left(&mut self, mut connections: usize) {
+        while connections > 0 {
+            match self.notes.recv().await {
+                Some(Note::Left(_)) => connections -= 1,
+                Some(_) => {}
+                None => return,
+            }
+        }
     }
 
     /// Something that has come already.

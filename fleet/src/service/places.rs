@@ -132,6 +132,8 @@ pub enum Act {
     Resume(Lease),
     /// To end it, and with it the place.
     Leave(Lease),
+    /// To remove the first write of another node, of this revision.
+    Clear(u64),
     /// To remove the place of another node, which is dead.
     Evict {
         /// The place's revision.
@@ -204,6 +206,7 @@ impl<L> Leases<L> {
                 }
                 self.0.borrow_mut().insert(number, lease);
             }
+            Act::Clear(revision) => engine.remove(&value.key, revision).await?,
             Act::Evict {
                 revision,
                 beat: (beat, at),

@@ -12,6 +12,8 @@
 
 /// Triggers that came too early.
 mod ahead;
+/// Contents of letters, and the keys they are written to.
+mod content;
 /// Letters to the engine: on disk first, then put until the engine has them.
 mod letters;
 /// What goes in, what comes out, and what is remembered.
@@ -22,12 +24,18 @@ mod node;
 pub mod own_key;
 /// A trigger's register in the engine.
 mod register;
+/// Requests of clients.
+mod requests;
 /// What became of triggers, as this node tells it.
 mod results;
 /// Triggers that are part of a rolling run.
 mod rolling;
 /// How much is told of one sender's triggers.
 mod room;
+/// What clients are told.
+mod said;
+/// Selections that are resolved later.
+mod selections;
 /// The half that fires.
 mod sender;
 /// The half that runs.
@@ -49,10 +57,12 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             state.is_linked = true;
             node::reached(state, now);
             target::reached(state, now);
+            selections::reached(state, now, out);
             letters::reached(state, now, out);
         }
         Event::Lost => {
             state.is_linked = false;
+            selections::lost(state);
             sender::review(state, None, now, out);
         }
         Event::Seen(sights) => target::seen(state, sights, now, out),
@@ -86,14 +96,17 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         }
         Event::OwnKeyLost => node::lost(state),
         Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
+        Event::Beat => node::sign_anew(state, now, out),
+        Event::Nodes(nodes) => selections::resolve(state, &nodes, now, out),
+        Event::NodesIncomplete(wait) => selections::incomplete(state, wait, now),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {
             place,
             revision,
             answer,
         } => target::removed(state, &place, revision, &answer, now),
-        Event::Fire { client, request } => sender::fire(state, client, request, now, out),
-        Event::TakeBack { client, what } => sender::take_back(state, client, &what, now, out),
+        Event::Fire { client, request } => requests::fire(state, client, request, now, out),
+        Event::TakeBack { client, what } => requests::take_back(state, client, &what, now, out),
         Event::Answers(answers) => target::answered(state, answers, now, out),
         Event::NotHanded(why) => target::not_handed(state, &why, now, out),
         Event::Ran {
@@ -124,10 +137,12 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
     state.wakes = None;
     sender::end(state, now, out);
+    selections::end(state, now, out);
     results::end(state, now, out);
     letters::send_due(state, now, out);
     node::tick(state, now, out);
     target::tick(state, now, out);
+    selections::look(state, now, out);
     sender::review(state, None, now, out);
 }
 

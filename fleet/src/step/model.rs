@@ -1,19 +1,19 @@
 //! What goes in, what comes out, and what is remembered in between.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use again_base::model::{Boottime, Moment, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
+pub use super::content::{Content, Draft, LetterId, result_key};
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
+pub use super::said::{Said, SelectionState, StoredShown};
 use crate::policy::books::Which;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::Rules;
-use crate::policy::lineage::TooFar;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
@@ -21,7 +21,6 @@ use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::quota::Quotas;
-use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
 /// Someone on this machine who waits for an answer.
@@ -72,6 +71,12 @@ pub enum Event {
     },
     /// The watch of this node's own key was lost; it goes on trying.
     OwnKeyLost,
+    /// Half a minute or so has passed: what is old is signed anew.
+    Beat,
+    /// The engine has shown all nodes, with those that count although it has lost what they had published.
+    Nodes(Vec<Inventory>),
+    /// The engine has shown its nodes; others may still return after a loss, for that long.
+    NodesIncomplete(Span),
     /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
     /// The engine's answer to a put. An error may mean that it happened all the same.
@@ -199,6 +204,9 @@ pub enum Action {
         /// Its revision.
         revision: u64,
     },
+    /// See which nodes there are, for stored selections; answered by `Nodes` or `NodesIncomplete`, or not at all if the engine does not
+    /// show them.
+    ReadNodes,
     /// Answer a client.
     Say(Client, Said),
     /// Whoever waits for this trigger hears what became of it.
@@ -210,6 +218,8 @@ pub enum Action {
         /// What became of it there.
         news: News,
     },
+    /// Something for the log that is as it should be.
+    Info(String),
     /// Something for the log.
     Note(String),
     /// The same of a register that does not come in, or not from whom it names; to be counted.
@@ -228,137 +238,13 @@ pub enum News {
     NoAnswer,
 }
 
-/// A letter in the outbox. Results have an outbox of their own, so that what others cause takes no room from what this node
-/// fires.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum LetterId {
-    /// What this node tells of itself. It comes first, for triggers wait for it.
-    Node,
-    /// The targets of a rolling run, by the id of its triggers.
-    Targets(Id),
-    /// The newest trigger of a name for a target.
-    To(Node, Name),
-    /// What is told of a trigger.
-    Told(Which),
-}
-
-/// For the outbox: no two letters have the same.
-impl fmt::Display for LetterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LetterId::Node => f.write_str("node"),
-            LetterId::Targets(id) => write!(f, "targets/{id}"),
-            LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
-            LetterId::Told(which) => {
-                let Which {
-                    sender,
-                    name,
-                    number,
-                    id,
-                } = which;
-                write!(f, "told/{sender}/{number}/{id}/{name}")
-            }
-        }
-    }
-}
-
-/// A letter on its way to the outbox, and as it stands there. It can be signed anew: what counts is its version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Draft {
-    /// The letter.
-    pub letter: LetterId,
-    /// Which version of it.
-    pub version: u64,
-    /// What it says.
-    pub content: Content,
-    /// How long it matters: a trigger as long as its target may take it, a result as long as the sender may ask again.
-    pub term: Term,
-}
-
-/// What a letter says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
-    /// What this node tells of itself.
-    Node(Inventory),
-    /// The targets of a rolling run that stops after failures.
-    Targets(Targets),
-    /// A trigger, in one register.
-    Trigger(Trigger),
-    /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
-    Told {
-        /// The result.
-        told: Told,
-        /// The trigger's.
-        lineage: Lineage,
-    },
-}
-
-impl Content {
-    /// Where it goes.
-    pub fn keys(&self) -> BTreeSet<Key> {
-        match self {
-            Content::Node(inventory) => BTreeSet::from([Key::Node(inventory.node.clone())]),
-            Content::Targets(list) => BTreeSet::from([list.key()]),
-            Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
-            Content::Told { told, lineage } => {
-                let story = |origin: &crate::wire::lineage::Origin| Key::Story {
-                    node: told.target.clone(),
-                    origin: origin.id.clone(),
-                    trigger: told.id.clone(),
-                };
-                // That a cancel came too late is in no story: the outcome of the run, which has the same keys, counts there.
-                let is_of_run = told.outcome != Outcome::TooLate;
-                let origins = lineage.0.iter().filter(|_| is_of_run);
-                let mut keys: BTreeSet<Key> = origins.map(story).collect();
-                // Nobody fired what is made of an event.
-                if !told.name.is_of_a_rule() {
-                    keys.insert(result_key(told));
-                }
-                keys
-            }
-        }
-    }
-
-    /// Where it goes if other targets of a rolling run count it: that a run began, or failed. Results decide nothing.
-    pub(super) fn counted_keys(&self) -> BTreeSet<Key> {
-        match self {
-            Content::Told { told, .. } if told.outcome.is_counted() => {
-                let mut keys = self.keys();
-                keys.remove(&result_key(told));
-                keys
-            }
-            _ => BTreeSet::new(),
-        }
-    }
-
-    /// Whether it tells of a trigger that came from this origin.
-    pub(super) fn comes_from(&self, origin: &Id) -> bool {
-        matches!(self, Content::Told { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
-    }
-}
-
-/// Where the sender looks for a result.
-pub fn result_key(told: &Told) -> Key {
-    Key::Result {
-        sender: told.sender.clone(),
-        target: told.target.clone(),
-        name: told.name.clone(),
-    }
-}
-
-/// What a client is told of its request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Said {
-    /// The engine has it for these nodes.
-    pub delivered: Vec<Node>,
-    /// It is on this machine's disk for these, and sent until that time.
-    pub kept: Vec<Node>,
-    /// When a target that heard nothing may not take it any more.
-    pub until: Walltime,
-    /// It could neither be sent nor kept for these, or may not be fired.
-    pub failed: Vec<(Node, String)>,
-    /// Origins that went too far, and were left out.
-    pub left_out: Vec<TooFar>,
+/// When stored selections are resolved.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Resolving {
+    /// Since when the engine is reached; nothing if it is not.
+    pub(super) reached: Option<Moment>,
+    /// The nodes are not asked for before that.
+    pub(super) hold: Boottime,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
@@ -385,6 +271,7 @@ pub struct State {
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
+    pub(super) resolving: Resolving,
     /// The last failure that was logged of each name and target.
     pub logged: Logged,
     /// When what targets have accepted of this node has expired, by target and name.
@@ -459,6 +346,7 @@ impl State {
             own_key: OwnKeyState::default(),
             flying: BTreeMap::new(),
             firings: Vec::new(),
+            resolving: Resolving::default(),
             logged: Logged::new(),
             accepted: BTreeMap::new(),
             ahead: None,
@@ -481,7 +369,7 @@ impl State {
                     state.first = draft.version;
                     state.own_key.last = inventory.order();
                 }
-                Content::Targets(_) | Content::Told { .. } => {}
+                Content::Targets(_) | Content::Selection(_) | Content::Told { .. } => {}
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);
             letter.kept = draft.version;
@@ -563,7 +451,7 @@ impl Letter {
     pub fn trigger(&self) -> Option<&Trigger> {
         match &self.content {
             Content::Trigger(trigger) => Some(trigger),
-            Content::Told { .. } | Content::Node(_) | Content::Targets(_) => None,
+            _ => None,
         }
     }
 
@@ -571,7 +459,7 @@ impl Letter {
     pub fn told(&self) -> Option<(&Told, &Lineage)> {
         match &self.content {
             Content::Told { told, lineage } => Some((told, lineage)),
-            Content::Trigger(_) | Content::Node(_) | Content::Targets(_) => None,
+            _ => None,
         }
     }
 

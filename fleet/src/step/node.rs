@@ -6,6 +6,7 @@ use again_base::model::{Moment, Span, Walltime};
 use super::letters;
 use super::model::{Action, Content, Draft, LetterId, State};
 use super::own_key::OwnKey;
+use crate::policy::presence;
 use crate::policy::term::{self, Term};
 use crate::wire::inventory::Inventory;
 
@@ -41,12 +42,13 @@ fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: 
         out.push(Action::TurnedAway(Other::Newer(newest).sentence(known)));
         state.own_key.next = now.uptime + PAUSE;
     }
-    let serial = now.wall.millis().max(state.own_key.last.saturating_add(1));
+    let at = now.wall.millis();
+    let serial = at.max(state.own_key.last.saturating_add(1));
     state.own_key.last = serial;
     let draft = Draft {
         letter: LetterId::Node,
         version,
-        content: Content::Node(Inventory { serial, ..news }),
+        content: Content::Node(Inventory { at, serial, ..news }),
         term: Term {
             began: now.clone(),
             until: Walltime::from_millis(u64::MAX),
@@ -59,6 +61,18 @@ fn published(state: &State) -> Option<&Inventory> {
     match &state.letters.get(&LetterId::Node)?.content {
         Content::Node(known) => Some(known),
         _ => None,
+    }
+}
+
+impl State {
+    /// Whether this node is to publish that it is connected, before a run has published what the node is. An entry that it has signed and
+    /// has lost since stays as it is: it may be an old one. So does what the engine does not show. Only a candidate for locks publishes
+    /// then, since the others need its tokens.
+    pub fn is_unpublished(&self, is_candidate: bool) -> bool {
+        let own = &self.own_key;
+        let is_nothing = matches!(own.found, Some(OwnKey::Absent | OwnKey::Foreign(_)));
+        let is_free = is_nothing && own.newest.is_none();
+        own.is_seen && published(self).is_none() && (is_free || is_candidate)
     }
 }
 
@@ -104,7 +118,21 @@ fn begin(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let has_begun = std::mem::replace(&mut state.own_key.is_seen, true);
     guard(state, now, out);
     if !has_begun {
+        sign_anew(state, now, out);
         letters::send(state, &LetterId::Node, now, out);
+    }
+}
+
+/// Publishes the same again, newly signed, if that is due: others see from it that this node is connected.
+pub(super) fn sign_anew(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let letter = state.letters.get(&LetterId::Node);
+    let (Some(letter), Some(known)) = (letter, published(state)) else {
+        return;
+    };
+    let is_due = presence::is_due(Walltime::from_millis(known.at), now.wall);
+    if state.is_linked && state.own_key.is_seen && is_due {
+        let (known, version) = (known.clone(), letter.version + 1);
+        publish(state, known, version, now, out);
     }
 }
 
@@ -156,8 +184,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         _ => Action::TurnedAway(why),
     });
     if is_newer {
-        let at = now.wall.millis();
-        return publish(state, Inventory { at, ..known }, version + 1, now, out);
+        return publish(state, known, version + 1, now, out);
     }
     if let Some(letter) = state.letters.get_mut(&LetterId::Node) {
         letter.left = letter.content.keys();

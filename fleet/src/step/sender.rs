@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Moment, Span, Walltime};
 
 use super::model::{
-    Action, Back, Client, Content, Draft, Firing, Letter, LetterId, News, Said, State,
+    Action, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState, State,
 };
 use super::{letters, results};
 use crate::policy::books::{MOST_ACCEPTED, MOST_NAMES};
@@ -24,20 +24,19 @@ const ANSWER: Span = Span::from_secs(4);
 /// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
 const MOST_LOGGED: usize = 2_000;
 
-/// Somebody fires.
-pub(super) fn fire(
+/// Sends a request to its targets, and adds to what is said of it; the letters, and their versions.
+pub(super) fn send(
     state: &mut State,
-    client: Client,
-    request: Request,
+    request: &Request,
+    number: u64,
+    said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
-) {
-    let mut said = Said::default();
-    let number = next_number(state, now, out);
+) -> BTreeMap<LetterId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
     for target in &request.targets {
-        let outcome = (&mut said, &mut too_far);
-        match fired(state, &request, target, (number, now), outcome) {
+        let outcome = (&mut *said, &mut too_far);
+        match fired(state, request, target, (number, now), outcome) {
             Ok(trigger) => triggers.push(trigger),
             Err(why) => said.failed.push((target.clone(), why)),
         }
@@ -56,7 +55,7 @@ pub(super) fn fire(
             }
         }
     }
-    post(state, client, triggers, said, now, out);
+    post(state, triggers, said, now, out)
 }
 
 /// The letter with the targets of a rolling run. It matters as long as one of them may begin.
@@ -74,7 +73,7 @@ fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Res
     })
 }
 
-fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
+pub(super) fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
     let (number, last) = state.numbers.next(now.wall, state.rules.skew);
     // A letter that has the highest number may be replaced.
     if state.kept_before != state.numbers.before {
@@ -126,20 +125,19 @@ fn fired(
 }
 
 /// How long a target may take a trigger from now on, if its clock is right.
-fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
+pub(super) fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
     let left = letter.term.left(now).nanos();
     Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
 }
 
-/// Writes letters with these triggers, and remembers who wants to know what comes of it.
-fn post(
+/// Writes letters with these triggers; their versions.
+pub(super) fn post(
     state: &mut State,
-    client: Client,
     triggers: Vec<Trigger>,
-    mut said: Said,
+    said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
-) {
+) -> BTreeMap<LetterId, u64> {
     let mut waits = BTreeMap::new();
     let mut drafts = Vec::with_capacity(triggers.len());
     let limit = now.wall + state.rules.skew;
@@ -171,6 +169,18 @@ fn post(
         });
     }
     letters::write(state, drafts, now, out);
+    waits
+}
+
+/// Remembers who wants to know what comes of these letters.
+pub(super) fn answer(
+    state: &mut State,
+    client: Client,
+    waits: BTreeMap<LetterId, u64>,
+    said: Said,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
     let deadline = now.uptime + ANSWER;
     state.wake_at(deadline);
     state.firings.push(Firing {
@@ -189,34 +199,6 @@ fn progress(trigger: &Trigger, news: News) -> Action {
         target: trigger.target.clone(),
         news,
     }
-}
-
-/// Somebody takes back what they fired, as far as no target has told that it has it.
-pub(super) fn take_back(
-    state: &mut State,
-    client: Client,
-    what: &Back,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    let number = next_number(state, now, out);
-    let is_meant = |trigger: &&Trigger| {
-        trigger.ask == Ask::Run
-            && match what {
-                Back::Id(id) => trigger.id == *id,
-                Back::To(node) => trigger.target == *node,
-            }
-    };
-    let cancel = |letter: &Letter| {
-        let trigger = letter.trigger().filter(is_meant)?;
-        Some(fire::cancel(
-            trigger,
-            still(state, letter, now),
-            (number, now.wall),
-        ))
-    };
-    let cancels = state.letters.values().filter_map(cancel).collect();
-    post(state, client, cancels, Said::default(), now, out);
 }
 
 /// A target told something. What it told of an older number than the letter's is news, but not the end of it.
@@ -386,7 +368,7 @@ fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
     )));
 }
 
-fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+pub(super) fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     if state.letters.remove(id).is_some() {
         out.push(Action::Forget {
             letter: id.clone(),
@@ -431,7 +413,9 @@ fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands
     let Some(letter) = state.letters.get(id) else {
         return Stands::Delivered;
     };
-    let has_time = state.is_linked && now.uptime < firing.deadline;
+    // A selection is not sent to the engine.
+    let is_sent = matches!(id, LetterId::To(..));
+    let has_time = is_sent && state.is_linked && now.uptime < firing.deadline;
     if letter.confirmed >= version {
         Stands::Delivered
     } else if letter.kept >= version {
@@ -479,15 +463,14 @@ fn review_one(
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let LetterId::To(target, _) = id else {
-        return;
-    };
-    match stands(state, id, firing, now) {
-        Stands::Open => return,
-        Stands::Delivered => firing.said.delivered.push(target.clone()),
-        Stands::Kept => firing.said.kept.push(target.clone()),
-        Stands::Failed(why) => {
-            firing.said.failed.push((target.clone(), why));
+    let stands = stands(state, id, firing, now);
+    let said = &mut firing.said;
+    match (stands, id) {
+        (Stands::Open, _) => return,
+        (Stands::Delivered, LetterId::To(target, _)) => said.delivered.push(target.clone()),
+        (Stands::Kept, LetterId::To(target, _)) => said.kept.push(target.clone()),
+        (Stands::Failed(why), LetterId::To(target, _)) => {
+            said.failed.push((target.clone(), why));
             // It may still stand for an older one, about which more was promised.
             if state
                 .letters
@@ -497,6 +480,12 @@ fn review_one(
                 forget(state, id, out);
             }
         }
+        (Stands::Failed(why), _) => {
+            said.selection = Some(SelectionState::NotStored(why));
+            forget(state, id, out);
+        }
+        // It may have been resolved meanwhile.
+        (Stands::Delivered | Stands::Kept, _) => said.selection = Some(SelectionState::Stored),
     }
     firing.waits.remove(id);
 }

@@ -28,6 +28,9 @@ mod own_key;
 /// Triggers that are part of a rolling run.
 #[path = "rolling/tests.rs"]
 mod rolling;
+/// Selections that are resolved later.
+#[path = "selections/tests.rs"]
+mod selections;
 
 const CLIENT: Client = 5;
 
@@ -1155,6 +1158,7 @@ fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_engine() {
     assert_eq!(node_puts(&web1.reaches()).len(), 1);
     // A service that begins with it puts it too.
     let mut again = Bench::new("web1");
+    again.now = web1.now.clone();
     again.state = State::new(
         again.state.rules.clone(),
         Numbers::default(),

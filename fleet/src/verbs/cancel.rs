@@ -41,6 +41,20 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
     let question = Question::TakeBack { what, wait: true };
     let (mut conversation, reply) = ask(&settings, &question, began + PATIENCE)?;
     let mut board = Board::of_cancels(&reply);
+    let is_selection = reply.is_selection_cancelled();
+    if is_selection && !args.json {
+        let what = match &args.id {
+            Some(_) => "the stored selection is removed".to_owned(),
+            None => format!("no stored selection is sent any more {about}"),
+        };
+        say(&format!("again-fleet: {what}"))?;
+    }
+    if reply.targets.is_empty() && is_selection {
+        if args.json {
+            say(&reply_json(&reply, None).to_string())?;
+        }
+        return Ok(Exit::Done);
+    }
     if reply.targets.is_empty() {
         let nothing = format!(
             "nothing to take back: no trigger {about} is on its way from here; what a node has taken is its own"

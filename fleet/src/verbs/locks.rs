@@ -10,11 +10,13 @@ use again_base::sys::localtime::utc;
 use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
+use super::nodes::Roster;
 use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem, clock};
 use crate::ask::{Answer, Question};
 use crate::cli::{self, Locks, LocksCommand, Pass};
 use crate::policy::lock::next_number;
+use crate::policy::presence::Presence;
 use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::lock::{Lock, Published, Reset};
 use crate::wire::name::{Name, Node};
@@ -35,18 +37,15 @@ type Held = (Lock, String);
 /// Tokens that this node ignores, and the candidates that publish them.
 type Ignored = Vec<(Name, Node, u64)>;
 
-/// All locks, and the nodes whose services are there.
-fn all(settings: &Settings, own: bool) -> Result<(Vec<Held>, Vec<Node>), Problem> {
-    all_and_ignored(settings, own).map(|(locks, alive, _)| (locks, alive))
+/// All locks.
+fn all(settings: &Settings, own: bool) -> Result<Vec<Held>, Problem> {
+    all_and_ignored(settings, own).map(|(locks, _)| locks)
 }
 
-fn all_and_ignored(
-    settings: &Settings,
-    own: bool,
-) -> Result<(Vec<Held>, Vec<Node>, Ignored), Problem> {
+fn all_and_ignored(settings: &Settings, own: bool) -> Result<(Vec<Held>, Ignored), Problem> {
     let until = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), &Question::Locks(own), until)?;
-    let (mut locks, mut alive, mut ignored) = (Vec::<Held>::new(), Vec::new(), Vec::new());
+    let (mut locks, mut ignored) = (Vec::<Held>::new(), Vec::new());
     conversation.each(until, |answer| {
         match answer {
             // What the engine says comes after what this node knows.
@@ -54,13 +53,12 @@ fn all_and_ignored(
                 locks.retain(|(one, _)| one.lock != word.lock);
                 locks.push((*word, why));
             }
-            Answer::Alive(node) => alive.push(node),
             Answer::IgnoredToken { lock, node, token } => ignored.push((lock, node, token)),
             _ => return false,
         }
         true
     })?;
-    Ok((locks, alive, ignored))
+    Ok((locks, ignored))
 }
 
 /// Shows them.
@@ -73,12 +71,12 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
         return reset(&settings, args);
     }
     let until = Instant::now() + SOON;
-    let (mut locks, mut alive, mut ignored) = all_and_ignored(&settings, args.own)?;
+    let (mut locks, mut ignored) = all_and_ignored(&settings, args.own)?;
     // A run that begins as the service does, or as the holder changes, need not miss it.
     let is_open = |locks: &[Held]| locks.iter().any(|(_, why)| !why.is_empty());
     while args.own && is_open(&locks) && Instant::now() < until {
         thread::sleep(PAUSE);
-        (locks, alive, ignored) = all_and_ignored(&settings, true)?;
+        (locks, ignored) = all_and_ignored(&settings, true)?;
     }
     if args.json {
         let me = settings.certname()?;
@@ -94,6 +92,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
     if locks.is_empty() {
         complain("again-fleet: there are no locks");
     }
+    let nodes = match args.own {
+        true => None,
+        false => Some(Roster::of(&settings)?),
+    };
     let (look, now) = (Look::of_this_process(), walltime());
     for (word, why) in &locks {
         let name = look.paint(Tone::Heading, &clean(word.lock.as_str()));
@@ -106,7 +108,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
         };
         say(&format!("{name}: {line}"))?;
         for node in &word.candidates {
-            let is_away = !args.own && !alive.contains(node);
+            let is_away = nodes.as_ref().is_some_and(|nodes| nodes.is_away(node));
             let mut state = String::from(if is_away { "  away" } else { "" });
             if let Some(token) = ignored_of(&ignored, word, node) {
                 state += &format!("  its token {token} is ignored");
@@ -144,30 +146,35 @@ fn json((word, why): &Held, ignored: &Ignored, me: &Node) -> Value {
 }
 
 /// A candidate of a lock.
+#[derive(Debug)]
 struct Candidate {
     /// What it publishes.
     published: Published,
-    /// Whether its service is connected.
-    is_alive: bool,
+    /// Whether its service is connected, or may be.
+    may_be_there: bool,
 }
 
 /// The nodes that publish a token of a lock.
 fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Problem> {
+    let now = walltime();
     let until = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
-    let (mut found, mut alive, mut away) = (Vec::new(), Vec::new(), None);
+    let (mut found, mut away) = (Vec::new(), None);
     conversation.each(until, |answer| {
         match answer {
             Answer::Node(told) if told.tokens.contains_key(lock.as_str()) => {
-                found.push(Published {
-                    token: told.token(lock),
-                    reset: told.reset(lock),
-                    serial: told.order(),
-                    node: told.node.clone(),
+                let at = Walltime::from_millis(told.at);
+                found.push(Candidate {
+                    may_be_there: Presence::of(at, now, settings.skew) != Presence::Gone,
+                    published: Published {
+                        token: told.token(lock),
+                        reset: told.reset(lock),
+                        serial: told.order(),
+                        node: told.node.clone(),
+                    },
                 });
             }
             Answer::Node(_) | Answer::Ignored(_) | Answer::Missing { .. } => {}
-            Answer::Alive(node) => alive.push(node),
             Answer::Stored { why, .. } => away = Some(why),
             _ => return false,
         }
@@ -176,11 +183,7 @@ fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Proble
     if let Some(why) = away {
         return Err(Problem::Failed(why));
     }
-    let found = found.into_iter().map(|published| Candidate {
-        is_alive: alive.contains(&published.node),
-        published,
-    });
-    Ok(found.collect())
+    Ok(found)
 }
 
 /// The numbers of the resets of a lock that are written, or that candidates have taken.
@@ -204,23 +207,28 @@ fn numbers(
     Ok(numbers)
 }
 
-/// The candidates that have not taken a reset, and whose services are connected or not, in a line.
-fn without(number: u64, candidates: &[Candidate], is_alive: bool) -> String {
-    let late = candidates
-        .iter()
-        .filter(|one| one.is_alive == is_alive && one.published.reset < number);
-    let names: Vec<&str> = late.map(|one| one.published.node.as_str()).collect();
-    names.join(", ")
+/// The candidates that have not taken a reset.
+fn without(number: u64, candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> {
+    let candidates = candidates.iter();
+    candidates.filter(move |one| one.published.reset < number)
 }
 
-/// Resets the tokens of a lock, and waits until all connected candidates have taken that.
+/// Whether a candidate has not taken a reset although it has published something since, and so is connected.
+fn ignores(number: u64, before: &[Published], now: &[Candidate]) -> bool {
+    without(number, now).any(|Candidate { published, .. }| {
+        let was = before.iter().find(|was| was.node == published.node);
+        was.is_none_or(|was| was.serial < published.serial)
+    })
+}
+
+/// Resets the tokens of a lock, and waits a while for those candidates that may be connected to take that.
 ///
 /// # Errors
-/// This node may not, somebody holds the lock, nobody is a candidate for it, or one has not taken it.
+/// This node may not, somebody holds the lock, or nobody is a candidate for it.
 fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     let (lock, token) = (&args.lock, args.token);
     let failed = |why: String| Problem::Failed(format!("the lock '{lock}' is not reset: {why}"));
-    let (locks, _) = all(settings, false)?;
+    let locks = all(settings, false)?;
     let mut held = locks.iter().filter(|(_, why)| why.is_empty());
     if let Some((word, _)) = held.find(|(word, _)| word.lock == *lock) {
         let holder = &word.node;
@@ -235,40 +243,44 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     let known = numbers(settings, lock, &before)?;
     let number = next_number(walltime().millis(), settings.skew.millis(), &known);
     let number = number.map_err(failed)?;
+    let before: Vec<Published> = before.into_iter().map(|one| one.published).collect();
     let reset = Reset {
         lock: lock.clone(),
         node: settings.certname()?.clone(),
         token,
         number,
-        before: before.into_iter().map(|one| one.published).collect(),
+        before: before.clone(),
     };
     done(settings, &Question::Reset(Box::new(reset)))?;
     let until = Instant::now() + RESET;
-    let (late, away) = loop {
+    let now = loop {
         let now = candidates(settings, lock)?;
-        let late = without(number, &now, true);
-        if late.is_empty() || Instant::now() >= until {
-            break (late, without(number, &now, false));
+        let is_over = !without(number, &now).any(|one| one.may_be_there);
+        if is_over || Instant::now() >= until {
+            break now;
         }
         thread::sleep(PAUSE);
     };
-    if !late.is_empty() {
-        let seconds = RESET.as_secs();
-        return Err(Problem::Failed(format!(
-            "{late} did not take the reset within {seconds} s; run 'again-fleet check' there, and see whether 'operators' lists this node"
-        )));
-    }
+    let late = without(number, &now).map(|one| one.published.node.to_string());
+    let late: Vec<String> = late.collect();
     let next = token + 1;
-    say(&format!(
-        "again-fleet: the next token of the lock '{lock}' is {next}"
-    ))?;
-    if !away.is_empty() {
+    say(&match late.len() < now.len() {
+        true => format!("again-fleet: the next token of the lock '{lock}' is {next}"),
+        false => format!(
+            "again-fleet: the reset of the lock '{lock}' is stored; the next token is {next} once its candidates have taken it"
+        ),
+    })?;
+    if !late.is_empty() {
+        let late = late.join(", ");
         say(&format!(
-            "not connected, and so not reset yet: {away}; run 'again-fleet check' there"
+            "not reset yet: {late}; run 'again-fleet check' there"
         ))?;
     }
     say("also reset the last token stored by whatever compares tokens")?;
-    Ok(Exit::Done)
+    Ok(match ignores(number, &before, &now) {
+        true => Exit::Failed,
+        false => Exit::Done,
+    })
 }
 
 /// Has a lock go on to another candidate.
@@ -280,7 +292,7 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
     let (lock, node) = (&args.lock, &args.node);
     let failed =
         |why: String| Problem::Failed(format!("the lock '{lock}' is not passed on: {why}"));
-    let (locks, alive) = all(&settings, false)?;
+    let locks = all(&settings, false)?;
     let held = locks.into_iter().find(|(one, _)| one.lock == *lock);
     let (word, why) = held.ok_or_else(|| failed("nobody holds such a lock".to_owned()))?;
     let (holder, token) = (word.node.clone(), word.token);
@@ -293,17 +305,22 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
             return Ok(Exit::Done);
         }
         () if !word.candidates.contains(node) => format!("{node} is no candidate"),
-        () if !alive.contains(node) => format!("{node} is away: its service is not connected"),
         () => String::new(),
     };
     if !why.is_empty() {
         return Err(failed(why));
     }
+    // By this node's clock, which may be wrong.
+    if Roster::of(&settings)?.is_away(node) {
+        complain(&format!(
+            "again-fleet: warning: {node} does not count as connected; if it is away, another candidate takes the lock '{lock}'"
+        ));
+    }
     let to = Some(node.clone());
     done(&settings, &Question::Pass(Box::new(Lock { to, ..word })))?;
     let until = Instant::now() + LONGEST;
     while Instant::now() < until {
-        let (locks, _) = all(&settings, false)?;
+        let locks = all(&settings, false)?;
         let mut newer = locks.iter().filter(|(one, _)| one.token > token);
         if let Some((word, _)) = newer.find(|(one, _)| one.lock == *lock) {
             let Lock {
@@ -323,4 +340,33 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
     Err(failed(format!(
         "{holder} did not give it up to {node} within {seconds} s; see whether 'operators' there lists this node"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidate_that_publishes_without_a_reset_ignores_it() {
+        let published = |reset, serial| Published {
+            node: "n1".parse().expect("a certname"),
+            token: 9,
+            reset,
+            serial,
+        };
+        let before = [published(0, 30)];
+        for (reset, serial, is_ignored) in [
+            (0, 30, false),
+            (0, 31, true),
+            (4, 31, true),
+            (5, 31, false),
+            (6, 31, false),
+        ] {
+            let now = [Candidate {
+                published: published(reset, serial),
+                may_be_there: false,
+            }];
+            assert_eq!(ignores(5, &before, &now), is_ignored, "{now:?}");
+        }
+    }
 }

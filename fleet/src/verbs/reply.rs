@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{clock, named};
 use crate::ask::{Answer, Summary};
+use crate::step::model::SelectionState;
 use crate::wire::name::Node;
 
 /// What was said, as far as it has come.
@@ -83,6 +84,7 @@ impl Reply {
             engine,
             away,
             until,
+            ..
         } = summary;
         let delivered = self.with(&Fired::Delivered);
         if !delivered.is_empty() {
@@ -105,6 +107,37 @@ impl Reply {
             ));
         }
         lines
+    }
+
+    /// What happens next to the selection, in a line. It is deferred if nothing is sent before it is resolved.
+    pub fn selection(&self, is_deferred: bool, now: Walltime) -> Option<String> {
+        let summary = self.summary.as_ref()?;
+        let Summary { engine, until, .. } = summary;
+        let until = clock(Walltime::from_millis(*until), now);
+        (summary.selection == Some(SelectionState::Stored)).then(|| match is_deferred {
+            true => format!(
+                "not sent yet: the selection is stored until {until}, and its nodes are selected when {engine} shows all nodes"
+            ),
+            false => format!(
+                "the selection is stored until {until}: further nodes that it selects when {engine} shows all nodes get it then"
+            ),
+        })
+    }
+
+    /// Why the selection is not stored, in a line.
+    pub fn not_stored(&self) -> Option<String> {
+        match &self.summary.as_ref()?.selection {
+            Some(SelectionState::NotStored(why)) => {
+                Some(format!("the selection is not stored: {}", clean(why)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a stored selection was cancelled.
+    pub fn is_selection_cancelled(&self) -> bool {
+        let summary = self.summary.as_ref();
+        summary.is_some_and(|all| all.selection == Some(SelectionState::Cancelled))
     }
 
     /// What was left out, in a line.
@@ -153,6 +186,7 @@ pub(super) mod tests {
             engine: "etcd".to_owned(),
             away: away.map(str::to_owned),
             until: 1_795_219_387_045,
+            selection: None,
         })
     }
 
@@ -189,6 +223,43 @@ pub(super) mod tests {
             );
             assert_eq!((kept.error(), kept.warning()), (None, None));
         }
+    }
+
+    #[test]
+    fn selection_says_what_happens_next() {
+        let with = |state| Reply {
+            summary: Some(Summary {
+                engine: "etcd".to_owned(),
+                away: None,
+                until: now().millis(),
+                selection: state,
+            }),
+            ..Reply::default()
+        };
+        let stored = with(Some(SelectionState::Stored));
+        let at = clock(now(), now());
+        let line = |is_deferred| stored.selection(is_deferred, now()).expect("a line");
+        assert_eq!(
+            line(true),
+            format!(
+                "not sent yet: the selection is stored until {at}, and its nodes are selected when etcd shows all nodes"
+            )
+        );
+        assert_eq!(
+            line(false),
+            format!(
+                "the selection is stored until {at}: further nodes that it selects when etcd shows all nodes get it then"
+            )
+        );
+        assert_eq!(
+            (stored.not_stored(), stored.is_selection_cancelled()),
+            (None, false)
+        );
+        let failed = with(Some(SelectionState::NotStored("full".to_owned())));
+        let error = failed.not_stored();
+        assert_eq!(error.as_deref(), Some("the selection is not stored: full"));
+        assert_eq!(failed.selection(false, now()), None);
+        assert!(with(Some(SelectionState::Cancelled)).is_selection_cancelled());
     }
 
     #[test]

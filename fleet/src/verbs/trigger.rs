@@ -45,8 +45,8 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         ))?;
         return Ok(Exit::Done);
     }
-    let away = select(args, &settings, &mut targets)?;
-    if targets.is_empty() {
+    let (away, unknown) = select(args, &settings, &mut request, &mut targets)?;
+    if targets.is_empty() && !request.is_open {
         return nobody(args, &request.id);
     }
     if targets.len() > MOST_TARGETS {
@@ -57,6 +57,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
     request.targets = targets.iter().cloned().collect();
     let began = Instant::now();
     let (id, ends) = (request.id.clone(), request.ttl + request.delta);
+    let is_deferred = request.is_deferred();
+    if is_deferred {
+        targets.clear();
+    }
     let question = Question::Fire {
         request,
         wait: args.wait,
@@ -64,8 +68,11 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
     let (mut conversation, mut reply) = ask(&settings, &question, Instant::now() + PATIENCE)?;
     reply.expect(&targets);
     let mut board = Board::new(&reply);
+    if let Some(why) = unknown {
+        complain(&format!("again-fleet: warning: no node is known: {why}"));
+    }
     if !args.json {
-        lines(&reply, &id)?;
+        lines(&reply, &id, is_deferred)?;
         if !away.is_empty() {
             let away = named(&away);
             say(&format!(
@@ -73,7 +80,9 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
             ))?;
         }
     }
-    if args.wait {
+    // Nobody waits for nodes that are selected later.
+    let waits = args.wait && !reply.targets.is_empty();
+    if waits {
         let until = began + Duration::from_nanos(ends.nanos());
         let screen = Screen::new(args.json);
         wait(&mut conversation, &mut board, screen, (began, until))?;
@@ -87,19 +96,21 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         }
     }
     if args.json {
-        let waited = args.wait.then_some(&board);
+        let waited = waits.then_some(&board);
         let mut all = json(&id, args, &reply, waited);
         all["away"] = json!(away);
         say(&all.to_string())?;
     }
     let error = reply.error().map(|error| format!("not fired {error}"));
-    if let Some(error) = &error {
+    let errors: Vec<String> = error.into_iter().chain(reply.not_stored()).collect();
+    for error in &errors {
         complain(&format!("again-fleet: error: {error}"));
     }
-    Ok(match (args.wait, error) {
-        (true, _) => board.exit(),
-        (false, Some(_)) => Exit::Failed,
-        (false, None) => Exit::Done,
+    Ok(match (args.wait, errors.as_slice()) {
+        (true, _) if waits && reply.not_stored().is_none() => board.exit(),
+        (_, [_, ..]) => Exit::Failed,
+        (true, []) => Exit::NotInTime,
+        (false, []) => Exit::Done,
     })
 }
 
@@ -118,28 +129,31 @@ fn run(args: &Trigger, settings: &Settings) -> Result<Option<Run>, Problem> {
     }))
 }
 
-/// Adds the nodes that are selected; of all targets those that are not there now. Without a selection nobody is asked.
+/// Adds the nodes that are selected; of all targets those that are not there now, and why no node is known. Without a selection nobody
+/// is asked. The selection stays open if not all nodes are known, and a rolling run is deferred then.
 fn select(
     args: &Trigger,
     settings: &Settings,
+    request: &mut Request,
     targets: &mut BTreeSet<Node>,
-) -> Result<Vec<Node>, Problem> {
+) -> Result<(Vec<Node>, Option<String>), Problem> {
     let selection = args.select.selection();
     if selection.is_of_all() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
-    let roster = Roster::of(settings).map_err(|e| match e {
-        Problem::Failed(why) => {
-            Problem::Failed(format!("not fired: nobody can be selected: {why}"))
+    request.selection = Some(selection.criteria());
+    let roster = match Roster::of(settings) {
+        Ok(roster) => roster,
+        Err(Problem::Failed(why)) => {
+            request.is_open = true;
+            return Ok((Vec::new(), Some(why)));
         }
-        other => other,
-    })?;
+        Err(other) => return Err(other),
+    };
     roster.warn(&selection);
-    // In a rolling run each target has to know how many there are.
-    if let (Some((_, why)), Some(_)) = (&roster.stored, &args.at_once) {
-        return Err(Problem::Failed(format!(
-            "not fired: nobody can be selected for a rolling run: {why}"
-        )));
+    request.is_open = !roster.is_complete(moment().wall);
+    if request.is_deferred() {
+        return Ok((Vec::new(), None));
     }
     let firing = args
         .on_behalf
@@ -149,7 +163,7 @@ fn select(
     let selected = roster.selected(&selection).filter(|node| *node != firing);
     targets.extend(selected.cloned());
     let away = targets.iter().filter(|node| roster.is_away(node));
-    Ok(away.cloned().collect())
+    Ok((away.cloned().collect(), None))
 }
 
 /// Nobody is selected: that is said, and is no failure.
@@ -207,6 +221,8 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
         ttl,
         at_once,
         stop_after,
+        selection: None,
+        is_open: false,
     })
 }
 
@@ -250,8 +266,10 @@ pub(super) fn ask(
     Ok((conversation, reply))
 }
 
-fn lines(reply: &Reply, id: &Id) -> Result<(), Problem> {
-    for line in reply.lines("", moment().wall) {
+fn lines(reply: &Reply, id: &Id, is_deferred: bool) -> Result<(), Problem> {
+    let now = moment().wall;
+    let selection = reply.selection(is_deferred, now);
+    for line in reply.lines("", now).into_iter().chain(selection) {
         say(&format!("again-fleet: {line} (id {id})"))?;
     }
     if let Some(warning) = reply.warning() {
@@ -340,6 +358,7 @@ pub(super) fn reply_json(reply: &Reply, board: Option<&Board>) -> Value {
         "engine": summary.map(|summary| &summary.engine),
         "engine_away": summary.and_then(|summary| summary.away.as_ref()),
         "until": summary.map(|summary| utc(Walltime::from_millis(summary.until))),
+        "selection": summary.and_then(|summary| summary.selection.as_ref()),
         "not_passed_on": reply.left_out,
         "targets": targets,
     })

@@ -72,6 +72,11 @@ impl Inventory {
         token.filter(|token| *token <= MOST_TOKEN).unwrap_or(0)
     }
 
+    /// Whether a run has told what the node is; else its service has published that it is there.
+    pub fn is_of_a_run(&self) -> bool {
+        !self.environment.is_empty()
+    }
+
     /// Number that orders the versions of one node.
     pub fn order(&self) -> u64 {
         self.serial

@@ -20,8 +20,6 @@ pub enum Key {
     },
     /// `node/NODE`: what a node tells of itself.
     Node(Node),
-    /// `alive/NODE`: there while the node's service is.
-    Alive(Node),
     /// `beat/NODE`: that the node lives, for its places in groups and its locks.
     Beat(Node),
     /// `result/SENDER/TARGET/NAME`: what became of a trigger, last.
@@ -89,14 +87,13 @@ const RESET: &str = "reset";
 const TARGETS: &str = "targets";
 
 impl Key {
-    /// The node whose signature a value needs here, if it is always the same. Nobody signs that it is alive.
+    /// The node whose signature a value needs here, if it is always the same.
     pub fn signer(&self) -> Option<&Node> {
         Some(match self {
             Key::To { sender, .. } | Key::Targets { sender, .. } => sender,
             Key::Result { target, .. } => target,
             Key::Lock(_) => return None,
             Key::Node(node)
-            | Key::Alive(node)
             | Key::Beat(node)
             | Key::Story { node, .. }
             | Key::Event { node, .. }
@@ -119,7 +116,6 @@ impl Key {
                 &[target.as_str(), sender.as_str(), name.as_str()],
             ),
             Key::Node(node) => written(namespace, "node", &[node.as_str()]),
-            Key::Alive(node) => written(namespace, "alive", &[node.as_str()]),
             Key::Beat(node) => written(namespace, "beat", &[node.as_str()]),
             Key::Result {
                 sender,
@@ -185,7 +181,6 @@ impl Key {
                 name: name.parse()?,
             },
             ("node", [node]) => Key::Node(node.parse()?),
-            ("alive", [node]) => Key::Alive(node.parse()?),
             ("beat", [node]) => Key::Beat(node.parse()?),
             ("result", [sender, target, name]) => Key::Result {
                 sender: sender.parse()?,
@@ -247,8 +242,6 @@ pub enum Prefix<'a> {
     StoriesOf(&'a Node, Option<&'a Id>),
     /// What all nodes tell of themselves.
     Nodes,
-    /// All nodes that are there.
-    Alive,
     /// What runs did on a node.
     Events(&'a Node),
     /// What runs did on all nodes.
@@ -278,7 +271,6 @@ impl Prefix<'_> {
                 written(namespace, "story", &[node.as_str(), origin.as_str()])
             }
             Prefix::Nodes => written(namespace, "node", &[]),
-            Prefix::Alive => written(namespace, "alive", &[]),
             Prefix::Events(node) => written(namespace, "event", &[node.as_str()]),
             Prefix::AllEvents => written(namespace, "event", &[]),
             Prefix::Slots(group) => written(namespace, "slot", &[group.as_str()]),
@@ -331,7 +323,6 @@ pub(crate) mod tests {
                 name
             }),
             node().prop_map(Key::Node),
-            node().prop_map(Key::Alive),
             node().prop_map(Key::Beat),
             (node(), node(), name()).prop_map(|(sender, target, name)| Key::Result {
                 sender,
@@ -439,7 +430,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|alive|beat|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|beat|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

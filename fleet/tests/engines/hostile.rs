@@ -1,16 +1,18 @@
 //! What another client writes so that a list of the latest values reads more than it may.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use again_fleet::engine::{Engine, Limit, List, tls};
+use again_fleet::engine::{Engine, Error, Feed, Limit, List, Times, tls};
 use async_nats::HeaderMap;
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::operator::Operator;
 use super::servers::{Kind, Server};
-use super::{OnEtcd, OnNats, OnServer, Stage, run};
+use super::{OnEtcd, OnNats, OnServer, Stage, TIMES, run, shared};
 
 const LIMIT: Limit = Limit {
     bytes: 20_000,
@@ -27,8 +29,8 @@ fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
     headers
 }
 
-/// Publishes a message whose headers have no end: the server appends its own to the last of them.
-async fn publish_malformed(server: &Server, subject: &str) {
+/// Publishes a message with this block of headers as it is, also where a client would not write it so.
+async fn publish_raw(server: &Server, subject: &str, block: &str, payload: &[u8]) {
     let stream = TcpStream::connect(("localhost", server.port)).await;
     let mut stream = BufReader::new(stream.expect("connected"));
     stream.read_line(&mut String::new()).await.expect("a line");
@@ -36,12 +38,11 @@ async fn publish_malformed(server: &Server, subject: &str) {
     let name = "localhost".try_into().expect("a name");
     let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream.into_inner());
     let mut stream = stream.await.expect("TLS");
-    let block = "NATS/1.0\r\nNats-Msg-Size: 0\r\nX: xxx";
-    let (length, all) = (block.len(), block.len() + LONG.len());
+    let (length, all) = (block.len(), block.len() + payload.len());
     let words = r#"CONNECT {"verbose":false,"headers":true,"no_responders":true}"#;
     let text =
         format!("{words}\r\nSUB answer 1\r\nHPUB {subject} answer {length} {all}\r\n{block}");
-    let bytes = [text.as_bytes(), LONG, b"\r\n"].concat();
+    let bytes = [text.as_bytes(), payload, b"\r\n"].concat();
     stream.write_all(&bytes).await.expect("sent");
     // Until the server says that it is stored.
     let mut answer = String::new();
@@ -105,13 +106,94 @@ fn latest_reads_no_more_than_the_limit_where_headers_are_malformed() {
         let first = stage.key("story/a/s/first");
         engine.put(&first, b"first", None).await.expect("put");
         let subject = format!("$KV.again_{}_story.a.s.junk", stage.0.namespace);
-        publish_malformed(&server, &subject).await;
+        // Headers without an end: the server appends its own to the last of them.
+        let block = "NATS/1.0\r\nNats-Msg-Size: 0\r\nX: xxx";
+        publish_raw(&server, &subject, block, LONG).await;
         let (list, keys) = listed_after_five(&stage).await;
         let listed: Vec<&str> = list.values.iter().map(|one| one.key.as_str()).collect();
         assert_eq!(
             (listed, list.is_cut),
             (keys[..4].iter().map(|key| &**key).collect(), true)
         );
+    });
+}
+
+#[test]
+fn value_is_removed_whatever_number_and_status_another_removal_claims() {
+    let server = shared(Kind::Nats);
+    run(async {
+        let stage = OnNats(OnServer::new(server));
+        let engine = stage.client().await;
+        let room = format!("again_{}_to", stage.0.namespace);
+        let lines = ["Nats-Sequence: 999\r\n", ""];
+        for status in ["", " 100", " 404 x", " 408 x", " 409 x", " 503"] {
+            for line in lines {
+                let what = format!("{status:?}, {line:?}");
+                let key = stage.key("to/a/b/c");
+                let revision = engine.put(&key, b"x", None).await.expect("put");
+                let block = format!("NATS/1.0{status}\r\nKV-Operation: DEL\r\n{line}\r\n");
+                publish_raw(server, &format!("$KV.{room}.a.b.c"), &block, b"").await;
+                let removed = engine.remove(&key, revision).await;
+                assert_eq!(removed, Ok(()), "{what}");
+            }
+        }
+    });
+}
+
+#[test]
+fn list_and_watch_go_on_past_a_message_with_a_status_of_its_writer() {
+    let server = shared(Kind::Nats);
+    run(async {
+        for status in [" 100", " 100 x", " 404 x", " 409 x", " 503"] {
+            let stage = OnNats(OnServer::new(server));
+            let engine = stage.client().await;
+            let mut feed = engine.follow(&stage.key("to/a/"), 0).await.expect(status);
+            let subject = format!("$KV.again_{}_to.a.b.junk", stage.0.namespace);
+            publish_raw(server, &subject, &format!("NATS/1.0{status}\r\n\r\n"), b"x").await;
+            let key = stage.key("to/a/b/c");
+            engine.put(&key, b"x", None).await.expect("put");
+            let listed = engine.list(&stage.key("to/a/")).await.expect(status);
+            assert_eq!(listed.values.len(), 2, "{status}");
+            for revision in [1, 2] {
+                let change = feed.next().await.expect(status);
+                assert_eq!(change.revision(), revision, "{status}");
+            }
+        }
+    });
+}
+
+/// The client library closes the connection when it cannot parse headers: no node can read past them.
+#[test]
+fn malformed_headers_end_a_list_until_an_operator_purges_them() {
+    let server = shared(Kind::Nats);
+    run(async {
+        let stage = OnNats(OnServer::new(server));
+        let engine = stage.client().await;
+        for below in ["to/a/b/c", "to/other/b/c"] {
+            engine
+                .put(&stage.key(below), b"x", None)
+                .await
+                .expect(below);
+        }
+        let stream = format!("again_{}_to", stage.0.namespace);
+        let operator = Operator::of(server, &format!("KV_{stream}")).await;
+        let subject = format!("$KV.{stream}.a.b.junk");
+        let impatient = Times {
+            call: Duration::from_secs(1),
+            ..TIMES
+        };
+        for block in ["NATS/1.0 zzz\r\n\r\n", "NATS/1.0\r\nno colon\r\n\r\n"] {
+            publish_raw(server, &subject, block, b"x").await;
+            let reader = stage.0.nats_with("web1.test", impatient.clone()).await;
+            let listed = reader.list(&stage.key("to/a/")).await;
+            assert!(matches!(listed, Err(Error::Unreachable(_))), "{listed:?}");
+            let other = stage.client().await.list(&stage.key("to/other/")).await;
+            assert_eq!(other.expect("listed").values.len(), 1);
+            let purge = json!({ "filter": subject });
+            operator.ask("STREAM.PURGE", "", purge).await;
+            let listed = stage.client().await.list(&stage.key("to/a/")).await;
+            assert_eq!(listed.expect("listed").values.len(), 1);
+        }
     });
 }
 

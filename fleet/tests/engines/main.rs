@@ -104,21 +104,25 @@ impl OnServer<'_> {
 
     /// Tries more than once, as the service does: a cluster of three on a busy machine may be choosing a leader.
     async fn nats(&self, node: &str) -> Nats {
+        self.nats_with(node, TIMES).await
+    }
+
+    async fn nats_with(&self, node: &str, times: Times) -> Nats {
         let mut more = 5;
         loop {
-            match self.try_nats(node).await {
+            match self.try_nats(node, times.clone()).await {
                 Err(Error::Unreachable(_)) if more > 0 => more -= 1,
                 connected => return connected.expect("a client"),
             }
         }
     }
 
-    async fn try_nats(&self, node: &str) -> Result<Nats, Error> {
+    async fn try_nats(&self, node: &str, times: Times) -> Result<Nats, Error> {
         assert_eq!(self.server.kind, Kind::Nats);
         let namespace = self.namespace.parse().expect("a namespace");
         let name = node.parse().expect("a certname");
         let servers = [self.server.address()];
-        Nats::connect(&servers, Some(&tls(node)), &name, namespace, TIMES).await
+        Nats::connect(&servers, Some(&tls(node)), &name, namespace, times).await
     }
 }
 

@@ -184,9 +184,6 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
-        web1.create(&key("alive/web1=test"), b"", &lease)
-            .await
-            .expect("alive");
         // Who waits for a slot is seen by all. Rights are for ranges of keys, and a node's own are in as many as there are groups.
         let place = key("slot/any group/web1=test");
         let first = web1.create(&place, b"", &lease).await.expect("a place");
@@ -316,10 +313,6 @@ fn nats_keeps_nodes_to_themselves() {
             web2.list(&key("to/web2=test/")).await,
         ];
         assert_eq!(kept.map(|list| list.expect("listed").values.len()), [2, 1]);
-        let lease = web1.grant().await.expect("a lease");
-        web1.create(&key("alive/web1=test"), b"", &lease)
-            .await
-            .expect("alive");
         // Each call is told its own reason.
         let [to, results] = ["to", "result"].map(|room| key(&format!("{room}/web2=test/")));
         let (facts, all) = (key("node/web2=test"), key("node/"));
@@ -410,15 +403,19 @@ async fn replace_all(server: &Server, room: &str, below: &str) {
 fn streams_that_let_one_message_replace_all_are_changed() {
     let server = Server::start(Kind::Nats);
     run(async {
+        let mut all = Vec::new();
         for room in ["story", "event"] {
             let bucket = format!("again_test_{room}");
             let operator = Operator::of(&server, &format!("KV_{bucket}")).await;
             let made = json!({
                 "name": format!("KV_{bucket}"), "subjects": [format!("$KV.{bucket}.>")], "storage": "file", "discard": "new",
                 "max_msgs_per_subject": 1, "allow_direct": true, "deny_delete": true, "allow_rollup_hdrs": true,
-                "max_bytes": 12_345_678,
+                "max_bytes": 12_345_678, "description": "x", "compression": "s2", "metadata": { "owner": "x" },
             });
-            operator.ask("STREAM.CREATE", "", made).await;
+            let mut made = operator.ask("STREAM.CREATE", "", made).await;
+            assert_eq!(made["config"]["allow_rollup_hdrs"], true, "{made:#}");
+            made["config"]["allow_rollup_hdrs"] = false.into();
+            all.push((room, made));
         }
         let stage = OnServer {
             server: &server,
@@ -426,7 +423,7 @@ fn streams_that_let_one_message_replace_all_are_changed() {
             is_member: false,
         };
         let web1 = stage.nats("web1.test").await;
-        for room in ["story", "event"] {
+        for (room, made) in all {
             web1.put(&key(&format!("{room}/web1=test/x/y")), b"x", None)
                 .await
                 .expect("put");
@@ -435,7 +432,8 @@ fn streams_that_let_one_message_replace_all_are_changed() {
             assert_eq!(there.expect("listed").values.len(), 1, "{room}");
             let operator = Operator::of(&server, &format!("KV_again_test_{room}")).await;
             let found = operator.ask("STREAM.INFO", "", json!({})).await;
-            assert_eq!(found["config"]["max_bytes"], 12_345_678, "{found:#}");
+            // All other settings that this server knows are as before.
+            assert_eq!(found["config"], made["config"]);
         }
     });
 }

@@ -123,8 +123,7 @@ fn a_report_is_not_held_up(site: &Site) {
     let Site { web1, lb1, .. } = site;
     let master = site.master.as_ref().expect("a server");
     let kicked = site.ran(lb1);
-    let complaint =
-        "kick: 'kick -> haproxy' of web1.test is not passed on: again-fleet: error: not fired: ";
+    let complaint = "kick: 'kick -> haproxy' of web1.test is not passed on: again-fleet: error: ";
     for (n, part) in [(1, "has not answered within"), (2, "nobody listens")] {
         match n {
             1 => master.node.signal("-STOP"),

@@ -11,6 +11,8 @@ mod fleet;
 
 /// From a change on one node to a run on another.
 mod across;
+/// A load balancer that names all web servers.
+mod balancer;
 /// What runs do, told elsewhere.
 mod events;
 /// Somebody new, from packages alone.

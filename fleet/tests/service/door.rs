@@ -117,11 +117,9 @@ UNIXSocket.open(ARGV[0]) { |s| s.write(['AGQ1', ARGV[1].bytesize].pack('a4N'), A
         let done = done.expect("setpriv");
         String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
     };
-    assert!(
-        asks(r#""nodes""#).contains(r#"{"alive":"web1.test"}"#),
-        "{}",
-        asks(r#""nodes""#)
-    );
+    until("what it publishes", || {
+        asks(r#""nodes""#).contains(r#"{"node":{"node":"web1.test""#)
+    });
     for question in [r#"{"forget":"lb1.test"}"#, r#"{"ended":"changed"}"#] {
         let said = asks(question);
         assert!(

@@ -105,8 +105,8 @@ fn a_purge_hides_nothing() {
     let runtime = runtime.expect("a runtime");
     let operator = runtime.block_on(Operator::of(&server, "KV_again_test_to"));
     lb1.signal("-STOP");
-    // The server sends two megabytes until it is answered.
-    for _ in 0..5 {
+    // The server sends two megabytes until it is answered, and twice as much after an answer that came just before.
+    for _ in 0..12 {
         let put = straight.put("to/lb1=test/web2=test/again", &[0; 900_000]);
         put.expect("put");
     }

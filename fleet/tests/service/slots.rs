@@ -285,17 +285,22 @@ fn lease(node: &Node) -> i64 {
     lease.expect("a lease").parse().expect("a number")
 }
 
+/// The holder lives, and its connection is silent.
 #[test]
 fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
     let (site, [one, two, three], [first, second, third]) = three_at_one_slot();
     let straight = Straight::at(&site.server, "web1.test");
+    let relay = Relay::to(site.server.port);
+    one.set_also(&format!("endpoints = ['localhost:{}']", relay.port));
+    one.start_anew();
+    one.is_linked(true);
     let before = order(&site.server);
     // As long as it beats it keeps the slot.
     stays("one runs", SILENT + Duration::from_secs(30), || {
         site.all() == ["begin n01.test"]
     });
     let lease = lease(&one);
-    one.kill();
+    relay.cut();
     let since = Instant::now();
     let begun = format!("begin {}", before[1]);
     within(4 * SILENT, "the next run", || {
@@ -306,11 +311,17 @@ fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
     assert!(since.elapsed() > LEASE / 2, "{:?}", since.elapsed());
     let line = "n01.test has lost its place in group 'g'";
     assert!(two.log().contains(line) || three.log().contains(line));
-    // When it is back, its run goes on without a slot, and that is said.
-    one.start();
-    until("a word of it", || {
-        one.log().contains("the slot in group 'g' is gone")
+    // Before another run began, it said that its own goes on without a slot. When it is back it has none.
+    let ended = "the slot in group 'g' has ended, as its lease or its beats were not renewed";
+    assert!(one.log().contains(ended), "{}", one.log());
+    straight.renew(lease).expect("the lease lives");
+    relay.mend_without_connections();
+    one.is_linked(true);
+    until("the end of its slot", || {
+        let shown = said(&output(&one, &["slots"]));
+        !shown.contains("n01.test") && !said(&output(&one, &["check"])).contains(ended)
     });
+    assert!(site.all().iter().all(|line| line != "end n01.test"));
     [&one, &two, &three].iter().for_each(|node| let_go(node));
     [first, second, third].into_iter().for_each(ends);
 }

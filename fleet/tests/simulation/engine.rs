@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct Value {
     pub bytes: Vec<u8>,
     pub revision: u64,
+    /// The revision of the first write since nothing stood there.
+    pub first: u64,
     /// When it goes by itself.
     pub expires: u64,
 }
@@ -16,8 +18,11 @@ pub struct Engine {
     pub is_up: bool,
     /// Which one it is: whoever was connected to an earlier one is not connected to this one.
     pub life: u64,
-    revision: u64,
+    /// Which data it has: another number once it was set up anew.
+    pub store: u64,
+    pub revision: u64,
     values: BTreeMap<String, Value>,
+    backup: (u64, BTreeMap<String, Value>),
 }
 
 impl Engine {
@@ -27,10 +32,21 @@ impl Engine {
         self.life += 1;
     }
 
-    /// Loses everything, and counts from one again.
-    pub fn wipe(&mut self) {
+    /// Loses everything, and counts from one again. One that was set up in the same way has the same name.
+    pub fn wipe(&mut self, has_new_name: bool) {
+        self.store += u64::from(has_new_name);
         self.revision = 0;
         self.values.clear();
+        self.backup = (0, BTreeMap::new());
+    }
+
+    pub fn back_up(&mut self) {
+        self.backup = (self.revision, self.values.clone());
+    }
+
+    /// Comes back as it was when it was backed up.
+    pub fn restore(&mut self) {
+        (self.revision, self.values) = self.backup.clone();
     }
 
     /// Loses what it had confirmed last, without a word.
@@ -39,18 +55,18 @@ impl Engine {
         self.values.retain(|_, value| value.revision <= from);
     }
 
-    pub fn put(&mut self, key: &str, bytes: Vec<u8>, expires: u64) -> u64 {
+    pub fn put(&mut self, key: &str, bytes: Vec<u8>, expires: u64) -> Value {
         self.revision += 1;
         let revision = self.revision;
-        self.values.insert(
-            key.to_owned(),
-            Value {
-                bytes,
-                revision,
-                expires,
-            },
-        );
-        revision
+        let first = self.values.get(key).map_or(revision, |value| value.first);
+        let value = Value {
+            bytes,
+            revision,
+            first,
+            expires,
+        };
+        self.values.insert(key.to_owned(), value.clone());
+        value
     }
 
     /// Removes a value if this revision stands there, and gives it back.
@@ -60,6 +76,21 @@ impl Engine {
             .filter(|value| value.revision == revision)?;
         self.revision += 1;
         self.values.remove(key)
+    }
+
+    /// Removes a value, whatever its revision.
+    pub fn delete(&mut self, key: &str) {
+        self.revision += u64::from(self.values.remove(key).is_some());
+    }
+
+    /// Lets a value stand until this time, and says whether it stands.
+    pub fn renew(&mut self, key: &str, now: u64, expires: u64) -> bool {
+        let value = self.values.get_mut(key).filter(|value| value.expires > now);
+        value.map(|value| value.expires = expires).is_some()
+    }
+
+    pub fn get(&self, key: &str, now: u64) -> Option<&Value> {
+        self.values.get(key).filter(|value| value.expires > now)
     }
 
     pub fn keys(&self, now: u64) -> impl Iterator<Item = &str> {

@@ -1,16 +1,33 @@
 //! What goes wrong, and how it is mended.
 
+use again_fleet::wire::key::{Key, Prefix};
+
+use crate::seal;
 use crate::world::{Ev, MINUTE, SECOND, World};
+
+/// How the engine comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    Whole,
+    Empty,
+    Restored,
+}
 
 /// One thing breaks, and the next one is planned.
 pub fn strike(world: &mut World) {
     let n = usize::try_from(world.dice.below(world.machines.len() as u64)).expect("small");
-    match world.dice.below(14) {
+    match world.dice.below(20) {
         0 | 1 => {
             world.promises.count("killed");
             world.kill(n);
         }
-        2 => {
+        2 | 19 => {
+            // A target of a rolling run that has begun publishes no end for long.
+            let begun = (0..world.machines.len()).find(|n| {
+                let machine = &world.machines[*n];
+                !machine.places.is_empty() && machine.tool.running.is_some()
+            });
+            let n = begun.unwrap_or(n);
             world.promises.count("power off");
             world.power_off(n, 20 * MINUTE);
         }
@@ -20,8 +37,12 @@ pub fn strike(world: &mut World) {
             world.notice(n, 30 * SECOND);
             mend_later(world, n, 10 * MINUTE);
         }
-        5 => engine_stops(world, false),
-        6 => engine_stops(world, true),
+        5 => engine_stops(world, Data::Whole),
+        6 => engine_stops(world, Data::Empty),
+        14 => world.engine.back_up(),
+        15 => engine_stops(world, Data::Restored),
+        16 | 17 => harm_story(world),
+        18 => replay(world),
         7 => {
             world.promises.count("forgotten");
             let count = 1 + world.dice.below(5);
@@ -48,6 +69,9 @@ pub fn strike(world: &mut World) {
             if world.dice.permille(300) {
                 world.promises.count("flooded");
                 crate::take::flood(world, n, &sender);
+            } else if world.dice.permille(300) && world.engine.is_up {
+                world.promises.count("dated ahead");
+                crate::take::date_ahead(world, n, &sender);
             }
         }
         10 => {
@@ -73,19 +97,56 @@ fn mend_later(world: &mut World, n: usize, longest: u64) {
     world.after(delay, n, Ev::Mended);
 }
 
-fn engine_stops(world: &mut World, is_wiped: bool) {
+/// A value below `story/` is removed, or gets another one in its place, by somebody who has the rights of all nodes.
+fn harm_story(world: &mut World) {
+    let stories = Prefix::Stories(None).encode(&seal::namespace());
+    let values = world.engine.list(&stories, world.now);
+    if values.is_empty() {
+        return;
+    }
+    let mut one_of =
+        || &values[usize::try_from(world.dice.below(values.len() as u64)).expect("small")];
+    let ((key, value), (_, other)) = (one_of(), one_of());
+    world.promises.count("junk below story");
+    let expires = value.expires;
+    match world.dice.below(3) {
+        0 => world.engine.delete(key),
+        1 => drop(world.engine.put(key, b"junk".to_vec(), expires)),
+        _ => drop(world.engine.put(key, other.bytes.clone(), expires)),
+    }
+}
+
+/// What a node has signed is put back over what it has signed since.
+fn replay(world: &mut World) {
+    if world.past.is_empty() || !world.engine.is_up {
+        return;
+    }
+    let at = usize::try_from(world.dice.below(world.past.len() as u64)).expect("small");
+    let (key, bytes) = world.past[at].clone();
+    world.promises.count(match key {
+        Key::Node(_) => "facts put back",
+        _ => "story put back",
+    });
+    world.put(&key, bytes, u64::MAX);
+}
+
+fn engine_stops(world: &mut World, data: Data) {
     if !world.engine.is_up {
         return;
     }
-    world.promises.count(if is_wiped {
-        "engine wiped"
-    } else {
-        "engine away"
-    });
     world.engine.is_up = false;
-    if is_wiped {
-        world.engine.wipe();
-    }
+    world.promises.count(match data {
+        Data::Whole => "engine away",
+        Data::Empty => {
+            let has_new_name = world.dice.permille(500);
+            world.engine.wipe(has_new_name);
+            "engine wiped"
+        }
+        Data::Restored => {
+            world.engine.restore();
+            "engine restored"
+        }
+    });
     for n in 0..world.machines.len() {
         world.notice(n, SECOND);
     }

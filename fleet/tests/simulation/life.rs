@@ -3,6 +3,7 @@
 use again_base::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
 use again_fleet::policy::fire::{Numbers, Request};
+use again_fleet::policy::select::Criteria;
 use again_fleet::step::model::{Back, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -47,11 +48,16 @@ impl World {
             watched: 0,
             ticks: None,
             history: 0,
+            reached: 0,
+            waiters: BTreeMap::new(),
+            rolls: None,
         });
+        self.publish(n);
         self.wake(n);
         self.push_history(n);
         let delay = self.dice.below(100);
         self.after(delay, n, Ev::Connect(life));
+        self.roll_after(n, delay);
     }
 
     /// Kills a service; it is started again.
@@ -200,6 +206,8 @@ impl World {
         ];
         let outcome = outcomes[usize::try_from(self.dice.below(4)).expect("small")];
         self.machines[n].tool.end(outcome);
+        self.machines[n].facts += u64::from(self.dice.permille(300));
+        self.publish(n);
         self.push_history(n);
         self.look_at_tool(n);
     }
@@ -234,6 +242,11 @@ impl World {
         }
         let other = usize::try_from(self.dice.below(self.machines.len() as u64)).expect("small");
         let target = self.machines[other].name.clone();
+        match self.dice.below(10) {
+            0 => self.forget_node(n),
+            1..4 => self.read_nodes(n),
+            _ => {}
+        }
         if self.dice.permille(200) {
             let recent = self.recent.last().cloned();
             let what = match recent.filter(|_| self.dice.permille(500)) {
@@ -262,7 +275,11 @@ impl World {
         let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
         let is_clock_right = self.machines[n].clock == 0;
         let sender = self.machines[n].name.clone();
-        for target in targets {
+        // Sometimes the nodes were selected from the last inventory: all others get it later, if the backend answers in time.
+        let is_open = self.dice.permille(100);
+        let is_clock_right = is_clock_right && !is_open;
+        let all: Vec<Node> = self.machines.iter().map(|one| one.name.clone()).collect();
+        for target in if is_open { &all } else { targets } {
             self.promises
                 .fires((&sender, target), &id, self.now, ttl, is_clock_right);
         }
@@ -275,6 +292,13 @@ impl World {
         } else {
             0
         };
+        // A long line is too much to look at.
+        let is_rolling = self.machines.len() < 20 && self.dice.permille(300);
+        let (mut at_once, mut stop_after) = (0, 0);
+        if is_rolling {
+            at_once = 1 + self.dice.below(3) as u32;
+            stop_after = self.dice.below(4) as u32;
+        }
         let request = Request {
             id,
             targets: targets.to_vec(),
@@ -288,8 +312,13 @@ impl World {
             run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
             delta: Span::from_secs(delta),
             ttl: Span::from_nanos(ttl * 1_000_000),
-            at_once: u32::from(self.dice.permille(250)),
-            stop_after: 0,
+            at_once,
+            stop_after,
+            selection: is_open.then(|| Criteria {
+                environment: Some("production".to_owned()),
+                ..Criteria::default()
+            }),
+            is_open,
         };
         self.feed(n, Event::Fire { client, request });
     }

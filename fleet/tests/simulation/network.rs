@@ -1,6 +1,7 @@
 //! The network between the nodes and the engine: requests, answers and events, of which each may be lost or late.
 
 use again_fleet::step::model::{Event, Found, Place, Sight};
+use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::key::{Key, Prefix};
 
 use crate::engine::Value;
@@ -29,7 +30,7 @@ impl World {
             };
             self.after(delay, n, Ev::Arrive(life, engine, number, key, op));
         }
-        self.after(TIMEOUT, n, Ev::Reply(life, number, false));
+        self.after(TIMEOUT, n, Ev::Reply(life, number, None));
     }
 
     pub fn arrive(&mut self, n: usize, (life, engine, call): (u64, u64, u64), key: &Key, op: Op) {
@@ -37,15 +38,13 @@ impl World {
             return;
         }
         let text = key.encode(&seal::namespace());
+        let mut revision = 0;
         match op {
             Op::Put(bytes, expires) => {
-                let revision = self.engine.put(&text, bytes.clone(), expires);
-                let value = Value {
-                    bytes,
-                    revision,
-                    expires,
-                };
-                self.tell_watcher(key, Some(&value));
+                if matches!(key, Key::Node(_) | Key::Story { .. }) {
+                    self.remember(key.clone(), bytes.clone());
+                }
+                revision = self.put(key, bytes, expires);
             }
             Op::Remove(revision) => {
                 if let Some(value) = self.engine.remove(&text, revision) {
@@ -59,22 +58,53 @@ impl World {
         }
         if self.machines[n].is_reachable && !self.odds(self.odds.lose) {
             let delay = 1 + self.dice.below(10);
-            self.after(delay, n, Ev::Reply(life, call, true));
+            self.after(delay, n, Ev::Reply(life, call, Some(revision)));
         }
     }
 
-    pub fn reply(&mut self, n: usize, life: u64, call: u64, is_ok: bool) {
+    /// Writes a value, and lets its watcher know.
+    pub fn put(&mut self, key: &Key, bytes: Vec<u8>, expires: u64) -> u64 {
+        let text = key.encode(&seal::namespace());
+        let value = self.engine.put(&text, bytes, expires);
+        self.tell_watcher(key, Some(&value));
+        value.revision
+    }
+
+    fn remember(&mut self, key: Key, bytes: Vec<u8>) {
+        if self.past.len() >= 100 {
+            let at = self.dice.below(100);
+            self.past.swap_remove(usize::try_from(at).expect("small"));
+        }
+        self.past.push((key, bytes));
+    }
+
+    /// Whether a node's connection leads to the engine that there is.
+    pub fn has_engine(&self, n: usize) -> bool {
+        let service = self.machines[n].service.as_ref();
+        let connection = service.and_then(|service| service.connection);
+        let engine = (self.engine.is_up, self.engine.life);
+        self.machines[n].is_reachable
+            && connection.is_some_and(|(_, leads_to)| engine == (true, leads_to))
+    }
+
+    pub fn reply(&mut self, n: usize, life: u64, call: u64, answer: Option<u64>) {
         let Some(call) = self
             .service(n, life)
             .and_then(|service| service.calls.remove(&call))
         else {
             return;
         };
-        let answer = if is_ok {
-            Ok(())
-        } else {
-            Err("no answer".to_owned())
-        };
+        if let (
+            Call::Put {
+                key: Key::Node(_), ..
+            },
+            Some(revision),
+        ) = (&call, answer)
+        {
+            let found = OwnKey::Unchanged;
+            self.feed(n, Event::OwnKey { revision, found });
+        }
+        let answer = answer.map(drop).ok_or_else(|| "no answer".to_owned());
         let event = match call {
             Call::Put {
                 letter,
@@ -99,6 +129,7 @@ impl World {
         let watcher = match key {
             Key::To { target, .. } => target,
             Key::Result { sender, .. } => sender,
+            Key::Node(node) => node,
             _ => return,
         };
         let n = self.index[watcher];
@@ -141,6 +172,8 @@ impl World {
                     }
                 }
             }
+            (Key::Node(_), Some(value)) => self.own_key_is(n, value.revision, Some(&value.bytes)),
+            (Key::Node(_), None) => self.own_key_is(n, self.engine.revision, None),
             (_, Some(value)) => self.hear(n, &value.bytes),
             (_, None) => {}
         }
@@ -184,8 +217,14 @@ impl World {
         let service = self.machines[n].service.as_mut().expect("alive");
         service.connection = Some((number, engine));
         service.known.clear();
+        service.reached = self.now;
         self.feed(n, Event::Reached);
+        self.see_own_key(n);
+        if self.has_facts {
+            self.feed(n, Event::OwnKeySeen { is_shown: true });
+        }
         self.list(n, life);
+        self.read_nodes(n);
         let me = self.machines[n].name.clone();
         for (_, value) in self
             .engine
@@ -243,6 +282,7 @@ impl World {
             Some(_) => {}
         }
         self.list(n, life);
+        self.see_own_key(n);
         self.after(MINUTE, n, Ev::Beat(life, connection));
     }
 
@@ -254,7 +294,7 @@ impl World {
         let life = service.life;
         let calls: Vec<u64> = service.calls.keys().copied().collect();
         for call in calls {
-            self.reply(n, life, call, false);
+            self.reply(n, life, call, None);
         }
         if self.life(n) == life {
             self.feed(n, Event::Lost);

@@ -43,6 +43,15 @@ pub struct Promises {
     numbers: BTreeMap<Asked, u64>,
     excused: BTreeSet<Asked>,
     told: BTreeMap<(Node, Which), BTreeSet<Outcome>>,
+    /// The targets of rolling runs, and where triggers have waited for their turn, and had it.
+    lists: BTreeMap<Id, BTreeSet<Node>>,
+    waited: BTreeSet<Asked>,
+    turns: BTreeMap<Id, BTreeSet<Node>>,
+    halted: BTreeSet<Asked>,
+    /// Triggers that are dated far ahead.
+    ahead: BTreeSet<Id>,
+    /// Whether nothing ever breaks.
+    pub is_faultless: bool,
     /// From when on everything is whole, but for the nodes that are gone.
     whole: Option<(u64, BTreeSet<Node>)>,
     /// What was seen, so that a simulation in which nothing happens does not pass.
@@ -129,6 +138,8 @@ impl Promises {
                 self.count("no answer");
                 if let Some((since, gone)) = &self.whole {
                     let had_time = now > since + ENOUGH && !gone.contains(target);
+                    // It waited for its turn until its time was over.
+                    let had_time = had_time && !self.waited.contains(&asked);
                     assert!(!had_time, "{target} never told what became of {id}");
                 }
                 if let Some(firing) = self.firings.get(&asked) {
@@ -154,7 +165,11 @@ impl Promises {
                     self.count("numbered again");
                 }
             }
-            Content::Node(_) | Content::Targets(_) => {}
+            Content::Selection(_) => self.count("selection stored"),
+            Content::Targets(list) => {
+                self.lists.insert(list.id.clone(), list.targets.clone());
+            }
+            Content::Node(_) => {}
             Content::Told { told, .. } => {
                 let which = Which {
                     sender: told.sender.clone(),
@@ -217,6 +232,10 @@ impl Promises {
     /// A tool recorded a trigger: it will be acted on.
     pub fn records(&mut self, me: &Node, which: &Which) {
         self.count("acted");
+        assert!(
+            !self.ahead.contains(&which.id),
+            "{me} acted on {which:?}, which is dated ahead"
+        );
         let times = self.acted.entry((me.clone(), which.clone())).or_default();
         *times += 1;
         assert!(*times == 1, "{me} acted on {which:?} twice");
@@ -296,11 +315,96 @@ impl Promises {
         self.excused.insert((me.clone(), trigger.id.clone()));
     }
 
+    /// Somebody with a sender's key has dated a trigger far ahead.
+    pub fn is_ahead(&mut self, id: &Id) {
+        self.ahead.insert(id.clone());
+    }
+
+    /// A trigger waits for its turn in a rolling run.
+    pub fn queues(&mut self, me: &Node, which: &Which) {
+        self.count("queued");
+        self.waited.insert((me.clone(), which.id.clone()));
+    }
+
+    fn has_told(&self, node: &Node, id: &Id, is_it: impl Fn(Outcome) -> bool) -> bool {
+        let told = self.told.iter();
+        let mut told = told.filter(|((one, which), _)| (one, &which.id) == (node, id));
+        told.any(|(_, outcomes)| outcomes.iter().any(|outcome| is_it(*outcome)))
+    }
+
+    /// A target begins in its turn, although these have failed.
+    pub fn begins(&mut self, me: &Node, trigger: &Trigger, mut failed: BTreeSet<Node>) {
+        let (id, most) = (&trigger.id, trigger.stop_after as usize);
+        self.count("began in its turn");
+        if most > 0 {
+            let listed = self.lists.get(id).expect("listed");
+            failed.retain(|node| listed.contains(node));
+            assert!(
+                failed.len() < most,
+                "{me} begins in run {id} although {failed:?} have failed"
+            );
+        }
+        let begun = self.turns.entry(id.clone()).or_default().clone();
+        let runs = begun
+            .iter()
+            .filter(|node| !self.has_told(node, id, Outcome::is_final));
+        let runs = runs.count();
+        assert!(
+            !self.is_faultless || runs < trigger.at_once as usize,
+            "{me} begins in run {id} where {runs} of {begun:?} run"
+        );
+        self.turns.entry(id.clone()).or_default().insert(me.clone());
+    }
+
+    /// A target does not begin, because these have failed, or have begun and are missing.
+    pub fn halts(
+        &mut self,
+        me: &Node,
+        id: &Id,
+        most: usize,
+        (failed, missing): (&BTreeSet<Node>, &BTreeSet<Node>),
+    ) {
+        self.count("halted");
+        if !missing.is_empty() {
+            self.count("counted as failed without an end");
+        }
+        assert!(
+            failed.len() >= most,
+            "{me} does not begin in run {id} although only {failed:?} have failed"
+        );
+        for node in failed {
+            let is_missing = missing.contains(node);
+            let is_it = |outcome: Outcome| match is_missing {
+                true => !outcome.is_final() && outcome != Outcome::Held,
+                false => outcome.counts_as_failed(),
+            };
+            assert!(
+                self.has_told(node, id, is_it),
+                "{node} did not fail in run {id}"
+            );
+        }
+        self.excused.insert((me.clone(), id.clone()));
+        self.halted.insert((me.clone(), id.clone()));
+    }
+
+    /// A target has looked at the others since then: each of them may be missing for a minute.
+    pub fn looks(&self, me: &Node, id: &Id, since: u64, now: u64) {
+        if let Some((whole, _)) = &self.whole {
+            let targets = self.lists.get(id).map_or(0, BTreeSet::len) as u64;
+            let waited = now.saturating_sub(since.max(*whole));
+            assert!(
+                waited < (targets + 2) * MINUTE,
+                "{me} waits for ever in run {id}"
+            );
+        }
+    }
+
     /// A target removed a register from the engine.
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");
         let key = (me.clone(), Which::from(trigger));
-        let has_acted = self.acted_ids.contains(&(me.clone(), trigger.id.clone()));
+        let asked = (me.clone(), trigger.id.clone());
+        let has_acted = self.acted_ids.contains(&asked) || self.halted.contains(&asked);
         let is_known = has_acted || self.settled.contains_key(&key);
         assert!(is_known, "{me} removed {:?} before it was recorded", key.1);
     }

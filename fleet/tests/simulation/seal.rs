@@ -2,13 +2,16 @@
 
 use again_fleet::policy::accept::Extensions;
 use again_fleet::policy::judge::Signed;
+use again_fleet::policy::rolling::Fact;
 use again_fleet::step::model::{Content, Found};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content as Body;
 use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::name::{Namespace, Node};
 use again_fleet::wire::outcome::{Entry, Told};
+use again_fleet::wire::targets::Targets;
 use again_fleet::wire::trigger::Trigger;
 
 pub fn namespace() -> Namespace {
@@ -39,6 +42,7 @@ pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
         (Content::Node(inventory), _) => write(me, inventory),
         (Content::Targets(list), _) => write(me, list),
         (Content::Trigger(trigger), _) => write(me, trigger),
+        (Content::Selection(_), _) => unreachable!("a selection is never sent"),
         (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
             let origin = lineage
                 .0
@@ -55,10 +59,18 @@ pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
     }
 }
 
+fn open<T: Body>(bytes: &[u8]) -> Result<(Node, T), Malformed> {
+    Envelope::parse(bytes).and_then(|envelope| envelope.open(&namespace(), verify))
+}
+
+/// A trigger that one node has signed.
+pub fn trigger(me: &Node, trigger: &Trigger) -> Vec<u8> {
+    write(me, trigger)
+}
+
 /// A register for a node, as its service finds it.
 pub fn found(bytes: &[u8]) -> Found {
-    let opened = Envelope::parse(bytes).and_then(|e| e.open::<Trigger, _, _>(&namespace(), verify));
-    match opened {
+    match open(bytes) {
         Ok((signer, trigger)) => Found::Good(Signed {
             signer,
             extensions: Extensions::new(),
@@ -69,9 +81,35 @@ pub fn found(bytes: &[u8]) -> Found {
 }
 
 pub fn told(bytes: &[u8]) -> Option<Told> {
-    let (signer, told) = Envelope::parse(bytes)
-        .ok()?
-        .open::<Told, _, _>(&namespace(), verify)
-        .ok()?;
+    let (signer, told) = open::<Told>(bytes).ok()?;
     (signer == told.target).then_some(told)
+}
+
+/// What a node has signed at its own key.
+pub fn inventory(node: &Node, bytes: &[u8]) -> Result<Inventory, Malformed> {
+    match open::<Inventory>(bytes)? {
+        (signer, inventory) if (&signer, &inventory.node) == (node, node) => Ok(inventory),
+        (signer, _) => Err(Malformed::new(format!("{signer} signed it"))),
+    }
+}
+
+/// What a value says about a rolling run, if the node whose key it is has signed it for there.
+pub fn fact(key: &Key, bytes: &[u8]) -> Option<Fact> {
+    match key {
+        Key::Targets { sender, .. } => {
+            let (signer, list) = open::<Targets>(bytes).ok()?;
+            (signer == *sender && list.key() == *key).then_some(Fact::Targets(list))
+        }
+        Key::Story { node, .. } => {
+            let (signer, Entry { told, origin }) = open(bytes).ok()?;
+            let place = Key::Story {
+                node: told.target.clone(),
+                origin: origin.id,
+                trigger: told.id.clone(),
+            };
+            (signer == *node && place == *key).then_some(Fact::Told(told))
+        }
+        Key::Slot { node, .. } => Some(Fact::Slot(node.clone())),
+        _ => None,
+    }
 }

@@ -14,7 +14,9 @@ use again_fleet::wire::trigger::{Ask, Trigger};
 
 use crate::seal;
 use crate::tool::Order;
-use crate::world::{Machine, Mutant, World};
+use crate::world::{EPOCH, Machine, Mutant, World};
+
+const TEN_YEARS: u64 = 10 * 365 * 86_400_000;
 
 /// The ledger of an executor, and what of it is on disk.
 #[derive(Debug, Default)]
@@ -211,37 +213,53 @@ fn settle(world: &mut World, n: usize, rest: &[Judged]) {
     }
 }
 
+/// A trigger that somebody with a sender's key has made.
+fn made(world: &World, n: usize, sender: &Node, (ask, name): (Ask, usize), number: u64) -> Trigger {
+    Trigger {
+        ask,
+        id: Id::from_bits(u128::from(world.now) << 64 | name as u128),
+        target: world.machines[n].name.clone(),
+        sender: sender.clone(),
+        on_behalf: None,
+        name: format!("name {name}").parse().expect("a name"),
+        number,
+        at: number,
+        ttl: 1000,
+        delta: 0,
+        targets: 1,
+        at_once: 0,
+        stop_after: 0,
+        lineage: Lineage(vec![Origin {
+            id: Id::from_bits(1),
+            cause: Cause::Person,
+            path: vec![sender.clone()],
+        }]),
+    }
+}
+
 /// A sender has used so many names that those of its triggers make room.
 pub fn flood(world: &mut World, n: usize, sender: &Node) {
     let now = world.moment(n);
-    let machine = &mut world.machines[n];
     for name in 0..MOST_NAMES {
         let number = now.wall.millis() + name as u64 / 100;
-        let one = Trigger {
-            ask: Ask::Cancel,
-            id: Id::from_bits(u128::from(world.now) << 64 | name as u128),
-            target: machine.name.clone(),
-            sender: sender.clone(),
-            on_behalf: None,
-            name: format!("name {name}").parse().expect("a name"),
-            number,
-            at: number,
-            ttl: 1000,
-            delta: 0,
-            targets: 1,
-            at_once: 0,
-            stop_after: 0,
-            lineage: Lineage(vec![Origin {
-                id: Id::from_bits(1),
-                cause: Cause::Person,
-                path: vec![sender.clone()],
-            }]),
-        };
+        let one = made(world, n, sender, (Ask::Cancel, name), number);
+        let machine = &mut world.machines[n];
         let verdict = judge::judge(&machine.rules, &machine.ledger.page.books, &one, &now);
         if let Verdict::Settled(outcome, why) = verdict {
             machine
                 .ledger
                 .record(&one, outcome, &why, (&machine.rules, &now));
         }
+    }
+}
+
+/// A sender's triggers are dated ten years ahead. Their target holds them for a day, and nothing else waits for that.
+pub fn date_ahead(world: &mut World, n: usize, sender: &Node) {
+    let number = EPOCH + world.now + TEN_YEARS;
+    for name in 0..20 {
+        let one = made(world, n, sender, (Ask::Run, name), number);
+        world.promises.is_ahead(&one.id);
+        let bytes = seal::trigger(sender, &one);
+        world.put(&one.key(), bytes, u64::MAX);
     }
 }

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
+use again_fleet::policy::books::Which;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{Action, Content, Draft, Event, LetterId, Place, State};
 use again_fleet::step::{step, wakes};
+use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -15,7 +17,9 @@ use again_fleet::wire::trigger::Ask;
 
 use crate::disk::CrashDisk;
 use crate::engine::{Engine, Value};
+use crate::facts::Reader;
 use crate::promises::Promises;
+use crate::rolling::Waiter;
 use crate::seal;
 use crate::take::Ledger;
 use crate::tool::Tool;
@@ -24,7 +28,7 @@ use again_rig::Dice;
 pub const SECOND: u64 = 1000;
 pub const MINUTE: u64 = 60 * SECOND;
 /// The wall clock when everything begins.
-const EPOCH: u64 = 1_800_000_000_000;
+pub const EPOCH: u64 = 1_800_000_000_000;
 
 /// A protocol that is wrong on purpose: the checkers have to find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,12 @@ pub enum Mutant {
     ForgetsNumbers,
     /// A run that was started by somebody else does not carry the hops of what it satisfied.
     LosesSatisfied,
+    /// A target of a rolling run takes note of no failure.
+    IgnoresFailures,
+    /// A reader forgets the nodes that the backend has lost.
+    ForgetsLostNodes,
+    /// A reader takes older facts than it has read before.
+    TakesOlderFacts,
 }
 
 /// How often things go wrong, out of 100,000.
@@ -96,8 +106,11 @@ pub enum Ev {
     Watch(u64, u64, Key, Option<Value>),
     /// A request comes to this life of the engine.
     Arrive(u64, u64, u64, Key, Op),
-    Reply(u64, u64, bool),
+    /// With the revision of a write; nothing if no answer came in time.
+    Reply(u64, u64, Option<u64>),
     Take(u64, Vec<Vec<u8>>),
+    /// It looks at the rolling runs of which it is a target.
+    Roll(u64),
     StartService,
     PowerOn,
     /// The tool looks whether a run is due.
@@ -126,6 +139,11 @@ pub struct Service {
     pub watched: u64,
     pub ticks: Option<u64>,
     pub history: usize,
+    /// Since when it is connected.
+    pub reached: u64,
+    /// Triggers that wait for their turn, and when it looks at them next.
+    pub waiters: BTreeMap<Which, Waiter>,
+    pub rolls: Option<u64>,
 }
 
 pub struct Machine {
@@ -145,6 +163,11 @@ pub struct Machine {
     pub service: Option<Service>,
     pub manifest: Vec<Notify>,
     pub run_length: u64,
+    /// The triggers for which it has places in rolling runs.
+    pub places: BTreeSet<Which>,
+    pub reader: Reader,
+    /// How often its facts have changed.
+    pub facts: u64,
 }
 
 pub struct World {
@@ -157,6 +180,10 @@ pub struct World {
     pub engine: Engine,
     pub machines: Vec<Machine>,
     pub promises: Promises,
+    /// Whether nodes publish facts and read those of others.
+    pub has_facts: bool,
+    /// Values that once stood at keys of which only their node has rights.
+    pub past: Vec<(Key, Vec<u8>)>,
     /// The longest ttl that is asked for.
     pub most_ttl: u64,
     pub queue: BTreeMap<(u64, u64), (usize, Ev)>,
@@ -197,6 +224,9 @@ impl World {
             service: None,
             manifest: Vec::new(),
             run_length: SECOND,
+            places: BTreeSet::new(),
+            reader: Reader::default(),
+            facts: 0,
         };
         let mut world = World {
             now: 0,
@@ -207,6 +237,8 @@ impl World {
             engine: Engine::default(),
             machines: names.iter().map(machine).collect(),
             promises: Promises::default(),
+            has_facts: false,
+            past: Vec::new(),
             most_ttl: 0,
             queue: BTreeMap::new(),
             count: 0,
@@ -309,8 +341,9 @@ impl World {
             Ev::Arrive(life, engine, call, key, op) => {
                 self.arrive(n, (life, engine, call), &key, op)
             }
-            Ev::Reply(life, call, is_ok) => self.reply(n, life, call, is_ok),
+            Ev::Reply(life, call, answer) => self.reply(n, life, call, answer),
             Ev::Take(life, batch) => self.take(n, life, &batch),
+            Ev::Roll(life) => self.roll(n, life),
             Ev::StartService => self.start_service(n),
             Ev::PowerOn => self.power_on(n),
             Ev::Tool => self.look_at_tool(n),
@@ -436,12 +469,14 @@ impl World {
                     }
                 }
             }
-            // Whose turn it is the engine says, which is not simulated here.
-            Action::Queue(which, _) => {
-                self.promises.count("queued");
-                let delay = self.dice.below(5 * SECOND);
-                self.after(delay, n, Ev::Service(life, Event::Turn(which)));
+            Action::Queue(which, at_once) => self.queue(n, which, at_once),
+            Action::ReadNodes => {
+                let all = self.machines.iter();
+                let nodes = all.map(|machine| inventory(&machine.name)).collect();
+                let delay = self.dice.below(SECOND);
+                self.after(delay, n, Ev::Service(life, Event::Nodes(nodes)));
             }
+            Action::Info(_) => self.promises.count("selection resolved"),
             Action::Progress { .. } | Action::Note(_) | Action::TurnedAway(_) => {}
         }
     }
@@ -493,5 +528,27 @@ impl World {
     pub fn gone(&self) -> BTreeSet<Node> {
         let gone = self.machines.iter().filter(|machine| machine.is_gone);
         gone.map(|machine| machine.name.clone()).collect()
+    }
+}
+
+/// What a node publishes: it is selected as long as the environment is `production`.
+pub fn inventory(node: &Node) -> Inventory {
+    Inventory {
+        node: node.clone(),
+        at: 1,
+        serial: 1,
+        facts: BTreeMap::new(),
+        classes: BTreeSet::new(),
+        environment: "production".to_owned(),
+        version: String::new(),
+        puppet: String::new(),
+        running: None,
+        last: None,
+        ended: None,
+        pending: 0,
+        disabled: false,
+        cap: None,
+        tokens: BTreeMap::new(),
+        resets: BTreeMap::new(),
     }
 }

@@ -708,6 +708,8 @@ pub fn request(name: &str, targets: &[&str]) -> Request {
         ttl: Span::from_secs(3600),
         at_once: 0,
         stop_after: 0,
+        selection: None,
+        is_open: false,
     }
 }
 

@@ -8,10 +8,12 @@ use again_fleet::engine::{Change, Engine, Error, Feed, Times, Value};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::Envelope;
+use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::outcome::Told;
 use again_fleet::wire::trigger::Trigger;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::fired::sealed_as;
 use crate::servers::{Kind, Server, tls};
 
 pub struct Straight {
@@ -97,6 +99,15 @@ impl Straight {
                 Store::Nats(nats) => nats.put(&key, bytes, None).await,
             }
         })
+    }
+
+    /// Dates an hour back what a node publishes, as if it had not been connected since.
+    #[allow(dead_code, reason = "not every suite that uses this file ages a node")]
+    pub fn ages(&self, node: &str) {
+        let key = format!("node/{}", node.replace('.', "="));
+        let mut told = read::<Inventory>(&self.list(&key)[0].bytes);
+        told.at -= 3_600_000;
+        self.put(&key, &sealed_as(node, &told)).expect("put");
     }
 
     /// Keeps a lease alive, whosever it is.

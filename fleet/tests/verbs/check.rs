@@ -37,6 +37,7 @@ fn how() -> How {
         failures: Vec::new(),
         outbox: Waiting {
             triggers: 0,
+            selections: 0,
             results: 0,
             oldest: None,
             not_kept: None,
@@ -47,6 +48,7 @@ fn how() -> How {
         tokens: Vec::new(),
         ahead: Some(3),
         set_back: None,
+        selections: Vec::new(),
         names: Vec::new(),
     }
 }

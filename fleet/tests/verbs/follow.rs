@@ -7,9 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::nodes::has_role;
+use crate::nodes::{has_role, shown};
 use crate::real::{done, well};
 use crate::servers::{Kind, Server};
+use crate::straight::Straight;
 use crate::whole::{Node, until};
 
 /// A command that goes on, and what it has printed so far.
@@ -77,6 +78,7 @@ fn two(kind: Kind) -> (Server, Node, Node) {
     let server = Server::start(kind);
     let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
     [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
+    until("what both publish", || shown(&web1, &[]).len() == 2);
     (server, web1, lb1)
 }
 
@@ -100,6 +102,7 @@ fn a_pipe_gets_a_line_for_each_change() {
         well(&lb1, &["tell", "--end=failed"]);
         all.prints(&mut seen, "again-fleet: lb1.test: failed\n");
         lb1.stop();
+        Straight::at(&server, "web1.test").ages("lb1.test");
         all.prints(&mut seen, "again-fleet: lb1.test: gone\n");
         server.kill();
         let engine = match kind {
@@ -223,6 +226,28 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
         text.matches("\x1b[?7l").count(),
         text.matches("\x1b[?7h").count()
     );
+}
+
+/// The nodes are those that were connected when the backend was lost, however long it is away.
+#[test]
+fn no_node_is_called_gone_while_the_backend_is_away() {
+    let (server, web1, _lb1) = two(Kind::Etcd);
+    web1.set_ahead(0);
+    let mut shown = terminal(&web1, "rows 10 cols 100", "FOLLOW");
+    let mut typed = shown.child.stdin.take().expect("a pipe");
+    let mut seen = 0;
+    shown.prints(&mut seen, "2 nodes: 2 alive");
+    server.kill();
+    shown.prints(&mut seen, "; before: 2 nodes: 2 alive");
+    // On the next day the time has its date.
+    web1.set_ahead(90_000);
+    shown.prints(&mut seen, "etcd is away since ");
+    shown.prints(&mut seen, "; before: 2 nodes: ");
+    let alive = seen;
+    shown.prints(&mut seen, "alive");
+    assert_eq!(shown.text()[alive..seen], *"2 alive");
+    typed.write_all(b"\x03").expect("typed");
+    shown.ends();
 }
 
 /// As a shell's stopped job it ends at once, and leaves the terminal to the shell: whoever sets it from there is stopped.

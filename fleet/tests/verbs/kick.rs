@@ -8,6 +8,7 @@ use again_fleet::wire::lineage::{Cause, Lineage, Origin};
 use again_fleet::wire::name::Id;
 
 use crate::name;
+use crate::nodes::has_role;
 use crate::real::{done, well};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
@@ -91,6 +92,37 @@ fn a_report_kicks_if_its_run_has_changed_something_and_goes_on_with_its_way() {
             "kick: 'kick -> host:lb1.test' of web1.test is not passed on: again-fleet: error: "
         ),
         "{said}"
+    );
+}
+
+/// The sender has never read the nodes.
+#[test]
+fn kick_by_role_is_stored_while_the_backend_is_away() {
+    let server = Server::start(Kind::Etcd);
+    let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
+    lb1.is_linked(true);
+    has_role(&lb1, "lb");
+    let words = reports(&web1);
+    web1.write(
+        "site.pp",
+        "exec { '/bin/true': }\nnotify { 'kick -> lb': }\n",
+    );
+    server.kill();
+    web1.is_linked(false);
+    let mut puppet = Command::new(&words[0]);
+    puppet.args(&words[1..]);
+    puppet.env("AGAIN_CONFIG", web1.path("again.toml"));
+    let (status, out, err) = done(puppet);
+    let said = out + &err;
+    let line = "kick -> lb: again-fleet: the selection is stored until ";
+    assert!(status == 0 && said.contains(line), "{said}");
+    server.run();
+    until("its run", || !lb1.runs().is_empty());
+    assert_eq!(web1.how().outbox.selections, 0);
+    let origin = lb1.runs().remove(0).origins.0.remove(0);
+    assert_eq!(
+        (origin.cause, origin.path),
+        (Cause::Kick, vec![name("web1.test")])
     );
 }
 

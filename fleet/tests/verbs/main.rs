@@ -25,6 +25,8 @@ mod panic;
 mod public;
 /// Real services.
 mod real;
+/// Selections that are stored.
+mod selections;
 #[allow(
     dead_code,
     reason = "what is done to servers elsewhere is not done here"
@@ -57,6 +59,7 @@ fn said(away: Option<&str>) -> Answer {
         engine: "etcd".to_owned(),
         away: away.map(str::to_owned),
         until: 1_795_219_387_045,
+        selection: None,
     })
 }
 

@@ -266,7 +266,7 @@ fn who_waits_sees_how_each_run_ends_and_a_table() {
         all,
         json!({
             "schema": 1, "version": env!("CARGO_PKG_VERSION"), "id": null, "name": "again", "engine": "etcd",
-            "engine_away": null, "until": null, "not_passed_on": [], "away": [],
+            "engine_away": null, "until": null, "not_passed_on": [], "away": [], "selection": null,
             "targets": [
                 {"node": "lb1.test", "fired": "delivered", "outcome": "changed", "why": null},
                 {"node": "web2.test", "fired": "delivered", "outcome": "failed", "why": null},

@@ -69,8 +69,8 @@ pub const IDLE: Duration = Duration::from_secs(600);
 /// For what needs no puppet run.
 pub const SHORT: Duration = Duration::from_secs(60);
 
-/// Asks over and over until there is an answer, or none in time, and pauses longer than each question takes: what is
-/// waited for needs the processor.
+/// Asks over and over until there is an answer, or none in time, and pauses nine times as long as each question takes: what
+/// is waited for needs the processor.
 pub fn ask_for<T>(
     timeout: Duration,
     pause: Duration,
@@ -86,7 +86,7 @@ pub fn ask_for<T>(
         if Instant::now() >= end {
             return None;
         }
-        let pause_after = (3 * asked.elapsed()).min(LONGEST);
+        let pause_after = (9 * asked.elapsed()).min(LONGEST);
         std::thread::sleep(pause.max(pause_after));
     }
 }

@@ -43,6 +43,7 @@ impl Scratch {
                 format!("-r{root}/modules/rig/lib/puppet_x/rig/record.rb"),
             ),
             ("AGAIN_BIN", format!("{root}/bin/again")),
+            ("RIG_BYTECODE", text(bytecode())),
         ] {
             self.set(name, &value);
         }
@@ -178,6 +179,13 @@ impl PuppetCommand {
     pub fn run(self) -> Ended {
         self.start().wait()
     }
+}
+
+/// Where ruby keeps the bytecode of Puppet's files (`puppet_x/rig/bytecode.rb`).
+fn bytecode() -> PathBuf {
+    let directory = repository().join("target/bytecode");
+    fs::create_dir_all(&directory).expect("a directory");
+    directory
 }
 
 /// Copies a directory, following links.

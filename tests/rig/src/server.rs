@@ -261,13 +261,14 @@ fn configure(dir: &Path, port: u16) {
                 "webserver: {{ client-auth: want, ssl-host: 127.0.0.1, ssl-port: {port}, ssl-protocols: [TLSv1.2] }}\n"
             ),
         ),
+        // It compiles a few catalogs, too few to make up for the time that compiling its ruby takes.
         (
             "conf.d/puppetserver.conf",
             format!(
                 "jruby-puppet: {{\n  ruby-load-path: [/usr/lib/puppetserver/ruby/vendor_ruby]\n  gem-home: {root}/var/jruby-gems\n  \
                  gem-path: [\"{root}/var/jruby-gems\", \"/usr/lib/puppetserver/vendored-jruby-gems\"]\n  \
                  server-conf-dir: {root}/puppet\n  server-code-dir: {root}/code\n  server-var-dir: {root}/var\n  \
-                 server-run-dir: {root}/run\n  server-log-dir: {root}/log\n  max-active-instances: 1\n}}\n"
+                 server-run-dir: {root}/run\n  server-log-dir: {root}/log\n  max-active-instances: 1\n  compile-mode: off\n}}\n"
             ),
         ),
         (

@@ -125,6 +125,8 @@ fn wanted(options: &Options) -> Result<Vec<Suite>> {
 /// Debian packages, then everything that is built: the programs, the tests, and images.
 fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Programs> {
     const BUILT: &str = "tests/tools/build";
+    /// Without the suites that need `again-fleet` as it is released.
+    const AGAIN_ALONE: &str = "tests/tools/build x86_64 again";
     let job = |name: &str, words: Vec<String>| Job {
         name: name.to_owned(),
         load: 0,
@@ -142,8 +144,10 @@ fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Progr
 
     let before = || suites.iter().flat_map(|suite| &suite.before);
     let mut builds = Vec::new();
-    if options.bin.is_none() || before().any(|script| *script == BUILT) {
+    if before().any(|script| *script == BUILT) {
         builds.push(job("programs", words(BUILT)));
+    } else if options.bin.is_none() {
+        builds.push(job("programs", words(AGAIN_ALONE)));
     }
     let mut scripts: Vec<&str> = Vec::new();
     for script in before().filter(|script| **script != BUILT) {
@@ -155,7 +159,9 @@ fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Progr
         let all = scripts.join(" && ");
         builds.push(job("images", vec!["sh".into(), "-c".into(), all]));
     }
-    let has_programs = |suite: &Suite| suite.program().is_some() || suite.needs_all_programs();
+    let has_programs = |suite: &Suite| {
+        suite.program().is_some() || suite.needs_programs() || suite.needs_all_programs()
+    };
     if !suites.iter().any(has_programs) {
         jobs.must(builds)?;
         return Ok(Programs::default());
@@ -184,6 +190,16 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
             environment.push((name, path.clone()));
         }
     }
+    if matches!(suite.set, Set::Check | Set::Test) {
+        // Every ruby of the suite loads bytecode.
+        let hook = repository().join("tests/rig/module/lib/puppet_x/rig/bytecode.rb");
+        let bytecode = repository().join("target/bytecode");
+        fs::create_dir_all(&bytecode)?;
+        environment.push(("RUBYOPT", format!("-r{}", hook.display()).into()));
+        environment.push(("RIG_BYTECODE", bytecode));
+        // A quarter of those of the night.
+        environment.push(("PROPTEST_CASES", "64".into()));
+    }
     let own = || suite.runs.iter().map(|word| (*word).to_owned());
     let program = suite.program().map(|key| programs.get(&key)).transpose()?;
     let words = match (&suite.runs[..], program) {
@@ -196,6 +212,10 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
             std::iter::once("tests/engines/newer".to_owned())
                 .chain(words)
                 .collect()
+        }
+        (["programs", ..], None) => {
+            environment.push(("PROGRAMS", programs.directory()?));
+            own().skip(1).collect()
         }
         ([_, _, rest @ ..], Some(program)) => libtest(program, rest, suite, options),
         (["privileged"], None) => {

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use super::suites::Suite;
 
+/// The key of `again-fleet` itself, as the tests run it.
+const FLEET: &str = "program again-fleet";
+
 /// The test programs, and what the lints said while they were built.
 #[derive(Default)]
 pub struct Programs {
@@ -27,6 +30,10 @@ pub fn build(suites: &[Suite]) -> Vec<String> {
         return words;
     }
     let mut options = BTreeSet::new();
+    if suites.iter().any(Suite::needs_programs) {
+        // `--bin` would build their unit tests; with a test of each package, cargo builds both programs.
+        options.extend(["--test=cli".to_owned(), "--test=manual".to_owned()]);
+    }
     for program in suites.iter().filter_map(|suite| suite.program()) {
         match program.split_once(' ').unwrap_or_default() {
             ("unit", "xtask") => options.insert("--bin=xtask".to_owned()),
@@ -66,6 +73,12 @@ impl Programs {
         found
     }
 
+    /// The directory of `again` and `again-fleet` as the tests run them.
+    pub fn directory(&self) -> Result<PathBuf> {
+        let fleet = PathBuf::from(self.get(FLEET)?);
+        Ok(fleet.parent().context("a directory")?.to_owned())
+    }
+
     /// The program with this key, for example `unit again`.
     pub fn get(&self, name: &str) -> Result<String> {
         let path = self.programs.get(name);
@@ -74,11 +87,12 @@ impl Programs {
     }
 }
 
-/// The test program that cargo says it has built.
+/// The program that cargo says it has built: of tests, or `again-fleet`.
 fn program(message: &Value) -> Option<(String, PathBuf)> {
     let executable = message["executable"].as_str()?;
     if message["profile"]["test"] != true {
-        return None;
+        let is_fleet = message["target"]["name"] == "again-fleet";
+        return is_fleet.then(|| (FLEET.to_owned(), executable.into()));
     }
     let manifest = message["manifest_path"].as_str().unwrap_or_default();
     // Several packages have tests of the same name.

@@ -8,51 +8,55 @@ use anyhow::{Context, Result, bail, ensure};
 /// needs.
 ///
 /// - The load is in tenths of a core; suites run side by side while the cores last. The first
-///   suite that still fits starts next, so the long ones come first.
+///   suite that still fits starts next, so those come first that take long because their steps
+///   follow each other, and last those that use a core each to their end.
 /// - A suite runs the unit tests of a package (`unit`), an integration test with a number of
 ///   threads and filters (`tests`, `fleet`, `xtask-tests`; `newer` with the backends of a newer
-///   Debian), the privileged tests of all programs (`privileged`), this program (`xtask`), or a
-///   script. Tests in modules named `nightly` run at night only.
+///   Debian), the privileged tests of all programs (`privileged`), this program (`xtask`), a
+///   script with the programs that the tests were built with (`programs`), or a script. Tests in
+///   modules named `nightly` run at night only.
 /// - It needs Debian packages, or groups of them (`@`), and scripts of the repository that have
 ///   to succeed first (with a slash).
 const TABLE: &str = "
-test    fleet-kick        8  25 | fleet kick 2         | @ca puppetserver puppetdb puppet-terminus-puppetdb postgresql etcd-server systemd util-linux
-test    fleet-engines     4  25 | fleet engines 8      | @ca @backends openssl
-test    fleet-service    12  25 | fleet service 8      | @ca @backends
-test    module            8  40 | tests/module/run     | puppet-agent puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
-test    puppet           12  25 | tests puppet 3       | puppet-agent puppetserver bundler
-test    demo-fleet        4  25 | tests/tools/demo-fleet --check    | @ca etcd-server etcd-client systemd util-linux tests/tools/build
-check   process           7  25 | tests process 4      | ruby util-linux
-test    faults            5  25 | tests faults 2       | util-linux libcap2-bin
-test    morning-fleet     3  25 | tests/tools/morning-fleet --check | @ca etcd-server etcd-client systemd util-linux tests/tools/build
+test    fleet-kick        6  25 | fleet kick 2         | @ca puppetserver puppetdb puppet-terminus-puppetdb postgresql etcd-server systemd util-linux
+test    fleet-service     9  25 | fleet service 8      | @ca @backends
+test    fleet-engines     3  25 | fleet engines 8      | @ca @backends openssl
+test    module            6  40 | tests/module/run     | @puppet puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
+test    puppet            9  25 | tests puppet 3       | @puppet puppetserver bundler
+test    demo-fleet        3  25 | programs tests/tools/demo-fleet --check | @ca etcd-server etcd-client systemd util-linux
+test    morning-fleet     2  25 | programs tests/tools/morning-fleet --check | @ca etcd-server etcd-client systemd util-linux
+test    fleet-verbs       5  25 | fleet verbs 2        | @ca @backends
+check   process           5  25 | tests process 4      | ruby util-linux
+test    faults            4  25 | tests faults 2       | util-linux libcap2-bin
+check   converge          5  25 | tests converge 4     | @puppet ruby
+check   operator          4  25 | tests operator 4     | @puppet mandoc prometheus zsh fish bash-completion ruby
+test    morning           3  25 | tests/tools/morning --check | @puppet procps
+test    demo              3  25 | tests/tools/demo --check    | @puppet
+check   readme            3  25 | tests/tools/readme --check  | @puppet
+check   fleet-take        6  25 | fleet take 2         | @ca
+check   cli               4  25 | tests cli 4          | binutils ruby
+check   style             4  25 | xtask style          |
+check   runner            1  25 | xtask-tests runner 2 |
+check   fleet-identity    8  25 | fleet identity 2     | @ca
+check   fleet-manual      8  25 | fleet manual 2       |
+check   fleet-outbox      8  25 | fleet outbox 2       |
 check   unit              8  25 | unit again           |
 check   base-unit        10  25 | unit again-base      |
 check   fleet-unit       10  25 | unit again-fleet     |
-check   fleet-identity   10  25 | fleet identity 2     | @ca
-check   fleet-take       10  25 | fleet take 2         | @ca
-test    fleet-verbs       5  25 | fleet verbs 2        | @ca @backends
-check   fleet-manual     10  25 | fleet manual 2       |
-check   fleet-outbox     10  25 | fleet outbox 2       |
-test    fleet-simulation 15  25 | fleet simulation 1   |
+test    fleet-simulation 10  25 | fleet simulation 1   |
 check   repository       10  25 | unit xtask           |
-check   runner            1  25 | xtask-tests runner 2 |
-check   operator          4  25 | tests operator 4     | puppet-agent mandoc prometheus zsh fish bash-completion ruby
-check   converge          8  25 | tests converge 4     | puppet-agent ruby
-check   cli               5  25 | tests cli 4          | binutils ruby
-check   style             5  25 | xtask style          |
-check   readme            3  25 | tests/tools/readme --check  | puppet-agent
-test    demo              5  25 | tests/tools/demo --check    | puppet-agent
-test    morning           5  25 | tests/tools/morning --check | puppet-agent procps
 
 system  fleet-lab         4  40 | fleet lab 3          | @ca libfaketime tests/lab/setup tests/lab/server-image
 system  lab               4  25 | tests lab 4          | tests/lab/setup tests/lab/image tests/tools/build
-system  privileged        5  25 | privileged           | @ca @backends util-linux mount xfsprogs e2fsprogs python3 bubblewrap
+system  privileged        5  25 | privileged           | @ca @backends util-linux mount xfsprogs e2fsprogs python3 bubblewrap tests/tools/build
 system  matrix           10  25 | tests/matrix/run     | puppet-agent debootstrap util-linux mount
 system  package          10  25 | tests/package/run    | cpio rpm rpm2cpio lintian rpmlint mandoc puppet-agent qemu-user-static python3 dpkg gcc-aarch64-linux-gnu
 system  sites             8  25 | tests/module/sites   | puppet-agent r10k git openssl python3 util-linux mount
 system  counts           10  25 | tests counts 1       | valgrind ruby util-linux
 
 nightly fuzz             10  25 | tests/tools/fuzz 600 | g++
+nightly properties        8  25 | unit again           |
+nightly fleet-properties 10  25 | unit again-fleet     |
 nightly bench            20  25 | xtask bench --quick  | puppet-agent python3 libc6-dev ruby ruby-puppetserver-ca-cli etcd-server etcd-client task-spooler
 nightly mutants          20 180 | tests/tools/mutants  |
 nightly fleet-seeds      20 180 | tests/tools/seeds 100000    |
@@ -73,9 +77,14 @@ nightly fleet-engines-13  4  25 | newer engines 8      | @ca etcd-client openssl
 pub const BUILD: &str = "binutils gcc libc6-dev protobuf-compiler libprotobuf-dev";
 
 /// Groups of Debian packages.
-const GROUPS: [(&str, &str); 2] = [
+const GROUPS: [(&str, &str); 3] = [
     // A CA like Puppet's.
-    ("@ca", "ruby puppet-agent ruby-puppetserver-ca-cli"),
+    (
+        "@ca",
+        "ruby puppet-agent augeas-tools ruby-puppetserver-ca-cli",
+    ),
+    // Without augparse, each run of Puppet has libaugeas parse all of its lenses to know its version: half of the time of a run.
+    ("@puppet", "puppet-agent augeas-tools"),
     ("@backends", "etcd-server etcd-client nats-server"),
 ];
 
@@ -146,6 +155,11 @@ impl Suite {
             packages,
             before,
         })
+    }
+
+    /// Whether it runs the programs that the tests were built with.
+    pub fn needs_programs(&self) -> bool {
+        self.runs[0] == "programs"
     }
 
     /// Whether it runs, or lints, all test programs.

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::Nats;
+use super::consumer::Start;
 use super::messages::Delivered;
-use crate::engine::jetstream::From;
 use crate::engine::{Change, Error, Limit, List};
 
 /// How many bytes key and headers of a message may have, on average. Those of a fleet have fewer.
@@ -25,7 +25,7 @@ impl Nats {
         limit: Limit,
         patience: Duration,
     ) -> Result<Option<List>, Error> {
-        let last = self.stream(prefix).await?.state.last_seq;
+        let last = self.stream(prefix).await?.state.last_sequence;
         let (mut fewer, mut is_cut) = (limit, false);
         loop {
             match self.newest_values(prefix, last, fewer, patience).await {
@@ -58,7 +58,7 @@ impl Nats {
             found.push((change.revision(), size, is_value));
         };
         let most = limit.values.saturating_mul(HEADERS);
-        let headers = self.read(prefix, (From::Headers(start), last), most, patience, see);
+        let headers = self.read(prefix, (Start::Headers(start), last), most, patience, see);
         if headers.await?.is_none() {
             return Ok(None);
         }
@@ -78,7 +78,7 @@ impl Nats {
                     list.values.push(value);
                 }
             };
-            let range = (From::Number(*oldest), *newest);
+            let range = (Start::Number(*oldest), *newest);
             let values = self.read(prefix, range, limit.bytes, patience, see);
             if values.await?.is_none() {
                 return Ok(None);
@@ -114,6 +114,6 @@ impl Nats {
     /// How many messages there are below a prefix from a number on: a consumer that nobody listens to says so.
     pub(super) async fn waiting(&self, prefix: &str, from: u64) -> Result<u64, Error> {
         let inbox = self.client.new_inbox();
-        self.consume(prefix, From::Count(from), &inbox).await
+        self.consume(prefix, Start::Count(from), &inbox).await
     }
 }

@@ -1,19 +1,24 @@
 //! The messages of a consumer.
+//!
+//! The client's own readers (async-nats 0.51) do not do for a watch. `push::Messages` does not notice that a message was lost, and passes over
+//! what the server says when it ends a consumer. `push::Ordered` notices both, but gets a beat every five seconds, which wakes an idle node
+//! as often for each of its watches, and replaces its consumer by itself, with `CONSUMER.DELETE`, which nodes have no right to.
 
 use std::time::Instant;
 
-use async_nats::{Client, Message, StatusCode, Subscriber};
+use async_nats::jetstream::{Context, Message};
+use async_nats::{StatusCode, Subscriber};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use super::headers::{is_removal, sizes};
 use crate::engine::denials::Denials;
-use crate::engine::jetstream::{Count, is_removal, sizes};
 use crate::engine::{Change, Error, Feed, Value, beginning};
 use crate::wire::name::Namespace;
 
 /// What a consumer is sent.
 pub struct Messages {
-    pub(super) client: Client,
+    pub(super) jetstream: Context,
     pub(super) namespace: Namespace,
     pub(super) denials: Denials,
     pub(super) heard: Subscriber,
@@ -47,21 +52,30 @@ impl Messages {
                 denied = self.denials.of(&self.inbox, self.since) => return Err(denied),
             };
             let message = message.ok_or_else(|| ended("the connection was lost"))?;
-            match message.status {
-                None => break message,
-                Some(StatusCode::IDLE_HEARTBEAT) => {}
-                Some(_) => return Err(ended("the server has ended what it was asked for")),
+            // A stored message has its own subject, and any status that its writer likes.
+            if message.subject.as_str() != self.inbox {
+                break message;
+            }
+            if message.status != Some(StatusCode::IDLE_HEARTBEAT) {
+                return Err(ended("the server has ended what it was asked for"));
             }
             if let Some(reply) = message.reply {
                 // Without a connection nothing more comes either, which is noticed elsewhere.
-                let _ = self.client.publish(reply, b"".as_slice().into()).await;
+                let client = self.jetstream.client();
+                let _ = client.publish(reply, b"".as_slice().into()).await;
             }
         };
-        let (change, count) = self.change(&message)?;
+        let message = Message {
+            message,
+            context: self.jetstream.clone(),
+        };
+        let count = message.info();
+        let count = count.map_err(|_| broken("a message without its place"))?;
         self.sent += 1;
-        if count.sent != self.sent {
+        if count.consumer_sequence != self.sent {
             return Err(ended("the connection lost a message"));
         }
+        let change = self.change(&message, count.stream_sequence)?;
         let key = change.key().len();
         let (came, size) = sizes(&message);
         Ok(Delivered {
@@ -72,19 +86,15 @@ impl Messages {
         })
     }
 
-    fn change(&self, message: &Message) -> Result<(Change, Count), Error> {
-        let count = message.reply.as_deref().and_then(Count::read);
-        let count = count.ok_or_else(|| broken("a message without its place"))?;
+    fn change(&self, message: &Message, revision: u64) -> Result<Change, Error> {
         let key = self
             .key(&message.subject)
             .ok_or_else(|| broken("another fleet's message"))?;
-        let revision = count.number;
-        let change = if is_removal(message.headers.as_ref()) {
+        Ok(if is_removal(message.headers.as_ref()) {
             Change::Removed { key, revision }
         } else {
             Change::Put(Value::new(key, beginning(&message.payload), revision))
-        };
-        Ok((change, count))
+        })
     }
 
     /// The key of a subject.
@@ -115,6 +125,6 @@ impl Feed for Following {
 }
 
 /// What a server sent and should not have.
-pub fn broken(what: &str) -> Error {
+fn broken(what: &str) -> Error {
     Error::Unreachable(format!("the server sent {what}"))
 }

@@ -1,6 +1,7 @@
 //! What the link tells: whether the engine is reached, what stands there, and what came of calls.
 
 use again_base::layout::plural;
+use again_base::model::Walltime;
 use again_base::sys::clock;
 use tracing::{info, warn};
 
@@ -9,6 +10,7 @@ use crate::ask::{self, Reason};
 use crate::engine::{Change, Error, Value};
 use crate::policy::books::Which;
 use crate::policy::newest::Ignored;
+use crate::policy::presence::Presence;
 use crate::service::failures::Work;
 use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OF_A_SENDER, OURSELVES, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
@@ -16,6 +18,7 @@ use crate::service::places::Act;
 use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire;
+use crate::wire::inventory::Inventory;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Node};
 use crate::wire::quota::Amount;
@@ -79,9 +82,7 @@ impl Driver {
                     answer,
                 });
             }
-            News::Answered(Call::Forget { client, node }, answer) => {
-                self.forgotten(client, &node, answer);
-            }
+            News::Answered(call @ Call::Forget { .. }, answer) => self.forgotten(call, answer),
             News::Answered(Call::List { client, prefixes }, answer) => match client {
                 OURSELVES => self.nodes_told(&prefixes, answer),
                 LOCKS => self.locks_told(&prefixes, answer),
@@ -125,7 +126,7 @@ impl Driver {
         let kind = match letter {
             LetterId::Node => "this node's own entry",
             LetterId::Targets(_) => "the targets of a rolling run",
-            LetterId::To(..) => "a trigger",
+            LetterId::To(..) | LetterId::Selection(..) => "a trigger",
             LetterId::Told(_) => "a result",
         };
         let what = format!("cannot send {kind}: the engine {error}");
@@ -302,15 +303,14 @@ impl Driver {
     fn listed(&mut self, client: Client, prefixes: &[String], answer: Answer) {
         self.look_at_files();
         let slots = Prefix::AllSlots.encode(&self.namespace);
-        let alive = Prefix::Alive.encode(&self.namespace);
-        let is_coming = |value: &Value| value.bytes.is_empty() && !value.key.starts_with(&alive);
         let values = match answer {
             Ok(mut list) => {
                 if list.is_cut {
                     let words = cut(prefixes, &list.values);
                     self.callers.tell(client, ask::Answer::Incomplete(words));
                 }
-                list.values.retain(|value| !is_coming(value));
+                // The first write of somebody who takes a place.
+                list.values.retain(|value| !value.bytes.is_empty());
                 list.values
             }
             Err(e) => {
@@ -395,25 +395,61 @@ impl Driver {
         }
     }
 
-    /// Tells somebody whether what a node told of itself is removed.
-    fn forgotten(&mut self, client: Client, node: &Node, answer: Answer) {
-        let found = answer.map(|found| {
-            let key = found
-                .values
-                .first()
-                .map(|value| Key::decode(&value.key, &self.namespace));
-            key.and_then(Result::ok)
-        });
-        let said = match found {
-            Ok(Some(Key::Node(_))) => return self.forget_last(client, node, true),
-            Ok(Some(_)) => ask::Answer::Refused(format!(
-                "{node} is alive: its service would tell of it again; stop it there first, and wait for up to a minute where it was killed"
-            )),
+    /// What a node publishes is shown to somebody who wants to remove it, or is removed.
+    fn forgotten(&mut self, call: Call, answer: Answer) {
+        let Call::Forget {
+            client,
+            node,
+            revision,
+        } = call
+        else {
+            return;
+        };
+        match (revision, answer) {
+            (None, answer) => self.forget_unless_connected(client, node, answer),
+            (Some(_), Ok(_)) => self.forget_last(client, &node, true),
+            (Some(_), Err(Error::Conflict)) => {
+                let why = format!("{node} has published something new meanwhile");
+                self.callers.answer(client, ask::Answer::Refused(why));
+            }
+            (Some(_), Err(e)) => {
+                let why = self.not_seen(&e);
+                self.callers.answer(client, why);
+            }
+        }
+    }
+
+    /// Removes what a node publishes, unless it is connected.
+    fn forget_unless_connected(&mut self, client: Client, node: Node, answer: Answer) {
+        self.look_at_files();
+        let said = match answer.map(|found| found.values.into_iter().next()) {
             // The backend has lost it, and it counted all the same.
-            Ok(None) => return self.forget_last(client, node, false),
+            Ok(None) => return self.forget_last(client, &node, false),
+            Ok(Some(value)) if self.is_connected(&node, &value) => ask::Answer::Refused(format!(
+                "{node} signed its entry within the last 15 minutes and counts as connected; stop its service and try again in 15 minutes"
+            )),
+            Ok(Some(value)) => {
+                let revision = Some(value.revision);
+                return self.order(Call::Forget {
+                    client,
+                    node,
+                    revision,
+                });
+            }
             Err(e) => self.not_seen(&e),
         };
         self.callers.answer(client, said);
+    }
+
+    /// Whether the node has signed this a short time ago.
+    fn is_connected(&mut self, node: &Node, value: &Value) -> bool {
+        let key = Key::Node(node.clone());
+        let read = self.seals.any_inventory(&value.bytes, &key);
+        let presence = |told: Inventory| {
+            let (at, skew) = (Walltime::from_millis(told.at), self.state.rules.skew);
+            Presence::of(at, clock::walltime(), skew)
+        };
+        read.is_ok_and(|told| presence(told) == Presence::Connected)
     }
 
     /// The engine did not show or do something.
@@ -425,7 +461,6 @@ impl Driver {
     fn shown(&mut self, value: &Value) -> Result<ask::Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         match &key {
-            Key::Alive(node) => Ok(ask::Answer::Alive(node.clone())),
             Key::Node(_) => {
                 let node = self.seals.inventory(&value.bytes, &key)?;
                 Ok(ask::Answer::Node(Box::new(node)))

@@ -178,6 +178,11 @@ impl Driver {
                 Vec::new()
             }
             (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => self.locks.gone(name),
+            (Act::Clear(_), Ok(_)) => {
+                warn!("a write at the lock '{name}' that nobody signed for 90 s is removed");
+                Vec::new()
+            }
+            (Act::Clear(_), Err(Error::Conflict)) => Vec::new(),
             (_, Err(e)) => {
                 let what = format!("the lock '{name}' cannot be taken: the engine {e}");
                 self.note_refusal(Work::Lock(name.clone()), &e, &what);
@@ -255,6 +260,7 @@ impl Driver {
                 Deed::Enter(name) => self.order(place(name, Act::Take)),
                 Deed::Resume(name, lease) => self.order(place(name, Act::Resume(lease))),
                 Deed::Leave(name, lease) => self.order(place(name, Act::Leave(lease))),
+                Deed::Clear(name, revision) => self.order(place(name, Act::Clear(revision))),
                 Deed::Sign(name) => match self.word(&name) {
                     Ok(act) => self.order(place(name, act)),
                     Err(e) => {
@@ -328,6 +334,8 @@ impl Driver {
             ttl: TTL,
             at_once: 0,
             stop_after: 0,
+            selection: None,
+            is_open: false,
         };
         let client = OURSELVES;
         self.feed(Event::Fire { client, request });
@@ -354,7 +362,7 @@ impl Driver {
         if is_own {
             self.callers.end(client);
         } else {
-            self.look(client, &[Prefix::Alive, Prefix::Locks]);
+            self.look(client, &[Prefix::Locks]);
         }
     }
 

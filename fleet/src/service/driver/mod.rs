@@ -353,6 +353,8 @@ impl Driver {
                 self.callers.said(client, &said, engine, away);
             }
             Action::Progress { id, target, news } => self.callers.progress(&(id, target), &news),
+            Action::ReadNodes => self.read_nodes(),
+            Action::Info(text) => info!("{text}"),
             Action::Note(text) => warn!("{text}"),
             Action::TurnedAway(why) => self.turn_away(&why),
         }

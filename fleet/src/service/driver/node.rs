@@ -30,7 +30,8 @@ impl Driver {
 
     /// A run tells how it ends.
     pub fn ended(&mut self, client: Client, outcome: Outcome) {
-        let Some(known) = self.inventory().cloned() else {
+        let known = self.inventory().filter(|known| known.is_of_a_run());
+        let Some(known) = known.cloned() else {
             let why = "no run has told yet what this node is";
             return self
                 .callers
@@ -45,21 +46,36 @@ impl Driver {
         self.kept_or_not(client);
     }
 
-    /// Tells anew what the service knows, if a run has told the rest; and how these runs ended, as far as they have not told it.
+    /// Tells anew what the service knows; and how these runs ended, if a run has told what the node is and not told that.
     pub fn retell(&mut self, ends: &[(Ran, Outcome)]) {
         if let Some(mut known) = self.inventory().cloned() {
-            for (ran, outcome) in ends {
+            let is_of_a_run = known.is_of_a_run();
+            for (ran, outcome) in ends.iter().filter(|_| is_of_a_run) {
                 known.heard_of_end(ran, *outcome);
             }
             self.publish(known);
         }
     }
 
-    /// Tells others the tokens of locks that this node knows of, even before a run has told what it is.
+    /// Tells others the tokens of locks that this node knows of.
     pub(super) fn tell_tokens(&mut self) {
-        let known = self.inventory().cloned();
-        let is_known = known.is_some();
-        let told = known.unwrap_or_else(|| Inventory {
+        self.retell(&[]);
+        self.introduce();
+    }
+
+    /// Signs anew what this node publishes, if that is due: others see from it that the node is connected.
+    pub fn sign_anew(&mut self) {
+        self.introduce();
+        self.feed(Event::Beat);
+    }
+
+    /// Publishes that this node is connected, before a run has published what it is.
+    fn introduce(&mut self) {
+        let is_candidate = !self.locks.tokens().is_empty();
+        if !self.health.is_up || !self.state.is_unpublished(is_candidate) {
+            return;
+        }
+        self.publish(Inventory {
             node: self.me.clone(),
             at: 0,
             serial: 0,
@@ -77,9 +93,6 @@ impl Driver {
             tokens: BTreeMap::new(),
             resets: BTreeMap::new(),
         });
-        if is_known || !self.locks.tokens().is_empty() {
-            self.publish(told);
-        }
     }
 
     fn publish(&mut self, told: Inventory) {
@@ -90,7 +103,6 @@ impl Driver {
             .count();
         self.feed(Event::Inventory(Inventory {
             node: self.me.clone(),
-            at: clock::walltime().millis(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pending: u32::try_from(pending).unwrap_or(u32::MAX),
             tokens: self.locks.tokens(),
@@ -103,6 +115,7 @@ impl Driver {
     pub(super) fn own_key_seen(&mut self, number: usize, is_shown: bool) {
         if number == OWN_KEY {
             self.feed(Event::OwnKeySeen { is_shown });
+            self.introduce();
         }
     }
 

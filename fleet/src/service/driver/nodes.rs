@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use again_base::layout::plural;
-use again_base::model::Walltime;
+use again_base::model::{Span, Walltime};
 use again_base::sys::clock;
 use again_base::sys::localtime::local;
 use tracing::warn;
@@ -15,7 +15,7 @@ use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::policy::newest::Ignored;
 use crate::service::link::{self, OURSELVES};
 use crate::service::nodes::Source;
-use crate::step::model::Client;
+use crate::step::model::{Client, Event};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
 
@@ -31,16 +31,41 @@ impl Driver {
             tokio::time::sleep(PATIENCE).await;
             let _ = notes.send(Note::Late(client));
         });
-        self.look(client, &[Prefix::Nodes, Prefix::Alive]);
+        self.look(client, &[Prefix::Nodes]);
     }
 
     /// Reads the nodes for the last inventory, if there is one: the sooner after a loss, the more shows it.
     pub(super) fn read_nodes_again(&mut self) {
         if self.nodes.has_last() {
-            let client = self.callers.stranger();
-            self.nodes.asked.insert(client, false);
-            self.look(client, &[Prefix::Nodes]);
+            self.read_nodes();
         }
+    }
+
+    /// Reads the nodes for nobody in particular.
+    pub(super) fn read_nodes(&mut self) {
+        let client = self.callers.stranger();
+        self.nodes.asked.insert(client, false);
+        self.look(client, &[Prefix::Nodes]);
+    }
+
+    /// Resolves stored selections with nodes that the backend has just shown, and those that count although it has lost them.
+    fn resolve_selections(&mut self, last: &LastInventory) {
+        let now = clock::moment();
+        if !self.state.needs_nodes(&now) {
+            return;
+        }
+        let wait = last.returns_for(now.wall);
+        if wait > Span::ZERO {
+            return self.feed(Event::NodesIncomplete(wait));
+        }
+        let published = last.nodes.iter();
+        let published = published.filter(|(_, entry)| !entry.bytes.is_empty());
+        let nodes = published.filter_map(|(node, entry)| {
+            let key = Key::Node(node.clone());
+            self.seals.any_inventory(&entry.bytes, &key).ok()
+        });
+        let nodes = nodes.collect();
+        self.feed(Event::Nodes(nodes));
     }
 
     /// Whether somebody has asked which nodes there are, and the backend has not answered.
@@ -176,6 +201,7 @@ impl Driver {
             }
             self.keep_nodes(&last);
         }
+        self.resolve_selections(&last);
         let since: Vec<_> = last.missing().collect();
         if since.is_empty() {
             return self.callers.end(client);

@@ -47,7 +47,7 @@ impl Driver {
                     .targets
                     .iter()
                     .map(|target| (request.id.clone(), target.clone()));
-                let ways = if wait {
+                let ways = if wait && !request.is_deferred() {
                     ways.collect()
                 } else {
                     BTreeSet::new()
@@ -70,7 +70,11 @@ impl Driver {
             }
             Question::Tell(told) => self.began(client, *told),
             Question::Ended(outcome) => self.ended(client, outcome),
-            Question::Forget(node) => self.order(Call::Forget { client, node }),
+            Question::Forget(node) => self.order(Call::Forget {
+                client,
+                node,
+                revision: None,
+            }),
             Question::Slot(wish) => self.wish(client, &wish),
             Question::Slots(group) => {
                 if self.has_places(client) {
@@ -163,6 +167,7 @@ impl Driver {
             turned_away: health.turned_away,
             slots: self.slots.own(true),
             tokens: self.locks.warnings(),
+            selections: self.state.shown_selections(),
             ahead: self.state.ahead(),
             set_back: self.state.set_back(clock::walltime()),
             names: self.state.crowded(clock::walltime()),
@@ -172,7 +177,10 @@ impl Driver {
     /// A line for systemd.
     pub fn status(&self) -> String {
         let Waiting {
-            triggers, results, ..
+            triggers,
+            selections,
+            results,
+            ..
         } = self.waiting();
         let Health {
             engine, is_up, why, ..
@@ -182,13 +190,18 @@ impl Driver {
         } else {
             format!("{engine} is not reached: {why}")
         };
-        format!("{triggers} triggers and {results} results wait; {link}")
+        let selections = match selections {
+            0 => String::new(),
+            count => format!(", {count} selections"),
+        };
+        format!("{triggers} triggers{selections} and {results} results wait; {link}")
     }
 
     /// What waits to be sent.
     pub(super) fn waiting(&self) -> Waiting {
         let mut waiting = Waiting {
             triggers: 0,
+            selections: self.state.stored_selections(),
             results: self.state.untold(),
             oldest: None,
             not_kept: self.health.not_kept.as_deref().map(ask::words),

@@ -239,6 +239,7 @@ impl Driver {
                 Ok((inventory.node.clone(), inventory))
             });
             match read {
+                Ok((_, one)) if !one.is_of_a_run() => {}
                 Ok((node, one)) => drop(told.insert(node, (one, Arc::from(value.bytes)))),
                 Err(ignored) => self.ignore(&value.key, &ignored),
             }

@@ -127,7 +127,7 @@ impl Driver {
                 self.slots
                     .failed(group, ask::words(&format!("the engine {e}")))
             }
-            (_, Ok(None)) | (Act::Take | Act::Evict { .. }, Ok(_)) => Vec::new(),
+            (_, Ok(None)) | (Act::Take | Act::Clear(_) | Act::Evict { .. }, Ok(_)) => Vec::new(),
         };
         self.do_all(deeds);
     }

@@ -145,22 +145,32 @@ fn size(list: &List) -> usize {
     list.values.iter().map(Value::size).sum()
 }
 
-/// Removes what a node tells of itself, unless it is there; or what stands at the one key that both are. What was found.
+async fn found<E: Engine>(engine: &E, key: &str) -> Result<List, Error> {
+    let mut found = engine.list(key).await?;
+    found.values.retain(|value| value.key == key);
+    Ok(found)
+}
+
+/// Removes the value of this revision at a key; without a revision, shows what stands there.
 pub(super) async fn forget<E: Engine>(
     engine: &E,
-    [alive, node]: &[String; 2],
+    key: &str,
+    revision: Option<u64>,
 ) -> Result<List, Error> {
-    for key in [alive, node] {
-        let mut found = engine.list(key).await?;
-        found.values.retain(|value| value.key == *key);
-        if let Some(value) = found.values.first() {
-            if key == node {
-                engine.remove(key, value.revision).await?;
-            }
-            return Ok(found);
-        }
-    }
+    let Some(revision) = revision else {
+        return found(engine, key).await;
+    };
+    engine.remove(key, revision).await?;
     Ok(List::default())
+}
+
+/// Removes what stands at a key. What was found.
+pub(super) async fn release<E: Engine>(engine: &E, key: &str) -> Result<List, Error> {
+    let found = found(engine, key).await?;
+    for value in &found.values {
+        engine.remove(key, value.revision).await?;
+    }
+    Ok(found)
 }
 
 /// Puts a value. Unless it is dear, the engine has to have room for it.

@@ -1,12 +1,17 @@
 //! Who takes a lock, keeps it and passes it on; and a few nodes that want it, whatever fails.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use again_base::model::Walltime;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::engine::LEASE;
 use crate::policy::beat::{Dead, Found, SILENT};
 use crate::policy::lock::tests::lock;
 use crate::policy::lock::{AHEAD, Known};
@@ -358,10 +363,7 @@ impl World {
     /// Somebody keeps a node's lease alive, which is killed or cut off after that.
     fn keep_its_lease(&mut self, n: usize) {
         let place = self.nodes[n].locks.place(&db());
-        let is_signed = |there: &There| there.word.is_some();
-        if self.store.there.as_ref().is_some_and(is_signed) {
-            self.store.haunted.extend(place.map(|place| place.lease));
-        }
+        self.store.haunted.extend(place.map(|place| place.lease));
     }
 
     /// A node beats, and looks at the beats of others.
@@ -654,6 +656,15 @@ impl World {
                 self.store.revoke(lease);
                 return;
             }
+            Deed::Clear(_, revision) => {
+                let there = self.store.there.clone();
+                if let Some(there) = there.filter(|there| there.revision == revision) {
+                    assert_eq!(there.word, None, "a word is not cleared");
+                    self.store.there = None;
+                    self.store.note(Seen::Nobody);
+                }
+                return;
+            }
             _ => return,
         };
         if loses {
@@ -806,6 +817,13 @@ impl World {
         self.for_millis(20_000);
     }
 
+    /// A node publishes the same again, with a new serial.
+    fn signs_anew(&mut self, n: usize) {
+        let told = self.store.told.iter().find(|(one, _)| *one == node(n));
+        let (_, known) = *told.expect("what it has published");
+        self.store.tell(&node(n), known);
+    }
+
     fn last(&self) -> u64 {
         self.store.words.last().expect("a word").token
     }
@@ -840,7 +858,11 @@ impl World {
             }
             self.link(n);
         }
-        self.for_millis(90_000);
+        // A word without its node, whose lease somebody keeps alive, goes only when the others have seen no beat for long enough.
+        let there = self.store.there.as_ref();
+        let is_kept = there.is_some_and(|there| self.store.haunted.contains(&there.lease));
+        let removal = 1000 * SILENT.secs() + 3 * BEAT + 10_000;
+        self.for_millis(if is_kept { removal } else { 90_000 });
         let holder = self.one();
         let token = self.store.words.last().expect("a word").token;
         for n in 0..self.nodes.len() {
@@ -925,6 +947,17 @@ fn dead_holder_whose_lease_somebody_keeps_alive_loses_the_lock() {
         assert_eq!((world.one(), world.store.words.len()), (other, 2));
         world.ends_well();
     }
+}
+
+#[test]
+fn holder_that_has_lost_its_state_loses_the_lock_although_its_lease_lives() {
+    let mut world = World::new(1, 3, &[]);
+    world.for_millis(8_000);
+    let holder = world.one();
+    world.keep_its_lease(holder);
+    world.lose_state(holder);
+    world.ends_well();
+    assert_eq!((world.store.evictions, world.store.words.len()), (1, 2));
 }
 
 #[test]
@@ -1031,31 +1064,87 @@ fn a_look_that_fails_makes_no_lease_longer() {
 }
 
 #[test]
-fn what_nobody_signs_holds_everybody_up_and_that_is_said() {
+fn what_nobody_signs_is_removed_after_90_seconds_without_a_change() {
     let mut world = World::new(1, 2, &[]);
-    let said = |deeds: &[Deed]| {
-        let is_it = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del"));
-        deeds.iter().any(is_it)
+    let come = |locks: &mut Locks, revision, is_list| {
+        locks.saw(&db(), Seen::Coming, Some(revision), is_list)
     };
-    let come = |locks: &mut Locks, is_list| locks.saw(&db(), Seen::Coming, Some(50), is_list);
-    assert_eq!(come(world.locks(0), false), []);
-    world.store.now += 2 * LEASE_MS - 1;
-    assert!(!said(&world.locks(0).tick()), "it may still come");
+    assert_eq!(come(world.locks(0), 50, false), []);
+    world.store.now += 80_000;
+    // It was listed again, and then another one came.
+    assert_eq!(come(world.locks(0), 50, true), []);
+    world.store.now += 9_999;
+    assert_eq!(world.locks(0).tick(), [], "it may still come");
+    assert_eq!(come(world.locks(0), 51, false), []);
+    world.store.now += 1000 * SILENT.secs() - 1;
+    assert_eq!(world.locks(0).tick(), []);
     world.store.now += 1;
-    assert!(said(&world.locks(0).tick()));
-    let why = world.held(0).why;
-    assert!(why.contains("nobody has signed"), "{why}");
-    // It stands there as before.
-    world.store.now += BEAT;
-    assert_eq!(world.locks(0).beat(), [Deed::Look(db())]);
-    assert_eq!(come(world.locks(0), true), []);
-    assert_eq!(world.held(0).why, why);
-    // Another one comes.
-    let other = world.locks(0).saw(&db(), Seen::Coming, Some(51), false);
-    assert_eq!(other, []);
+    assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
     assert!(world.held(0).why.contains("is taking it"));
     assert_eq!(world.locks(0).saw(&db(), Seen::Nobody, Some(52), false), []);
     assert!(world.nodes[0].locks.wakes() < Some(millis(world.store.now + 10_000)));
+    // Of another connection nothing is known.
+    assert_eq!(come(world.locks(1), 60, false), []);
+    world.locks(1).lost("cut");
+    world.store.now += 1000 * SILENT.secs();
+    assert_eq!(world.locks(1).tick(), []);
+}
+
+/// Candidate that fails or loses its own write while another one takes the lock leaves that one 90 seconds all the same.
+#[test]
+fn first_write_is_not_removed_earlier_by_a_candidate_that_fails() {
+    let is_cleared = |world: &mut World| {
+        world.store.now += 20_000;
+        let early = world.locks(0).tick();
+        world.store.now += 1000 * SILENT.secs() - 20_000 - 1;
+        let late = world.locks(0).tick();
+        assert_eq!([early, late], [vec![], vec![]]);
+        world.store.now += 1;
+        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+    };
+    let come = |world: &mut World, is_list| {
+        world.locks(0).saw(&db(), Seen::Coming, Some(51), is_list);
+    };
+    // It cannot look, or its own write is refused.
+    for fails in [Locks::not_seen, Locks::failed] {
+        let mut world = World::new(1, 2, &[]);
+        come(&mut world, false);
+        fails(world.locks(0), &db());
+        is_cleared(&mut world);
+        // A removal that is refused is tried again.
+        fails(world.locks(0), &db());
+        world.store.now += 11_000;
+        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+    }
+    // It was stopped until its lease had ended, and lists another one's write before its watch tells anything.
+    let mut world = World::new(1, 2, &[]);
+    world.store.now += 10_000;
+    assert_eq!(world.locks(0).tick(), [Deed::Enter(db())]);
+    world.locks(0).entered(&db(), Some((50, 1)));
+    come(&mut world, true);
+    world.locks(0).gone(&db());
+    is_cleared(&mut world);
+}
+
+#[test]
+fn candidate_that_died_before_it_signed_keeps_nobody_from_the_lock() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, &[]);
+        while world.store.there.is_none() {
+            world.go_on(0.0);
+        }
+        let first = world.store.there.clone().expect("a write");
+        assert_eq!(first.word, None);
+        let is_its = |stand: &Stand| stand.locks.place(&db()).is_some();
+        let dead = world.nodes.iter().position(is_its);
+        world.store.haunted.insert(first.lease);
+        if let Some(dead) = dead {
+            world.kill(dead);
+        }
+        world.for_millis(1000 * SILENT.secs() + 20_000);
+        world.one();
+        world.ends_well();
+    }
 }
 
 #[test]
@@ -1401,7 +1490,8 @@ fn token_from_before_a_reset_does_not_count() {
         let mut world = World::new(seed, 3, &[]);
         world.stop_with(1_000);
         assert!(world.store.reset(5, 7));
-        // The others are away for longer than they are waited for, and so is what they published.
+        // The others have signed the same anew, and are away for longer than they are waited for.
+        (1..3).for_each(|n| world.signs_anew(n));
         world.back(0);
         assert_eq!(world.last(), 8);
         world.back(1);
@@ -1598,133 +1688,166 @@ fn one_that_was_cut_off_as_the_holder_takes_a_reset_when_it_is_back() {
     }
 }
 
-#[test]
-fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
-    let seeds =
-        std::env::var("AGAIN_FLEET_LOCK_SEEDS").map_or(40, |text| text.parse().expect("a number"));
-    let (mut words, mut resets, mut evictions) = (0, 0, 0);
-    for seed in 0..seeds {
-        let (count, prefer): (usize, &[&str]) = (
-            3 + (seed % 2) as usize,
-            if seed % 3 == 0 { &["n2", "n0"] } else { &[] },
-        );
-        let (lies, refuses) = (seed % 4 > 1, seed % 5 == 0);
-        let mut world = if lies {
-            World::with_liar(seed, count, prefer)
+/// Lives through one seed, whatever fails; and gives how many words there were, resets, and removals of dead holders.
+fn live(seed: u64) -> [usize; 3] {
+    let mut resets = 0;
+    let (count, prefer): (usize, &[&str]) = (
+        3 + (seed % 2) as usize,
+        if seed.is_multiple_of(3) {
+            &["n2", "n0"]
         } else {
-            World::new(seed, count, prefer)
+            &[]
+        },
+    );
+    let (lies, refuses) = (seed % 4 > 1, seed.is_multiple_of(5));
+    let mut world = if lies {
+        World::with_liar(seed, count, prefer)
+    } else {
+        World::new(seed, count, prefer)
+    };
+    let (mut emptied, mut number) = (0, 0);
+    for _ in 0..40 {
+        let n = world.dice.random_range(0..world.nodes.len());
+        match world.dice.random_range(0..if refuses { 13 } else { 11 }) {
+            0 => {
+                if world.dice.random_bool(0.5) {
+                    world.keep_its_lease(n);
+                }
+                world.kill(n);
+            }
+            1 | 2 => {
+                world.kill(n);
+                world.start(n);
+                world.link(n);
+            }
+            3 => {
+                let is_kept = world.dice.random_bool(0.5);
+                if is_kept {
+                    world.keep_its_lease(n);
+                }
+                world.cut(n);
+                if is_kept && world.dice.random_bool(0.5) {
+                    world.away(n, 150_000, emptied);
+                }
+            }
+            4 => {
+                let (to, token) = (
+                    world.dice.random_range(0..world.nodes.len()),
+                    world.store.words.last().map_or(1, |word| word.token),
+                );
+                for n in 0..world.nodes.len() {
+                    if world.nodes[n].is_linked {
+                        let deeds = world.locks(n).passed(&db(), token, node(to));
+                        world.doing(n, deeds);
+                    }
+                }
+            }
+            5 => world.nodes[n].is_full ^= true,
+            6 if world.dice.random_bool(0.3) => {
+                // All are there, and have heard everything: what one alone knows nobody can know without it.
+                world.ends_well();
+                world.empty();
+                emptied = world.store.now;
+                for _ in 0..200 {
+                    world.go_on(0.0);
+                    world.judge(emptied);
+                }
+            }
+            7 if lies => {
+                let token = world.dice.random_range(1..=MOST_TOKEN);
+                let reset = world.dice.random_range(0..=number + 1);
+                let takes = world.dice.random_bool(0.3);
+                world.lie(known(token, reset), takes);
+            }
+            8 if world.dice.random_bool(0.5) => {
+                // Up or down, and by somebody who has stopped the holder and waited.
+                world.holders().into_iter().for_each(|n| world.kill(n));
+                let most = if refuses { AHEAD } else { 1 << 30 };
+                let token = world.dice.random_range(0..most);
+                let since = world.store.now;
+                while world.store.there.is_some() && world.store.now < since + LEASE_MS {
+                    world.go_on(0.0);
+                    world.judge(emptied);
+                }
+                number += u64::from(world.store.reset(number + 1, token));
+                resets += usize::from(world.store.words.is_empty());
+            }
+            9 => world.nodes[n].refuses = refuses && !world.nodes[n].refuses,
+            10 if world.dice.random_bool(0.3) => {
+                // One loses its state: the others have heard everything.
+                world.ends_well();
+                world.lose_state(n);
+            }
+            11 if refuses && world.store.resets.len() > 1 => {
+                world.show(n, world.store.resets.len() - 2);
+            }
+            12 if world.dice.random_bool(0.3) => {
+                world.nodes[n].refuses = true;
+                world.ends_well();
+                world.lose_state(n);
+            }
+            _ => {}
+        }
+        if world.dice.random_bool(0.1) {
+            world.copies();
+        }
+        // For a dead one to be removed it takes longer.
+        let most = if world.dice.random_bool(0.2) {
+            200_000
+        } else {
+            40_000
         };
-        let (mut emptied, mut number) = (0, 0);
-        for _ in 0..40 {
+        let until = world.store.now + world.dice.random_range(100..most);
+        while world.store.now < until {
+            world.go_on(0.01);
+            world.judge(emptied);
             let n = world.dice.random_range(0..world.nodes.len());
-            match world.dice.random_range(0..if refuses { 13 } else { 11 }) {
-                0 => {
-                    if world.dice.random_bool(0.5) {
-                        world.keep_its_lease(n);
-                    }
-                    world.kill(n);
-                }
-                1 | 2 => {
-                    world.kill(n);
+            if world.dice.random_bool(0.002) {
+                if !world.nodes[n].is_up {
                     world.start(n);
-                    world.link(n);
                 }
-                3 => {
-                    let is_kept = world.dice.random_bool(0.5);
-                    if is_kept {
-                        world.keep_its_lease(n);
-                    }
-                    world.cut(n);
-                    if is_kept && world.dice.random_bool(0.5) {
-                        world.away(n, 150_000, emptied);
-                    }
-                }
-                4 => {
-                    let (to, token) = (
-                        world.dice.random_range(0..world.nodes.len()),
-                        world.store.words.last().map_or(1, |word| word.token),
-                    );
-                    for n in 0..world.nodes.len() {
-                        if world.nodes[n].is_linked {
-                            let deeds = world.locks(n).passed(&db(), token, node(to));
-                            world.doing(n, deeds);
-                        }
-                    }
-                }
-                5 => world.nodes[n].is_full ^= true,
-                6 if world.dice.random_bool(0.3) => {
-                    // All are there, and have heard everything: what one alone knows nobody can know without it.
-                    world.ends_well();
-                    world.empty();
-                    emptied = world.store.now;
-                    for _ in 0..200 {
-                        world.go_on(0.0);
-                        world.judge(emptied);
-                    }
-                }
-                7 if lies => {
-                    let token = world.dice.random_range(1..=MOST_TOKEN);
-                    let reset = world.dice.random_range(0..=number + 1);
-                    let takes = world.dice.random_bool(0.3);
-                    world.lie(known(token, reset), takes);
-                }
-                8 if world.dice.random_bool(0.5) => {
-                    // Up or down, and by somebody who has stopped the holder and waited.
-                    world.holders().into_iter().for_each(|n| world.kill(n));
-                    let most = if refuses { AHEAD } else { 1 << 30 };
-                    let token = world.dice.random_range(0..most);
-                    let since = world.store.now;
-                    while world.store.there.is_some() && world.store.now < since + LEASE_MS {
-                        world.go_on(0.0);
-                        world.judge(emptied);
-                    }
-                    number += u64::from(world.store.reset(number + 1, token));
-                    resets += usize::from(world.store.words.is_empty());
-                }
-                9 => world.nodes[n].refuses = refuses && !world.nodes[n].refuses,
-                10 if world.dice.random_bool(0.3) => {
-                    // One loses its state: the others have heard everything.
-                    world.ends_well();
-                    world.lose_state(n);
-                }
-                11 if refuses && world.store.resets.len() > 1 => {
-                    world.show(n, world.store.resets.len() - 2);
-                }
-                12 if world.dice.random_bool(0.3) => {
-                    world.nodes[n].refuses = true;
-                    world.ends_well();
-                    world.lose_state(n);
-                }
-                _ => {}
-            }
-            if world.dice.random_bool(0.1) {
-                world.copies();
-            }
-            // For a dead one to be removed it takes longer.
-            let most = if world.dice.random_bool(0.2) {
-                200_000
-            } else {
-                40_000
-            };
-            let until = world.store.now + world.dice.random_range(100..most);
-            while world.store.now < until {
-                world.go_on(0.01);
-                world.judge(emptied);
-                let n = world.dice.random_range(0..world.nodes.len());
-                if world.dice.random_bool(0.002) {
-                    if !world.nodes[n].is_up {
-                        world.start(n);
-                    }
-                    world.link(n);
-                }
+                world.link(n);
             }
         }
-        world.ends_well();
-        evictions += world.store.evictions;
-        words += world.store.before + world.store.words.len();
     }
+    world.ends_well();
+    let words = world.store.before + world.store.words.len();
+    [words, resets, world.store.evictions]
+}
+
+/// Lives through these seeds, on all processors.
+fn live_all(seeds: Range<u64>) {
+    let (next, all) = (AtomicU64::new(seeds.start), Mutex::new([0; 3]));
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.end {
+            return;
+        }
+        let counts = catch_unwind(|| live(seed))
+            .unwrap_or_else(|_| panic!("again with AGAIN_FLEET_LOCK_SEED={seed}"));
+        let mut all = all.lock().expect("no panic");
+        (0..3).for_each(|n| all[n] += counts[n]);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let [words, resets, evictions] = all.into_inner().expect("no panic");
     println!("{words} words, {resets} resets, {evictions} evictions");
-    assert!(evictions > seeds as usize / 4, "too few: {evictions}");
-    assert!(resets > seeds as usize / 4, "too few: {resets}");
-    assert!(words > 5 * seeds as usize, "too little happened: {words}");
+    let count = (seeds.end - seeds.start) as usize;
+    if count > 1 {
+        assert!(evictions > count / 4, "too few: {evictions}");
+        assert!(resets > count / 4, "too few: {resets}");
+        assert!(words > 5 * count, "too little happened: {words}");
+    }
+}
+
+#[test]
+fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
+    let number = |name| std::env::var(name).ok()?.parse().ok();
+    live_all(match number("AGAIN_FLEET_LOCK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("AGAIN_FLEET_LOCK_SEEDS").unwrap_or(40),
+    });
 }

@@ -291,3 +291,88 @@ fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {
         assert_eq!(node_puts(&web1.does(Event::Reached)), []);
     }
 }
+
+/// An empty entry would replace facts that the engine has not shown, and an old one of its own may have been put there by somebody.
+#[test]
+fn node_without_its_state_leaves_what_may_stand_at_its_own_key_to_the_next_run() {
+    let publishes = |web1: &Bench| [false, true].map(|one| web1.state.is_unpublished(one));
+    let seen = |found: Option<OwnKey>| {
+        let mut web1 = Bench::new("web1");
+        web1.does(Event::Reached);
+        assert_eq!(publishes(&web1), [false, false]);
+        if let Some(found) = found {
+            web1.does(own_key(1, found));
+        }
+        web1.does(Event::OwnKeySeen { is_shown: true });
+        web1
+    };
+    assert_eq!(publishes(&seen(None)), [true, true]);
+    let foreign = OwnKey::Foreign("nobody signed it".to_owned());
+    assert_eq!(publishes(&seen(Some(foreign))), [true, true]);
+    let mut web1 = seen(Some(signed(1, "a")));
+    assert_eq!(publishes(&web1), [false, true]);
+    web1.does(own_key(2, OwnKey::Absent));
+    assert_eq!(publishes(&web1), [false, true]);
+    web1.publishes("a", 3);
+    assert_eq!(publishes(&web1), [false, false]);
+    // The engine does not show it, or not in time.
+    let mut late = Bench::new("web1");
+    late.does(Event::Reached);
+    late.passes(10);
+    assert_eq!(publishes(&late), [false, true]);
+    late.does(Event::OwnKeySeen { is_shown: false });
+    assert_eq!(publishes(&late), [false, true]);
+    late.does(own_key(1, OwnKey::Absent));
+    assert_eq!(publishes(&late), [true, true]);
+}
+
+/// With the beat that is next after ten minutes, as the same to be selected by: no trigger waits for it.
+#[test]
+fn node_signs_the_same_anew_every_ten_minutes_while_it_is_connected() {
+    let mut web1 = Bench::linked("web1");
+    let first = web1.publishes("a", 1);
+    assert_eq!(first.at, web1.now.wall.millis());
+    web1.passes(599);
+    assert_eq!(web1.does(Event::Beat), []);
+    let later = web1.now.uptime + Span::from_secs(3_600);
+    let wakes = wakes(&web1.state);
+    assert!(wakes.is_none_or(|at| at > later), "{wakes:?} for that");
+    web1.passes(1);
+    let draft = kept(&web1.does(Event::Beat));
+    let Content::Node(second) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert!(second.tells_the_same(&first));
+    assert_eq!(
+        (second.at, second.serial),
+        (first.at + 600_000, first.serial + 600_000)
+    );
+    let put = node_puts(&web1.keeps(&draft, Ok(()))).remove(0);
+    let (_, actions) = web1.fires(request(&[]));
+    assert_eq!(puts(&actions).len(), 1);
+    assert_eq!(web1.does(Event::Beat), [], "once");
+    // The version before is told late, and nobody else is named for it.
+    let older = || OwnKey::Signed(Box::new(first.clone()));
+    assert_eq!(web1.does(own_key(1, older())), []);
+    assert_eq!(web1.is_put_at(&put, 2), []);
+    let put = node_puts(&web1.does(own_key(3, older()))).remove(0);
+    assert_eq!(web1.is_put_at(&put, 4), []);
+    // Without the engine it signs nothing, and at once when it is back.
+    web1.passes(3_600);
+    web1.does(Event::Lost);
+    assert_eq!(web1.does(Event::Beat), []);
+    web1.does(Event::Reached);
+    assert_eq!(web1.does(Event::Beat), [], "it has not seen its own key");
+    let actions = web1.does(Event::OwnKeySeen { is_shown: true });
+    assert_eq!(node_puts(&actions), []);
+    let third = kept(&actions);
+    assert_eq!(node_puts(&web1.keeps(&third, Ok(()))).len(), 1);
+    // Nobody takes a clock that was set back for a node of the future.
+    web1.now.wall = Walltime::from_millis(first.at);
+    let draft = kept(&web1.does(Event::Beat));
+    let Content::Node(last) = &draft.content else {
+        panic!("{draft:?}");
+    };
+    assert_eq!(last.at, first.at);
+    assert!(last.serial > second.serial);
+}

@@ -7,6 +7,7 @@ use super::finding::Finding;
 use crate::ask::{Failure, How, Reason};
 use crate::policy::term;
 use crate::settings::Settings;
+use crate::step::model::StoredShown;
 use crate::verbs::clock;
 
 /// Findings about the service, its outbox, what the engine allows, and the clock.
@@ -19,6 +20,15 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     }
     found.extend(how.failures.iter().map(failure));
     found.extend([outbox(how, now), clocks(how.ahead, settings.skew)]);
+    found.extend(how.selections.iter().map(|one| selection(one, how, now)));
+    let others = how
+        .outbox
+        .selections
+        .saturating_sub(how.selections.len() as u64);
+    if others > 0 {
+        let what = format!("{others} more stored selections wait");
+        found.push(Finding::ok("outbox", what));
+    }
     found.extend(how.set_back.map(|number| set_back(number, now)));
     found.extend(
         how.names
@@ -166,6 +176,20 @@ fn outbox(how: &How, now: Walltime) -> Finding {
     )
 }
 
+/// Finding about a stored selection.
+fn selection(one: &StoredShown, how: &How, now: Walltime) -> Finding {
+    let StoredShown {
+        id, name, selects, ..
+    } = one;
+    let (engine, until) = (&how.link.engine, clock(at(one.until), now));
+    Finding::ok(
+        "outbox",
+        format!(
+            "'{name}' (id {id}) waits until {until} to be sent to nodes with {selects}, selected when {engine} shows all nodes"
+        ),
+    )
+}
+
 /// The clock, against the other nodes' and how far they may be apart.
 fn clocks(ahead: Option<i64>, skew: Span) -> Finding {
     let Some(ahead) = ahead else {
@@ -215,6 +239,7 @@ mod tests {
             failures: Vec::new(),
             outbox: Waiting {
                 triggers: 0,
+                selections: 0,
                 results: 2,
                 oldest: None,
                 not_kept: None,
@@ -225,6 +250,7 @@ mod tests {
             tokens: Vec::new(),
             ahead: Some(20),
             set_back: None,
+            selections: Vec::new(),
             names: Vec::new(),
         }
     }

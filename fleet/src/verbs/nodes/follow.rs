@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use again_base::layout::frame::Frame;
 use again_base::layout::{Look, Tone, say};
-use again_base::model::Walltime;
+use again_base::model::{Span, Walltime};
 use again_base::sys::attributes::SignalState;
 use again_base::sys::clock::walltime;
 use again_base::sys::terminal::{self, Terminal, clean};
@@ -110,8 +110,7 @@ async fn any(signals: &mut [Signal]) -> usize {
 /// What is watched. On NATS nobody shares slots.
 fn places(settings: &Settings) -> Vec<Place> {
     let slots = (settings.engine == Engine::Etcd).then_some((Prefix::AllSlots, 1));
-    let all = [(Prefix::Nodes, SELDOM), (Prefix::Alive, 1)];
-    let all = all.into_iter().chain(slots);
+    let all = [(Prefix::Nodes, SELDOM)].into_iter().chain(slots);
     all.map(|(prefix, often)| (prefix.encode(&settings.namespace), often))
         .collect()
 }
@@ -145,6 +144,7 @@ struct View {
     namespace: Namespace,
     seals: Seals,
     selection: Selection,
+    skew: Span,
     live: Live,
     /// What a new connection has shown so far: it may lack what there was before.
     coming: Option<Live>,
@@ -166,6 +166,7 @@ impl View {
             namespace: settings.namespace.clone(),
             seals,
             selection,
+            skew: settings.skew,
             live: Live::default(),
             coming: None,
             early: Vec::new(),
@@ -215,6 +216,7 @@ impl View {
             return Ok(());
         };
         (self.live, self.is_new) = (coming, true);
+        self.live.judge(walltime(), self.skew);
         let before = std::mem::replace(&mut self.link, Link::Here);
         if let (Link::Away(..), Out::Told(Some(_))) = (before, &self.out) {
             let (engine, counts) = (self.engine, self.live.counts(&self.selection));
@@ -250,12 +252,12 @@ impl View {
         };
         let live = self.coming.as_mut().unwrap_or(&mut self.live);
         match &key {
-            Key::Alive(_) => {
-                self.is_new |= live.lives(&key, true);
-                return;
-            }
             Key::Node(_) => match self.seals.inventory(&value.bytes, &key) {
-                Ok(told) => live.tells(&key, Some(told)),
+                // Each node signs the same again and again.
+                Ok(told) => {
+                    self.is_new |= live.tells(&key, Some(told));
+                    return;
+                }
                 Err(_) => live.lies(&key),
             },
             Key::Slot { .. } => {
@@ -275,10 +277,9 @@ impl View {
         };
         let live = self.coming.as_mut().unwrap_or(&mut self.live);
         match &key {
-            Key::Alive(_) => {
-                live.lives(&key, false);
+            Key::Node(_) => {
+                live.tells(&key, None);
             }
-            Key::Node(_) => live.tells(&key, None),
             _ => live.stands(&key, None),
         }
         self.is_new = true;
@@ -306,13 +307,19 @@ impl View {
             self.is_new = true;
             return Ok(());
         }
+        let now = walltime();
+        let minute = now.millis() / 60_000;
+        let is_next_minute = std::mem::replace(&mut self.minute, minute) != minute;
         let is_new = std::mem::take(&mut self.is_new);
+        // What the backend shows no more tells nothing of who is connected now.
+        let is_judged = matches!(self.link, Link::Here) && (is_new || is_next_minute);
+        let has_changed = is_judged && self.live.judge(now, self.skew);
+        let is_new = is_new || has_changed;
         if is_new {
             // What is read anew next is believed by what the files say now.
             let _ = self.seals.refresh();
         }
-        let minute = walltime().millis() / 60_000;
-        let is_due = std::mem::replace(&mut self.minute, minute) != minute || is_new;
+        let is_due = is_new || is_next_minute;
         match &mut self.out {
             Out::Drawn(..) if is_due => self.draw(),
             Out::Drawn(..) => Ok(()),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use again_base::layout::{Look, Tone, plural};
-use again_base::model::Walltime;
+use again_base::model::{Span, Walltime};
 use again_base::sys::terminal::clean;
 
 use super::super::clock;
@@ -58,9 +58,17 @@ pub type Stands = Vec<(Node, Stand)>;
 const KINDS: usize = Why::Runs as usize + 1;
 
 impl Live {
-    /// What a node tells of itself, or nothing any more.
-    pub fn tells(&mut self, key: &Key, told: Option<Inventory>) {
-        self.change(key, |one| (one.told, one.is_liar) = (told, false));
+    /// What a node tells of itself, or nothing any more. Whether that is news, and not the same of a connected node, newly signed.
+    pub fn tells(&mut self, key: &Key, told: Option<Inventory>) -> bool {
+        let mut is_new = true;
+        self.change(key, |one| {
+            is_new = match (&one.told, &told) {
+                (Some(before), Some(told)) => !one.is_alive() || !before.tells_the_same(told),
+                _ => true,
+            };
+            (one.told, one.is_liar) = (told, false);
+        });
+        is_new
     }
 
     /// What stands there its node has not signed.
@@ -68,13 +76,9 @@ impl Live {
         self.change(key, |one| (one.told, one.is_liar) = (None, true));
     }
 
-    /// Whether a node's service is connected; whether that is new.
-    pub fn lives(&mut self, key: &Key, is_alive: bool) -> bool {
-        let mut was = false;
-        self.change(key, |one| {
-            was = std::mem::replace(&mut one.is_alive, is_alive)
-        });
-        was != is_alive
+    /// Judges which nodes are connected; whether that has changed.
+    pub fn judge(&mut self, now: Walltime, skew: Span) -> bool {
+        self.roster.judge(now, skew)
     }
 
     /// Who stands in a line, or nobody any more.
@@ -89,7 +93,7 @@ impl Live {
     }
 
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut Entry)) {
-        let (Key::Node(node) | Key::Alive(node) | Key::Slot { node, .. }) = key else {
+        let (Key::Node(node) | Key::Slot { node, .. }) = key else {
             return;
         };
         // Who is forgotten stays here, with nothing to show: a name is little.
@@ -124,9 +128,9 @@ impl Live {
             let told = one.told.as_ref();
             let is = |what: fn(&Inventory) -> bool| told.is_some_and(what);
             let each = [
-                one.is_alive,
-                !one.is_alive,
-                one.is_alive && is(|told| told.running.is_some()),
+                one.is_alive(),
+                !one.is_alive(),
+                one.is_alive() && is(|told| told.running.is_some()),
                 waits.get(node).is_some(),
                 is(|told| told.pending > 0),
                 is(|told| told.disabled),
@@ -231,8 +235,10 @@ impl Live {
         let stand = |(node, one): (&Node, &Entry)| {
             let told = one.told.as_ref();
             let stand = Stand {
-                is_alive: one.is_alive,
-                running: told.and_then(|told| told.running).filter(|_| one.is_alive),
+                is_alive: one.is_alive(),
+                running: told
+                    .and_then(|told| told.running)
+                    .filter(|_| one.is_alive()),
                 last: told.and_then(|told| Some((told.last?, told.ended))),
                 disabled: told.is_some_and(|told| told.disabled),
                 pending: told.map_or(0, |told| told.pending),
@@ -325,16 +331,18 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     if told.last.is_some_and(Outcome::counts_as_failed) {
         return Some((Why::Failed, told.ended.unwrap_or(told.at)));
     }
-    if !one.is_alive {
+    if !one.is_alive() {
         return Some((Why::Gone, told.at));
     }
+    // Not when it was signed, which is done again and again.
+    let at = told.running.or(told.ended).unwrap_or(0);
     if is_at_the_cap(told) {
-        return Some((Why::AtTheCap, told.at));
+        return Some((Why::AtTheCap, at));
     }
     if told.disabled {
-        return Some((Why::Disabled, told.at));
+        return Some((Why::Disabled, at));
     }
-    let pending = (told.pending > 0).then_some((Why::Pending, told.at));
+    let pending = (told.pending > 0).then_some((Why::Pending, at));
     let runs = told.running.map(|since| (Why::Runs, since));
     waits.or(pending).or(runs)
 }
@@ -376,14 +384,16 @@ mod tests {
             (one.at, one.last, one.ended) = (NOW.millis(), Some(Outcome::Changed), Some(1));
             change(&mut one);
             self.tells(&Key::Node(one.node.clone()), Some(one));
+            self.judge(NOW, Span::ZERO);
         }
 
-        fn comes(&mut self, name: &str) {
-            self.lives(&Key::Alive(name.parse().expect("a certname")), true);
-        }
-
+        /// What a node tells is old.
         fn goes(&mut self, name: &str) {
-            self.lives(&Key::Alive(name.parse().expect("a certname")), false);
+            let node: Node = name.parse().expect("a certname");
+            let told = self.roster.nodes[&node].told.clone();
+            let told = told.map(|told| Inventory { at: 1, ..told });
+            self.tells(&Key::Node(node), told);
+            self.judge(NOW, Span::ZERO);
         }
 
         /// A node stands in a line with so many slots.
@@ -405,7 +415,6 @@ mod tests {
         let mut live = Live::default();
         for n in 1..=9 {
             live.is(&format!("n{n}"), |_| {});
-            live.comes(&format!("n{n}"));
         }
         let now = NOW.millis();
         live.is("n1", |one| one.running = Some(now - 2000));
@@ -427,7 +436,7 @@ mod tests {
         let at = |millis: u64| clock(Walltime::from_millis(millis), NOW);
         let (now, old) = (at(NOW.millis()), at(1));
         let row = |node: &str, there: &str, last: &str, words: &str| {
-            let there_wide = format!("gone, told {now}").len();
+            let there_wide = format!("gone, told {old}").len();
             let last_wide = format!("changed {old}").len();
             format!("{node:4}  {there:there_wide$}  production   {last:last_wide$}  {words}")
                 .trim_end()
@@ -438,7 +447,7 @@ mod tests {
             "9 nodes: 8 alive, 1 gone, 3 running, 1 waiting for a slot, 1 pending, 1 disabled, 1 failed last".to_owned(),
             row("NODE", "THERE", "LAST RUN", "NOW").replace("production ", "ENVIRONMENT"),
             row("n6", "alive", &format!("failed {now}"), &format!("running since {now}")),
-            row("n7", &format!("gone, told {now}"), &changed, ""),
+            row("n7", &format!("gone, told {old}"), &changed, ""),
             row("n5", "alive", &changed, "cap 5/5"),
             row("n4", "alive", &changed, "disabled"),
             row("n8", "alive", &changed, &format!("waits since {old}, place 2 in puppetserver")),
@@ -460,7 +469,6 @@ mod tests {
         let mut live = fleet();
         for n in 10..60 {
             live.is(&format!("n{n}"), |one| one.disabled = true);
-            live.comes(&format!("n{n}"));
         }
         let frame = live.frame(12);
         assert_eq!(frame.len(), 13, "{frame:#?}");
@@ -489,14 +497,13 @@ mod tests {
             lines
         };
         live.is("web1", |_| {});
-        live.comes("web1");
         assert_eq!(told(&live), ["web1: alive, changed"]);
         assert_eq!(told(&live), [""; 0]);
         live.is("web1", |one| (one.running, one.pending) = (Some(2), 1));
         assert_eq!(told(&live), ["web1: running, 1 pending"]);
         // Another time, or another fact: nothing that is told.
         live.is("web1", |one| {
-            (one.at, one.running, one.pending) = (1, Some(2), 1);
+            (one.at, one.running, one.pending) = (NOW.millis() - 1, Some(2), 1);
             one.facts.clear();
         });
         assert_eq!(told(&live), [""; 0]);
@@ -527,7 +534,7 @@ mod tests {
         live.lies(&key);
         let counts = live.counts(&all());
         assert!(
-            counts.starts_with("9 nodes: 8 alive, 1 gone, 2 running, "),
+            counts.starts_with("8 nodes: 7 alive, 1 gone, 2 running, "),
             "{counts}"
         );
         assert!(counts.ends_with(", 1 not believed"), "{counts}");
@@ -542,7 +549,6 @@ mod tests {
         let now = NOW.millis();
         for n in 0..10_000_u64 {
             let name = format!("n{n:05}.example.com");
-            live.comes(&name);
             live.is(&name, |one| {
                 one.disabled = n % 2 == 0;
                 one.running = (n % 100 == 1).then_some(now - n);

@@ -34,6 +34,7 @@ impl Roster {
         let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
         let mut roster = Roster::default();
         conversation.each(until, |answer| roster.hear(answer))?;
+        roster.judge(walltime(), settings.skew);
         Ok(roster)
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::super::{clock, named};
 use crate::ask::Answer;
 use crate::policy::last_inventory::RETURN;
+use crate::policy::presence::Presence;
 use crate::policy::select::{Condition, Selection};
 use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
@@ -29,7 +30,8 @@ pub struct Roster {
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub told: Option<Inventory>,
-    pub is_alive: bool,
+    /// Whether its service is connected, as it was judged last.
+    pub presence: Presence,
     /// Since when the backend lacks what it had published before.
     pub missing_since: Option<Walltime>,
     /// What stands at its key counts for nothing: it has not signed that, or published something newer before.
@@ -47,7 +49,6 @@ impl Roster {
                 entry.told = Some(*told);
             }
             Answer::Ignored(node) => self.nodes.entry(node).or_default().is_liar = true,
-            Answer::Alive(node) => self.nodes.entry(node).or_default().is_alive = true,
             Answer::Missing { node, since } => {
                 let since = Some(Walltime::from_millis(since));
                 self.nodes.entry(node).or_default().missing_since = since;
@@ -58,17 +59,32 @@ impl Roster {
         true
     }
 
+    /// Judges which nodes are connected, where the backend shows what they have signed. Whether that has changed.
+    pub fn judge(&mut self, now: Walltime, skew: Span) -> bool {
+        if self.stored.is_some() {
+            return false;
+        }
+        let mut has_changed = false;
+        for one in self.nodes.values_mut() {
+            let told = one.told.as_ref().filter(|_| one.missing_since.is_none());
+            let presence = told.map(|told| Presence::of(Walltime::from_millis(told.at), now, skew));
+            let presence = presence.unwrap_or_default();
+            has_changed |= std::mem::replace(&mut one.presence, presence) != presence;
+        }
+        has_changed
+    }
+
     /// Those who are meant.
     pub fn selected(&self, selection: &Selection) -> impl Iterator<Item = &Node> {
         self.meant(selection).into_iter().map(|(node, _)| node)
     }
 
-    /// Those who are meant, of all who are there or have told something.
+    /// Those who are meant, of all who have published something.
     pub(super) fn meant(&self, selection: &Selection) -> Vec<(&Node, &Entry)> {
         let mut meant = Vec::new();
         for (node, one) in &self.nodes {
             let told = one.told.as_ref();
-            if (one.is_alive || told.is_some()) && selection.has(told) {
+            if told.is_some() && selection.has(told) {
                 meant.push((node, &**one));
             }
         }
@@ -94,7 +110,15 @@ impl Roster {
 
     /// Whether it is known that a node's service is not connected.
     pub fn is_away(&self, node: &Node) -> bool {
-        self.stored.is_none() && !self.nodes.get(node).is_some_and(|one| one.is_alive)
+        let presence = self.nodes.get(node).map(|one| one.presence);
+        self.stored.is_none() && presence.unwrap_or_default() == Presence::Gone
+    }
+
+    /// Whether all nodes are known: the backend shows them, and none may still return after it has lost its data.
+    pub fn is_complete(&self, now: Walltime) -> bool {
+        let missing = self.nodes.values().filter_map(|one| one.missing_since);
+        let mut returning = missing.filter(|since| now.since(*since) < RETURN);
+        self.stored.is_none() && returning.next().is_none()
     }
 
     /// Sentences about nodes whose facts the backend has lost: those that may still publish again, and those that had time enough.
@@ -141,6 +165,15 @@ impl Roster {
             ));
         }
         warnings.extend(self.missing(now));
+        let nodes = self.nodes.iter();
+        let ahead = nodes.filter(|(_, one)| one.presence == Presence::Ahead);
+        let ahead: Vec<&Node> = ahead.map(|(node, _)| node).collect();
+        if !ahead.is_empty() {
+            warnings.push(format!(
+                "cannot tell whether these nodes are connected, as their clocks are ahead of this node's: {}",
+                named(ahead)
+            ));
+        }
         let ignored = self.ignored();
         if !ignored.is_empty() {
             warnings.push(format!(
@@ -200,30 +233,38 @@ fn line(row: &Row, widths: &[usize; 5], look: &Look) -> String {
 }
 
 impl Entry {
+    /// Whether its service is connected, as far as that is known.
+    pub(super) fn is_alive(&self) -> bool {
+        self.presence == Presence::Connected
+    }
+
     /// The row of a node; without knowledge of who is connected if the nodes are stored ones.
     pub(super) fn row(&self, node: &Node, now: Walltime, is_stored: bool) -> Row {
         let at = |millis| clock(Walltime::from_millis(millis), now);
         let node = (Tone::Plain, node.to_string());
         let told = self.told.as_ref();
-        let there = match (self.is_alive, told) {
-            (true, _) => (Tone::Good, "alive".to_owned()),
-            (false, Some(told)) if is_stored => {
+        let none = || (Tone::Plain, String::new());
+        let Some(told) = told else {
+            return [node, none(), none(), none(), none()];
+        };
+        let there = match self.presence {
+            Presence::Connected => (Tone::Good, "alive".to_owned()),
+            Presence::Ahead => (
+                Tone::Attention,
+                format!("clock ahead, told {}", at(told.at)),
+            ),
+            Presence::Gone if is_stored => {
                 (Tone::Plain, format!("not known, told {}", at(told.at)))
             }
-            (false, Some(_)) if self.missing_since.is_some() => {
+            Presence::Gone if self.missing_since.is_some() => {
                 (Tone::Attention, "not back".to_owned())
             }
-            (false, Some(told)) => (Tone::Attention, format!("gone, told {}", at(told.at))),
-            (false, None) => (Tone::Attention, "gone".to_owned()),
+            Presence::Gone => (Tone::Attention, format!("gone, told {}", at(told.at))),
         };
-        let Some(told) = told else {
-            let nothing = match self.is_liar {
-                true => (Tone::Attention, "not believed".to_owned()),
-                false => (Tone::Plain, "told nothing".to_owned()),
-            };
-            let none = || (Tone::Plain, String::new());
+        if !told.is_of_a_run() {
+            let nothing = (Tone::Plain, "told nothing".to_owned());
             return [node, there, none(), nothing, none()];
-        };
+        }
         let last = told.last.map_or((Tone::Plain, String::new()), |last| {
             let tone = match last {
                 Outcome::Failed => Tone::Bad,
@@ -246,7 +287,7 @@ impl Entry {
         if told.disabled {
             (tone, words) = (Tone::Attention, vec!["disabled".to_owned()]);
         }
-        if let Some(since) = told.running.filter(|_| self.is_alive) {
+        if let Some(since) = told.running.filter(|_| self.is_alive()) {
             let since = clock(Walltime::from_millis(since), now);
             words.push(format!("running since {since}"));
         }
@@ -266,7 +307,7 @@ impl Entry {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         json!({
             "node": node,
-            "alive": (!is_stored).then_some(self.is_alive),
+            "alive": (!is_stored && self.presence != Presence::Ahead).then_some(self.is_alive()),
             "missing_since": self.missing_since.map(utc),
             "at": told.map(|told| time(told.at)),
             "facts": told.map(|told| &told.facts).cloned().unwrap_or_default(),
@@ -276,7 +317,7 @@ impl Entry {
             "puppet": told.and_then(|told| some(&told.puppet)),
             "last": told.and_then(|told| told.last),
             "ended": told.and_then(|told| told.ended).map(time),
-            "running": self.is_alive && told.is_some_and(|told| told.running.is_some()),
+            "running": self.is_alive() && told.is_some_and(|told| told.running.is_some()),
             "running_since": told.and_then(|told| told.running).map(time),
             "pending": told.map_or(0, |told| told.pending),
             "disabled": told.is_some_and(|told| told.disabled),
@@ -297,18 +338,25 @@ mod tests {
             change(&mut one);
             Answer::Node(Box::new(one))
         };
+        let now = Walltime::from_millis(3_600_001);
         let mut roster = Roster::default();
         for answer in [
             of("web2.example.com", |one| {
                 (one.last, one.ended) = (Some(Outcome::Failed), Some(1));
                 (one.disabled, one.pending, one.cap) = (true, 2, Some((5, 3)));
             }),
-            of("web1.example.com", |one| one.running = Some(1)),
-            Answer::Alive("web1.example.com".parse().expect("a certname")),
-            Answer::Alive("db1".parse().expect("a certname")),
+            of("web1.example.com", |one| {
+                (one.at, one.running) = (3_600_000, Some(1))
+            }),
+            // No run has told anything there.
+            of("db1", |one| {
+                (one.at, one.environment) = (3_600_000, String::new());
+                one.facts.clear();
+            }),
         ] {
             assert!(roster.hear(answer));
         }
+        assert!(roster.judge(now, Span::ZERO) && !roster.judge(now, Span::ZERO));
         assert!(!roster.hear(Answer::End));
         roster
     }
@@ -341,6 +389,7 @@ mod tests {
             assert!(roster.hear(Answer::Missing { node, since }));
         }
         let now = minutes(14);
+        assert!(!roster.is_complete(now) && roster.is_complete(minutes(15)));
         let at = clock(lost, now);
         assert_eq!(
             roster.warnings(now),
@@ -351,6 +400,7 @@ mod tests {
         let why = "etcd is away".to_owned();
         let at = read.millis();
         assert!(roster.hear(Answer::Stored { at, why }));
+        assert!(!roster.is_complete(minutes(15)));
         let now = minutes(15);
         let [age, loss] = &roster.warnings(now)[..] else {
             panic!("two warnings");
@@ -378,8 +428,8 @@ mod tests {
             width,
             colour: false,
         };
-        let now = Walltime::from_millis(2);
-        let at = clock(now, now);
+        let now = Walltime::from_millis(3_600_001);
+        let at = clock(Walltime::from_millis(1), now);
         let table = |roster: &Roster, width| {
             let meant = roster.meant(&Selection::default()).into_iter();
             let rows = meant.map(|(node, one)| one.row(node, now, false)).collect();
@@ -406,6 +456,24 @@ mod tests {
                 ),
             ]
         );
+        // A clock that is ahead, of a node that may be dead.
+        let mut ahead = roster();
+        assert!(ahead.judge(Walltime::from_millis(1), Span::from_secs(60)));
+        let lines = table(&ahead, None).join("\n");
+        assert!(
+            lines.contains("db1               clock ahead, told "),
+            "{lines}"
+        );
+        let [warning] = &ahead.warnings(Walltime::from_millis(1))[..] else {
+            panic!("one warning");
+        };
+        assert!(
+            warning.ends_with(" ahead of this node's: 2 nodes: db1, web1.example.com"),
+            "{warning}"
+        );
+        let db1: Node = "db1".parse().expect("a certname");
+        assert!(!ahead.is_away(&db1));
+        assert_eq!(ahead.nodes[&db1].json(&db1, false)["alive"], Value::Null);
         // What another node calls its environment stays in its column.
         let mut hostile = roster();
         for one in hostile.nodes.values_mut() {

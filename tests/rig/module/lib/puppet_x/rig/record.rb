@@ -74,5 +74,6 @@ end
 # Once per process, by whichever path the file is loaded; the type loads it again from the module path.
 unless defined?($rig_started)
   $rig_started = true
+  require_relative 'bytecode'
   RigRecord.at_start
 end

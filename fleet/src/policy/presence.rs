@@ -1,0 +1,71 @@
+//! PURE: whether a node is connected, according to the time at which it signed what it publishes. Nothing but what people are shown
+//! depends on that.
+
+use again_base::model::{Span, Walltime};
+
+/// Age at which a connected node signs what it publishes anew.
+const SIGNED_ANEW: Span = Span::from_secs(600);
+/// Greatest age at which a node counts as connected.
+const CONNECTED: Span = Span::from_secs(900);
+/// How far a node's own signature may be ahead of its clock until it counts as set back.
+const AHEAD: Span = Span::from_secs(60);
+
+/// Whether a node is connected, as another one sees it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// Node that has signed within the last 15 minutes.
+    Connected,
+    /// Node that has not.
+    #[default]
+    Gone,
+    /// Node that has signed at a time ahead of the reader's clock. One of the two clocks is wrong, so it is not known whether the node is
+    /// connected.
+    Ahead,
+}
+
+impl Presence {
+    /// Presence of a node that signed at this time, where the clocks may differ by the skew.
+    pub fn of(signed: Walltime, now: Walltime, skew: Span) -> Presence {
+        if signed > now + skew {
+            Presence::Ahead
+        } else if now.since(signed) <= CONNECTED + skew {
+            Presence::Connected
+        } else {
+            Presence::Gone
+        }
+    }
+}
+
+/// Whether a connected node has to sign anew what it signed at this time: it was a while ago, or the clock was set back.
+pub fn is_due(signed: Walltime, now: Walltime) -> bool {
+    now.since(signed) >= SIGNED_ANEW || signed > now + AHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Walltime {
+        Walltime::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn node_counts_as_connected_for_15_minutes_and_the_skew() {
+        let skew = Span::from_secs(60);
+        let of = |signed| Presence::of(at(signed), at(10_000), skew);
+        assert_eq!(
+            [of(10_000), of(9_040), of(10_060)],
+            [Presence::Connected; 3]
+        );
+        assert_eq!([of(9_039), of(6_400)], [Presence::Gone; 2]);
+        // A node whose clock is an hour ahead does not count as connected until that hour has come, whether it lives or not.
+        assert_eq!([of(10_061), of(13_600)], [Presence::Ahead; 2]);
+    }
+
+    #[test]
+    fn node_signs_anew_before_it_counts_as_gone_and_when_its_clock_was_set() {
+        let due = |signed| is_due(at(signed), at(10_000));
+        assert_eq!([due(9_401), due(10_000), due(10_060)], [false; 3]);
+        assert_eq!([due(9_400), due(6_400), due(10_061)], [true; 3]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Requests of clients: a trigger is sent, a selection is stored, and both are cancelled.
+
+use std::collections::BTreeMap;
+
+use again_base::model::Moment;
+
+use super::model::{Action, Back, Client, Letter, Said, SelectionState, State};
+use super::{selections, sender};
+use crate::policy::fire::{self, Request};
+use crate::wire::trigger::{Ask, Trigger};
+
+/// Somebody fires.
+pub(super) fn fire(
+    state: &mut State,
+    client: Client,
+    request: Request,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let mut said = Said::default();
+    let number = sender::next_number(state, now, out);
+    let mut waits = BTreeMap::new();
+    if !request.is_deferred() {
+        waits = sender::send(state, &request, number, &mut said, now, out);
+    }
+    // After the triggers: the selection excludes their targets.
+    let until = now.wall + request.ttl;
+    match selections::store(state, request, number, now, out) {
+        Ok(stored) => {
+            if stored.is_some() {
+                said.until = said.until.max(until);
+            }
+            waits.extend(stored);
+        }
+        Err(why) => said.selection = Some(SelectionState::NotStored(why)),
+    }
+    sender::answer(state, client, waits, said, now, out);
+    selections::look(state, now, out);
+}
+
+/// Somebody takes back what they fired, as far as no target has told that it has it.
+pub(super) fn take_back(
+    state: &mut State,
+    client: Client,
+    what: &Back,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let number = sender::next_number(state, now, out);
+    let is_meant = |trigger: &&Trigger| {
+        trigger.ask == Ask::Run
+            && match what {
+                Back::Id(id) => trigger.id == *id,
+                Back::To(node) => trigger.target == *node,
+            }
+    };
+    let cancel = |letter: &Letter| {
+        let trigger = letter.trigger().filter(is_meant)?;
+        Some(fire::cancel(
+            trigger,
+            sender::still(state, letter, now),
+            (number, now.wall),
+        ))
+    };
+    let cancels = state.letters.values().filter_map(cancel).collect();
+    let mut said = Said {
+        selection: selections::take_back(state, what, now, out),
+        ..Said::default()
+    };
+    let waits = sender::post(state, cancels, &mut said, now, out);
+    sender::answer(state, client, waits, said, now, out);
+}

@@ -1,0 +1,422 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::stored_selection::tests::{inventory, open};
+use crate::policy::stored_selection::{MOST, MOST_BYTES, StoredSelection};
+use crate::wire::name::Node;
+
+/// A service with its disk.
+struct Sender {
+    bench: Bench,
+    disk: BTreeMap<LetterId, Draft>,
+    is_disk_full: bool,
+    /// Triggers that were written, in their order.
+    sent: Vec<Trigger>,
+    /// What clients were told.
+    said: Option<Said>,
+    log: Vec<String>,
+    /// How often the nodes were asked for.
+    readings: usize,
+}
+
+impl Sender {
+    fn new() -> Sender {
+        Sender {
+            bench: Bench::new("web1"),
+            disk: BTreeMap::new(),
+            is_disk_full: false,
+            sent: Vec::new(),
+            said: None,
+            log: Vec::new(),
+            readings: 0,
+        }
+    }
+
+    fn does(&mut self, event: Event) {
+        let actions = self.bench.does(event);
+        self.perform(actions);
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Keep(drafts) => {
+                    for draft in drafts {
+                        if let Content::Trigger(trigger) = &draft.content {
+                            self.sent.push(trigger.clone());
+                        }
+                        let kept = match self.is_disk_full {
+                            true => Err("no space left".to_owned()),
+                            false => Ok(()),
+                        };
+                        actions.extend(self.bench.keeps(&draft, kept.clone()));
+                        if kept.is_ok() {
+                            self.disk.insert(draft.letter.clone(), draft);
+                        }
+                    }
+                }
+                // Numbers are written before a letter is removed, which a full disk refuses.
+                Action::Forget {
+                    number: Some(_), ..
+                } if self.is_disk_full => {}
+                Action::Forget { letter, .. } => drop(self.disk.remove(&letter)),
+                Action::Say(CLIENT, said) => self.said = Some(said),
+                Action::Note(text) | Action::Info(text) => self.log.push(text),
+                Action::ReadNodes => self.readings += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn fires(&mut self, request: Request) {
+        let client = CLIENT;
+        self.does(Event::Fire { client, request });
+    }
+
+    fn cancels(&mut self, what: Back) -> Option<SelectionState> {
+        let client = CLIENT;
+        self.does(Event::TakeBack { client, what });
+        self.said.take().and_then(|said| said.selection)
+    }
+
+    fn passes(&mut self, seconds: u64) {
+        let actions = self.bench.passes(seconds);
+        self.perform(actions);
+    }
+
+    /// The backend shows its nodes, of which these have the role that is selected.
+    fn shows(&mut self, balancers: &[&str]) {
+        let nodes = balancers.iter().map(|name| inventory(name, "lb"));
+        let nodes = nodes.chain([inventory("db1", "db"), inventory("web1", "lb")]);
+        self.does(Event::Nodes(nodes.collect()));
+    }
+
+    /// The service starts anew, with what its disk has.
+    fn restarts(&mut self) {
+        let drafts = self.disk.values().cloned();
+        let rules = self.bench.state.rules.clone();
+        let now = &self.bench.now;
+        self.bench.state = State::new(rules, Numbers::default(), drafts, now);
+    }
+
+    fn targets(&self) -> Vec<&str> {
+        let all = self.sent.iter().filter(|one| one.ask == Ask::Run);
+        all.map(|one| one.target.as_str()).collect()
+    }
+
+    fn is_stored(&self) -> bool {
+        let is_selection = |id: &LetterId| matches!(id, LetterId::Selection(..));
+        self.disk.keys().any(is_selection)
+    }
+
+    fn is_logged(&self, words: &str) -> bool {
+        self.log.iter().any(|line| line.contains(words))
+    }
+}
+
+#[test]
+fn selection_is_resolved_once_more_for_nodes_that_it_was_not_sent_to() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&["lb1"], 0));
+    let said = web1.said.take().expect("said without waiting");
+    assert_eq!(said.selection, Some(SelectionState::Stored));
+    assert_eq!(said.kept, [node("lb1")]);
+    web1.passes(600);
+    for _ in 0..2 {
+        web1.restarts();
+        assert!(!web1.bench.state.needs_nodes(&web1.bench.now));
+    }
+    web1.does(Event::Reached);
+    // Other nodes connect again, too. A list of nodes that somebody asks for meanwhile comes too early.
+    web1.passes(29);
+    web1.shows(&["lb1"]);
+    assert_eq!((web1.targets(), web1.readings), (vec!["lb1"], 0));
+    web1.passes(1);
+    assert_eq!(web1.readings, 1);
+    web1.shows(&["lb1", "lb2"]);
+    assert_eq!(web1.targets(), ["lb1", "lb2"]);
+    let [first, second] = &web1.sent[..] else {
+        panic!("two triggers");
+    };
+    assert_eq!(first.id, second.id);
+    assert_eq!(first.expires(), second.expires());
+    assert_eq!(first.lineage, second.lineage);
+    assert!(!web1.is_stored() && web1.is_logged("is sent to 1 node"));
+    web1.shows(&["lb1", "lb2", "lb3"]);
+    web1.passes(900);
+    assert_eq!((web1.targets().len(), web1.readings), (2, 1));
+}
+
+#[test]
+fn rolling_run_is_sent_when_its_selection_is_resolved() {
+    let mut web1 = Sender::new();
+    let rolling = Request {
+        stop_after: 2,
+        ..open(&["other"], 1)
+    };
+    web1.fires(rolling.clone());
+    let said = web1.said.take().expect("said");
+    assert_eq!(said.selection, Some(SelectionState::Stored));
+    assert!(web1.sent.is_empty() && said.kept.is_empty());
+    assert_eq!(said.until, web1.bench.now.wall + rolling.ttl);
+    web1.passes(2);
+    web1.does(Event::Reached);
+    web1.passes(2);
+    web1.shows(&["lb1", "lb2"]);
+    assert_eq!(web1.targets(), ["lb1", "lb2", "other"]);
+    assert!(
+        web1.sent
+            .iter()
+            .all(|one| (one.targets, one.at_once) == (3, 1))
+    );
+    assert!(web1.disk.contains_key(&LetterId::Targets(rolling.id)));
+}
+
+#[test]
+fn selection_waits_for_nodes_that_return_after_a_loss() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&[], 0));
+    web1.passes(1);
+    web1.does(Event::Reached);
+    web1.passes(1);
+    web1.does(Event::NodesIncomplete(Span::from_secs(300)));
+    web1.passes(299);
+    assert_eq!((web1.readings, web1.targets().len()), (1, 0));
+    web1.passes(1);
+    // The backend does not answer, and is asked again.
+    web1.passes(60);
+    assert_eq!(web1.readings, 3);
+    web1.shows(&["lb1"]);
+    assert_eq!(web1.targets(), ["lb1"]);
+    // One that is stored while the backend is reached is resolved with the next list.
+    web1.fires(open(&[], 0));
+    assert_eq!(web1.readings, 4);
+    web1.does(Event::Lost);
+    web1.shows(&["lb1", "lb2"]);
+    assert!(web1.is_stored());
+}
+
+#[test]
+fn newer_selection_of_the_name_replaces_a_stored_one() {
+    let newer = |id, is_open| Request {
+        id: Id::from_bits(id),
+        is_open,
+        ..open(&[], 0)
+    };
+    for is_open in [true, false] {
+        let mut web1 = Sender::new();
+        web1.fires(open(&[], 0));
+        // By another name, and for another node.
+        web1.fires(Request {
+            name: "other".parse().expect("a name"),
+            ..newer(2, true)
+        });
+        web1.fires(Request {
+            on_behalf: Some(node("db9")),
+            ..newer(3, true)
+        });
+        // A trigger without a selection does not.
+        web1.fires(request(&[]));
+        assert_eq!(web1.bench.state.stored_selections(), 3);
+        web1.fires(newer(4, is_open));
+        assert_eq!(web1.bench.state.stored_selections(), 2 + u64::from(is_open));
+        web1.does(Event::Reached);
+        web1.shows(&["lb2"]);
+        let to = |id| {
+            web1.sent
+                .iter()
+                .any(|one| one.target == node("lb2") && one.id == Id::from_bits(id))
+        };
+        // The one for another node is refused while a trigger of the same name is on its way.
+        assert_eq!([2, 3, 4, 99].map(to), [true, true, false, false]);
+    }
+}
+
+#[test]
+fn cancelled_selection_is_not_resolved() {
+    let (mut by_id, mut for_node) = (Sender::new(), Sender::new());
+    for web1 in [&mut by_id, &mut for_node] {
+        web1.fires(open(&["lb9"], 1));
+    }
+    let other = Back::Id(Id::from_bits(1));
+    assert_eq!(by_id.cancels(other), None);
+    assert!(by_id.is_stored());
+    let id = open(&[], 0).id;
+    assert_eq!(by_id.cancels(Back::Id(id)), Some(SelectionState::Cancelled));
+    assert!(!by_id.is_stored());
+    for name in ["lb1", "lb9"] {
+        let cancelled = for_node.cancels(Back::To(node(name)));
+        assert_eq!(cancelled, Some(SelectionState::Cancelled));
+    }
+    assert_eq!(for_node.cancels(Back::To(node("lb1"))), None);
+    for web1 in [&mut by_id, &mut for_node] {
+        web1.restarts();
+        web1.does(Event::Reached);
+        web1.shows(&["lb1", "lb2"]);
+    }
+    assert_eq!(by_id.targets(), [""; 0]);
+    assert_eq!(for_node.targets(), ["lb2"]);
+}
+
+#[test]
+fn cancelled_selection_stays_removed_although_the_disk_is_full() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&[], 0));
+    web1.is_disk_full = true;
+    let id = open(&[], 0).id;
+    assert_eq!(web1.cancels(Back::Id(id)), Some(SelectionState::Cancelled));
+    web1.restarts();
+    assert!(!web1.is_stored());
+    assert_eq!(web1.bench.state.stored_selections(), 0);
+}
+
+#[test]
+fn selection_expires_with_its_ttl() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&[], 0));
+    web1.passes(3599);
+    assert!(web1.is_stored());
+    web1.passes(1);
+    assert!(
+        !web1.is_stored() && web1.is_logged("' (id "),
+        "{:?}",
+        web1.log
+    );
+    assert!(web1.is_logged("before the backend had shown all nodes"));
+    web1.does(Event::Reached);
+    web1.passes(60);
+    assert_eq!((web1.readings, web1.sent.len()), (0, 0));
+}
+
+#[test]
+fn way_that_is_too_long_is_logged_when_the_selection_is_resolved() {
+    let mut web1 = Sender::new();
+    let far = Request {
+        run: lineage(&["1: lb1 web1 lb1"]),
+        ..open(&[], 0)
+    };
+    web1.fires(far);
+    web1.does(Event::Reached);
+    web1.shows(&["lb1", "lb2"]);
+    assert_eq!(web1.targets(), [""; 0]);
+    for why in [
+        "is not sent to lb1: over 3 hops: lb1 -> web1 -> lb1 ...",
+        "is not sent to lb2: over 3 hops: lb1 -> web1 -> lb1 -> web1 -> ...",
+    ] {
+        assert!(web1.is_logged(why), "{:?}", web1.log);
+    }
+    assert!(!web1.is_stored());
+}
+
+#[test]
+fn selection_that_cannot_be_stored_is_said() {
+    let not_stored = |web1: &mut Sender, request| {
+        web1.fires(request);
+        let said = web1.said.take().expect("said");
+        match said.selection {
+            Some(SelectionState::NotStored(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut web1 = Sender::new();
+    web1.is_disk_full = true;
+    assert_eq!(not_stored(&mut web1, open(&[], 0)), "no space left");
+    assert_eq!(web1.bench.state.stored_selections(), 0);
+    web1.is_disk_full = false;
+    let named = |n: usize| Request {
+        name: n.to_string().parse().expect("a name"),
+        ..open(&[], 0)
+    };
+    (0..MOST).for_each(|n| web1.fires(named(n)));
+    let why = not_stored(&mut web1, named(MOST));
+    assert!(
+        why.starts_with("1000 selections are stored already"),
+        "{why}"
+    );
+    // One takes the place of its older one.
+    web1.fires(named(7));
+    assert_eq!(web1.bench.state.stored_selections(), 1000);
+    let wide: Vec<String> = (0..20_000)
+        .map(|n| format!("n{n}{}", "x".repeat(200)))
+        .collect();
+    let wide: Vec<&str> = wide.iter().map(String::as_str).collect();
+    let size = StoredSelection::new(open(&wide, 1)).expect("open").size();
+    assert!(size * 3 < MOST_BYTES && size * 4 > MOST_BYTES, "{size}");
+    let mut web1 = Sender::new();
+    let wide = |n: usize| Request {
+        name: n.to_string().parse().expect("a name"),
+        ..open(&wide, 1)
+    };
+    (0..3).for_each(|n| web1.fires(wide(n)));
+    let why = not_stored(&mut web1, wide(3));
+    assert!(why.starts_with("3 selections are stored already"), "{why}");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Reach,
+    Lose,
+    Restart,
+    Pass(u64),
+    /// The backend shows these nodes.
+    Show(BTreeSet<u8>),
+    Cancel(u8),
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Reach),
+        1 => Just(Step::Lose),
+        1 => Just(Step::Restart),
+        2 => (0..90_u64).prop_map(Step::Pass),
+        3 => prop::collection::btree_set(0..6_u8, 0..6).prop_map(Step::Show),
+        1 => (0..6_u8).prop_map(Step::Cancel),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, no node is sent to twice, and nobody is whom no list had or for whom it was cancelled.
+    #[test]
+    fn no_node_is_sent_to_twice(before in prop::collection::btree_set(0..6_u8, 0..4), at_once in 0..2_u32, steps in prop::collection::vec(a_step(), 0..30)) {
+        let name = |n: &u8| format!("lb{n}");
+        let sent: Vec<String> = before.iter().map(name).collect();
+        let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
+        let mut web1 = Sender::new();
+        web1.fires(open(&sent, at_once));
+        let mut allowed = before.clone();
+        for step in steps {
+            match step {
+                Step::Reach => web1.does(Event::Reached),
+                Step::Lose => web1.does(Event::Lost),
+                Step::Restart => web1.restarts(),
+                Step::Pass(seconds) => web1.passes(seconds),
+                Step::Show(nodes) => {
+                    let is_resolved = web1.bench.state.needs_nodes(&web1.bench.now);
+                    if is_resolved {
+                        allowed.extend(&nodes);
+                    }
+                    let nodes: Vec<String> = nodes.iter().map(name).collect();
+                    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+                    web1.shows(&nodes);
+                    prop_assert!(!is_resolved || !web1.is_stored());
+                }
+                Step::Cancel(n) => {
+                    let before = web1.targets().len();
+                    web1.cancels(Back::To(node(&name(&n))));
+                    prop_assert_eq!(web1.targets().len(), before);
+                    if !web1.targets().contains(&&*name(&n)) {
+                        allowed.remove(&n);
+                    }
+                }
+            }
+        }
+        let targets = web1.targets();
+        let distinct: BTreeSet<&str> = targets.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), targets.len());
+        let nodes: BTreeSet<Node> = allowed.iter().map(|n| node(&name(n))).collect();
+        prop_assert!(targets.iter().all(|one| nodes.contains(&node(one))), "{:?} of {:?}", targets, nodes);
+    }
+}
